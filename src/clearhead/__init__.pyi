@@ -44,6 +44,7 @@ from .masks import (
     prefix,
     sliding_window,
 )
+from .matrix.contexts import Contexts
 from .matrix.head_numbers import Roles
 from .matrix.matrix import AttentionMatrix
 from .matrix.roles import roles
@@ -70,6 +71,7 @@ __all__ = [
     "Bias",
     "BlockMap",
     "ClearheadError",
+    "Contexts",
     "Contract",
     "Conversion",
     "DeviceError",

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from typing import Any
+from typing import Any, cast
 
 import matplotlib
 import pytest
@@ -11,7 +11,7 @@ from matplotlib import pyplot
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
+from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, EditError
 
 WIDTH, HEADS, LEN = 12, 4, 5
 
@@ -48,8 +48,8 @@ def test_each_row_is_the_ablation_of_that_head_alone() -> None:
 
 def test_layers_and_inputs_of_every_kind() -> None:
     attending, x = model(), torch.randn(2, LEN, WIDTH)
-    whole = ch.effects(attending, {"input": x}, metric, over="layers")
-    again = ch.effects(attending, (x,), lambda out: float(metric(out)), over="layers", layers=[1])
+    whole = ch.effects(attending, {"input": x}, metric, by="layer")
+    again = ch.effects(attending, (x,), lambda out: float(metric(out)), by="layer", layers=[1])
     assert [(row.layer, row.head) for row in whole] == [("0", None), ("1", None)]
     assert again[0] == whole[1]
 
@@ -82,15 +82,17 @@ def test_a_picture_has_the_changes() -> None:
     assert image[0].tolist() == [row.change for row in found[:HEADS]]
     assert image.mask[1].tolist() == [False, False, True, True]
     assert axes.get_xlabel() == "head ablated"
-    layers = ch.effects(model(), torch.randn(1, LEN, WIDTH), metric, over="layers").plot()
+    layers = ch.effects(model(), torch.randn(1, LEN, WIDTH), metric, by="layer").plot()
     assert layers.images[0].get_array().shape == (2, 1)
     pyplot.close("all")
 
 
 def test_what_has_no_effect_to_measure_is_refused() -> None:
     x = torch.randn(1, LEN, WIDTH)
-    with pytest.raises(ArgumentError, match=re.escape('[over.value] over must be "heads" or')):
-        ch.effects(model(), x, metric, over="all")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        ArgumentError, match=re.escape('[by.value] by must be one of "head", "head,')
+    ):
+        ch.effects(model(), x, metric, by="all")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgumentTypeError, match=re.escape("[effects.metric] metric must make one")):
         ch.effects(model(), x, lambda output: output)
     wrong: dict[str, tuple[Any, str]] = {
@@ -99,8 +101,201 @@ def test_what_has_no_effect_to_measure_is_refused() -> None:
         "progress": (3, "[effects.progress] progress must be True, False, or a function of the runs"),
     }  # fmt: skip
     for name, (given, text) in wrong.items():
-        options = {"metric": metric, name: given}
+        options: dict[str, Any] = {"metric": metric, name: given}
         with pytest.raises(ArgumentTypeError, match=re.escape(text)):
             ch.effects(model(), x, **options)
     with pytest.raises(EditError, match=re.escape("[effects.none] nothing in Linear that was")):
         ch.effects(nn.Linear(WIDTH, 2), x, metric)
+
+
+def pair() -> tuple[nn.Module, Tensor, Tensor]:
+    """A model, and inputs that differ in all but their first two tokens."""
+    attending = nn.Sequential(
+        *(ch.MultiHeadAttention(WIDTH, num_heads=HEADS, mask=ch.causal()) for _ in "ab")
+    )
+    clean, corrupt = torch.randn(2, 2, LEN, WIDTH, dtype=torch.float64)
+    corrupt[:, :2] = clean[:, :2]
+    return attending.double().eval(), clean, corrupt
+
+
+@pytest.mark.parametrize("patch", ["z", "pattern", "value", "query", "key"])
+@torch.no_grad()
+def test_a_patched_head_is_that_of_the_clean_run(patch: Any) -> None:
+    attending, clean, corrupt = pair()
+    found = ch.effects(attending, clean, corrupt, metric=metric, patch=patch)
+    assert found.clean == float(metric(attending(clean)))
+    assert found.baseline == float(metric(attending(corrupt)))
+    with ch.watch(attending, values=True) as one:
+        attending(clean)
+    with ch.watch(attending, values=True) as other:
+        attending(corrupt)
+    for row in found:
+        assert row.head is not None
+        mine, theirs = other[row.layer], one[row.layer]
+        parts = {
+            "query": mine.problem.query, "key": mine.problem.key, "value": mine.value,
+            "weights": mine.dense(),
+        }  # fmt: skip
+        if patch in ("query", "key"):
+            parts[patch] = getattr(theirs.problem, patch)
+            parts["weights"] = ch.AttentionMatrix(
+                parts["query"], parts["key"], mask=ch.causal()
+            ).dense()
+        elif patch == "value":
+            parts["value"] = theirs.value
+        elif patch == "pattern":
+            parts["weights"] = theirs.dense()
+        else:
+            parts["weights"], parts["value"] = theirs.dense(), theirs.value
+        context = parts["weights"] @ parts["value"]
+        # By a hook on the projection, not by an edit.
+        layer = attending.get_submodule(row.layer)
+
+        def put(module: Any, given: Any, head: int = row.head, new: Tensor = context) -> Any:
+            z = given[0].clone().unflatten(-1, (HEADS, -1))
+            z[:, :, head] = new[:, head]
+            return (z.flatten(2),)
+
+        handle = layer.output_projection.register_forward_pre_hook(put)
+        expected = float(metric(attending(corrupt)))
+        handle.remove()
+        assert row.metric == pytest.approx(expected, abs=1e-10)
+        share = (row.metric - found.baseline) / (found.clean - found.baseline)
+        assert row.restored == pytest.approx(share, abs=1e-12)
+    assert "metric corrupt: " in repr(found)
+    assert "restored +" in repr(found) or "restored -" in repr(found)
+
+
+@torch.no_grad()
+def test_positions_and_layers_are_patched_alone() -> None:
+    attending, clean, corrupt = pair()
+    last = ch.effects(attending, clean, corrupt, metric=metric, by="layer", layers=[-1])
+    assert last[0].restored == pytest.approx(1.0)
+    found = ch.effects(attending, clean, corrupt, metric=metric, by="head,position")
+    assert len(found) == 2 * HEADS * LEN
+    early = [row for row in found if row.layer == "0" and (row.position or 0) < 2]
+    assert all(row.restored == 0 for row in early)  # where the texts are alike
+    with ch.watch(attending, keep="contexts") as seen:
+        attending(clean)
+    row = found[HEADS * LEN + 2 * LEN + 3]
+    assert (row.layer, row.head, row.position) == ("1", 2, 3)
+    with ch.edit(attending) as edit:
+        edit[1].heads[2].replace(seen, query=3)
+        assert row.metric == float(metric(attending(corrupt)))
+    ablated = ch.effects(attending, clean, metric, by="head,position", layers=[0])
+    with ch.edit(attending) as edit:
+        edit[0].heads[1].ablate(query=4)
+        assert ablated[LEN + 4].metric == float(metric(attending(clean)))
+
+
+@pytest.mark.parametrize("parallel", [2, 3, 50])
+def test_several_edits_in_one_run_are_those_alone(parallel: int) -> None:
+    attending, clean, corrupt = pair()
+    counts: list[tuple[int, int]] = []
+    options: dict[str, Any] = {"metric": metric, "by": "head,position"}
+    for given in ((clean, corrupt), (clean,)):
+        alone = ch.effects(attending, *given, **options)
+        counts.clear()
+        together = ch.effects(
+            attending, *given, **options, parallel=parallel, progress=lambda *n: counts.append(n)
+        )
+        assert counts[-1] == (40, 40)
+        assert len(counts) == -(-41 // parallel) + 1
+        for one, other in zip(alone, together, strict=True):
+            assert one.metric == pytest.approx(other.metric, abs=1e-10)
+
+
+def test_a_metric_of_all_copies_is_refused() -> None:
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = pair()[0]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x).square().sum()
+
+    _, clean, corrupt = pair()
+    for given in ((clean, corrupt), (clean,)):
+        with pytest.raises(EditError, match=re.escape("[effects.parallel] the metric of one copy")):
+            ch.effects(Loss(), *given, metric=lambda loss: loss, parallel=4)
+    model, text = (
+        ch.MultiHeadAttention(WIDTH, num_heads=HEADS).double(),
+        "[effects.parallel] parallel=",
+    )
+    given = {"x": clean, "mask": torch.ones(LEN, LEN, dtype=torch.bool)}
+    with pytest.raises(EditError, match=re.escape(text)):
+        ch.effects(model, given, metric=metric, parallel=2)
+
+
+def test_estimates_are_exact_where_the_metric_is_linear() -> None:
+    attending, clean, corrupt = pair()
+    linear = lambda output: (output * torch.arange(WIDTH)).sum()  # noqa: E731
+    for given in ((clean, corrupt), (clean,)):
+        for by in ("head", "head,position", "layer"):
+            options: dict[str, Any] = {"metric": linear, "by": by, "layers": [1]}
+            exact = ch.effects(attending, *given, **options)
+            near = ch.effects(attending, *given, **options, approximate=True)
+            assert [row[:2] for row in near] == [row[:2] for row in exact]
+            assert near["change"].tolist() == pytest.approx(exact["change"].tolist(), abs=1e-9)
+    # Elsewhere to first order: the gradient by hand.
+    found = ch.effects(attending, clean, corrupt, metric=metric, layers=[0], approximate=True)
+    z: list[Tensor] = []
+
+    def take(module: Any, given: Any) -> None:
+        given[0].retain_grad()
+        z.append(given[0])
+
+    handle = attending.get_submodule("0").output_projection.register_forward_pre_hook(take)
+    attending(clean)
+    metric(attending(corrupt)).backward()
+    handle.remove()
+    grad = z[1].grad
+    assert grad is not None
+    by_hand = ((z[0] - z[1]) * grad).unflatten(-1, (HEADS, -1)).sum(dim=(0, 1, 3))
+    assert found["change"].tolist() == pytest.approx(by_hand.tolist(), abs=1e-10)
+
+
+def test_an_interrupt_gives_what_there_is() -> None:
+    attending, clean, corrupt = pair()
+
+    def stop(done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    found = ch.effects(attending, clean, corrupt, metric=metric, progress=stop)
+    assert (len(found), found.runs) == (3, 8)
+    assert found.caption.endswith("interrupted, 3 of 8")
+    with pytest.raises(KeyboardInterrupt):
+        ch.effects(attending, clean, metric, progress=lambda done, total: stop(3, 8))
+
+
+def test_a_picture_of_what_is_restored() -> None:
+    matplotlib.use("Agg")
+    attending, clean, corrupt = pair()
+    heads = ch.effects(attending, clean, corrupt, metric=metric)
+    axes = heads.plot()
+    assert axes.images[0].get_array()[1].tolist() == [row.restored for row in heads[HEADS:]]
+    assert axes.get_xlabel() == "head patched"
+    found = ch.effects(attending, clean, corrupt, metric=metric, by="head,position")
+    axes = found.plot()
+    shown = axes.images[0].get_array()
+    assert shown.shape == (2, LEN)
+    last = [row.restored or 0 for row in found if (row.layer, row.position) == ("1", 4)]
+    assert shown[1, 4] == max(last, key=abs)
+    assert axes.get_xlabel() == "position, its largest head patched"
+    pyplot.close("all")
+
+
+def test_inputs_that_do_not_fit_are_refused() -> None:
+    attending, clean, corrupt = pair()
+    for patch in ("z", "value"):
+        text = "[effects.inputs] the clean and the corrupt run must have as many samples and tokens; 0 has"
+        with pytest.raises(EditError, match=re.escape(text)):
+            ch.effects(attending, clean[:, :3], corrupt, metric=metric, patch=patch)
+    with pytest.raises(ArgumentError, match=re.escape('[patch.value] patch must be one of "z", ')):
+        ch.effects(attending, clean, corrupt, metric=metric, patch="x")  # pyright: ignore
+    for name, code in {"parallel": "argument.size", "approximate": "approximate.type"}.items():
+        with pytest.raises(ClearheadError, match=re.escape(f"[{code}]")):
+            ch.effects(attending, clean, metric=metric, **cast(Any, {name: 0}))
+    with pytest.raises(EditError, match=re.escape("[effects.gradients] gradients need a metric")):
+        ch.effects(attending, clean, lambda out: out.sum().item(), approximate=True)

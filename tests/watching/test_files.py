@@ -266,14 +266,14 @@ def test_numbers_that_do_not_fit(field: str, value: object, text: str, tmp_path:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("version", [0, 9, "1", True, None])
+@pytest.mark.parametrize("version", [0, 10, "1", True, None])
 def test_another_version(version: object, tmp_path: Path) -> None:
     path = rewritten(
         files.write(tmp_path / "a.clearhead", matrix()), lambda head: head.update(version=version)
     )
     text = refused(path, "file.version")
     assert (
-        "must be of version 1 or 2 or 3 or 4 or 5 or 6 or 7 or 8, which this clearhead reads; it is of "
+        "must be of version 1 or 2 or 3 or 4 or 5 or 6 or 7 or 8 or 9, which this clearhead reads; it is of "
         f"version {version!r}" in text
     )
 
@@ -288,7 +288,8 @@ def change(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (change(**{"is": "pickle"}), "there is no kind 'pickle'; known are alibi, "),
         (
             change(more=1),
-            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross, real_queries, value;",
+            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross, real_queries, "
+            "value, context;",
         ),
         (lambda head: head["content"].pop("sinks"), "the file gives query, key, mask, bias, scale"),
         (lambda head: head.update(content={"call": "x"}), "the header holds something unknown"),

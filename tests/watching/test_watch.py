@@ -913,13 +913,13 @@ def test_heads_that_are_not_there() -> None:
         (
             {"keep": "weights"},
             ArgumentError,
-            '[keep.value] keep must be "matrix", "gradients", "summary", "total" or a function; got \'weights\'.',
+            '[keep.value] keep must be "matrix", "contexts", "gradients", "summary", "total" or a function; '
+            "got 'weights'.",
         ),
         (
             {"keep": "total", "values": True},
             ArgumentError,
-            "[values.keep] values go with keep=\"matrix\" or a function; keep='total' holds numbers of the "
-            "weights alone.",
+            "[values.keep] values go with keep=\"matrix\" or a function; keep='total' holds none.",
         ),
         (
             {"values": 1},

@@ -20,8 +20,9 @@ from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_compiled
 from clearhead.editing import entering, hooks
+from clearhead.editing.context_operations import Replace
 from clearhead.editing.layer_edit import LayerEdit
-from clearhead.editing.operations import Operation
+from clearhead.editing.operation import Operation
 from clearhead.editing.places import Running
 from clearhead.editing.report import EditReport, Tally
 from clearhead.editing.selections import Selection
@@ -54,6 +55,8 @@ class Edit(Drawn):
         self._prepared: Callable[[], entering.Use | None] = lambda: None
         self._use = self._prepared
         self._owned: entering.Use | None = None
+        self.expects_changes = True
+        """False where an operation without effect is none to warn of."""
         self._begin()
         self.attended: dict[str, int] = {}
         """The modules that have attended so far, by their paths, and how many heads they have."""
@@ -239,11 +242,23 @@ class Edit(Drawn):
                         f"{chosen.name}= of {shown(layer)} begins at position {chosen.first}; there were "
                         f"{tally.tokens[chosen.name]} tokens.",
                     )
+            length = operation.length if isinstance(operation, Replace) else None
+            if (
+                length is not None
+                and not getattr(operation, "query", None)
+                and length > tally.tokens["query"]
+            ):
+                raise EditError(
+                    "edit.context",
+                    f"the other run of {shown(layer)} has {length} positions; there were "
+                    f"{tally.tokens['query']} tokens. The two texts must be as long, or query= chooses.",
+                )
             if tally.counts(layer, what).queries == 0:
                 idle.append(f"{what} of {shown(layer)}")
-        if idle:
+        if idle and self.expects_changes:
             text = (
-                f"nothing in {name} was changed by {', '.join(idle)}: no query saw what was chosen."
+                f"nothing in {name} was changed by {', '.join(idle)}: no query saw what was "
+                "chosen, or it was there already."
             )
             warnings.warn(f"[edit.no-effect] {text}", EditWarning, stacklevel=3)
 

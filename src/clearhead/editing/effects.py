@@ -2,18 +2,29 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self, cast, get_args, overload
 
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.checks import check_bool, check_sizes
 from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import shown
 from clearhead.editing.edit import edit, is_like
-from clearhead.editing.operations import Ablate
+from clearhead.editing.patching import (
+    Patch,
+    Patched,
+    as_found,
+    by_gradients,
+    called,
+    contexts_in,
+    patched_contexts,
+    repeated,
+    samples_of,
+)
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
 from clearhead.watching.finding import check_layers
 
@@ -22,26 +33,32 @@ Progress = Callable[[int, int], None]
 
 
 class Effect(NamedTuple):
-    """The effect of one head, or of one layer.
+    """The effect of one head, of one head at one position, or of one layer.
 
     Attributes:
         layer: the path of the module that attends.
         head: which query head; None for all of the layer.
-        metric: the metric with it ablated.
-        change: the metric less the metric of the model as it is.
+        metric: the metric with it ablated, or patched.
+        change: the metric less that of the run that is edited.
+        position: of the query in the text; None for all.
+        restored: the change as a share of that from the corrupt run to the clean one; None for an ablation.
     """
 
     layer: str
     head: int | None
     metric: float
     change: float
+    position: int | None = None
+    restored: float | None = None
 
 
 class Effects(MeasuredRows[Effect]):
     """The effects of all heads, in the order of the layers: print them, iterate, take columns, sort, plot.
 
     Attributes:
-        baseline: the metric of the model as it is.
+        baseline: the metric of the run that is edited: of the model as it is, or of the corrupt inputs.
+        clean: the metric of the clean inputs that heads are patched from; None for ablations.
+        runs: how many effects were asked for; after Ctrl-C there are fewer rows.
 
     Example:
         >>> import torch, clearhead as ch
@@ -57,15 +74,23 @@ class Effects(MeasuredRows[Effect]):
     BY = "change"
     DIGITS = 4
 
-    def __init__(self, rows: Sequence[Effect], baseline: float) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Effect],
+        baseline: float,
+        clean: float | None = None,
+        runs: int | None = None,
+    ) -> None:
         super().__init__(rows)
-        self.baseline = baseline
+        self.baseline, self.clean = baseline, clean
+        self.runs = len(rows) if runs is None else runs
 
     def _with(self, rows: Sequence[Effect]) -> Self:
-        return type(self)(rows, self.baseline)
+        return type(self)(rows, self.baseline, self.clean)
 
     def plot(self, *, ax: Any = None) -> Any:
-        """Draw layers × heads with matplotlib, the change as a colour; returns the axes.
+        """Draw layers × heads with matplotlib, the change as a colour, or the share that is restored; with positions
+        layers × positions, of each the head that changes most; returns the axes.
 
         Raises:
             MissingExtraError: if matplotlib is not installed.
@@ -75,65 +100,128 @@ class Effects(MeasuredRows[Effect]):
 
     @property
     def caption(self) -> str:
-        """The metric of the model as it is."""
-        return f"metric as it is: {self.baseline:.4f}"
+        """The metric of the runs that rows are compared with."""
+        some = "" if len(self) >= self.runs else f"; interrupted, {len(self)} of {self.runs}"
+        if self.clean is None:
+            return f"metric as it is: {self.baseline:.4f}{some}"
+        return f"metric corrupt: {self.baseline:.4f}, clean: {self.clean:.4f}{some}"
 
     def __repr__(self) -> str:
         wide = max((len(row.layer) for row in self._rows), default=0)
         lines = [self.caption]
         for row in self._rows:
             head = "" if row.head is None else f"head {row.head:<3}  "
+            head += "" if row.position is None else f"position {row.position:<5}  "
+            share = "" if row.restored is None else f"  restored {row.restored:+.3f}"
             lines.append(
-                f"  {row.layer or '(the model)':{wide}}  {head}{row.metric:.4f}  ({row.change:+.4f})"
+                f"  {row.layer or '(the model)':{wide}}  {head}{row.metric:.4f}  ({row.change:+.4f}){share}"
             )
         return "\n".join(lines)
 
 
-@with_hints
+By = Literal["head", "head,position", "layer"]
+
+
+@overload
 def effects(
     model: nn.Module,
     inputs: object,
     metric: Callable[[Any], Tensor | float],
-    over: Literal["heads", "layers"] = "heads",
-    layers: Sequence[str | int] | None = None,
+    /,
     *,
+    by: By = "head",
+    layers: Sequence[str | int] | None = None,
+    approximate: bool = False,
+    parallel: int = 1,
+    progress: Progress | bool = True,
+    strict: bool = False,
+) -> Effects: ...
+@overload
+def effects(
+    model: nn.Module,
+    inputs: object,
+    corrupt: object = None,
+    metric: Callable[[Any], Tensor | float] | None = None,
+    *,
+    patch: Patch = "z",
+    by: By = "head",
+    layers: Sequence[str | int] | None = None,
+    approximate: bool = False,
+    parallel: int = 1,
+    progress: Progress | bool = True,
+    strict: bool = False,
+) -> Effects: ...
+@with_hints
+def effects(
+    model: nn.Module,
+    inputs: object,
+    corrupt: object = None,
+    metric: Callable[[Any], Tensor | float] | None = None,
+    *,
+    patch: Patch = "z",
+    by: By = "head",
+    layers: Sequence[str | int] | None = None,
+    approximate: bool = False,
+    parallel: int = 1,
     progress: Progress | bool = True,
     strict: bool = False,
 ) -> Effects:
-    """Ablate each head in turn and measure what a metric makes of it.
+    """Ablate each head in turn, or patch it from a clean run, and measure what a metric makes of it.
 
-    The model runs once as it is and once for each head, without gradients, in the mode that it is
-    in: `model.eval()` first, or dropout is in the numbers.
+    With `corrupt` inputs the model runs on these, and each head in turn gets what it has for the clean `inputs`
+    (activation patching: Vig et al., 2020, https://arxiv.org/abs/2004.12265). Runs are without gradients, in the mode
+    that the model is in: `model.eval()` first, or dropout is in the numbers.
 
     Args:
         model: any PyTorch model that `edit` edits.
-        inputs: what it is called with: a mapping of named arguments, a tuple, or one tensor.
-        metric: makes a number of the model's output, such as a loss.
-        over: "heads", or "layers" for all heads of a layer at once.
+        inputs: what it is called with, a mapping of named arguments, a tuple, or one tensor; the clean ones.
+        corrupt: others, of as many samples and tokens, that the model runs on; None ablates. A function in this
+            place is the metric: `effects(model, inputs, metric)`.
+        metric: makes a number of the model's output, such as a loss or a difference of two logits.
+        patch: what the head gets from the clean run: its context ("z"), its weights ("pattern"), or the "value",
+            "query" or "key" that it makes its context of.
+        by: "head", "head,position" for each query by itself, or "layer" for all heads of a layer at once.
         layers: only these, as `edit[layer]` takes them; None for all that attend.
+        approximate: True estimates all effects by gradients, in one run and its backward pass: attribution patching
+            (Nanda, 2023, https://www.neelnanda.io/mechanistic-interpretability/attribution-patching), exact for a
+            metric that is linear in the context, such as that of a last layer without a norm.
+        parallel: edits in one run of the model, whose inputs are repeated: each tensor's first axis must be the batch,
+            and the metric must make a number of the rows of one copy.
         progress: True writes a line on a terminal; or a function of the runs done and all runs.
         strict: True raises an error if something that was asked for attended in a way that cannot be
             edited, so that it has no row; else that is an `EditWarning`.
 
     Returns:
-        `Effects`, a row for each head.
+        `Effects`, a row for each head; after Ctrl-C those that are done.
 
     Raises:
-        ArgumentTypeError: codes `edit.model`, `effects.progress`, `layers.list`, and `effects.metric`, for a
-            metric that makes no number.
-        ArgumentError: code `over.value`.
+        ArgumentTypeError: codes `edit.model`, `effects.progress`, `layers.list`, `argument.type`, `approximate.type`,
+            and `effects.metric`, for a metric that makes no number.
+        ArgumentError: codes `by.value`, `patch.value` and `argument.size`.
         EditError: codes `edit.layers`, `effects.none`, if nothing attends in a way that can be
-            edited, `edit.missing` with `strict`, and those of `edit`.
+            edited, `effects.inputs` for clean and corrupt ones that do not fit, `effects.parallel` where the batch or
+            the metric of a part of it cannot be told, `effects.gradients`, `edit.missing` with `strict`, and those of
+            `edit`.
 
     Example:
         >>> import torch, clearhead as ch
         >>> model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in "ab"))
-        >>> found = ch.effects(model, torch.randn(1, 5, 8), lambda output: output.square().mean())
+        >>> clean, corrupt = torch.randn(2, 1, 5, 8)
+        >>> found = ch.effects(model, clean, lambda output: output.square().mean())
         >>> len(found), found[0].layer, found.top(1)[0].change != 0
         (4, '0', True)
+        >>> found = ch.effects(model, clean, corrupt, metric=lambda output: output.sum(), by="layer")
+        >>> round(found[1].restored, 3)
+        1.0
     """
-    if over not in ("heads", "layers"):
-        raise ArgumentError("over.value", f'over must be "heads" or "layers"; got {shown(over)}.')
+    if metric is None and callable(corrupt):
+        corrupt, metric = None, cast(Any, corrupt)
+    for name, given, known in (("by", by, By), ("patch", patch, Patch)):
+        if given not in get_args(known):
+            words = ", ".join(f'"{each}"' for each in get_args(known))
+            raise ArgumentError(
+                f"{name}.value", f"{name} must be one of {words}; got {shown(given)}."
+            )
     if not callable(metric):
         raise ArgumentTypeError(
             "effects.metric", f"metric must make one number of an output; got {shown(metric)}."
@@ -145,9 +233,12 @@ def effects(
             f"{shown(progress)}.",
         )
     check_layers(layers)
+    check_bool("approximate", approximate)
+    check_sizes(parallel=parallel)
+    edited = inputs if corrupt is None else corrupt
     with torch.no_grad(), edit(model, strict=strict) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
-        baseline = _number(metric(_call(model, inputs)))
+        baseline = _number(metric(called(model, edited)))
     attended = {
         path: heads
         for path, heads in plain.attended.items()
@@ -160,28 +251,123 @@ def effects(
             "edited.",
         )
     plain.say_missing(["*"] if chosen is None else chosen, stacklevel=4)
-    places: list[tuple[str, int | None]] = [
-        (path, head)
-        for path, heads in attended.items()
-        for head in (range(heads) if over == "heads" else [None])
+    clean, contexts = None, None
+    if corrupt is not None:
+        with torch.no_grad(), edit(model):
+            clean = _number(metric(called(model, inputs)))
+        contexts = patched_contexts(model, inputs, corrupt, patch, list(attended))
+    places = list(_places(model, edited, attended, by, contexts))
+    if approximate:
+        changes = _estimated(model, edited, metric, contexts, places)
+    else:
+        done = progress if callable(progress) else _line if progress else lambda done, total: None
+        changes = _measured(model, edited, metric, contexts, places, baseline, parallel, done)
+    way = None if clean is None else clean - baseline
+    rows = [
+        Effect(
+            place.layer,
+            place.head,
+            number,
+            number - baseline,
+            place.position,
+            None if way is None else math.nan if not way else (number - baseline) / way,
+        )
+        for place, number in zip(places, changes, strict=False)
     ]
-    report = _line if progress is True else progress or (lambda done, total: None)
-    rows = []
-    for done, (path, head) in enumerate(places):
-        report(done, len(places))
-        with torch.no_grad(), edit(model) as ablated:
-            heads = slice(None) if head is None else (head,)
-            ablated.add(path, "ablate", Ablate(heads, None))
-            number = _number(metric(_call(model, inputs)))
-        rows.append(Effect(path, head, number, number - baseline))
-    report(len(places), len(places))
-    return Effects(rows, baseline)
+    return Effects(rows, baseline, clean, len(places))
 
 
-def _call(model: nn.Module, inputs: object) -> Any:
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+def _places(
+    model: nn.Module,
+    inputs: object,
+    attended: Mapping[str, int],
+    by: By,
+    contexts: Mapping[str, Tensor] | None,
+) -> Iterator[Patched]:
+    """What is edited in each of the runs."""
+    if by == "head,position" and contexts is None:
+        contexts = contexts_in(model, inputs)
+    for path, heads in attended.items():
+        for head in [None] if by == "layer" else range(heads):
+            if by != "head,position":
+                yield Patched(path, head)
+                continue
+            assert contexts is not None
+            for position in range(contexts[path].shape[2]):
+                yield Patched(path, head, position)
+
+
+def _estimated(
+    model: nn.Module,
+    inputs: object,
+    metric: Callable[[Any], Any],
+    contexts: Mapping[str, Tensor] | None,
+    places: Sequence[Patched],
+) -> list[float]:
+    """The metric of each edit, to first order."""
+    layers = list(dict.fromkeys(place.layer for place in places))
+    number, changes = by_gradients(model, inputs, metric, contexts, layers)
+    found = []
+    for layer, head, position in places:
+        if layer not in changes:
+            raise EditError(
+                "effects.gradients",
+                f"{shown(layer)} attended without a graph, or several times, so that its gradient is not known.",
+            )
+        heads = changes[layer] if head is None else changes[layer][head]
+        found.append(float(number) + float(heads.sum() if position is None else heads[position]))
+    return found
+
+
+def _measured(
+    model: nn.Module,
+    inputs: object,
+    metric: Callable[[Any], Any],
+    contexts: Mapping[str, Tensor] | None,
+    places: Sequence[Patched],
+    baseline: float,
+    parallel: int,
+    progress: Progress,
+) -> list[float]:
+    """The metric of each edit, run by run; of those before an interrupt."""
+    found: list[float] = []
+    batch = repeated(inputs, 1)[1] if parallel > 1 else 0
+    # The first of several edits in one run is none at all: its number must be that of the run alone.
+    waiting: list[Patched | None] = [None, *places] if parallel > 1 else list(places)
+    try:
+        for start in range(0, len(waiting), parallel):
+            some = waiting[start : start + parallel]
+            progress(len(found), len(places))
+            times = len(some)
+            given = inputs if parallel == 1 else repeated(inputs, times)[0]
+            find = None if contexts is None else as_found(contexts, times)
+            with torch.no_grad(), edit(model) as edits:
+                for at, place in enumerate(some):
+                    rows = None if parallel == 1 else slice(at * batch, (at + 1) * batch)
+                    if place is not None:
+                        edits.add(place.layer, "patched", place.operation(find, rows))
+                edits.expects_changes = False
+                output = called(model, given)
+            for at, place in enumerate(some):
+                part = output
+                if parallel > 1:
+                    part = samples_of(output, slice(at * batch, (at + 1) * batch), times * batch)
+                number = _number(metric(part))
+                if place is not None:
+                    found.append(number)
+                elif not math.isclose(number, baseline, rel_tol=1e-3, abs_tol=1e-4):
+                    raise EditError(
+                        "effects.parallel",
+                        f"the metric of one copy of the inputs among {times} is {number:.6g}, and alone "
+                        f"{baseline:.6g}: it is no number of the rows of one copy, such as a loss that the model "
+                        "returns. Leave parallel= out.",
+                    )
+    except KeyboardInterrupt:
+        if not found:
+            raise
+    else:
+        progress(len(places), len(places))
+    return found
 
 
 def _number(metric: object) -> float:

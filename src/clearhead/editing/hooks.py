@@ -9,7 +9,9 @@ from clearhead._common.torch_internals import in_backward
 from clearhead._common.undoing import Undo
 from clearhead.attention.problem import Problem
 from clearhead.editing import entering
-from clearhead.editing.operations import Ablate, EditedCall, Operation
+from clearhead.editing.context_operations import OfContext
+from clearhead.editing.operation import Operation
+from clearhead.editing.operations import EditedCall
 from clearhead.editing.places import places_of
 from clearhead.errors import EditError
 from clearhead.watching.hooks import running, tap
@@ -57,7 +59,7 @@ class _Editing:
         if problem is None or at is None or not operations:
             return None
         call = EditedCall(problem, operations, at, place)
-        ablated = any(isinstance(each, Ablate) for each in operations)
+        ablated = any(isinstance(each, OfContext) for each in operations)
         return tap.Edited(call.read, call.context, ablated)
 
 

@@ -2,23 +2,20 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
-from clearhead._common.checks import as_ints, check_number, check_tensor
+from clearhead._common.checks import as_int, as_ints, check_number, check_tensor
 from clearhead._common.text import shown
-from clearhead.editing.operations import (
-    Ablate,
-    Average,
-    Hide,
-    Operation,
-    Patterns,
-    Restrict,
-    ScaleKeys,
-)
+from clearhead.editing.context_operations import Ablate, AddVector, Find, Replace, Resample
+from clearhead.editing.operation import Operation
+from clearhead.editing.operations import Average, Hide, Patterns, Restrict, ScaleKeys
 from clearhead.editing.selections import heads_text, selection
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.masks.base import Mask
+from clearhead.matrix.contexts import Contexts
+from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.seen import Seen
 
@@ -39,16 +36,28 @@ class LayerEdit:
         """The heads, to pick some of: `heads[3]`, `heads[3, 5]`, `heads[2:5]`, `heads[-1]`."""
         return HeadPicker(self._add_operation)
 
-    def ablate(self, mean: Tensor | None = None) -> None:
-        """Set the context of the heads to 0, or to a mean.
+    def ablate(
+        self,
+        mean: Tensor | None = None,
+        *,
+        resample: Seen[Any] | Contexts | Tensor | None = None,
+        seed: int = 0,
+        query: Positions = None,
+    ) -> None:
+        """Set the context of the heads to 0, to a mean, or to contexts that are drawn from another run.
 
         Args:
-            mean: (heads, value_head_dim), or (value_head_dim,) for all; `average()` gives the mean
-                over a data set.
+            mean: (heads, value_head_dim), or (value_head_dim,) for all, or (heads, positions, value_head_dim) for each
+                position of the text; `average()` and `Contexts.mean` are means over a data set.
+            resample: contexts as `replace` takes them; each query gets that of a real one of any sample and position.
+            seed: of what is drawn.
+            query: the queries whose context it is, as in `hide`; None for all.
 
         Raises:
-            ArgumentTypeError: code `mean.type`.
-            EditError: when the layer runs, codes `edit.heads` and `edit.mean`.
+            ArgumentTypeError: codes `mean.type`, `edit.other`, `argument.type` and `edit.selection`.
+            ArgumentError: codes `edit.ablate` and `edit.position`.
+            EditError: when the layer runs, codes `edit.heads`, `edit.mean`, `edit.context`, `edit.positions` and
+                `edit.batch`.
 
         Example:
             >>> import torch, clearhead as ch
@@ -58,9 +67,83 @@ class LayerEdit:
             ...     bool((layer(x) == layer.output_projection.bias).all())
             True
         """
+        chosen = selection("query", query)
         if mean is not None:
             check_tensor("mean", mean, "a tensor (heads, value_head_dim), or None for 0")
-        self._add("ablate", Ablate(self._heads, None if mean is None else mean.detach()))
+        if resample is not None:
+            if mean is not None:
+                raise ArgumentError("edit.ablate", "give mean=, or resample=; got both.")
+            find, number = contexts_of(resample), as_int(seed)
+            if number is None:
+                raise ArgumentTypeError(
+                    "argument.type", f"seed must be a whole number; got {shown(seed)}."
+                )
+            self._add("ablate(resample)", Resample(self._heads, chosen, find, number))
+        elif mean is not None and mean.ndim == 3:
+            self._add("ablate", Replace(self._heads, chosen, contexts_of(mean.detach()[None])))
+        else:
+            self._add(
+                "ablate", Ablate(self._heads, chosen, None if mean is None else mean.detach())
+            )
+
+    def replace(self, other: Seen[Any] | Contexts | Tensor, *, query: Positions = None) -> None:
+        """Use the context of the heads in another run, z = weights · values: activation patching (Vig et al., 2020,
+        https://arxiv.org/abs/2004.12265).
+
+        Each query gets the context of its position in the text, padding included, also while the text grows by a KV
+        cache.
+
+        Args:
+            other: what `watch(model, keep="contexts")` or `contexts=True` has seen of the same model, the `Contexts` of
+                one layer, or a tensor (batch or 1, heads, positions, value_head_dim) of just these heads, which
+                gradients go back to.
+            query: the queries whose context it is, as in `hide`; None for all, of texts that are as long.
+
+        Raises:
+            ArgumentTypeError: codes `edit.other` and `edit.selection`.
+            ArgumentError: code `edit.position`.
+            EditError: when the layer runs or the block ends, codes `edit.context` for other sizes, `edit.heads`,
+                `edit.positions` and `edit.batch`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer, x = ch.MultiHeadAttention(8, num_heads=2), torch.randn(2, 1, 3, 8)
+            >>> with torch.no_grad(), ch.watch(layer, keep="contexts") as clean:
+            ...     output = layer(x[0])
+            >>> with torch.no_grad(), ch.edit(layer) as edit:
+            ...     edit[0].replace(clean)
+            ...     bool((layer(x[1]) == output).all())
+            True
+        """
+        chosen = selection("query", query)
+        self._add("replace", Replace(self._heads, chosen, contexts_of(other)))
+
+    def add(self, vector: Tensor, *, scale: float = 1.0, query: Positions = None) -> None:
+        """Add a vector to the context of the heads: steering (Li et al., 2023, https://arxiv.org/abs/2306.03341).
+
+        Args:
+            vector: (value_head_dim,) for all heads, or (heads, value_head_dim); gradients go back to it.
+            scale: times the vector.
+            query: the queries whose context it is, as in `hide`; None for all.
+
+        Raises:
+            ArgumentTypeError: codes `vector.type`, `scale.type` and `edit.selection`.
+            ArgumentError: codes `scale.value` and `edit.position`.
+            EditError: when the layer runs, codes `edit.vector`, `edit.heads`, `edit.positions` and `edit.batch`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer, x = ch.MultiHeadAttention(8, num_heads=2), torch.randn(1, 3, 8)
+            >>> with torch.no_grad(), ch.edit(layer) as edit, ch.watch(layer, keep="contexts") as seen:
+            ...     edit[0].heads[1].ablate()
+            ...     edit[0].heads[1].add(torch.ones(4), scale=2.0, query=-1)
+            ...     output = layer(x)
+            >>> seen[0].context[0, 1].amax(dim=-1)
+            tensor([0., 0., 2.])
+        """
+        check_tensor("vector", vector)
+        factor = check_number("scale", scale, "a finite number", math.isfinite)
+        self._add("add", AddVector(self._heads, selection("query", query), vector, factor))
 
     def hide(
         self, query: Positions = None, key: Positions = None, *, mask: Mask | None = None
@@ -187,6 +270,36 @@ class HeadPicker:
             ArgumentError: code `heads.value`, for a number twice, and for none.
         """
         return LayerEdit(self._add_operation, numbers_of(heads))
+
+
+def contexts_of(other: object) -> Find:
+    """Return what finds the contexts of a module in a record, in the contexts of one layer, or in a tensor of those
+    heads that an operation is for.
+
+    Raises:
+        ArgumentTypeError: code `edit.other`.
+    """
+    if isinstance(other, Tensor) and other.ndim == 4 and other.is_floating_point():
+        return lambda path, heads: Contexts(other, 0, heads=tuple(heads))
+    if isinstance(other, Contexts):
+        return lambda path, heads: other
+    record: Any = other
+    kept = (
+        [each for path in record for each in record.calls(path)] if isinstance(other, Seen) else []
+    )
+    if not kept or any(getattr(each, "context", None) is None for each in kept):
+        raise ArgumentTypeError(
+            "edit.other",
+            'other must be what watch has seen with keep="contexts" or contexts=True, the Contexts of a layer, or a '
+            "tensor (batch or 1, heads, positions, value_head_dim); got "
+            f"{type(other).__name__}{f' {tuple(other.shape)}' if isinstance(other, Tensor) else ''}.",
+        )
+
+    def find(path: str, heads: list[int]) -> Contexts:
+        found: Any = record[path]
+        return Contexts(found.context, found.kv_len, found.real, numbers_of_heads(found))
+
+    return find
 
 
 def numbers_of(heads: object) -> tuple[int, ...] | slice:

@@ -10,10 +10,11 @@ from clearhead import stages
 from clearhead._common.torch_internals import in_backward
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
+from clearhead.editing.context_operations import OfContext, Place
+from clearhead.editing.operation import Operation, chosen_queries
 from clearhead.editing.places import Places
-from clearhead.editing.report import Tally
 from clearhead.editing.rescoring import Rescoring, apart, attended_anew, attended_without, touched
-from clearhead.editing.selections import Selection, heads_text
+from clearhead.editing.selections import Selection
 from clearhead.editing.with_heads import with_heads
 from clearhead.errors import EditError
 from clearhead.masks.algebra import Or
@@ -21,43 +22,6 @@ from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.watching.recording import of_heads
-
-
-@dataclass(eq=False)
-class Operation:
-    """One operation on some heads of a layer; its subclasses say which.
-
-    Attributes:
-        heads: their numbers, negative ones from the last, or a slice of all.
-        tally: what it has changed so far.
-    """
-
-    heads: tuple[int, ...] | slice
-    tally: Tally = field(init=False, default_factory=Tally)
-
-    def chosen(self, num_heads: int, path: str) -> list[int]:
-        """Return the numbers of the heads.
-
-        Raises:
-            EditError: code `edit.heads`, for a head that the module does not have, one that is there
-                twice, and for none.
-        """
-        every, given = range(num_heads), self.heads
-        if isinstance(given, slice):
-            found, wanted = list(every[given]), 1
-        else:
-            found = [every[head] for head in given if -num_heads <= head < num_heads]
-            wanted = len(given)
-        if len(set(found)) < wanted:
-            raise EditError(
-                "edit.heads",
-                f"{heads_text(given)} are edited; {path or 'the model'} has num_heads={num_heads}.",
-            )
-        return found
-
-    def rescores(self, places: Places, problem: Problem) -> Rescoring | None:
-        """Return what it does to the scores of a call; None for another kind of operation."""
-        return None
 
 
 @dataclass(eq=False)
@@ -69,24 +33,12 @@ class Hide(Operation):
 
     def rescores(self, places: Places, problem: Problem) -> Rescoring:
         """Return the pairs that stay visible."""
-        queries = None if self.query is None else self._queries(self.query, places, problem.batch)
+        queries = None if self.query is None else chosen_queries(self.query, places, problem.batch)
         keys = None if self.key is None else self.key.at(places.key, problem.batch, places.key_end)
         rows = None if queries is None else dense(~queries[:, None, :, None])
         columns = None if keys is None else dense(~keys[:, None, None])
         mask = columns if rows is None else rows if columns is None else Or(rows, columns)
         return Rescoring(mask, queries=queries, keys=keys)
-
-    def _queries(self, chosen: Selection, places: Places, batch: int) -> Tensor:
-        """The queries, (batch or 1, query_len)."""
-        if places.query is None:
-            raise EditError(
-                "edit.positions",
-                "query= chooses queries by their position in the text, which cannot be told here: "
-                f"the call has {places.problem.kv_len} keys for {places.problem.query_len} queries, and "
-                "no cache of transformers or clearhead that counts these. Choose by key= alone, or run "
-                "the whole text at once.",
-            )
-        return chosen.at(places.query, batch, places.query_end)
 
 
 @dataclass(eq=False)
@@ -132,29 +84,6 @@ class ScaleKeys(Operation):
         added = torch.zeros(chosen.shape, dtype=stages.upcast(problem.query[:0]).dtype)
         added = added.to(chosen.device).masked_fill(chosen, self.log_factor)[:, None, None]
         return Rescoring(bias=added, keys=added[:, 0, 0] != 0)
-
-
-@dataclass(eq=False)
-class Ablate(Operation):
-    """The context of a head is 0, or a mean."""
-
-    mean: Tensor | None
-
-    def context(self, own: Tensor, heads: list[int], path: str) -> Tensor:
-        """The context of some of the heads, (batch, heads, query_len, value_head_dim)."""
-        batch, num_heads, query_len, width = own.shape
-        new = own.new_zeros(batch, len(heads), query_len, width)
-        if self.mean is None:
-            return new
-        every = self.chosen(num_heads, path)
-        if tuple(self.mean.shape) not in ((width,), (len(every), width)):
-            raise EditError(
-                "edit.mean",
-                f"mean must have shape (heads, value_head_dim) = {(len(every), width)} in "
-                f"{path or 'the model'}; got {tuple(self.mean.shape)}.",
-            )
-        mean = self.mean.to(own.device, own.dtype)
-        return new + (mean if mean.ndim == 1 else mean[[every.index(head) for head in heads], None])
 
 
 @dataclass(eq=False)
@@ -292,10 +221,11 @@ class EditedCall:
                     other = each.problem(self.problem, places, heads, self.path)
                     with apart(other):
                         new = run(other)
-                elif isinstance(each, Ablate):
-                    new = each.context(own, heads, self.path)
-                if counts and isinstance(each, Patterns | Ablate):
-                    each.tally.add(mine.shape[:3].numel())
+                    if counts:
+                        each.tally.add(mine.shape[:3].numel())
+                elif isinstance(each, OfContext):
+                    every = each.chosen(num_heads, self.path)
+                    new = each.edited(new, Place(places, heads, every, self.path), counts=counts)
             for each in operations:
                 if isinstance(each, Average) and counts:
                     each.add(new, self.problem, heads, self.path)

@@ -46,6 +46,7 @@ class BaseMatrix(NoTensor):
         self.posed = problem
         self._gathered: Problem | None = None
         self._tokens: Tensor | None = None
+        self._context: Tensor | None = None
         self._all: Tensor | None = None
         # Computed once. What is handed out of it is a copy, which the caller may write to.
         self._logsumexp: Tensor | None = None
@@ -80,6 +81,21 @@ class BaseMatrix(NoTensor):
             torch.Size([3, 5])
         """
         return None if self._value is None else self._restore(self._value)
+
+    @property
+    def context(self) -> Tensor | None:
+        """The context of each head, z = weights · values, (batch, num_heads, query_len, value_head_dim), as the
+        model went on with it; None where it is not known. `watch(model, contexts=True)` keeps it.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with torch.no_grad(), ch.watch(layer, contexts=True) as seen:
+            ...     output = layer(torch.randn(1, 5, 8))
+            >>> seen[0].context.shape
+            torch.Size([1, 2, 5, 4])
+        """
+        return self._context
 
     @property
     def tokens(self) -> Tensor | None:

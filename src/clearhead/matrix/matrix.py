@@ -366,6 +366,7 @@ class AttentionMatrix(WeightStatistics):
             here += f" with heads {shown(self.heads.tolist())}"
         bias = "" if problem.bias is None else f" bias={problem.bias.describe()}"
         value = "" if self._value is None else " with value"
+        value += "" if self._context is None else " with context"
         return f"AttentionMatrix [{sizes}]{here}{mask}{bias}{value}"
 
     def _repr_html_(self) -> str | None:

@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -116,6 +116,8 @@ class Call:
     """The place in the graph that made it, if one did: the model may write to the tensor afterwards."""
     no_gradient: Tensor | None = None
     """Zeros of its shape, (batch, all heads, query_len, value_head_dim), in the memory of one."""
+    handed_on: Tensor | None = None
+    """The context of the kept heads as the model went on with it, where that is kept."""
     made: AttentionMatrix | None = None
     number: int = field(default_factory=lambda: next(_numbers))
     """Higher than that of every call before."""
@@ -145,6 +147,13 @@ class Call:
             self.no_gradient = context.detach().new_zeros(()).expand(context.shape)
         return context
 
+    def hand_on(self, context: Tensor) -> Tensor:
+        """Keep a copy of the context, and return it."""
+        with torch.inference_mode(False):  # what is kept outlives it
+            kept = context.detach() if self.heads is None else context.detach()[:, self.heads]
+            self.handed_on = kept.clone(memory_format=torch.contiguous_format)
+        return context
+
     def matrix(self) -> AttentionMatrix:
         if any(each._version != version for each, version in self.versions):
             raise WatchError(
@@ -156,6 +165,7 @@ class Call:
             key, *value = self.keys.part(self.start, self.kv_len)
             tokens = self.keys.tokens(self.start, self.kv_len)
             self.made = matrix_of(self.problem.replace(key=key), *value, tokens=tokens)
+            self.made._context = self.handed_on
         return self.made
 
 
@@ -224,6 +234,7 @@ class Matrices(Calls[AttentionMatrix]):
         if isinstance(call, AttentionMatrix):
             # Of a file, which nothing writes to, and whose keys are shared already.
             made = call if call.ndim == 4 else matrix_of(call.problem, call._value)
+            made._context = call._context
             keys = Keys(made.problem.key, copy=False)
             self._calls.append(Call(made.problem, keys, 0, made.kv_len, made=made))
             return self._calls[-1]
@@ -283,8 +294,17 @@ class Results(Calls[Kept]):
     def __init__(self) -> None:
         self._calls: list[Kept] = []
 
-    def add(self, call: Kept) -> None:
+    def add(self, call: Kept) -> int:
+        """Keep a result; returns its place."""
         self._calls.append(call)
+        return len(self._calls) - 1
+
+    def hand_on(self, place: int, heads: tuple[int, ...] | None, context: Tensor) -> Tensor:
+        """Put a copy of the context of a call into its summary, and return it."""
+        with torch.inference_mode(False):
+            kept = (context.detach() if heads is None else context.detach()[:, heads]).clone()
+            self._calls[place] = replace(cast(Any, self._calls[place]), context=kept)
+        return context
 
     def all(self) -> tuple[Kept, ...]:
         return tuple(self._calls)

@@ -28,6 +28,7 @@ from clearhead.masks.padding import PaddedTo, Valid
 from clearhead.masks.per_row import PerRow
 from clearhead.masks.prefix import Prefix
 from clearhead.masks.sliding_window import SlidingWindow
+from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.head_numbers import RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary, TopK
@@ -37,6 +38,7 @@ KINDS: dict[str, type] = {
     "alibi": Alibi,
     "and": And,
     "causal": Causal,
+    "contexts": Contexts,
     "dense": Dense,
     "dense_bias": DenseBias,
     "documents": Documents,
@@ -60,7 +62,7 @@ KINDS: dict[str, type] = {
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
 
-SINCE = {"role_counts": 3, "totals": 4, "sum_of_biases": 5, "each_document": 7}
+SINCE = {"role_counts": 3, "totals": 4, "sum_of_biases": 5, "each_document": 7, "contexts": 9}
 """The version of a file that first had a kind, where that is not the first."""
 
 OPTIONAL = {
@@ -68,6 +70,7 @@ OPTIONAL = {
     "max_score": None,
     "cross": False,
     "value": None,
+    "context": None,
     "real_queries": None,
 }
 """Fields that a file of an earlier version does not have, and what they are then."""
@@ -76,6 +79,7 @@ FIELD_SINCE = {
     ("matrix", "cross"): 4,
     ("summary", "cross"): 4,
     ("matrix", "value"): 5,
+    ("matrix", "context"): 9,
     ("matrix", "real_queries"): 7,
 }
 """The version of a file that first had a field of a kind, where it is not that of the kind."""
@@ -155,10 +159,10 @@ def _goes_into(small: Tensor, large: Tensor) -> bool:
 def _fields(kind: Any) -> Mapping[str, Any]:
     """The fields of a kind, with their types; a matrix checks its arguments itself."""
     if kind is AttentionMatrix:
-        return dict.fromkeys((*OF_PROBLEM, "value"), Any)
+        return dict.fromkeys((*OF_PROBLEM, "value", "context"), Any)
     if dataclasses.is_dataclass(kind):
         every = {field.name: field.type for field in dataclasses.fields(kind)}
-        if kind in (Summary, Totals):
+        if kind in (Summary, Totals, Contexts):
             del every["heads"]  # a record has them once for each module
         return every
     return kind.__annotations__
@@ -172,7 +176,7 @@ def _values(thing: Any) -> dict[str, Any]:
         problem = thing.problem
         every = {name: getattr(problem, name) for name in OF_PROBLEM}
         every |= {name: problem.restore(every[name]) for name in ("query", "key")}
-        every["value"] = thing.value
+        every["value"], every["context"] = thing.value, thing.context
     # `is` compares no tensors.
     return {name: each for name, each in every.items() if each is not OPTIONAL.get(name, fields)}
 
@@ -251,13 +255,19 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
                 f"{type(values[key]).__name__}.",
             )
     try:
+        context = values.pop("context") if kind is AttentionMatrix else None
         made = kind(**values)
+        if isinstance(made, Contexts):
+            _check_contexts(made)
         if isinstance(made, Summary):
             _check_sizes(made)
         if isinstance(made, Totals):
             _check_totals(made)
         if isinstance(made, AttentionMatrix):
             _check_mask(made.problem)
+            if context is not None:
+                _check_contexts(Contexts(context, made.kv_len), tuple(made.posed.query.shape[:3]))
+            made._context = context
     except FileError:
         raise
     except Exception as error:  # a mask of numbers that cannot be fails in ways of its own
@@ -322,6 +332,25 @@ def _check_sizes(summary: Summary) -> None:
             raise FileError(
                 "file.content", f"top_k.keys must be from -1 on and below kv_len={summary.kv_len}."
             )
+
+
+def _check_contexts(contexts: Contexts, sizes: tuple[int, ...] | None = None) -> None:
+    """Refuse contexts of other sizes than their call, or whose tensors do not fit together."""
+    given, real = contexts.context, contexts.real
+    fits = isinstance(given, Tensor) and given.ndim == 4 and given.dtype.is_floating_point
+    if not fits or sizes not in (None, tuple(given.shape[:3])):
+        raise FileError(
+            "file.content", "context must be numbers (batch, num_heads, query_len, value_head_dim)."
+        )
+    if real is not None and (
+        real.dtype != torch.bool
+        or real.ndim != 2
+        or len(real) not in (1, contexts.batch)
+        or real.shape[1] != contexts.query_len
+    ):
+        raise FileError("file.content", "real must be bool, (batch, query_len).")
+    if contexts.kv_len < 0:
+        raise FileError("file.content", f"kv_len must be a count; got {contexts.kv_len}.")
 
 
 def _check_totals(totals: Totals) -> None:

@@ -67,7 +67,7 @@ class Estimate(Drawn):
     Masks are not counted: a description takes next to nothing, and layers share a tensor.
 
     Attributes:
-        keep: "matrix" or "summary", as for `watch`.
+        keep: "matrix", "contexts", "summary" or "total", as for `watch`.
         layers: how many modules attend.
         heads: how many heads are kept, of all layers together.
         batch: samples.
@@ -153,9 +153,10 @@ def estimated(
     lengths: tuple[int, int, int],
     *,
     values: bool = False,
+    contexts: bool = False,
 ) -> Estimate:
     """Return the memory of modules of these sizes; lengths are batch, query_len and kv_len. With `values`
-    the value of each call is kept as well.
+    the value of each call is kept as well, with `contexts` its context.
 
     Raises:
         WatchError: code `watch.heads`, for a head that one of the modules does not have.
@@ -174,13 +175,15 @@ def estimated(
         rows = batch * len(chosen) * queries
         # The weights and what is made of them: 16 bits are upcast to float32.
         wide = max(4, size.dtype.itemsize)
+        width = size.value_head_dim or size.head_dim
         if keep == "total":
             # Entropy, distance, max and max_score; and each role with its count.
             kept = len(chosen) * 8 * (4 + 2 * ROLES)
+        elif keep == "contexts":
+            kept = batch * keys * 8  # a number of each key
         elif keep == "matrix":
             kept = (rows + batch * used * keys) * size.head_dim * size.dtype.itemsize
             if values:
-                width = size.value_head_dim or size.head_dim
                 kept += batch * used * keys * width * size.dtype.itemsize
         else:
             kept = rows * (STATISTICS * wide + min(TOP_K, keys) * (wide + 8))
@@ -189,7 +192,7 @@ def estimated(
             crosses = size.text == "cross" or queries != keys - size.more_keys
             roles = ROLES - 2 if crosses else ROLES
             kept += batch * len(chosen) * ((pooled + roles) * wide + roles * 8)
-        total += kept
+        total += kept + contexts * rows * width * size.dtype.itemsize
         matrices += rows * keys * wide
         count += len(chosen)
     return Estimate(keep, len(known), count, batch, query_len, kv_len, total, matrices)

@@ -21,6 +21,7 @@ from torch import Tensor
 from clearhead._common.text import format_bytes, shown
 from clearhead._common.writing import place_of, replacing
 from clearhead.errors import ArgumentTypeError, FileError, UnsupportedError, missing_extra
+from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
@@ -29,12 +30,12 @@ from clearhead.watching.encoding import Encoder, decode
 from clearhead.watching.missing import Missing
 from clearhead.watching.token_ids import listed
 
-VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8)
+VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 """In version 2 there may be the tokens beside what was seen, in version 3 how many queries a role
 is the mean of, in version 4 that keys are of another text than the queries, and totals, in version 5
 the values of matrices, in version 6 the numbers of heads and of runs, in version 7 the queries that are
-no padding, where keys do not tell, and masks of documents whose queries are packed apart, and in version 8
-the numbers of layers, and what was not seen."""
+no padding, where keys do not tell, and masks of documents whose queries are packed apart, in version 8
+the numbers of layers, and what was not seen, and in version 9 contexts."""
 
 KEY = "clearhead"
 
@@ -226,7 +227,8 @@ def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
     }:
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
     keep, modules = seen["keep"], seen["calls"]
-    kinds = {"matrix": AttentionMatrix, "summary": Summary, "total": Totals}
+    kinds: dict[str, type] = {"matrix": AttentionMatrix, "summary": Summary, "total": Totals}
+    kinds["contexts"] = Contexts
     if not isinstance(keep, str) or keep not in kinds or not isinstance(modules, dict):
         raise FileError("file.content", f"{path} keeps {shown(keep)}, which is not known.")
     kind = kinds[keep]
@@ -317,7 +319,9 @@ def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
         return replace(call, heads=numbers)
     problem = call.problem
     part = MatrixPart(heads=torch.tensor(numbers, device=problem.device))
-    return AttentionMatrix._of(problem.replace(part=part), call._value)
+    numbered = AttentionMatrix._of(problem.replace(part=part), call._value)
+    numbered._context = call._context
+    return numbered
 
 
 def _runs_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> int:

@@ -9,13 +9,21 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, S
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices, Results
+from clearhead.watching.context_calls import ContextCalls
 from clearhead.watching.files import TEXTS
 from clearhead.watching.finding import check_layers, path_of_layer
 from clearhead.watching.kernels import KernelCalls
 from clearhead.watching.missing import Missing
 
-Keep = Literal["matrix", "gradients", "summary", "total"]
-Kind = Literal["matrix", "summary", "total", "function"]
+Keep = Literal["matrix", "gradients", "contexts", "summary", "total"]
+Kind = Literal["matrix", "contexts", "summary", "total", "function"]
+
+KINDS: dict[str, type[Calls[Any]]] = {
+    "matrix": Matrices,
+    "contexts": ContextCalls,
+    "total": Accumulated,
+}
+"""What has the calls of a module, by what is kept of each; `Results` of anything else."""
 
 Default = TypeVar("Default")
 
@@ -215,9 +223,9 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         Raises:
             ArgumentError: code `watch.results`.
         """
-        if self._keep == "total" and not totals:
+        if self._keep == "contexts" or (self._keep == "total" and not totals):
             raise ArgumentError(
-                "watch.results", f'{verb} needs matrices or summaries; keep= was "total".'
+                "watch.results", f"{verb} needs matrices or summaries; keep= was {self._keep!r}."
             )
         if self._keep == "function":
             raise ArgumentError(
@@ -307,8 +315,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         }
 
     def _add(self, name: str, *call: Any, **options: Any) -> Any:
-        kinds: dict[str, type[Calls[Any]]] = {"matrix": Matrices, "total": Accumulated}
-        kind = kinds.get(self._keep, Results)
+        kind = KINDS.get(self._keep, Results)
         return self._modules.setdefault(name, kind()).add(*call, **options)
 
     def _close(self, missing: Sequence[Missing] = ()) -> None:

@@ -11,7 +11,10 @@ from clearhead.errors import ArgumentTypeError, UnsupportedError
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.parts import Part
+from clearhead.matrix.contexts import Contexts
+from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.summary import Summary
 
 OUTPUTS = frozenset(
     name
@@ -43,6 +46,24 @@ def output_weight(model: nn.Module, path: str, matrix: AttentionMatrix) -> Tenso
         >>> output_weight(layer, "", seen[0]).shape
         torch.Size([6, 6])
     """
+    assert matrix.value is not None
+    return output_projection(model, path, matrix, matrix.value.shape[-1])[0]
+
+
+def output_projection(
+    model: object, path: str, kept: AttentionMatrix | Contexts | Summary, width: int
+) -> tuple[Tensor, Tensor | None]:
+    """Return the weight of the output projection of the heads that were kept, as `output_weight` does, and its bias.
+
+    Args:
+        model: the model that was watched.
+        path: of the module that attended.
+        kept: what was kept of one of its calls.
+        width: value_head_dim.
+
+    Raises:
+        ArgumentTypeError, UnsupportedError: as `output_weight`.
+    """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(
             "norms.model",
@@ -52,28 +73,29 @@ def output_weight(model: nn.Module, path: str, matrix: AttentionMatrix) -> Tenso
     module = modules.get(path)
     if module is None:
         raise _unknown(path, f"{type(model).__name__} has no such module")
-    assert matrix.value is not None
-    heads = None if matrix.heads is None else matrix.heads.tolist()
-    width = matrix.value.shape[-1]
+    heads = None if kept.heads is None else numbers_of_heads(kept)
     for holder in _holders(modules, path):
-        _check_context(path, holder, matrix)
+        _check_context(path, holder, kept)
         found = _projections(holder)
         if found:
-            weight = _weight(path, *found[0])
+            name, projection = found[0]
+            weight = _weight(path, name, projection)
+            bias: Any = getattr(projection, "bias", None)
+            bias = None if bias is None else bias.detach()
             total, rest = divmod(weight.shape[1], max(width, 1))
             if (
                 not width
                 or rest
-                or (total != matrix.num_heads if heads is None else total <= max(heads))
+                or (total != kept.num_heads if heads is None else total <= max(heads))
             ):
                 reason = (
-                    f"{found[0][0]} reads {weight.shape[1]} numbers, and {matrix.num_heads} heads of values "
+                    f"{name} reads {weight.shape[1]} numbers, and {kept.num_heads} heads of values "
                     f"{width} wide were seen"
                 )
                 raise _unknown(path, reason)
             if heads is None:
-                return weight
-            return weight.unflatten(1, (total, width))[:, heads].flatten(1)
+                return weight, bias
+            return weight.unflatten(1, (total, width))[:, heads].flatten(1), bias
     raise _unknown(path, f"no name in {type(module).__name__} is one of an output projection")
 
 
@@ -109,7 +131,9 @@ def _weight(path: str, name: str, projection: Any) -> Tensor:
     raise _unknown(path, f"{name} is a {kind.__module__}.{kind.__name__}, no plain torch.nn.Linear")
 
 
-def _check_context(path: str, holder: nn.Module, matrix: AttentionMatrix) -> None:
+def _check_context(
+    path: str, holder: nn.Module, kept: AttentionMatrix | Contexts | Summary
+) -> None:
     """Refuse a layer of this package between whose values and output projection something else stands."""
     for each in holder.modules():
         if not isinstance(each, AttentionLayer):
@@ -117,7 +141,8 @@ def _check_context(path: str, holder: nn.Module, matrix: AttentionMatrix) -> Non
         if any(type(part).transform_context is not Part.transform_context for part in each.parts):
             raise _unknown(path, "a part of the layer changes the context before its projection")
         # Projected up, every head has keys of its own.
-        if isinstance(each, LatentAttention) and matrix.num_kv_heads < matrix.num_heads:
+        fewer = not isinstance(kept, Contexts) and kept.num_kv_heads < kept.num_heads
+        if isinstance(each, LatentAttention) and fewer:
             raise _unknown(path, "its values are the latents of a cache, and not projected up")
 
 

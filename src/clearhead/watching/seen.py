@@ -325,12 +325,18 @@ class Seen(WholeRecord[Kept]):
             ...     ch.load(seen.save(f"{folder}/run.clearhead", tokens=["to", " be", "."])).tokens
             ('to', ' be', '.')
         """
-        self.need_attention("save", totals=True)
+        if self._keep != "contexts":
+            self.need_attention("save", totals=True)
         texts = {
             name: self._texts[name] if text is None else listed(name, text)
             for name, text in (("tokens", tokens), ("source_tokens", source_tokens))
         }
-        calls = {name: module.all() for name, module in self._modules.items()}
+        # What tells of contexts how they are put together is in no file.
+        whole = self._keep == "contexts"
+        calls = {
+            name: module.parts() if whole else module.all()
+            for name, module in self._modules.items()
+        }
         record = {"model": self._model_name, "keep": self._keep, "calls": calls}
         return write_seen(path, record | texts | self.numbering())
 
@@ -344,7 +350,7 @@ class Seen(WholeRecord[Kept]):
         return readable("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        if self._keep in ("function", "total"):
+        if self._keep in ("function", "total", "contexts"):
             return element("pre", repr(self))
         return drawing("notebook.inline.matrices").seen_html(self)
 

@@ -41,6 +41,18 @@ class Reach(NamedTuple):
     valid: Tensor
 
 
+class Stitched(NamedTuple):
+    """The one matrix of several calls.
+
+    Attributes:
+        matrix: all of their rows.
+        rows: of each call the samples that those of the matrix go on from.
+    """
+
+    matrix: AttentionMatrix
+    rows: Sequence[Tensor]
+
+
 def stitch(matrices: Sequence[AttentionMatrix]) -> AttentionMatrix | str:
     """Return the one matrix that the calls are rows of, or why they are not.
 
@@ -62,10 +74,17 @@ def stitch(matrices: Sequence[AttentionMatrix]) -> AttentionMatrix | str:
             reason = "another scale, softcap or sinks than the call before"
         if reason:
             return f"call {number} has {reason}"
-    return _of_one_source(calls, held) if calls[0].cross else _of_growing_keys(calls, held)
+    found = _of_one_source(calls, held) if calls[0].cross else _of_growing_keys(calls, held)
+    if isinstance(found, str):
+        return found
+    whole, rows = found
+    contexts = [each.context for each in matrices if each.context is not None]
+    if len(contexts) == len(calls):
+        whole._context = _in_order(contexts, rows)
+    return whole
 
 
-def _of_one_source(calls: Sequence[Problem], held: Sequence[Held]) -> AttentionMatrix | str:
+def _of_one_source(calls: Sequence[Problem], held: Sequence[Held]) -> Stitched | str:
     first, valid = calls[0], None
     rows: list[Tensor] = [torch.arange(calls[-1].batch, device=first.device)]
     for number in range(len(calls) - 1, -1, -1):
@@ -82,10 +101,16 @@ def _of_one_source(calls: Sequence[Problem], held: Sequence[Held]) -> AttentionM
             return f"call {number + 1} has other padding than the call before"
         valid = real
     assert valid is not None
-    query = torch.cat([each.query[some] for each, some in zip(calls, rows, strict=True)], dim=2)
+    query = _in_order([each.query for each in calls], rows)
     key, *value = held[-1]
     changes = {"query": query, "key": key, "mask": _padding(valid)}
-    return matrix_of(first.replace(**changes, real_queries=_real_queries(calls, rows)), *value)
+    whole = first.replace(**changes, real_queries=_real_queries(calls, rows))
+    return Stitched(matrix_of(whole, *value), rows)
+
+
+def _in_order(parts: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
+    """The queries of all calls one after the other, or their contexts, in the samples that they go on in."""
+    return torch.cat([each[some] for each, some in zip(parts, rows, strict=True)], dim=2)
 
 
 def _real_queries(calls: Sequence[Problem], rows: Sequence[Tensor]) -> Tensor | None:
@@ -101,7 +126,7 @@ def _real_queries(calls: Sequence[Problem], rows: Sequence[Tensor]) -> Tensor | 
     )
 
 
-def _of_growing_keys(calls: Sequence[Problem], held: Sequence[Held]) -> AttentionMatrix | str:
+def _of_growing_keys(calls: Sequence[Problem], held: Sequence[Held]) -> Stitched | str:
     rows = [torch.arange(calls[-1].batch, device=calls[0].device)]
     reaches: list[Reach] = []
     for number in range(len(calls) - 1, -1, -1):
@@ -147,7 +172,7 @@ def _of_growing_keys(calls: Sequence[Problem], held: Sequence[Held]) -> Attentio
         return f"call {len(calls) - 1} has {NOT_CAUSAL}"
     if not valid.all():
         mask = mask & padding(valid if len(valid) > 1 else valid[0])
-    query = torch.cat([each.query[some] for each, some in zip(calls, rows, strict=True)], dim=2)
+    query = _in_order([each.query for each in calls], rows)
     if _is_whole(calls[-1], rows, valid.shape[1]):
         key, *value = held[-1]
     else:
@@ -156,7 +181,7 @@ def _of_growing_keys(calls: Sequence[Problem], held: Sequence[Held]) -> Attentio
     if real is not None and _equal(real, valid[:, valid.shape[1] - query.shape[2] :]):
         real = None  # the keys of the whole tell
     whole = calls[0].replace(query=query, key=key, mask=mask, real_queries=real)
-    return matrix_of(whole, *value)
+    return Stitched(matrix_of(whole, *value), rows)
 
 
 def _is_whole(last: Problem, rows: Sequence[Tensor], total: int) -> bool:

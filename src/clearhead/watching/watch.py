@@ -15,6 +15,7 @@ from clearhead._common.checks import check_bool
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.some_totals import NAMES, SomeTotals
 from clearhead.matrix.summary import Summary
@@ -36,7 +37,18 @@ def watch(
     strict: bool = False,
     *,
     values: bool = False,
+    contexts: bool = False,
 ) -> Watch[AttentionMatrix]: ...
+@overload
+def watch(
+    model: nn.Module,
+    layers: str | int | Sequence[str | int] | None = None,
+    heads: Sequence[int] | None = None,
+    *,
+    keep: Literal["contexts"],
+    strict: bool = False,
+    contexts: bool = True,
+) -> Watch[Contexts]: ...
 @overload
 def watch(
     model: nn.Module,
@@ -47,6 +59,7 @@ def watch(
     tokens: Tensor | None = None,
     strict: bool = False,
     source_tokens: Tensor | None = None,
+    contexts: bool = False,
 ) -> Watch[Summary]: ...
 @overload
 def watch(
@@ -93,6 +106,7 @@ def watch(
     source_tokens: Tensor | None = None,
     values: bool = False,
     statistics: Sequence[str] | None = None,
+    contexts: bool = False,
 ) -> Watch[Any]:
     """Record every call of attention that a model makes, in whichever way PyTorch has for it.
 
@@ -106,7 +120,8 @@ def watch(
         layers: only modules whose path is like this glob ("encoder.layer.[0-3].*"), of this number, or one of several;
             they keep the numbers that they have among all that attend, `seen[11]` after `layers=[11]`.
         heads: only these query heads, with the key heads that they use; None is all.
-        keep: "matrix" keeps query and key. "gradients" keeps the graph of each call with them, for `relevance`; a
+        keep: "matrix" keeps query and key. "contexts" keeps the context of each head alone, z = weights · values,
+            as `Contexts`. "gradients" keeps the graph of each call with them, for `relevance`; a
             model whose parameters are frozen gets one. "summary" keeps neither: each call is turned into a `Summary`
             before it runs, with the 8 largest weights of each query, a map of up to 64 × 64, and the roles of the
             heads. "total" keeps the averages of each head over all calls, `Totals`, for batches of any length of a
@@ -121,6 +136,8 @@ def watch(
         values: True keeps the value of each call beside its key, as `AttentionMatrix.value`.
         statistics: with keep="total" only these are worked out, of "entropy", "distance" and the roles: "first",
             "previous", "duplicate", "induction", "local", "uniform"; None is all.
+        contexts: True keeps the context of each head as well, as the model went on with it, after dropout: `context` of
+            the matrix or the summary. Not with totals or a function.
 
     Returns:
         A context manager; entering it gives a `Seen`, which maps the paths of modules to their
@@ -128,9 +145,9 @@ def watch(
 
     Raises:
         ArgumentTypeError: codes `watch.model`, for something that is not a module, `layers.type`,
-            `heads.type`, `tokens.type`, `values.type`, `statistics.type`.
+            `heads.type`, `tokens.type`, `values.type`, `contexts.type`, `statistics.type`.
         ArgumentError: codes `layers.value`, `heads.value`, `keep.value`, `tokens.keep`, `values.keep`,
-            `statistics.keep` and `statistics.value`.
+            `contexts.keep`, `statistics.keep` and `statistics.value`.
         ShapeError: code `tokens.shape`.
         WatchError: when the block ends, codes `watch.not-run` if the model was not called, `watch.nothing-seen` if
             it attends by another route, `watch.layers` if no module that attended is like one of the layers,
@@ -163,7 +180,7 @@ def watch(
     if not callable(keep) and keep not in get_args(Keep):
         raise ArgumentError(
             "keep.value",
-            f'keep must be "matrix", "gradients", "summary", "total" or a function; got {shown(keep)}.',
+            f'keep must be "matrix", "contexts", "gradients", "summary", "total" or a function; got {shown(keep)}.',
         )
     if keep not in ("summary", "total") and not (tokens is source_tokens is None):
         raise ArgumentError(
@@ -171,16 +188,23 @@ def watch(
             'tokens are for the roles; they go with keep="summary" or keep="total".',
         )
     check_bool("values", values)
-    if values and keep in ("summary", "total"):
+    if values and keep in ("contexts", "summary", "total"):
         raise ArgumentError(
             "values.keep",
-            f'values go with keep="matrix" or a function; keep={keep!r} holds numbers of the weights alone.',
+            f'values go with keep="matrix" or a function; keep={keep!r} holds none.',
+        )
+    check_bool("contexts", contexts)
+    if contexts and (callable(keep) or keep == "total"):
+        raise ArgumentError(
+            "contexts.keep",
+            'contexts go with keep="matrix", "gradients", "summary" or "contexts"; a function is called before '
+            "there is one, and totals are numbers of the weights.",
         )
     chosen = read_statistics(statistics, keep)
     ids = tokens, source_tokens
     TokenIds(model, *ids)  # which refuses what are no ids
     where = ChosenLayers(layers), read_heads(heads)
-    return Watch(model, *where, keep, ids, strict, values, chosen)
+    return Watch(model, *where, keep, ids, strict, values, chosen, contexts)
 
 
 def read_statistics(given: object, keep: object) -> tuple[str, ...] | None:

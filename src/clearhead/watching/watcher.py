@@ -17,6 +17,7 @@ from clearhead.errors import WatchError, WatchWarning
 from clearhead.matrix.head_numbers import NEED_IDS, ROLES
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.calls import Kept
+from clearhead.watching.context_calls import worked_out
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
 from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
@@ -63,6 +64,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
         strict: bool,
         values: bool = False,
         statistics: tuple[str, ...] | None = None,
+        contexts: bool = False,
     ) -> None:
         self._model = model
         self._layers = layers
@@ -75,6 +77,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
         self._strict = strict
         self._statistics = statistics
         self._values = values or self._graph
+        self._contexts = contexts or keep == "contexts"
 
     def _begin(self) -> None:
         model = self._model
@@ -120,11 +123,15 @@ class Watch(Listener, Drawn, Generic[Kept]):
         check_sizes(batch=batch, query_len=query_len, kv_len=kv_len)
         kept = sizes_of(self._model, self._layers.has if self._layers else None)
         sizes = batch, query_len, kv_len
-        return estimated(kept, self._heads, self._keep, sizes, values=self._values)
+        more = {"values": self._values, "contexts": self._contexts}
+        return estimated(kept, self._heads, self._keep, sizes, **more)
 
     def __repr__(self) -> str:
         matrix = "query, key and value" if self._values else "query and key"
         kinds = {"matrix": matrix, "summary": "a summary", "function": "a result"}
+        kinds["contexts"] = "the contexts"
+        if self._contexts and self._keep != "contexts":
+            kinds = {name: f"{kind}, and the contexts," for name, kind in kinds.items()}
         heads = "" if self._heads is None else f", heads {list(self._heads)}"
         of = f"{kinds.get(self._keep, 'the totals')} of each call{self._layers}{heads}"
         return readable(f"watch({type(self._model).__name__}): {of}")
@@ -138,7 +145,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
             )
         try:
             self._begin()
-            if self._values:
+            if self._values or self._contexts:
                 tap.value_readers.add(self)
             installing.install(self, listen)
             installing.hold(self._modules.values())
@@ -197,7 +204,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
                 measures = self._measures()
                 known = None if measures is None else self._known_of(problem, name)
                 tokens = None if measures is not None else self._ids.of(problem, name)
-                heads = self._heads
+                heads, every = self._heads, problem
                 if heads is not None:
                     heads = head_numbers(heads, problem.num_heads, name)
                     problem = kept_heads(problem, heads, name)
@@ -209,14 +216,31 @@ class Watch(Listener, Drawn, Generic[Kept]):
                     if self._keep == "total":
                         sizes = problem.query_len, problem.kv_len
                         run = {"run": self.seen._runs if self._running else None, "sizes": sizes}
-                    self.seen._add(name, measures(problem, *known), **run)
+                    at = self.seen._add(name, measures(problem, *known), **run)
+                    if self._contexts:
+                        results: Any = self.seen._modules[name]
+                        hand_on = partial(results.hand_on, at, heads)
+                        return self._handing_on(every, hand_on)
                 else:
-                    call = self.seen._add(name, problem, value, graph=self._graph, tokens=tokens)
+                    kept = {"value": value, "graph": self._graph, "tokens": tokens}
+                    kept = {} if self._keep == "contexts" else kept
+                    call = self.seen._add(name, problem, **kept)
                     call.heads = heads
-                    return call.take if self._graph else None
+                    takes = self._graph and not tap.context_of_call().ablated
+                    take = call.take if takes else None
+                    return self._handing_on(every, call.hand_on, take) if self._contexts else take
             except Exception as error:
                 self._trouble = self._trouble or error
             return None
+
+    def _handing_on(
+        self, problem: Problem, hand_on: tap.Change, take: tap.Change | None = None
+    ) -> tap.Change | None:
+        """Return what keeps the context of a call, after what takes it else; what has none is worked out."""
+        if tap.context_of_call().context:
+            return hand_on if take is None else lambda context: hand_on(take(context))
+        hand_on(worked_out(problem))
+        return take
 
     def _measures(self) -> Callable[..., Any] | None:
         """Return what makes of a call and the ids of its keys what is kept; None for the call itself."""

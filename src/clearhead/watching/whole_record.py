@@ -1,19 +1,20 @@
 """Results of a whole record: its norms, its difference to another, the kernel of each layer."""
 
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from torch import nn
 
 from clearhead._common.checks import as_place
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, SelectionError
+from clearhead.matrix.head_results import HeadResults
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.norms import Norms
 from clearhead.watching.calls import Kept, Results
 from clearhead.watching.difference import RunDifference, difference_of
 from clearhead.watching.kept_by_path import WEIGHTED, KeptByPath
 from clearhead.watching.kernels import Kernels, kernels_of
-from clearhead.watching.projections import output_weight
+from clearhead.watching.projections import output_projection, output_weight
 
 
 class WholeRecord(KeptByPath[Kept]):
@@ -102,8 +103,12 @@ class WholeRecord(KeptByPath[Kept]):
         """
         self._need_values()
         path = self.path(layer)
+        return self._norms(path, self._one(path, call), model)
+
+    def _one(self, path: str, call: int | None) -> Any:
+        """One of the calls of a module, or all of them as one."""
         if call is None:
-            return self._norms(path, cast(Any, self[path]), model)
+            return self[path]
         calls = self.calls(path)
         number = as_place(call, len(calls))
         if number is None:
@@ -111,7 +116,44 @@ class WholeRecord(KeptByPath[Kept]):
                 "watch.call",
                 f"{shown(path)} attended {len(calls)} times; there is no {shown(call)}.",
             )
-        return self._norms(path, cast(Any, calls[number]), model)
+        return calls[number]
+
+    def results(
+        self, layer: str | int, model: nn.Module, *, call: int | None = None
+    ) -> HeadResults:
+        """Return z · W of each head of a module, what it adds to the output of the layer, after a watch with
+        `keep="contexts"` or `contexts=True`; W is the part of the output projection that belongs to the head.
+
+        Args:
+            layer: a path, or a number.
+            model: as in `norms`.
+            call: likewise.
+
+        Raises:
+            ArgumentError: code `results.context`, where no contexts were kept.
+            ArgumentTypeError: code `norms.model`.
+            UnsupportedError: code `norms.projection`.
+            SelectionError: codes `watch.layer`, `watch.several` and `watch.call`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = torch.nn.MultiheadAttention(8, num_heads=2, batch_first=True)
+            >>> x = torch.randn(1, 5, 8)
+            >>> with torch.no_grad(), ch.watch(layer, keep="contexts") as seen:
+            ...     output, _ = layer(x, x, x)
+            >>> torch.allclose(seen.results(0, layer).total(), output, atol=1e-6)
+            True
+        """
+        path = self.path(layer)
+        kept = self._one(path, call)
+        context = getattr(kept, "context", None)
+        if context is None:
+            raise ArgumentError(
+                "results.context",
+                'results need the contexts of the heads, watch(model, keep="contexts") or contexts=True; keep= was '
+                f"{self._keep!r} without.",
+            )
+        return HeadResults(context, *output_projection(model, path, kept, context.shape[3]))
 
     def weighted_by_values(self, model: nn.Module | None = None) -> Self:
         """Return the record with the shares of `norms` in the place of the weights, `Norms.shares`: a row is

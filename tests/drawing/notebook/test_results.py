@@ -77,6 +77,8 @@ def made() -> dict[str, Any]:
     query = torch.randn(1, 2, 5, 4)
     with torch.no_grad(), ch.watch(layer, values=True) as seen:
         layer(x)
+    with torch.no_grad(), ch.watch(layer, keep="contexts") as contexts:
+        layer(x)
     with torch.no_grad(), ch.watch(layer, keep="total") as total:
         layer(x)
     with torch.no_grad(), ch.watch(layer, keep="total", statistics=["first"]) as some:
@@ -91,12 +93,14 @@ def made() -> dict[str, Any]:
     return {
         "AttentionMatrix": seen[0],
         "BlockMap": ch.causal().blocks(8, 8, block=(4, 4)),
+        "Contexts": contexts[0],
         "Conversion": ch.convert(theirs),
         "RunDifference": seen.difference(seen),
         "Edit": edit,
         "EditReport": edit.report,
         "Effects": ch.effects(layer, x, lambda out: out.sum(), progress=False),
         "Estimate": ch.watch(layer).estimate(batch=1, query_len=5),
+        "HeadResults": contexts.results(0, layer),
         "HeadLinks": seen.find(-1, 0),
         "Kernels": seen.plan(),
         "Mask": ch.causal(),
@@ -119,7 +123,7 @@ def made() -> dict[str, Any]:
     }
 
 
-NAMES = sorted({*(each.__name__ for each in results()), "ShardedPlan", "SomeTotals"})
+NAMES = sorted({*(each.__name__ for each in results()), "Contexts", "ShardedPlan", "SomeTotals"})
 
 
 def test_there_is_one_of_each_kind() -> None:

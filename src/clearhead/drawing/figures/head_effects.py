@@ -11,19 +11,27 @@ from clearhead.editing.effects import Effects
 
 
 def of_effects(effects: Effects, *, ax: object = None) -> Axes:
-    """Layers × heads, or layers alone; a layer may have fewer heads than another."""
+    """Layers × heads, or layers alone, or layers × positions; a layer may have fewer heads than another."""
     layers = list(dict.fromkeys(row.layer for row in effects))
-    count = 1 + max(row.head or 0 for row in effects)
+    by_position = any(row.position is not None for row in effects)
+    by_head = not by_position and any(row.head is not None for row in effects)
+    places = [(row.position if by_position else row.head) or 0 for row in effects]
+    count = 1 + max(places)
     values = np.full((len(layers), count), np.nan)
-    for row in effects:
-        values[layers.index(row.layer), row.head or 0] = row.change
+    for row, place in zip(effects, places, strict=True):
+        value = row.change if row.restored is None else row.restored
+        at = layers.index(row.layer), place
+        # Of the heads of one position the one that changes most.
+        if not abs(values[at]) >= abs(value):
+            values[at] = value
     shown = np.ma.masked_invalid(values)
     axes = one(ax, min(0.42 * count + 2.8, 14.0), min(max(0.32 * len(layers) + 1.2, 2.4), 14.0))
     scale = scales.around_zero(values)
     image = axes.imshow(shown, cmap=scales.SIGNED, norm=scale, aspect="auto")
-    by_head = effects[0].head is not None
-    number(axes, "x", [str(head) for head in range(count)] if by_head else ["all"])
+    number(axes, "x", [str(at) for at in range(count)] if by_head or by_position else ["all"])
     number(axes, "y", short_paths(layers))
-    name_axis(axes, "x", "head ablated")
-    scales.add_bar(image, [axes], "change of the metric", "neither")
+    verb = "ablated" if effects.clean is None else "patched"
+    name_axis(axes, "x", f"position, its largest head {verb}" if by_position else f"head {verb}")
+    said = "change of the metric" if effects.clean is None else "share of the metric restored"
+    scales.add_bar(image, [axes], said, "neither")
     return axes

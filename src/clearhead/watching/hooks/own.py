@@ -32,7 +32,8 @@ def _report(
         return None
     edited = tap.edit(lambda: problem)
     ran = tap.KernelOfCall(chosen.NAME, partial(planning.plan_for, problem, kernel))
-    takes = tap.report((lambda: problem) if edited is None else edited.read, ran=ran)
+    gives = tap.Gives(ablated=edited is not None and edited.ablated)
+    takes = tap.report((lambda: problem) if edited is None else edited.read, ran=ran, gives=gives)
     return tap.change_of(edited, takes)
 
 

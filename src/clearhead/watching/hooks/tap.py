@@ -64,6 +64,18 @@ class Edited(NamedTuple):
     ablated: bool = False
 
 
+class Gives(NamedTuple):
+    """The context that a call hands out.
+
+    Attributes:
+        context: False where the way of attending has none of its heads.
+        ablated: as in `Edited`.
+    """
+
+    context: bool = True
+    ablated: bool = False
+
+
 Put = Callable[[Any, Change, Read | None], Any]
 """Makes the output with the changed context from that of a function; beside it what reads the edited call,
 None for one that is not."""
@@ -105,7 +117,13 @@ def witness(kind: str, shape: tuple[int, ...]) -> None:
         each(kind, shape)
 
 
-def report(read: Read, child: str | None = None, ran: KernelOfCall | None = None) -> list[Change]:
+def report(
+    read: Read,
+    child: str | None = None,
+    ran: KernelOfCall | None = None,
+    *,
+    gives: Gives | None = None,
+) -> list[Change]:
     """Report a call that is about to run to every observer; returns what wants its context.
 
     Args:
@@ -113,15 +131,26 @@ def report(read: Read, child: str | None = None, ran: KernelOfCall | None = None
         child: where the running module does the attention of one of its parts, the name of that
             part.
         ran: its kernel, which observers ask `kernel_of_call` for.
+        gives: the context that it hands out, which they ask `context_of_call` for; None for all of it.
     """
     if is_guarded():
         return []
     state = _state
     try:
-        state.ran = ran
+        state.ran, state.gives = ran, gives
         return [take for each in list(observers) for take in each(read, child) or ()]
     finally:
-        state.ran = None
+        state.ran = state.gives = None
+
+
+def context_of_call() -> Gives:
+    """Return what the call that is reported hands out.
+
+    Example:
+        >>> context_of_call()
+        Gives(context=True, ablated=False)
+    """
+    return getattr(_state, "gives", None) or Gives()
 
 
 def kernel_of_call() -> KernelOfCall | None:
@@ -139,7 +168,7 @@ def kernel_of_call() -> KernelOfCall | None:
 
 def change_of(edited: Edited | None, takes: Sequence[Change]) -> Change | None:
     """Return what edits the context and then hands it to those that want it; None for neither."""
-    steps = takes if edited is None else [edited.context, *([] if edited.ablated else takes)]
+    steps = takes if edited is None else [edited.context, *takes]
     return (
         (lambda context: reduce(lambda made, step: step(made), steps, context)) if steps else None
     )
@@ -197,7 +226,9 @@ def reporting(
             return function(*args, **kwargs)
         call: Read = lambda: read(*args, **kwargs)  # noqa: E731
         edited = None if put is None else edit(call, child)
-        change = change_of(edited, report(call if edited is None else edited.read, child, ran))
+        gives = Gives(put is not None, edited is not None and edited.ablated)
+        takes = report(call if edited is None else edited.read, child, ran, gives=gives)
+        change = change_of(edited, takes)
         state, depth = _state, getattr(_state, "depth", 0)
         try:
             state.depth = depth + 1

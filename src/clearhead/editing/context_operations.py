@@ -1,0 +1,227 @@
+"""The operations on the contexts of heads, z: ablation, the context of another run, and a vector that is added."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead.editing.operation import Operation, chosen_queries
+from clearhead.editing.places import Places
+from clearhead.editing.selections import Selection
+from clearhead.errors import EditError
+from clearhead.matrix.contexts import Contexts
+
+
+class Place(NamedTuple):
+    """The place of some heads in a call.
+
+    Attributes:
+        places: the positions of its queries.
+        heads: their numbers.
+        every: the numbers of all heads that the operation is for.
+        path: of the module.
+    """
+
+    places: Places
+    heads: list[int]
+    every: list[int]
+    path: str
+
+    @property
+    def name(self) -> str:
+        return self.path or "the model"
+
+
+@dataclass(eq=False)
+class OfContext(Operation):
+    """Another context of some heads, for some queries or all.
+
+    Attributes:
+        query: the queries that it is for; None for all.
+        samples: those of the batch, likewise.
+    """
+
+    query: Selection | None = None
+    samples: slice | None = field(default=None, kw_only=True)
+
+    def edited(self, context: Tensor, at: Place, *, counts: bool) -> Tensor:
+        """Return the context of some heads, (batch, heads, query_len, value_head_dim), as it is edited; other
+        queries keep theirs, bit for bit."""
+        batch, heads, query_len, _ = context.shape
+        rows = None
+        if self.query is not None:
+            rows = chosen_queries(self.query, at.places, batch)
+        if self.samples is not None:
+            mine = torch.zeros(batch, 1, dtype=torch.bool, device=context.device)
+            mine[self.samples] = True
+            rows = mine.expand(-1, query_len) if rows is None else rows & mine
+        made = self.made(context, at, rows)
+        if rows is not None:
+            made = torch.where(rows[:, None, :, None], made, context)
+        if counts and self.always:
+            of_rows = query_len if rows is None else rows.sum()
+            self.tally.add(heads * of_rows * (batch if rows is None else batch // len(rows)))
+        elif counts:
+            self.tally.add((made != context).any(dim=-1).sum())
+        return made
+
+    @property
+    def always(self) -> bool:
+        """True if what it is for counts as changed, whatever it was."""
+        return False
+
+    @abstractmethod
+    def made(self, context: Tensor, at: Place, rows: Tensor | None) -> Tensor:
+        """Return the context of all queries, of which those of `rows` are taken, bool, (batch or 1, query_len)."""
+
+
+@dataclass(eq=False)
+class Ablate(OfContext):
+    """The context of a head is 0, or a mean."""
+
+    mean: Tensor | None = None
+
+    @property
+    def always(self) -> bool:
+        return True
+
+    def made(self, context: Tensor, at: Place, rows: Tensor | None) -> Tensor:
+        new = context.new_zeros(context.shape)
+        if self.mean is None:
+            return new
+        width = context.shape[3]
+        if tuple(self.mean.shape) not in ((width,), (len(at.every), width)):
+            raise EditError(
+                "edit.mean",
+                f"mean must have shape (heads, value_head_dim) = {(len(at.every), width)} in "
+                f"{at.name}; got {tuple(self.mean.shape)}.",
+            )
+        return new + _of_heads(self.mean.to(context), at)
+
+
+@dataclass(eq=False)
+class AddVector(OfContext):
+    """A vector is added to the context of a head."""
+
+    vector: Tensor = field(default_factory=lambda: torch.zeros(()))
+    scale: float = 1.0
+
+    def made(self, context: Tensor, at: Place, rows: Tensor | None) -> Tensor:
+        width = context.shape[3]
+        if tuple(self.vector.shape) not in ((width,), (len(at.every), width)):
+            raise EditError(
+                "edit.vector",
+                f"vector must have shape (value_head_dim,) = {(width,)}, or (heads, value_head_dim) = "
+                f"{(len(at.every), width)}, in {at.name}; got {tuple(self.vector.shape)}.",
+            )
+        return context + self.scale * _of_heads(self.vector.to(context), at)
+
+
+Find = Callable[[str, list[int]], Contexts]
+"""Returns contexts by the path of a module and the numbers of its heads that an operation is for."""
+
+
+def _nothing(path: str, heads: list[int]) -> Contexts:
+    raise NotImplementedError
+
+
+@dataclass(eq=False)
+class Replace(OfContext):
+    """The context of a head is that of another run, each query that of its position in the text.
+
+    Attributes:
+        find: the contexts of the other run.
+        length: the positions that it has, once the layer has run.
+    """
+
+    find: Find = _nothing
+    length: int | None = None
+
+    def made(self, context: Tensor, at: Place, rows: Tensor | None) -> Tensor:
+        other = _fitting(self.find(at.path, at.every), context, at)
+        self.length = other.shape[2]
+        places = _positions(self.length, at, rows)
+        other = other if places is None else other[:, :, places.to(other.device)]
+        return other.to(context).expand(context.shape)
+
+
+@dataclass(eq=False)
+class Resample(OfContext):
+    """The context of a query is that of a real query of another run, drawn anew for each.
+
+    Attributes:
+        find: the contexts of the other run.
+        seed: of the draws.
+    """
+
+    find: Find = _nothing
+    seed: int = 0
+
+    @property
+    def always(self) -> bool:
+        return True
+
+    def made(self, context: Tensor, at: Place, rows: Tensor | None) -> Tensor:
+        found = self.find(at.path, at.every)
+        pool = found.context.transpose(1, 2).flatten(0, 1)
+        if found.real is not None:
+            pool = pool[found.real.expand(found.batch, -1).flatten()]
+        pooled = Contexts(pool.transpose(0, 1)[None], 0, heads=found.heads)
+        pool = _fitting(pooled, context, at)[0]
+        if not pool.shape[1]:
+            raise EditError("edit.context", f"there is no real query to draw for {at.name}.")
+        batch, _, query_len, _ = context.shape
+        # All heads of a call draw the same, and each call another.
+        generator = torch.Generator().manual_seed(self.seed + self.tally.calls)
+        drawn = torch.randint(pool.shape[1], (batch * query_len,), generator=generator)
+        made = pool[:, drawn.to(pool.device)].unflatten(1, (batch, query_len))
+        return made.transpose(0, 1).to(context)
+
+
+def _fitting(found: Contexts, context: Tensor, at: Place) -> Tensor:
+    """The contexts of the heads of a call, (batch or 1, heads, positions, value_head_dim)."""
+    other, (batch, _, _, width) = found.context, context.shape
+    numbers = list(range(other.shape[1])) if found.heads is None else list(found.heads)
+    has_heads = len(numbers) == other.shape[1] and set(at.every) <= set(numbers)
+    if other.shape[0] not in (1, batch) or not has_heads or other.shape[3] != width:
+        raise EditError(
+            "edit.context",
+            "what replaces the context must have shape (batch or 1, heads, positions, value_head_dim) = "
+            f"({batch}, {len(at.every)}, …, {width}) in {at.name}; it has {tuple(other.shape)}. Of beams, "
+            "repeat each row: context.repeat_interleave(num_beams, 0).",
+        )
+    return other[:, [numbers.index(head) for head in at.heads]]
+
+
+def _of_heads(vectors: Tensor, at: Place) -> Tensor:
+    """One vector for all heads, or those of some."""
+    if vectors.ndim == 1:
+        return vectors
+    return vectors[[at.every.index(head) for head in at.heads], None]
+
+
+def _positions(length: int, at: Place, rows: Tensor | None) -> Tensor | None:
+    """The positions of the queries among so many of another run; None where they are just these."""
+    places = at.places
+    query, query_len = places.query, places.problem.query_len
+    if query is not None and query_len == length == places.tokens:
+        return None
+    if query is not None and query.ndim == 2 and bool((query == query[:1]).all()):
+        query = query[0]
+    if query is None or query.ndim == 2:
+        raise EditError(
+            "edit.positions",
+            f"the positions of the queries of {at.name} cannot be told here, or differ from row to row, so that "
+            "those of another run cannot be found. Run the whole text at once.",
+        )
+    needed = query if rows is None else query[rows.any(dim=0)]
+    if needed.numel() and int(needed.max()) >= length:
+        raise EditError(
+            "edit.context",
+            f"the other run has {length} positions in {at.name}; position {int(needed.max())} is asked for. The two "
+            f"texts must be as long, or query= chooses: query=slice(0, {length}).",
+        )
+    return query.clamp(0, max(0, length - 1))

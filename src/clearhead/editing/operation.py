@@ -1,0 +1,66 @@
+"""One operation of an edit, and the queries that it is for."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from clearhead.attention.problem import Problem
+from clearhead.editing.places import Places
+from clearhead.editing.report import Tally
+from clearhead.editing.rescoring import Rescoring
+from clearhead.editing.selections import Selection, heads_text
+from clearhead.errors import EditError
+
+
+@dataclass(eq=False)
+class Operation:
+    """One operation on some heads of a layer; its subclasses say which.
+
+    Attributes:
+        heads: their numbers, negative ones from the last, or a slice of all.
+        tally: what it has changed so far.
+    """
+
+    heads: tuple[int, ...] | slice
+    tally: Tally = field(init=False, default_factory=Tally)
+
+    def chosen(self, num_heads: int, path: str) -> list[int]:
+        """Return the numbers of the heads.
+
+        Raises:
+            EditError: code `edit.heads`, for a head that the module does not have, one that is there
+                twice, and for none.
+        """
+        every, given = range(num_heads), self.heads
+        if isinstance(given, slice):
+            found, wanted = list(every[given]), 1
+        else:
+            found = [every[head] for head in given if -num_heads <= head < num_heads]
+            wanted = len(given)
+        if len(set(found)) < wanted:
+            raise EditError(
+                "edit.heads",
+                f"{heads_text(given)} are edited; {path or 'the model'} has num_heads={num_heads}.",
+            )
+        return found
+
+    def rescores(self, places: Places, problem: Problem) -> Rescoring | None:
+        """Return what it does to the scores of a call; None for another kind of operation."""
+        return None
+
+
+def chosen_queries(chosen: Selection, places: Places, batch: int) -> Tensor:
+    """Return True for the chosen queries of a call, (batch or 1, query_len).
+
+    Raises:
+        EditError: codes `edit.positions`, where the positions are not known, and `edit.batch`.
+    """
+    if places.query is None:
+        raise EditError(
+            "edit.positions",
+            "query= chooses queries by their position in the text, which cannot be told here: "
+            f"the call has {places.problem.kv_len} keys for {places.problem.query_len} queries, and "
+            "no cache of transformers or clearhead that counts these. Choose by key= alone, or run "
+            "the whole text at once.",
+        )
+    return chosen.at(places.query, batch, places.query_end)

@@ -1,0 +1,191 @@
+"""The contexts that heads are patched with, runs that patch several of them, and the effect by gradients."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
+
+from clearhead._common.text import shown
+from clearhead.attention.planning import run
+from clearhead.editing.context_operations import Ablate, Find, OfContext, Replace
+from clearhead.editing.edit import edit
+from clearhead.editing.selections import selection
+from clearhead.errors import EditError
+from clearhead.matrix.contexts import Contexts
+from clearhead.watching.seen import Seen
+from clearhead.watching.watch import watch
+
+Patch = Literal["z", "pattern", "value", "query", "key"]
+
+
+class Patched(NamedTuple):
+    """What is patched in one of the runs.
+
+    Attributes:
+        layer: the path of the module.
+        head: which head; None for all of the layer.
+        position: of the query; None for all.
+    """
+
+    layer: str
+    head: int | None
+    position: int | None = None
+
+    def operation(self, find: Find | None, samples: slice | None) -> OfContext:
+        """Return what does it, for some samples of the batch: another context, or none at all."""
+        heads = slice(None) if self.head is None else (self.head,)
+        query = selection("query", self.position)
+        made = Ablate(heads, query) if find is None else Replace(heads, query, find)
+        made.samples = samples
+        return made
+
+
+def called(model: nn.Module, inputs: object) -> Any:
+    """Return the output of a model for named arguments, a tuple, or one tensor."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def contexts_in(model: nn.Module, inputs: object) -> dict[str, Tensor]:
+    """Return the context of every module in a run, by its path."""
+    with torch.no_grad(), edit(model), watch(model, keep="contexts") as seen:
+        called(model, inputs)
+    return {path: seen[path].context for path in seen}
+
+
+def patched_contexts(
+    model: nn.Module, clean: object, corrupt: object, patch: Patch, layers: Sequence[str]
+) -> dict[str, Tensor]:
+    """Return the context that each module has in the corrupt run where a part of it is that of the clean one: (batch,
+    num_heads, query_len, value_head_dim). What is upstream is corrupt, so that one run of each tells all of them.
+
+    Raises:
+        EditError: code `effects.inputs`, where the two runs have other sizes.
+    """
+    if patch == "z":
+        own = contexts_in(model, corrupt)
+        made = contexts_in(model, clean)
+        for path in layers:
+            _check_alike(path, made.get(path), own[path])
+        return {path: made[path] for path in layers}
+    records: list[Seen[Any]] = []
+    for inputs in (clean, corrupt):
+        with torch.no_grad(), edit(model), watch(model, values=True) as seen:
+            called(model, inputs)
+        records.append(seen)
+    found = {}
+    for path in layers:
+        calls = []
+        for record in records:
+            matrix = record.get(path)
+            calls.append(None if matrix is None else matrix.problem.replace(value=matrix.value))
+        one, other = calls
+        assert other is not None
+        _check_alike(path, None if one is None else one.query, other.query)
+        _check_alike(path, None if one is None else one.key, other.key)
+        assert one is not None
+        made = {
+            "pattern": lambda one=one, other=other: one.replace(value=other.value),
+            "value": lambda one=one, other=other: other.replace(value=one.value),
+            "query": lambda one=one, other=other: other.replace(query=one.query),
+            "key": lambda one=one, other=other: other.replace(key=one.key),
+        }[patch]()
+        with torch.no_grad():
+            found[path] = run(made)
+    return found
+
+
+def _check_alike(path: str, clean: Tensor | None, corrupt: Tensor) -> None:
+    if clean is None or clean.shape != corrupt.shape:
+        sizes = "nothing" if clean is None else str(tuple(clean.shape))
+        raise EditError(
+            "effects.inputs",
+            f"the clean and the corrupt run must have as many samples and tokens; {path or 'the model'} has {sizes} "
+            f"and {tuple(corrupt.shape)}, (batch, heads, tokens, width). Pad both texts alike.",
+        )
+
+
+def repeated(inputs: object, times: int) -> tuple[object, int]:
+    """Return the inputs with their batch so many times, one after the other, and the samples of one.
+
+    Raises:
+        EditError: code `effects.parallel`, where the batch cannot be told.
+    """
+    tensors = [each for each in _pytree.tree_leaves(_plain(inputs)) if isinstance(each, Tensor)]
+    sizes = {each.shape[0] if each.ndim else 0 for each in tensors}
+    if len(sizes) != 1 or not (batch := sizes.pop()):
+        raise EditError(
+            "effects.parallel",
+            "parallel= repeats the batch, the first axis of every tensor of the inputs; these have "
+            f"{shown([tuple(each.shape) for each in tensors])}. Leave parallel= out.",
+        )
+
+    def more(each: Any) -> Any:
+        return each.repeat(times, *[1] * (each.ndim - 1)) if isinstance(each, Tensor) else each
+
+    return _pytree.tree_map(more, _plain(inputs)), batch
+
+
+def _plain(inputs: object) -> object:
+    return dict(inputs) if isinstance(inputs, Mapping) else inputs
+
+
+def samples_of(output: Any, part: slice, batch: int) -> Any:
+    """Return the output of some samples: what has so many rows is cut, anything else stays as it is."""
+
+    def cut(each: Any) -> Any:
+        is_rows = isinstance(each, Tensor) and each.ndim and each.shape[0] == batch
+        return each[part] if is_rows else each
+
+    return _pytree.tree_map(cut, output)
+
+
+def as_found(contexts: Mapping[str, Tensor], times: int) -> Find:
+    """Return what finds the contexts of a module, each sample as often as it stands in a batch."""
+    return lambda path, heads: Contexts(contexts[path].repeat(times, 1, 1, 1), 0)
+
+
+def by_gradients(
+    model: nn.Module,
+    inputs: object,
+    metric: Any,
+    contexts: Mapping[str, Tensor] | None,
+    layers: Sequence[str],
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return a metric, and how much it changes, to first order, where the contexts are others, or 0 for None: (new − z)
+    · ∂metric/∂z, (num_heads, query_len), by the paths of these modules.
+
+    Raises:
+        EditError: code `effects.gradients`, where the metric has no gradient.
+    """
+    with torch.enable_grad(), edit(model), watch(model, keep="gradients", contexts=True) as seen:
+        number = metric(called(model, inputs))
+    calls = {
+        path: call
+        for path, call in seen._graphs().items()
+        if call.context is not None and path in layers
+    }
+    if (
+        not isinstance(number, Tensor)
+        or number.numel() != 1
+        or not number.requires_grad
+        or not calls
+    ):
+        raise EditError(
+            "effects.gradients",
+            "gradients need a metric that is one number with a graph, and contexts that it depends on; got "
+            f"{shown(number)}. A metric must not detach, and no .item().",
+        )
+    edges: Any = [call.context for call in calls.values()]
+    gradients = torch.autograd.grad(number.sum(), edges, allow_unused=True)
+    changes = {}
+    for (path, call), gradient in zip(calls.items(), gradients, strict=True):
+        own = call.handed_on
+        assert own is not None
+        new = torch.zeros_like(own) if contexts is None else contexts[path].to(own)
+        given = torch.zeros_like(own) if gradient is None else gradient
+        changes[path] = ((new - own) * given).double().sum(dim=(0, 3))
+    return number.detach(), changes

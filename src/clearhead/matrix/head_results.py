@@ -1,0 +1,126 @@
+"""The results of the heads: what each of them adds to the output of its layer."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead._common.checks import check_tensor
+from clearhead._common.elements import Drawn
+from clearhead._common.memory import within_memory
+from clearhead.errors import ShapeError
+from clearhead.matrix.indexing import Index, as_indices, complete, read_index
+from clearhead.matrix.no_tensor import NoTensor
+
+
+class HeadResults(NoTensor, Drawn):
+    """z · W of each head and query, W being the part of the output projection that belongs to the head, worked out
+    where somebody looks: as many numbers as tokens × heads × embed_dim are never in memory at once.
+
+    Their sum over the heads, and the projection's bias, are the output of the layer. Made by `Seen.results`.
+
+    Attributes:
+        context: z, (batch, num_heads, query_len, value_head_dim); 16 bits are upcast.
+        weight: W, (num_heads, embed_dim, value_head_dim).
+        bias: (embed_dim,), or None.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+        >>> with torch.no_grad(), ch.watch(layer, keep="contexts") as seen:
+        ...     output = layer(torch.randn(1, 5, 8))
+        >>> results = seen.results(0, layer)
+        >>> results
+        HeadResults [batch=1, num_heads=2, query_len=5, embed_dim=8] of z · W
+        >>> results[0, 1, 4].shape
+        torch.Size([8])
+        >>> torch.allclose(results.total(), output, atol=1e-6)
+        True
+    """
+
+    def __init__(self, context: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        self.context = stages.upcast(context)
+        self.weight = weight.to(self.context).unflatten(1, (context.shape[1], -1)).transpose(0, 1)
+        self.bias = None if bias is None else bias.to(self.context)
+
+    @property
+    def shape(self) -> torch.Size:
+        """(batch, num_heads, query_len, embed_dim)."""
+        return torch.Size((*self.context.shape[:3], self.weight.shape[1]))
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
+        """Return the results of some heads and queries, by the rules and with the errors of `AttentionMatrix`."""
+        axes = complete(index if isinstance(index, tuple) else (index,), self.shape)
+        read = [read_index(each, size, axis) for axis, (each, size) in enumerate(axes)]
+        picked: list[Any] = [
+            as_indices(each, size, self.context.device)
+            for (each, _), size in zip(read, self.shape, strict=True)
+        ]
+        batch, heads, queries, width = picked
+        context = self.context[batch][:, heads][:, :, queries]
+        with within_memory("Index the queries or heads that you need."):
+            found = context @ self.weight[heads][:, width].mT
+        for axis in (3, 2, 1, 0):
+            found = found.squeeze(axis) if read[axis][1] else found
+        return found
+
+    def dense(self) -> Tensor:
+        """Return all of them as a tensor, if it fits.
+
+        Raises:
+            TooLargeError: code `matrix.too-large`.
+        """
+        return self[...]
+
+    def total(self) -> Tensor:
+        """Return the sum over the heads, and the bias: the output of the layer, (batch, query_len, embed_dim), of the
+        heads that are here."""
+        together = self.context.transpose(1, 2).flatten(2)
+        return torch.nn.functional.linear(
+            together, self.weight.transpose(0, 1).flatten(1), self.bias
+        )
+
+    def along(self, direction: Tensor) -> Tensor:
+        """Return how much of a direction is in each result, the dot product, (batch, num_heads, query_len).
+
+        Args:
+            direction: (embed_dim,), or (batch, query_len, embed_dim) for another one in each place.
+
+        Raises:
+            ArgumentTypeError: code `direction.type`.
+            ShapeError: code `results.direction`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with torch.no_grad(), ch.watch(layer, keep="contexts") as seen:
+            ...     output = layer(torch.randn(1, 5, 8))
+            >>> seen.results(0, layer).along(torch.ones(8)).shape
+            torch.Size([1, 2, 5])
+        """
+        check_tensor("direction", direction)
+        batch, _, query_len, width = self.shape
+        if tuple(direction.shape) not in ((width,), (batch, query_len, width)):
+            raise ShapeError(
+                "results.direction",
+                f"direction must have shape (embed_dim,) = ({width},), or (batch, query_len, embed_dim) = "
+                f"{(batch, query_len, width)}; got {tuple(direction.shape)}.",
+            )
+        # As wide as the context: the results themselves are never there.
+        found = [
+            (context * (direction.to(self.weight) @ weight)).sum(dim=-1)
+            for context, weight in zip(self.context.unbind(1), self.weight, strict=True)
+        ]
+        return torch.stack(found, dim=1)
+
+    def norms(self) -> Tensor:
+        """Return the length of each result, (batch, num_heads, query_len)."""
+        # With W = Q R, of which Q leaves lengths as they are, as wide as the context.
+        factors = torch.linalg.qr(self.weight, mode="r").R
+        return torch.linalg.vector_norm(self.context @ factors.mT, dim=-1)
+
+    def __repr__(self) -> str:
+        names = ("batch", "num_heads", "query_len", "embed_dim")
+        sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
+        return f"HeadResults [{sizes}] of z · W"

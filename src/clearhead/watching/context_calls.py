@@ -1,0 +1,86 @@
+"""The contexts of the calls of one module, put together as the rows of one matrix are."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.planning import run
+from clearhead.attention.problem import Problem
+from clearhead.matrix.contexts import Contexts
+from clearhead.matrix.head_numbers import numbers_of_heads
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.watching.calls import Call, Calls, Matrices
+
+FAR = 1 << 62
+"""Beyond the factors of bits, whose products wrap around."""
+
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The dtypes of as many bytes as a number has."""
+
+
+def worked_out(problem: Problem) -> Tensor:
+    """Return the context of a call that its way of attending does not hand out, from the kernel of `attend`."""
+    return run(problem.replace(dropout=None))
+
+
+def without_numbers(problem: Problem) -> Problem:
+    """Return the call with what tells of which matrix it is rows: no query, and of each key a number that other
+    keys do not have.
+
+    Example:
+        >>> from clearhead.attention.problem import make_problem
+        >>> bare = without_numbers(make_problem(*torch.zeros(3, 1, 2, 5, 4)))
+        >>> bare.query.shape, bare.key.shape
+        (torch.Size([1, 2, 5, 0]), torch.Size([1, 1, 5, 1]))
+    """
+    key = _numbered(problem.key)
+    query = problem.query.detach()[..., :0]
+    changes: dict[str, Any] = {"bias": None, "softcap": None, "sinks": None}
+    return problem.replace(query=query, key=key, value=key, **changes)
+
+
+def _numbered(key: Tensor) -> Tensor:
+    """A number of each token's key, (batch, 1, kv_len, 1), int64: the bits of all its heads by factors drawn once."""
+    size = key.dtype.itemsize
+    wide = torch.int64 if key.shape[3] * size % 8 == 0 else INTEGERS[size]
+    bits = key.detach().contiguous().view(wide)
+    sizes = bits.shape[1], 1, bits.shape[3]
+    factors = torch.randint(-FAR, FAR, sizes, generator=torch.Generator().manual_seed(0))
+    return (bits * factors.to(bits.device)).sum(dim=(1, 3), keepdim=True)
+
+
+class ContextCalls(Calls[Contexts]):
+    """The calls of one module, as contexts."""
+
+    def __init__(self) -> None:
+        self._loaded: list[Contexts] = []
+        self._calls = Matrices()
+
+    def add(self, call: Problem | Contexts) -> Call | None:
+        """Keep a call, whose context comes when it has run; or contexts of a file."""
+        if isinstance(call, Contexts):
+            self._loaded.append(call)
+            return None
+        return self._calls.add(without_numbers(call))
+
+    def all(self) -> tuple[Contexts, ...]:
+        return tuple(self._loaded) or tuple(map(_contexts, self._calls.all()))
+
+    def several(self) -> str:
+        if self._loaded:
+            return "they were apart when they were saved" if len(self._loaded) > 1 else ""
+        return self._calls.several()
+
+    def whole(self) -> Contexts:
+        return self._loaded[0] if self._loaded else _contexts(self._calls.whole())
+
+    def close(self) -> None:
+        self._calls.close()
+
+
+def _contexts(matrix: AttentionMatrix) -> Contexts:
+    context = matrix.context
+    assert context is not None
+    heads = None if matrix.heads is None else numbers_of_heads(matrix)
+    return Contexts(context, matrix.kv_len, matrix.real, heads)

@@ -1,0 +1,255 @@
+"""The contexts that a watch keeps, held against hooks on the output projections."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.attention.problem import make_problem
+from clearhead.errors import ArgumentError, ArgumentTypeError, FileError
+from clearhead.watching.context_calls import without_numbers
+from clearhead.watching.files import write_seen
+from clearhead.watching.projections import _holders, _projections
+from tests.integrations.models import KINDS, inputs, make
+from tests.watching.models import Direct
+
+BATCH, LEN, WIDTH, HEADS = 2, 5, 16, 4
+watch: Any = ch.watch  # with arguments that no overload has
+
+
+def projected(model: nn.Module, paths: Any) -> tuple[dict[str, tuple[Tensor, Tensor]], list[Any]]:
+    """What each output projection reads and makes, by hooks, and what takes the hooks away."""
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    modules, handles = dict(model.named_modules()), []
+    for path in paths:
+        projection = next(
+            each[0][1] for holder in _holders(modules, path) if (each := _projections(holder))
+        )
+
+        def take(module: Any, given: Any, made: Tensor, path: str = path) -> None:
+            found[path] = given[0], made
+
+        handles.append(projection.register_forward_hook(take))
+    return found, handles
+
+
+@pytest.mark.parametrize(
+    ("name", "implementation"),
+    [(name, how) for name, kind in KINDS.items() for how in kind.implementations],
+)
+def test_contexts_and_results_are_those_of_hooks(name: str, implementation: str) -> None:
+    model, given = make(name, implementation).double(), inputs(name)
+    with torch.no_grad():
+        plain = model(**given)[0]
+        with watch(model, keep="contexts") as seen:
+            assert torch.equal(model(**given)[0], plain)
+        by_hand, handles = projected(model, seen)
+        model(**given)
+    for each in handles:
+        each.remove()
+    for path in seen:
+        batch, heads, query_len, _ = seen[path].shape
+        read, made = by_hand[path]
+        expected = read.reshape(batch, query_len, heads, -1).transpose(1, 2)
+        assert torch.equal(seen[path].context, expected)
+        torch.testing.assert_close(
+            seen.results(path, model).total(), made.view(batch, query_len, -1), rtol=0, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "t5", "bart"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_generation_has_the_contexts_of_all_its_queries(name: str, beams: int) -> None:
+    model, given = make(name, "sdpa").double(), inputs(name)
+    given.pop("decoder_input_ids", None)
+    options = {"max_new_tokens": 4, "num_beams": beams, "do_sample": False}
+    contexts, both = watch(model, keep="contexts"), watch(model, contexts=True, values=True)
+    with torch.no_grad(), contexts as seen, both as matrices:
+        model.generate(**given, **options)
+    for path in seen:
+        found = seen[path]
+        if name == "t5" and "EncDec" not in path:
+            # A bias puts no matrix together, and says nothing of contexts.
+            assert found.query_len == sum(call.query_len for call in matrices.calls(path))
+            continue
+        whole = matrices[path]
+        value = whole.value.repeat_interleave(whole.num_heads // whole.num_kv_heads, dim=1)
+        torch.testing.assert_close(found.context, whole.dense() @ value, rtol=0, atol=1e-12)
+        assert torch.equal(whole.context, found.context)
+
+
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+
+
+def test_fast_paths_stay_and_their_contexts_are_worked_out() -> None:
+    model, x = encoder(), torch.randn(BATCH, LEN, WIDTH)
+    hidden = torch.zeros(BATCH, LEN, dtype=torch.bool)
+    hidden[1, 3:] = True
+    with torch.no_grad(), watch(model, contexts=True, values=True) as seen:
+        found = model(x, src_key_padding_mask=hidden)
+    with torch.no_grad():
+        assert torch.equal(found, model(x, src_key_padding_mask=hidden))
+    assert seen.plan()[0].kernel == "fast path of nn.TransformerEncoderLayer"
+    matrix = seen[0]
+    assert matrix.context is not None
+    torch.testing.assert_close(matrix.context, matrix.dense() @ matrix.value)
+    with torch.no_grad(), watch(model, keep="contexts") as again:
+        model(x, src_key_padding_mask=hidden)
+    assert torch.equal(again[0].real, ~hidden)
+    theirs, x = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), x.detach()
+    with torch.no_grad(), watch(theirs, keep="contexts", heads=[1, 2]) as some:
+        output, _ = theirs(x, x, x)  # which works its weights out by itself
+    with torch.no_grad(), watch(theirs, keep="contexts") as every:
+        theirs(x, x, x)
+    assert torch.equal(some[0].context, every[0].context[:, 1:3])
+    torch.testing.assert_close(every.results(0, theirs).total(), output)
+
+
+def test_heads_and_layers_are_chosen_as_for_matrices() -> None:
+    model, x = encoder(), torch.randn(BATCH, LEN, WIDTH)
+    with watch(model, keep="contexts") as every:
+        model(x)
+    for keep in ("matrix", "gradients", "summary", "contexts"):
+        options: dict[str, Any] = {"keep": keep, "contexts": True}
+        with watch(model, layers=[1], heads=[-1, 0], **options) as some:
+            model(x)
+        assert some.head_numbers(1) == (3, 0)
+        torch.testing.assert_close(some[1].context, every[1].context[:, [3, 0]])
+        assert not some[1].context.requires_grad
+
+
+def test_the_context_is_a_copy_of_what_the_model_goes_on_with() -> None:
+    class Writes(Direct):
+        def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+            return super().forward(*args, **kwargs).mul_(0)
+
+    model, query = Writes(), torch.randn(1, 2, 3, 4)
+    with torch.inference_mode(), watch(model, keep="contexts") as seen:
+        model(query, query, query)
+    assert bool((seen[0].context != 0).all())
+    assert not seen[0].context.is_inference()
+
+
+def test_an_edited_context_is_the_edited_one() -> None:
+    layer, x = ch.MultiHeadAttention(WIDTH, num_heads=HEADS), torch.randn(1, LEN, WIDTH)
+    with ch.edit(layer) as edit, watch(layer, keep="contexts") as seen:
+        edit[0].heads[2].ablate()
+        layer(x)
+    assert (seen[0].context == 0).all(dim=(0, 2, 3)).tolist() == [False, False, True, False]
+
+
+def test_files_have_contexts(tmp_path: Path) -> None:
+    model, given = make("llama", "sdpa"), inputs("llama", "left")
+    for options in (
+        {"keep": "contexts"},
+        {"contexts": True},
+        {"keep": "summary", "contexts": True},
+    ):
+        with torch.no_grad(), watch(model, heads=[1, 3], **options) as seen:
+            model.generate(**given, max_new_tokens=2, do_sample=False)
+        again = ch.load(seen.save(tmp_path / "run"))
+        for path in seen:
+            assert again.head_numbers(path) == (1, 3)
+            if "summary" in options.values():
+                pairs = list(zip(seen.calls(path), again.calls(path), strict=True))
+            else:
+                pairs = [(seen[path], again[path])]  # two calls, as one
+                assert torch.equal(seen[path].real, again[path].real)
+                assert pairs[0][1].query_len == 8
+            assert all(torch.equal(one.context, other.context) for one, other in pairs)
+
+
+def test_calls_apart_stay_apart_in_a_file(tmp_path: Path) -> None:
+    model = Direct()
+    with watch(model, keep="contexts") as seen:
+        for length in (3, 5):
+            query = torch.randn(1, 2, length, 4)
+            model(query, query, query)
+    again = ch.load(seen.save(tmp_path / "run"))
+    assert [each.query_len for each in again.calls(0)] == [3, 5]
+    with pytest.raises(ch.SelectionError, match="since they were apart when they were saved"):
+        again[0]
+    assert torch.equal(again.calls(0)[1].context, seen.calls(0)[1].context)
+
+
+def test_a_file_of_contexts_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    good = torch.zeros(2, 3, 4, 5)
+    wrong = {
+        "context must be numbers": (good[0], 4, None),
+        "context must be numbers (batch": (good.long(), 4, None),
+        "real must be bool, (batch, query_len)": (good, 4, torch.zeros(2, 5, dtype=torch.bool)),
+        "real must be bool": (good, 4, torch.zeros(2, 4)),
+        "kv_len must be a count; got -1": (good, -1, None),
+    }
+    for text, parts in wrong.items():
+        calls = {"a": [ch.Contexts(*parts)]}
+        record = {"model": "M", "keep": "contexts", "calls": calls}
+        texts = {"tokens": None, "source_tokens": None}
+        write_seen(tmp_path / "run", record | texts)
+        with pytest.raises(FileError, match=re.escape(text)):
+            ch.load(tmp_path / "run")
+    matrix = ch.AttentionMatrix(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
+    matrix._context = good
+    record = {"model": "M", "keep": "matrix", "calls": {"a": [matrix]}}
+    write_seen(tmp_path / "run", record | {"tokens": None, "source_tokens": None})
+    with pytest.raises(FileError, match="context must be numbers"):
+        ch.load(tmp_path / "run")
+
+
+def test_keys_have_numbers_of_their_own() -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        key = torch.randn(2, 3, 50, 5, dtype=dtype)
+        key[0, :, 7] = key[1, :, 3]
+        key[0, :, 9] = 0
+        found = without_numbers(make_problem(key, key, key)).key
+        same = found[:, 0, :, 0].flatten()[:, None] == found[:, 0, :, 0].flatten()
+        assert (same.nonzero().tolist()).count([7, 53]) == 1
+        assert int(same.sum()) == 102  # each its own, and one pair
+        assert int(found[0, 0, 9, 0]) == 0
+
+
+def test_what_needs_matrices_refuses_contexts() -> None:
+    layer, x = ch.MultiHeadAttention(WIDTH, num_heads=HEADS), torch.randn(1, LEN, WIDTH)
+    with watch(layer, keep="contexts") as seen:
+        layer(x)
+    for verb in ("table", "plot"):
+        text = f"[watch.results] {verb} needs matrices or summaries; keep= was 'contexts'."
+        with pytest.raises(ArgumentError, match=re.escape(text)):
+            getattr(seen, verb)()
+    with watch(layer) as plain:
+        layer(x)
+    needed = "[results.context] results need the contexts of the heads"
+    with pytest.raises(ArgumentError, match=re.escape(needed)):
+        plain.results(0, layer)
+    with pytest.raises(ArgumentTypeError, match=re.escape("[norms.model]")):
+        seen.results(0, None)
+    for options in ({"keep": "total"}, {"keep": lambda path, matrix: 0}):
+        text = '[contexts.keep] contexts go with keep="matrix"'
+        with pytest.raises(ArgumentError, match=re.escape(text)):
+            watch(layer, contexts=True, **options)
+    with pytest.raises(ArgumentError, match=re.escape("[values.keep]")):
+        watch(layer, keep="contexts", values=True)
+    with pytest.raises(ArgumentTypeError, match=re.escape("[contexts.type]")):
+        watch(layer, contexts=1)
+
+
+def test_an_estimate_counts_contexts() -> None:
+    layer = ch.MultiHeadAttention(64, num_heads=2)
+    for options in ({"keep": "contexts"}, {"contexts": True}):
+        watching = watch(layer, **options)
+        with torch.no_grad(), watching as seen:
+            layer(torch.randn(2, 9, 64))
+        held = watching.estimate(batch=2, query_len=9).nbytes
+        context = 2 * 9 * 64 * 4
+        beside = 2 * 9 * 8 if "keep" in options else 2 * context
+        assert held == context + beside
+        assert seen[0].context.nbytes == context
+    shown = repr(watch(layer, keep="contexts"))
+    assert shown == "watch(MultiHeadAttention): the contexts of each call"
+    assert "query and key, and the contexts, of each call" in repr(watch(layer, contexts=True))
