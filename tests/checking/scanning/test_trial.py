@@ -251,7 +251,7 @@ def test_a_mask_that_is_not_handed_over_is_said(tmp_path):
     source = Source(str(file), str(file), (Definition("Plain", 1, True),))
     *_, (_, row) = tried_in(source, ["Plain"], ch.Contract(), None, 0)
     assert row is not None
-    assert (row.outcome, row.takes, row.why) == ("right", "qkv", "without mask")
+    assert (row.outcome, row.takes, row.why) == ("right", "qkv", "as far as asked: no mask")
 
 
 def test_a_mistake_is_named():
