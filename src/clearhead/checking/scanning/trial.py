@@ -219,7 +219,7 @@ def _undeclared(evidence: Evidence) -> Iterator[str]:
         rotated = evidence.projections[0].fitted() if evidence.projections else None
         if rotated is not None:
             layout, base = rotated
-            yield f"rotates queries and keys: declare rope=dict(layout={layout!r}, base={base:.6g})"
+            yield f"rotates queries and keys: declare rope=dict(layout={layout!r}, base={base:.0f})"
 
 
 def _held(evidence: Evidence) -> dict[str, str]:
@@ -230,8 +230,7 @@ def _held(evidence: Evidence) -> dict[str, str]:
         found["scale"] = "scale-normed"
     lengths = {each.shape[-2] for each in evidence.inputs if each.ndim > 1}
     if evidence.observed and not any(
-        each.weights.shape[-2] in lengths and each.weights.shape[-1] in lengths
-        for each in evidence.observed
+        lengths & {*each.weights.shape[-2:]} for each in evidence.observed
     ):
         found["softmax"] = "linear"
     return found

@@ -132,8 +132,7 @@ def kind_of(parameter: inspect.Parameter, names: Sequence[str] = ()) -> str:
             return kind
     if DROPOUTS.search(name):
         return "dropout"
-    sized = size_of(name) if side_of(name) is None and name not in CONTEXTS else None
-    return "size" if sized not in (None, "d_context") else "tensor"
+    return "tensor" if size_of(name) is None or name in CONTEXTS else "size"
 
 
 def tensors_of(names: Parameters) -> list[str]:
@@ -152,7 +151,7 @@ def sides_of(names: Parameters) -> Sides | None:
     found: dict[str, str] = {}
     for name in names:
         side = side_of(name)
-        if side is not None:
+        if side is not None and kind_of(names[name], list(names)) == "tensor":
             found.setdefault(side, name)
     others = [name for name in tensors_of(names) if side_of(name) is None]
     return Sides(**found) if len(found) == 3 and not others else None
