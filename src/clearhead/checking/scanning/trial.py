@@ -171,7 +171,7 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
                         told = (words.filled("note", order, {}), *report.told)
                         report = replace(report, told=told)
                     return Tried(report, way, unasked(found, way), seen.undeclared)
-                without = without or Tried(report, way)
+                without = without or Tried(_without_promises(report, seen.held), way)
         except SystemExit as error:
             failed = failed or exited(error)
         except ClearheadError as error:
