@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from clearhead._common.foreign_names import CONTEXTS
 from clearhead._common.text import raised_words
 from clearhead.checking import words
 from clearhead.checking.checking import KINDS, exited, is_part, reported
@@ -163,7 +164,7 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
                     subject = _reordered(subject, way, order, seed)
                 report, seen = _reported(subject, way, seed)
                 report = replace(report, name=name_of(found))
-                if order and not seen.attends:
+                if order and (not seen.attends or _misread(report)):
                     continue
                 if seen.attends:
                     report, seen = _meant(found, subject, way, report, seen, seed)
@@ -184,6 +185,13 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
             failed.add_note(f"nothing says what {' and '.join(names[:3])} should be")
         raise failed
     return without if without and without.report.asked else None
+
+
+def _misread(report: Report) -> bool:
+    """True of a mistake that another order of axes explains: where the order is a guess, it is none."""
+    return any(
+        each.code.startswith(("heads.", "batch.", "law.samples")) for each in report.findings
+    )
 
 
 class _Seen(NamedTuple):
@@ -265,8 +273,11 @@ def _meant(
             told = (words.filled("note", order, {}), *other.told)
             report, seen = replace(other, name=report.name, place=report.place, told=told), again
     reasons = dict(seen.held)
-    if any(map(SCALES.search, of_call(found))):
+    names = of_call(found)
+    if any(map(SCALES.search, names)):
         reasons["scale"] = "scale-handed"
+    if way == "x" and any(name in CONTEXTS for name in {*names} - {*needed(names)}):
+        reasons["parameter"] = "context-handed"
     return _without_promises(report, reasons), seen
 
 
@@ -278,22 +289,29 @@ def _without_promises(report: Report, reasons: Mapping[str, str]) -> Report:
     gone: dict[str, str] = {}
     for each in report.findings:
         topic = each.code.partition(".")[0]
-        if topic == "scale" and "scale" in reasons:
-            reason = reasons["scale"]
+        if topic in reasons:
+            reason = reasons[topic]
         elif topic in DEFINED and "softmax" in reasons:
             reason = reasons["softmax"]
         elif each.code == "differs" and not each.also:
             reason = "no-mistake"
         else:
             continue
-        text = "; ".join(filter(None, words.unknown(reason, {"sentence": each.sentence})))
-        of = words.filled("topic", "scale" if topic == "scale" else "product", {})
-        gone[each.code] = f"{of}: {text}"
+        gone[each.code] = _unheld(topic, reason, each.sentence)
     left = [each for each in report.findings if not {each.code, each.follows_from} & {*gone}]
     behind = [words.unknown("hidden-by", {"code": code})[0] for code in gone]
     rest = [each for each in report.unverified if not any(text in each for text in behind)]
-    why = dict.fromkeys(gone.values())
-    return replace(report, findings=tuple(left), unverified=(*why, *rest))
+    if "softmax" in reasons:
+        rest = [_unheld("softmax", reasons["softmax"])]
+    why = dict.fromkeys([*gone.values(), *rest])
+    return replace(report, findings=tuple(left), unverified=tuple(why))
+
+
+def _unheld(topic: str, reason: str, sentence: str = "") -> str:
+    """The words of what is not held against the definition."""
+    named = {"scale": "scale", "parameter": "parameters"}.get(topic, "product")
+    text = "; ".join(filter(None, words.unknown(reason, {"sentence": sentence})))
+    return f"{words.filled('topic', named, {})}: {text}"
 
 
 def _normalised(observed: ObservedAttention) -> bool:
