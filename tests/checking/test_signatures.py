@@ -1,7 +1,10 @@
 # pyright: basic
 """The parameters of foreign code, and what a call is filled with."""
 
+import argparse
 import inspect
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +17,46 @@ from clearhead.checking.subject.signatures import (
     needed,
     of_call,
     of_constructor,
+    settings_of,
     sides_of,
     tensors_of,
 )
+
+
+class Slotted:
+    __slots__ = ("eos_token_id", "unset", "width")
+
+    def __init__(self):
+        self.eos_token_id, self.width = 3, 8
+
+
+class Fixed:
+    width = 8
+
+    def heads(self):
+        return 2
+
+
+@dataclass
+class Data:
+    width: int = 8
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"width": 8}, Slotted(), Fixed, Fixed(), Data(), Data(width=8), SimpleNamespace(width=8),
+        argparse.Namespace(width=8),
+    ],
+)  # fmt: skip
+def test_settings_are_read_whatever_holds_them(config):
+    found = settings_of(config)
+    assert found["width"] == 8
+    assert set(found) <= {"width", "eos_token_id", "unset"}
+
+
+def test_no_config_has_no_settings():
+    assert settings_of(None) == {}
 
 
 class Cached(nn.Module):

@@ -527,6 +527,20 @@ def test_a_mistake_beside_induced_points_is_one():
     assert [each.code for each in made.report.findings] == ["scale.missing"]
 
 
+class OthersOnly(Attention):
+    """As in Reformer: no token attends to itself."""
+
+    def scores(self, query, key):
+        own = torch.eye(query.shape[-2], dtype=torch.bool)
+        return super().scores(query, key).masked_fill(own, -5e4)
+
+
+def test_what_is_hidden_otherwise_than_by_a_causal_mask_is_told():
+    made = tried(OthersOnly, ch.Contract(), None, 0)
+    assert made is not None
+    assert made.undeclared == ("hides pairs that a causal mask would not: declare what hides them",)
+
+
 class Wants(nn.Module):
     def __init__(self, inner_layer, d_model):
         super().__init__()

@@ -223,11 +223,22 @@ def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, _Seen]:
 
 def _undeclared(evidence: Evidence) -> Iterator[str]:
     """What a call does beside the definition that nobody declared, and how it is declared."""
-    if isinstance(evidence, TokensEvidence) and evidence.contract.rope is None:
-        rotated = evidence.projections[0].fitted() if evidence.projections else None
-        if rotated is not None:
-            layout, base = rotated
-            yield f"rotates queries and keys: declare rope=dict(layout={layout!r}, base={base:.0f})"
+    if not isinstance(evidence, TokensEvidence):
+        return
+    contract = evidence.contract
+    rotated = evidence.projections[0].fitted() if evidence.projections else None
+    if rotated is not None and contract.rope is None:
+        layout, base = rotated
+        yield f"rotates queries and keys: declare rope=dict(layout={layout!r}, base={base:.0f})"
+    cells = [
+        change.cells.any(0)
+        for each in evidence.weighings
+        for change in each.before
+        if change.kind == "hide" and change.cells is not None
+    ]
+    if contract.causal is None and contract.window is None and evidence._window is None:
+        if any(each.shape[0] == each.shape[1] and bool(each.tril().any()) for each in cells):
+            yield "hides pairs that a causal mask would not: declare what hides them"
 
 
 def _held(evidence: Evidence) -> dict[str, str]:

@@ -11,10 +11,9 @@ from torch import nn
 
 from clearhead._common.foreign_names import DROPOUTS, size_of
 from clearhead.checking.contract import Contract
-from clearhead.checking.subject.signatures import CONFIGS, FLAGS, needed, of_constructor
+from clearhead.checking.subject.signatures import CONFIGS, FLAGS, PLAIN, needed, of_constructor
 
 MISSING = object()
-PLAIN = (int, float, bool, str, type(None))
 # Every size another, so that a mixed-up axis and the wrong size of a scale show.
 HEADS, HEAD_DIM, VALUE_DIM, WIDTH, LENGTH, CONTEXT = 3, 10, 14, 22, 16, 26
 # Heads and their width that are tried in turn: what is divided by 8 or 32 does not take the first.

@@ -13,7 +13,7 @@ from clearhead.checking.subject.calling import (
     output_of,
 )
 from clearhead.checking.subject.refusals import raised
-from clearhead.checking.subject.signatures import mask_of_tokens, of_call
+from clearhead.checking.subject.signatures import mask_of_tokens, of_call, settings_of
 from clearhead.errors import ModelError
 
 # Tokens of the call that shows which embedding is handed the ids; few, since positions may be.
@@ -172,9 +172,8 @@ def _handed(
 
 def _plain_token(model: nn.Module, embedding: nn.Embedding) -> int:
     """An id that means nothing: no padding, no beginning, no end."""
-    config = getattr(model, "config", None)
-    names = (name for name in dir(config) if name.endswith("token_id"))
-    special = {getattr(config, name) for name in names}
+    config = settings_of(getattr(model, "config", None))
+    special = {value for name, value in config.items() if name.endswith("token_id")}
     special |= {0, embedding.padding_idx}
     return next(i for i in reversed(range(embedding.num_embeddings)) if i not in special)
 

@@ -24,6 +24,7 @@ from clearhead._common.foreign_names import (
 )
 
 Parameters = Mapping[str, inspect.Parameter]
+PLAIN = (int, float, bool, str, types.NoneType)
 
 IDS = ("input_ids", "ids", "idx", "token_ids", "tokens", "src_ids", "indices")
 CONFIGS = re.compile(
@@ -133,6 +134,20 @@ def kind_of(parameter: inspect.Parameter, names: Sequence[str] = ()) -> str:
     if DROPOUTS.search(name):
         return "dropout"
     return "tensor" if size_of(name) is None or name in CONTEXTS else "size"
+
+
+def settings_of(config: Any) -> Mapping[str, Any]:
+    """The settings of a config by their names: of a mapping, a class, or an object, with slots or without."""
+    if isinstance(config, Mapping):
+        return config
+    cls = config if inspect.isclass(config) else type(config)
+    found = {
+        name: getattr(config, name, None)
+        for kind in reversed(cls.__mro__[:-1])
+        for name, value in vars(kind).items()
+        if name[:2] != "__" and (isinstance(value, PLAIN) or inspect.ismemberdescriptor(value))
+    }
+    return found if config is cls else found | getattr(config, "__dict__", {})
 
 
 def tensors_of(names: Parameters) -> list[str]:
