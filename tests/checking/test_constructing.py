@@ -17,9 +17,9 @@ from clearhead.checking.subject.constructing import (
     guess,
     guessed_arguments,
     nested,
-    parameters,
     sizes_for,
 )
+from clearhead.checking.subject.signatures import of_constructor
 from clearhead.checking.subject.subject import prepare
 
 
@@ -54,9 +54,9 @@ def test_names_of_sizes() -> None:
 
 
 def test_the_parameters_of_a_parent_go_on() -> None:
-    assert list(parameters(Parent)) == ["d_model", "n_heads", "dropout"]
-    assert list(parameters(Child)) == ["flag", "d_model", "n_heads", "dropout"]
-    assert parameters(torch.Size) == {}
+    assert list(of_constructor(Parent)) == ["d_model", "n_heads", "dropout"]
+    assert list(of_constructor(Child)) == ["flag", "d_model", "n_heads", "dropout"]
+    assert of_constructor(torch.Size) == {}
 
 
 def test_what_a_contract_says_of_parameters() -> None:

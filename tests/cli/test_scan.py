@@ -114,7 +114,7 @@ class TestFolder:
             ["✓", "right", "attends"],
         ]
         text = " ".join(found.stdout.split())
-        assert "scale.missing: the scores are not scaled wrong.py:3" in text
+        assert "scale.missing: the scores are not scaled wrong.py:4" in text
         assert "ZeroDivisionError: division by zero failing.py:1" in text
         assert "TypeError: 'int' object is not subscriptable others.py:7" in text
         assert found.stdout.endswith(
@@ -132,7 +132,7 @@ class TestFolder:
         assert whole["totals"] == {"wrong": 1, "not judged": 1, "not made": 2, "right": 1}
         assert (whole["tried"], whole["complete"]) == (5, True)
         wrong = next(row for row in whole["rows"] if row["outcome"] == "wrong")
-        assert (wrong["name"], wrong["line"], wrong["takes"]) == ("unscaled", 3, "qkv")
+        assert (wrong["name"], wrong["line"], wrong["takes"]) == ("unscaled", 4, "qkv")
         assert wrong["report"]["findings"][0]["code"] == "scale.missing"
 
     def test_sarif_has_the_files_as_seen_from_here(self, folder: Path) -> None:

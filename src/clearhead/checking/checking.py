@@ -21,6 +21,7 @@ from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.notes import notes, ticks
+from clearhead.checking.judging.places import place_of
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown
 from clearhead.checking.ranks.launching import AskedOfRanks
 from clearhead.checking.ranks.on_ranks import on_ranks
@@ -113,6 +114,12 @@ def check(
                     )
                 else:
                     evidence = KINDS[how](found, found.contract, seed)
+                    if found.module is None and how in ("x", "x2d") and is_part(evidence):
+                        raise ModelError(
+                            "check.part",
+                            f"{found.name} takes one tensor, and multiplies none of its numbers with "
+                            "each other: it is a part of an attention, and none. Check what calls it.",
+                        )
                     report = reported(evidence, judge(evidence))
         if takes is None:
             assumed = words.filled("note", "assumed", {"takes": how})
@@ -134,6 +141,12 @@ def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tup
     suggested = ways(kind) if callable(kind) else ()
     # One input of a function may be a batch or not; most have one.
     return found, next(iter(suggested), "x").replace("x2d", "x")
+
+
+def is_part(evidence: Evidence) -> bool:
+    """True of what multiplies nothing that depends on its inputs with each other, and so attends to
+    nothing."""
+    return evidence.settled.error is None and evidence.lines.ended and not evidence.lines.multiplied
 
 
 def exited(error: SystemExit) -> ModelError:
@@ -176,7 +189,7 @@ def contract_of(
 
 def reported(evidence: Evidence | AskedOfRanks, judged: tuple[Judged, ...]) -> Report:
     """The report: mistakes, what is verified, and what could not be."""
-    findings = _findings(judged)
+    findings = _findings(evidence, judged)
     passed: dict[str, None] = {}
     skipped: dict[tuple[str, str], list[str]] = {}
     unverified: dict[tuple[str, str], list[str]] = {}
@@ -239,7 +252,7 @@ def _excluded(judged: tuple[Judged, ...]) -> set[str]:
     }
 
 
-def _findings(judged: tuple[Judged, ...]) -> list[Finding]:
+def _findings(evidence: Evidence | AskedOfRanks, judged: tuple[Judged, ...]) -> list[Finding]:
     """Each mistake once, causes before what follows from them."""
     causes: dict[str, str] = {}
     found: dict[str, Finding] = {}
@@ -248,7 +261,8 @@ def _findings(judged: tuple[Judged, ...]) -> list[Finding]:
         if not isinstance(verdict, Found) or rule.code in found:
             continue
         follows = causes.get(rule.code) or causes.get(rule.topic)
-        found[rule.code] = _finding(rule.code, verdict, follows)
+        at = place_of(evidence, rule.topic) if isinstance(evidence, Evidence) else None
+        found[rule.code] = replace(_finding(rule.code, verdict, follows), place=at)
         if follows is None:
             for key in rule.explains.split():
                 causes.setdefault(key, rule.code)

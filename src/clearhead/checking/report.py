@@ -23,6 +23,8 @@ RIGHT, WRONG, NOT_JUDGED = "right", "wrong", "not judged"
 class Finding:
     """One mistake: its name, what it does, the measurement, and the line that is likely wrong.
 
+    `place` is file and line of the operation that it is about, where there is one.
+
     Example:
         >>> def unscaled(query, key, value):
         ...     return torch.softmax(query @ key.mT, dim=-1) @ value
@@ -36,6 +38,7 @@ class Finding:
     likely: str = ""
     also: tuple[str, ...] = ()
     follows_from: str | None = None
+    place: tuple[str, int] | None = None
 
     @property
     def see(self) -> str:
@@ -173,26 +176,15 @@ def sarif(reports: Sequence[Report]) -> str:
     rules = dict.fromkeys(finding.code for report in reports for finding in report.findings)
     results = []
     for report in reports:
-        where = (
-            []
-            if report.place is None
-            else [
-                {
-                    "physicalLocation": {
-                        "artifactLocation": {"uri": _uri(report.place[0])},
-                        "region": {"startLine": report.place[1]},
-                    }
-                }
-            ]
-        )
         for finding in report.findings:
-            text = f"{report.name}: {finding.sentence}. {finding.likely}".strip()
+            likely = f"\nLikely: {finding.likely}." if finding.likely else ""
+            text = f"{report.name}: {finding.sentence}.{likely}"
             results.append(
                 {
                     "ruleId": finding.code,
                     "level": "note" if finding.follows_from else "error",
                     "message": {"text": text},
-                    "locations": where,
+                    "locations": _locations(finding.place or report.place),
                 }
             )
         results += [
@@ -200,7 +192,7 @@ def sarif(reports: Sequence[Report]) -> str:
                 "ruleId": "not-judged",
                 "level": "note",
                 "message": {"text": f"{report.name}, not judged: {each}"},
-                "locations": where,
+                "locations": _locations(report.place),
             }
             for each in (() if report.findings else report.unverified)
         ]
@@ -214,6 +206,14 @@ def sarif(reports: Sequence[Report]) -> str:
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
     return as_json(whole)
+
+
+def _locations(place: tuple[str, int] | None) -> list[dict[str, Any]]:
+    if place is None:
+        return []
+    file, line = place
+    region = {"artifactLocation": {"uri": _uri(file)}, "region": {"startLine": line}}
+    return [{"physicalLocation": region}]
 
 
 def _uri(file: str) -> str:

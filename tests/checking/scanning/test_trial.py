@@ -251,7 +251,7 @@ def test_a_mask_that_is_not_handed_over_is_said(tmp_path):
     source = Source(str(file), str(file), (Definition("Plain", 1, True),))
     *_, (_, row) = tried_in(source, ["Plain"], ch.Contract(), None, 0)
     assert row is not None
-    assert (row.outcome, row.takes, row.why) == ("right", "qkv", "without mask")
+    assert (row.outcome, row.takes, row.why) == ("right", "qkv", "as far as asked: no mask")
 
 
 def test_a_mistake_is_named():
@@ -356,3 +356,204 @@ def test_a_module_that_cannot_be_imported_is_one_row(tmp_path):
     assert row is not None
     assert (name, row.name, row.outcome, row.line) == ("", str(file), "not made", 2)
     assert row.why == "ZeroDivisionError: division by zero"
+
+
+class Image(nn.Module):
+    """Attention over the places of an image, (batch, channels, rows, columns)."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Conv2d(channels, channels, 1) for _ in range(3))
+
+    def forward(self, x):
+        query, key, value = (each(x).flatten(2).mT for each in (self.query, self.key, self.value))
+        return attends(query, key, value).mT.view(x.shape)
+
+
+class RowsLast(Attention):
+    """(batch, rows, columns, width), as of the image encoder of Segment Anything."""
+
+    def forward(self, x):
+        _, rows, columns, _ = x.shape
+        return super().forward(x.flatten(1, 2)).unflatten(1, (rows, columns))
+
+
+class ChannelsFirst(Attention):
+    def forward(self, x):
+        assert x.shape[1] == self.query.in_features
+        return super().forward(x.mT).mT
+
+
+class Grid(Attention):
+    """As in PVT: how high and how wide the image of the tokens is."""
+
+    def forward(self, x, H, W):  # noqa: N803
+        assert x.shape[1] == H * W
+        return super().forward(x)
+
+
+class Windows(Attention):
+    """As in Swin: with a window, (rows, columns)."""
+
+    def __init__(self, dim, window_size, num_heads):
+        super().__init__(dim, num_heads)
+        self.tokens = window_size[0] * window_size[1]
+
+    def forward(self, x, mask=None):
+        assert x.shape[1] == self.tokens
+        return super().forward(x)
+
+
+class Rotated(Attention):
+    """As in Llama: positions come as complex numbers."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.head_dim = d_model // num_heads
+
+    def scores(self, query, key):
+        def turned(x):
+            pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+            return torch.view_as_real(pairs * self.angles).flatten(-2)
+
+        return super().scores(turned(query), turned(key))
+
+    def forward(self, x, start_pos, freqs_cis, mask):
+        assert start_pos == 0
+        self.angles = freqs_cis
+        return super().forward(x)
+
+
+class Normed(Attention):
+    """A factor of its own behind normalised queries and keys."""
+
+    def scores(self, query, key):
+        query, key = (nn.functional.normalize(each, dim=-1) for each in (query, key))
+        return 8 * query @ key.mT
+
+
+class ReAttention(Attention):
+    """The weights of the heads are mixed by learned numbers behind the softmax, as in DeepViT."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.mix = nn.Conv2d(num_heads, num_heads, 1)
+
+    def forward(self, x):
+        def split(x):
+            return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+        query, key, value = (split(each(x)) for each in (self.query, self.key, self.value))
+        weights = self.mix(self.scores(query, key).softmax(-1))
+        return self.out((weights @ value).transpose(1, 2).flatten(2))
+
+
+class Induced(Attention):
+    """As in Set Transformers: tokens attend to points that attended to them."""
+
+    def __init__(self, d_model, num_heads, num_inds):
+        super().__init__(d_model, num_heads)
+        self.points = nn.Parameter(torch.randn(1, num_inds, d_model))
+
+    def scores(self, query, key):
+        return query @ key.mT
+
+    def forward(self, x):
+        found = self.attended(self.points.expand(len(x), -1, -1), x)
+        return self.attended(x, found)
+
+
+def linear_attention(q, k, v):
+    """Features and their sums, whose first product goes over the tokens."""
+    q, k = q.exp(), k.exp()
+    return (q @ (k.mT @ v)) / (q @ k.sum(-2)[..., None])
+
+
+@pytest.mark.parametrize(
+    ("found", "remark"),
+    [
+        (Image, "it takes images, (batch, width, rows, columns), of one column here"),
+        (RowsLast, "it takes images, (batch, rows, columns, width), of one column here"),
+        (ChannelsFirst, "the width comes before tokens: (batch, width, tokens)"),
+    ],
+)
+def test_images_are_tokens_in_another_order(found, remark):
+    made = tried(found, ch.Contract(), None, 0)
+    assert made is not None
+    assert (made.report.name, made.report.outcome) == (found.__name__, "right"), f"\n{made.report}"
+    assert made.report.told[0] == remark
+
+
+@pytest.mark.parametrize(
+    ("found", "unasked"), [(Grid, ()), (Windows, ("no mask",)), (Rotated, ("no mask",))]
+)
+def test_what_a_call_wants_beside_its_tokens_is_handed_over(found, unasked):
+    made = tried(found, ch.Contract(), None, 0)
+    assert made is not None
+    assert (made.takes, made.report.outcome, made.unasked) == ("x", "right", unasked)
+
+
+def test_a_rotation_that_nobody_declared_is_told_with_its_declaration():
+    made = tried(Rotated, ch.Contract(), None, 0)
+    assert made is not None
+    (words,) = made.undeclared
+    assert words == "rotates queries and keys: declare rope=dict(layout='interleaved', base=10000)"
+    declared = tried(Rotated, ch.Contract(rope={"layout": "interleaved"}), None, 0)
+    assert declared is not None
+    assert declared.undeclared == ()
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Normed, "scale: query and key are all of one length, as behind a norm"),
+        (
+            ReAttention,
+            "weights and value: the weights are changed after the softmax, by convolution",
+        ),
+        (linear_attention, "weights and value: the first product goes over the tokens"),
+    ],
+)
+def test_another_mechanism_that_nobody_declared_is_not_judged(found, words):
+    made = tried(found, ch.Contract(), None, 0)
+    assert made is not None
+    assert made.report.outcome == "not judged", f"\n{made.report}"
+    assert made.report.unverified[0].startswith(words)
+
+
+def test_a_mistake_beside_induced_points_is_one():
+    made = tried(Induced, ch.Contract(), None, 0)
+    assert made is not None
+    assert [each.code for each in made.report.findings] == ["scale.missing"]
+
+
+class OthersOnly(Attention):
+    """As in Reformer: no token attends to itself."""
+
+    def scores(self, query, key):
+        own = torch.eye(query.shape[-2], dtype=torch.bool)
+        return super().scores(query, key).masked_fill(own, -5e4)
+
+
+def test_what_is_hidden_otherwise_than_by_a_causal_mask_is_told():
+    made = tried(OthersOnly, ch.Contract(), None, 0)
+    assert made is not None
+    assert made.undeclared == ("hides pairs that a causal mask would not: declare what hides them",)
+
+
+class Wants(nn.Module):
+    def __init__(self, inner_layer, d_model):
+        super().__init__()
+        self.attention = inner_layer
+
+    def forward(self, x):
+        return self.attention(x)
+
+
+def test_what_nobody_can_guess_is_named(tmp_path):
+    file = tmp_path / "wants.py"
+    file.write_text("from tests.checking.scanning.test_trial import Wants\n", encoding="utf-8")
+    source = Source(str(file), str(file), (Definition("Wants", 1, True),))
+    *_, (_, row) = tried_in(source, ["Wants"], ch.Contract(), None, 0)
+    assert row is not None
+    assert row.why.startswith("nothing says what inner_layer should be; Wants was called with")

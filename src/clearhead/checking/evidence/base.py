@@ -13,6 +13,7 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.call_inputs import Strided, measure_strides, repeated, written
 from clearhead.checking.evidence.feeding import call_error
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
+from clearhead.checking.evidence.lines import Lines, lines_of
 from clearhead.checking.evidence.observed import ObservedAttention, attentions
 from clearhead.checking.evidence.recorder import Recorder, storage_of
 from clearhead.checking.evidence.state import State, measure_state
@@ -140,6 +141,11 @@ class Evidence(ABC):
     def weighings(self) -> tuple[Weighing, ...]:
         """The changes of the scores, for each of them."""
         return tuple(weigh(each) for each in self.observed)
+
+    @cached_property
+    def lines(self) -> Lines:
+        """What the first call runs."""
+        return lines_of(self.subject, self.inputs)
 
     @property
     def plain_exp(self) -> bool:

@@ -11,6 +11,7 @@ from clearhead._common.foreign_names import KEPT_MASK, SIZE_NAMES, role
 from clearhead._common.text import shown
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.refusals import first_line
+from clearhead.checking.subject.signatures import settings_of
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import SPREAD_TOKENS
 from clearhead.errors import ModelError
@@ -122,11 +123,7 @@ def _places(subject: Subject) -> Iterator[Mapping[str, Any]]:
         yield getattr(subject.run, "__dict__", {})
     for part in subject.parts():
         yield vars(part)
-        config = getattr(part, "config", None)
-        if isinstance(config, Mapping):
-            yield config
-        elif config is not None:
-            yield getattr(config, "__dict__", {})
+        yield settings_of(getattr(part, "config", None))
 
 
 def _widths(subject: Subject, contract: Contract) -> Iterator[int]:

@@ -20,13 +20,15 @@ from clearhead.checking.evidence.recorder import SOFTMAXES, Node, Recorder, Scor
 class Stage(NamedTuple):
     """The scores, or the weights, as one operation left them: (blocks, queries, keys).
 
-    `axis` of a softmax is "keys", "queries", "blocks" or "all"; `other` is as of a `ScoreStep`.
+    `axis` of a softmax is "keys", "queries", "blocks" or "all"; `other` and `place` are as of a
+    `ScoreStep`, and `place` is 0 where the stage is no operation of its own.
     """
 
     name: str
     values: Tensor
     other: str = ""
     axis: str | None = None
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ def _stages(
         flat[(step.tags.element - root.base)[mine]] = step.value.double().expand(mine.shape)[mine]
         values = flat[whole].masked_fill(~valid, torch.nan)
         axis = _axis(step, root, whole, valid) if step.name in SOFTMAXES else None
-        yield Stage(step.name, values, step.other, axis)
+        yield Stage(step.name, values, step.other, axis, step.place)
 
 
 def _axis(step: ScoreStep, root: Node, whole: Tensor, valid: Tensor) -> str:

@@ -84,6 +84,8 @@ def weigh(observed: ObservedAttention) -> Weighing:
     for change in before:
         if change.kind == "hide" and change.cells is not None:
             visible &= ~change.cells
+    if not visible.any():
+        scale = None  # what became of a score that is hidden does not show
     weights = observed.weights
     visible &= (weights != 0) | shares.isnan() | (weights.isnan())
     sums = weights.sum(-1)

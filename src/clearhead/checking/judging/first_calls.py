@@ -14,8 +14,9 @@ from clearhead.checking.evidence.feeding import kept_masks
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.verdicts import Clear, Found, Verdict
-from clearhead.checking.subject.constructing import arguments_again, parameters
+from clearhead.checking.subject.constructing import arguments_again
 from clearhead.checking.subject.refusals import deliberate, first_line
+from clearhead.checking.subject.signatures import of_constructor
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import SAME
 
@@ -82,7 +83,7 @@ def _squares(
         args = arguments_again(module, subject.contract, _shown(module, d_in))
     if args is None:
         return
-    named = {size_of(name): name for name in parameters(type(module)) if name in args}
+    named = {size_of(name): name for name in of_constructor(type(module)) if name in args}
     for one, other in PAIRS:
         if one in named and other in named and args[named[one]] != args[named[other]]:
             yield (

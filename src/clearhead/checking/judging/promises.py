@@ -13,6 +13,7 @@ from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.recipe import RIGHT
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
+from clearhead.checking.subject.signatures import of_constructor
 from clearhead.checking.thresholds import SUMS
 
 
@@ -284,9 +285,7 @@ def outside(e: Evidence) -> Verdict | None:
 
 
 def _constructor(e: Evidence) -> dict[str, object]:
-    from clearhead.checking.subject.constructing import parameters
-
-    return dict(parameters(type(e.given.original))) if e.subject.module is not None else {}
+    return dict(of_constructor(type(e.given.original))) if e.subject.module is not None else {}
 
 
 def _scale_from_outside(e: Evidence) -> Found | None:

@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from clearhead.checking.subject.calling import output_of, parameters
+from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.refusals import first_line, place
+from clearhead.checking.subject.signatures import of_call
 from clearhead.checking.subject.subject import Subject
 
 MESHES = ("mesh", "device_mesh", "cp_mesh", "sp_mesh")
@@ -150,7 +151,7 @@ def shaped_like(heads: Tensor, output: Tensor) -> Tensor:
 
 def bound(subject: Subject, call: RankCall, rank: int, mesh: DeviceMesh) -> Callable[..., Any]:
     """The subject with all that it takes beside its tensors, by name or by annotation."""
-    known = parameters(subject.run)
+    known = of_call(subject.run)
     handed: dict[str, Any] = {}
     group = mesh.get_group()
     for name in list(known)[len(call.inputs) :]:
@@ -190,7 +191,7 @@ def _argument(name: str, kind: Any, call: RankCall, rank: int, mesh: DeviceMesh,
 
 def takes_dropout(subject: Subject) -> bool:
     """True if the probability of dropout is handed over, or a module knows its training mode."""
-    return subject.module is not None or any(name in DROPOUTS for name in parameters(subject.run))
+    return subject.module is not None or any(name in DROPOUTS for name in of_call(subject.run))
 
 
 def mesh_of_all(device_type: str) -> DeviceMesh:

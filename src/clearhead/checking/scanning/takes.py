@@ -2,15 +2,25 @@
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from clearhead._common.foreign_names import CONTEXTS, MASKS, side_of
-from clearhead.checking.subject.calling import call, parameters
+from clearhead._common.foreign_names import MASKS, side_of
+from clearhead.checking.subject.calling import call
+from clearhead.checking.subject.signatures import (
+    IDS,
+    POSITIONS,
+    context_of,
+    kind_of,
+    masks_of,
+    needed,
+    of_call,
+    sides_of,
+    tensors_of,
+)
 
-IDS = ("input_ids", "ids", "idx", "token_ids", "tokens", "src_ids", "indices")
 # A parameter of the call that scales the scores.
 SCALES = re.compile(r"scal|temperature|norm_factor")
 
@@ -28,50 +38,51 @@ def ways(found: Any) -> tuple[str, ...]:
     """The values of `takes` that its parameters suggest, the likeliest first."""
     if _decodes(found):
         return ("decode",)
-    named, needed = parameters_of(found), wanted(found)
-    masks = [name for name in needed if MASKS.search(name)]
-    plain = [name for name in needed if name not in masks]
-    sides = {side for name in named if (side := side_of(name)) is not None}
+    names = of_call(found)
+    plain, masked = tensors_of(names), any(MASKS.search(name) for name in needed(names))
+    sides = {side for name in names if (side := side_of(name)) is not None}
     if not inspect.isclass(found):
-        if len(sides) == 3 and len(plain) <= 3:
-            return ("qkv,mask", "qkv") if masks else ("qkv",)
-        return {1: ("x2d", "x"), 3: ("qkv",)}.get(len(needed), ())
-    if len(sides) == 3:
+        if sides_of(names) is not None and len(plain) <= 3:
+            return ("qkv,mask", "qkv") if masked else ("qkv",)
+        return {1: ("x2d", "x"), 3: ("qkv",)}.get(len(plain), ())
+    if sides_of(names) is not None:
         return ("x", "qkv", "qkv,mask")
-    if next(iter(named), "") in IDS:
-        return ("ids", "ids,mask") if masks else ("ids", "x")
-    if "hidden_states" in named:
+    if next(iter(names), "") in IDS:
+        return ("ids", "ids,mask") if masked else ("ids", "x")
+    if "hidden_states" in names:
         return ("x", "x,context")
     if len(plain) == 2:
-        return ("x,context",) if set(plain) & set(CONTEXTS) else ()
+        two = sides == {"query", "key"} or context_of(plain) is not None
+        return ("x,context",) if two else ()
     if len(plain) == 3:
         return ("qkv", "x")
-    return ("x", "x,mask", "ids,mask") if masks else ("x", "x2d", "ids")
-
-
-def parameters_of(found: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a call; of a class those of an instance's."""
-    if not inspect.isclass(found):
-        return parameters(found)
-    called = found.forward if issubclass(found, nn.Module) else found.__call__
-    _, *mine = parameters(called).items()
-    return dict(mine)
-
-
-def wanted(found: Any) -> list[str]:
-    """The names of those without a default."""
-    return [name for name, each in parameters_of(found).items() if each.default is each.empty]
+    if len(plain) > 3:
+        return ()
+    return ("x", "x,mask", "ids,mask") if masked else ("x", "x2d", "ids")
 
 
 def unasked(found: Any, takes: str) -> tuple[str, ...]:
-    """The masks that a call takes and is not handed."""
-    if takes.endswith("mask"):
-        return ()
-    return tuple(name for name in parameters_of(found) if MASKS.search(name))
+    """What a call takes and is not handed: masks, and positions, by their names."""
+    names = of_call(found)
+    masks = () if takes.endswith("mask") else masks_of(names)
+    positions = [name for name in names if POSITIONS.search(name) and name not in masks]
+    # Angles that are wanted are handed over.
+    handed = [name for name in needed(names) if kind_of(names[name]) in ("angles", "turns")]
+    left = [f"{name}" for name in positions if name not in handed]
+    return tuple(
+        f"no {word}" + (f" ({', '.join(mine)})" if [*mine] != [word] else "")
+        for word, mine in (("mask", masks), ("positions", left))
+        if mine
+    )
 
 
 def _decodes(found: Any) -> bool:
     return all(hasattr(found, name) for name in ("reset", "step", "full"))
+
+
+# Of one input, where it is not (batch, tokens, width): an image of one column or of one row, or channels
+# before what they are of.
+PICTURES = ("image", "image-last", "channels-first")
 
 
 class Reordered(nn.Module):
@@ -80,7 +91,7 @@ class Reordered(nn.Module):
     Args:
         inner: what is called.
         takes: how it is called.
-        order: "tokens-first", "heads-last" or "context-first".
+        order: "tokens-first", "heads-last", "context-first", or one of `PICTURES`.
     """
 
     def __init__(self, inner: Any, takes: str, order: str) -> None:
@@ -89,10 +100,16 @@ class Reordered(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         if self.order == "context-first":
-            return call(self.inner, self.takes, tensors[::-1], False)[0]
-        axes = (0, 1) if self.order == "tokens-first" else (1, 2)
-        turned = [each.transpose(*axes) for each in tensors]
-        return call(self.inner, self.takes, turned, False)[0].transpose(*axes)
+            return self._called(tensors[::-1])
+        if self.order == "image":
+            return self._called([each.mT[..., None] for each in tensors])[..., 0].mT
+        if self.order == "image-last":
+            return self._called([each[:, :, None] for each in tensors])[:, :, 0]
+        axes = {"tokens-first": (0, 1), "channels-first": (1, 2)}.get(self.order, (1, 2))
+        return self._called([each.transpose(*axes) for each in tensors]).transpose(*axes)
+
+    def _called(self, tensors: Sequence[Tensor]) -> Tensor:
+        return call(self.inner, self.takes, tensors, False)[0]
 
 
 def order_meant(takes: str, code: str) -> str | None:

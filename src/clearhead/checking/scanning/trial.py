@@ -1,37 +1,45 @@
 """Try classes and functions: call them in the ways that their parameters suggest, and check what attends."""
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from clearhead._common.foreign_names import CONTEXTS
 from clearhead._common.text import raised_words
 from clearhead.checking import words
-from clearhead.checking.checking import KINDS, exited, reported
+from clearhead.checking.checking import KINDS, exited, is_part, reported
 from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.observed import ObservedAttention
+from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.report import Report
 from clearhead.checking.rules import judge
 from clearhead.checking.scanning.sources import ATTENTION, Definition, Source
 from clearhead.checking.scanning.takes import (
+    PICTURES,
     SCALES,
     Reordered,
     is_callable,
     order_meant,
-    parameters_of,
     unasked,
-    wanted,
     ways,
 )
+from clearhead.checking.subject.constructing import unguessed
 from clearhead.checking.subject.locating import imported
 from clearhead.checking.subject.refusals import place
-from clearhead.checking.subject.subject import Subject, left_alone, prepare, undisturbed
+from clearhead.checking.subject.signatures import needed, of_call
+from clearhead.checking.subject.subject import Subject, left_alone, name_of, prepare, undisturbed
 from clearhead.checking.thresholds import SCANNED_PARAMETERS, SUMS
 from clearhead.errors import ClearheadError, ModelError
 
+# Topics of findings that hold an attention against the definition.
+DEFINED = ("softmax", "scale", "weights", "bias", "softcap", "differs")
 # An outcome beside those of a report: it could not be imported, made or called.
 NOT_MADE = "not made"
 
@@ -60,11 +68,12 @@ class ScanRow:
 
 
 class Tried(NamedTuple):
-    """A report, how that was called which it is about, and the masks that were not handed over."""
+    """A report, how that was called which it is about, what was not asked, and what should be declared."""
 
     report: Report
     takes: str
     unasked: tuple[str, ...] = ()
+    undeclared: tuple[str, ...] = ()
 
 
 def tried_in(
@@ -105,7 +114,8 @@ def not_made(source: Source, name: str, error: Exception) -> ScanRow:
     line = next((each.line for each in source.definitions if each.name == name), source.line)
     file, line = at[:2] if at is not None else (source.file, line)
     why = cause.message if isinstance(cause, ClearheadError) else raised_words(cause)
-    return ScanRow(name or source.module, NOT_MADE, why.partition("\n")[0], file, line)
+    whole = "; ".join([*getattr(error, "__notes__", ()), why.partition("\n")[0]])
+    return ScanRow(name or source.module, NOT_MADE, whole, file, line)
 
 
 def _row(source: Source, definition: Definition, made: Tried) -> ScanRow:
@@ -114,9 +124,11 @@ def _row(source: Source, definition: Definition, made: Tried) -> ScanRow:
     why = "; ".join(report.unverified)
     if first is not None:
         why = f"{first.code}: {first.sentence.partition('; or ')[0]}"
-    elif not why and made.unasked:
-        why = f"without {', '.join(made.unasked)}"
-    file, line = report.place or (source.file, definition.line)
+    elif not why and (made.unasked or made.undeclared):
+        asked = f"as far as asked: {', '.join(made.unasked)}" if made.unasked else ""
+        why = "; ".join(filter(None, (asked, *made.undeclared)))
+    at = first.place if first is not None else None
+    file, line = at or report.place or (source.file, definition.line)
     return ScanRow(definition.name, report.outcome, why, file, line, made.takes, report.as_dict())
 
 
@@ -136,21 +148,31 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
     without: Tried | None = None
     tries = (takes,) if takes is not None else ways(found)
     if not tries:
-        names = ", ".join(wanted(found))
+        names = ", ".join(needed(of_call(found)))
         raise ModelError("check.call", f"it takes {names}, and no takes= stands for that.")
-    for way in tries:
+    pictures = PICTURES if inspect.isclass(found) and takes is None and "x" in tries else ()
+    for way, order in (*((way, "") for way in tries), *(("x", each) for each in pictures)):
+        if order and (failed is None or failed.code == "check.made" or without is not None):
+            break
         try:
             with undisturbed():
                 with _limited():
                     subject = prepare(found, way, None, contract, seed)
                 if way == "x" and "qkv" in tries and not subject.parameters():
                     continue  # nothing projects x: query, key and value come from outside
-                report, attends = _reported(subject, way, seed)
-                if attends:
-                    return Tried(
-                        _meant(found, subject, way, report, seed), way, unasked(found, way)
-                    )
-                without = without or Tried(report, way)
+                if order:
+                    subject = _reordered(subject, way, order, seed)
+                report, seen = _reported(subject, way, seed)
+                report = replace(report, name=name_of(found))
+                if order and (not seen.attends or _misread(report)):
+                    continue
+                if seen.attends:
+                    report, seen = _meant(found, subject, way, report, seen, seed)
+                    if order:
+                        told = (words.filled("note", order, {}), *report.told)
+                        report = replace(report, told=told)
+                    return Tried(report, way, unasked(found, way), seen.undeclared)
+                without = without or Tried(_without_promises(report, seen.held), way)
         except SystemExit as error:
             failed = failed or exited(error)
         except ClearheadError as error:
@@ -158,41 +180,150 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
             if error.code == "check.made":
                 break
     if without is None and failed is not None:
+        names = unguessed(found) if inspect.isclass(found) else []
+        if names:
+            failed.add_note(f"nothing says what {' and '.join(names[:3])} should be")
         raise failed
-    return without if without and ATTENTION.search(without.report.name) else None
+    return without if without and without.report.asked else None
 
 
-def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, bool]:
-    """The report, and True if two products make an attention, by weights that were normalised."""
+def _misread(report: Report) -> bool:
+    """True of a mistake that another order of axes explains: where the order is a guess, it is none."""
+    return any(
+        each.code.startswith(("heads.", "batch.", "law.samples")) for each in report.findings
+    )
+
+
+class _Seen(NamedTuple):
+    """What a call shows beside its report.
+
+    Attributes:
+        attends: two products make an attention, by weights that were normalised.
+        undeclared: what it does beside the definition, and how that is declared.
+        held: why its scale, or the whole of it, is not held against the definition, by topic.
+    """
+
+    attends: bool
+    undeclared: tuple[str, ...] = ()
+    held: Mapping[str, str] = MappingProxyType({})
+
+
+def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, _Seen]:
+    """The report, and what was seen."""
     evidence = KINDS[way](subject, subject.contract, seed)
     with left_alone(subject):
         if evidence.settled.error is not None:
             raise evidence.call_error(evidence.settled.error)
         attends = any(map(_normalised, evidence.observed))
-        if not attends and not ATTENTION.search(subject.name):
-            return Report(subject.name, ()), False
-        return reported(evidence, judge(evidence)), attends
+        if not attends and (not ATTENTION.search(subject.name) or is_part(evidence)):
+            return Report(subject.name, ()), _Seen(False)
+        report = reported(evidence, judge(evidence))
+        return report, _Seen(attends, tuple(_undeclared(evidence)), _held(evidence))
 
 
-def _meant(found: Any, subject: Subject, way: str, report: Report, seed: int) -> Report:
-    """The report, unless its mistake is only that the order or the scale was meant otherwise."""
+def _undeclared(evidence: Evidence) -> Iterator[str]:
+    """What a call does beside the definition that nobody declared, and how it is declared."""
+    if not isinstance(evidence, TokensEvidence):
+        return
+    contract = evidence.contract
+    rotated = evidence.projections[0].fitted() if evidence.projections else None
+    if rotated is not None and contract.rope is None:
+        layout, base = rotated
+        yield f"rotates queries and keys: declare rope=dict(layout={layout!r}, base={base:.0f})"
+    cells = [
+        change.cells.any(0)
+        for each in evidence.weighings
+        for change in each.before
+        if change.kind == "hide" and change.cells is not None
+    ]
+    declared = contract.causal is not None or contract.window is not None
+    others = [each.shape[0] == each.shape[1] and bool(each.tril().any()) for each in cells]
+    if any(others) and not declared and evidence._window is None:
+        yield "hides pairs that a causal mask would not: declare what hides them"
+
+
+def _held(evidence: Evidence) -> dict[str, str]:
+    """Why an attention that nobody declared is another one than the definition, by topic."""
+    found = {}
+    observed = [each for each in evidence.observed if _normalised(each)]
+    if observed and all(_is_normed(each.query) and _is_normed(each.key) for each in observed):
+        found["scale"] = "scale-normed"
+    lengths = {each.shape[-2] for each in evidence.inputs if each.ndim > 1}
+    if evidence.observed and not any(
+        lengths & {*each.weights.shape[-2:]} for each in evidence.observed
+    ):
+        found["softmax"] = "linear"
+    return found
+
+
+def _is_normed(rows: Tensor) -> bool:
+    """True if all rows of a query, or of a key, are of one length, as behind a norm."""
+    sizes = rows.norm(dim=-1)
+    return bool(sizes.isfinite().all()) and float(sizes.std()) < 1e-3 * float(sizes.mean())
+
+
+def _reordered(subject: Subject, way: str, order: str, seed: int) -> Subject:
+    """The same, called with its axes or its inputs in another order."""
+    made = Reordered(subject.original, way, order)
+    return prepare(made, way, None, subject.contract, seed)
+
+
+def _meant(
+    found: Any, subject: Subject, way: str, report: Report, seen: _Seen, seed: int
+) -> tuple[Report, _Seen]:
+    """The report, unless its mistake is only that the order, the scale or another mechanism was meant."""
     code = report.findings[0].code if report.findings else ""
-    if code.startswith("scale.") and any(map(SCALES.search, parameters_of(found))):
-        reason = "; ".join(words.unknown("scale-handed", {}))
-        return replace(report, findings=(), unverified=(f"scale: {reason}",))
     order = order_meant(way, code)
-    if order is None:
-        return report
-    reordered = Reordered(subject.original, way, order)
-    try:
-        again = prepare(reordered, way, None, subject.contract, seed)
-        other, attends = _reported(again, way, seed)
-    except ClearheadError:
-        return report
-    if not attends or (other.findings and order_meant(way, other.findings[0].code) == order):
-        return report
-    told = (words.filled("note", order, {}), *other.told)
-    return replace(other, name=report.name, place=report.place, told=told)
+    if order is not None:
+        try:
+            other, again = _reported(_reordered(subject, way, order, seed), way, seed)
+        except ClearheadError:
+            return report, seen
+        if again.attends and not (
+            other.findings and order_meant(way, other.findings[0].code) == order
+        ):
+            told = (words.filled("note", order, {}), *other.told)
+            report, seen = replace(other, name=report.name, place=report.place, told=told), again
+    reasons = dict(seen.held)
+    names = of_call(found)
+    if any(map(SCALES.search, names)):
+        reasons["scale"] = "scale-handed"
+    if way == "x" and any(name in CONTEXTS for name in {*names} - {*needed(names)}):
+        reasons["parameter"] = "context-handed"
+    return _without_promises(report, reasons), seen
+
+
+def _without_promises(report: Report, reasons: Mapping[str, str]) -> Report:
+    """The report without mistakes of what nobody promised: a scale, or a mechanism that has no name here.
+
+    What breaks a law, and what is a known mistake, stays.
+    """
+    gone: dict[str, str] = {}
+    for each in report.findings:
+        topic = each.code.partition(".")[0]
+        if topic in reasons:
+            reason = reasons[topic]
+        elif topic in DEFINED and "softmax" in reasons:
+            reason = reasons["softmax"]
+        elif each.code == "differs" and not each.also:
+            reason = "no-mistake"
+        else:
+            continue
+        gone[each.code] = _unheld(topic, reason, each.sentence)
+    left = [each for each in report.findings if not {each.code, each.follows_from} & {*gone}]
+    behind = [words.unknown("hidden-by", {"code": code})[0] for code in gone]
+    rest = [each for each in report.unverified if not any(text in each for text in behind)]
+    if "softmax" in reasons:
+        rest = [_unheld("softmax", reasons["softmax"])]
+    why = dict.fromkeys([*gone.values(), *rest])
+    return replace(report, findings=tuple(left), unverified=tuple(why))
+
+
+def _unheld(topic: str, reason: str, sentence: str = "") -> str:
+    """The words of what is not held against the definition."""
+    named = {"scale": "scale", "parameter": "parameters"}.get(topic, "product")
+    text = "; ".join(filter(None, words.unknown(reason, {"sentence": sentence})))
+    return f"{words.filled('topic', named, {})}: {text}"
 
 
 def _normalised(observed: ObservedAttention) -> bool:

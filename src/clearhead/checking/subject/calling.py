@@ -1,18 +1,27 @@
 """Call a subject: by `takes`, by the kind of PyTorch's own modules, by its parameters."""
 
 import inspect
-import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.foreign_names import CONTEXTS, MASKS, OTHER_MASKS, OUTPUTS, PADDING, side_of
+from clearhead._common.foreign_names import OUTPUTS
 from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import is_concrete
+from clearhead.checking.subject.signatures import (
+    Parameters,
+    Sides,
+    context_of,
+    filled,
+    mask_of_tokens,
+    needed,
+    of_call,
+    rotary,
+    sides_of,
+)
 
 ENCODERS = (nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
@@ -118,75 +127,48 @@ def _arguments(
     run: Any, takes: str, tensors: Sequence[Tensor], causal: bool
 ) -> dict[str, Any] | None:
     """The arguments by name, where the names say what is wanted; None for positions."""
-    names = parameters(run)
+    x = tensors[0]
+    names = of_call(run)
     if isinstance(run, nn.Module) and "hidden_states" in names:
         return _of_transformers(run, names, takes, tensors, causal)
-    sides = {side: name for name in names if (side := side_of(name)) is not None}
-    if len(sides) == 3 and (isinstance(run, nn.Module) or list(sides) != ["query", "key", "value"]):
-        return _by_sides(names, sides, takes, tensors, causal)
-    second = {"x,mask": mask_parameter, "x,context": _context_of}.get(takes)
+    sides = sides_of(names)
+    own = sides is not None and [name for name in names if name in sides] != list(sides)
+    if sides is not None and (isinstance(run, nn.Module) or own):
+        named = _by_sides(names, sides, takes, tensors)
+        return None if named is None else {**named, **(filled(run, names, named, x, causal) or {})}
+    second = {"x,mask": mask_of_tokens, "x,context": context_of}.get(takes)
     if second is not None and len(names) > 1 and second(list(names)[1:2]) is None:
         name = second(list(names)[1:])
         if name is not None:
             return {next(iter(names)): tensors[0], name: tensors[1]}
-    return _without_masks(names, tensors) if isinstance(run, nn.Module) and not causal else None
-
-
-def _without_masks(
-    names: Mapping[str, inspect.Parameter], tensors: Sequence[Tensor]
-) -> dict[str, Any] | None:
-    """The arguments where masks alone are wanted beside the tensors: those are none."""
-    mine, more = list(names)[: len(tensors)], list(names)[len(tensors) :]
-    wanted = [name for name in more if names[name].default is inspect.Parameter.empty]
-    if not wanted or not all(MASKS.search(name) for name in wanted):
+    named = dict(zip(names, tensors, strict=False))
+    if len(named) < len(tensors) or set(needed(names)) <= set(named):
         return None
-    return {**dict(zip(mine, tensors, strict=True)), **dict.fromkeys(wanted)}
-
-
-def mask_parameter(names: Sequence[str]) -> str | None:
-    """The parameter that is a mask of tokens, by its name."""
-    fitting = [each for each in names if MASKS.search(each) and not OTHER_MASKS.search(each)]
-    return next(iter(sorted(fitting, key=lambda each: not PADDING.search(each))), None)
-
-
-def _context_of(names: Sequence[str]) -> str | None:
-    return next((each for each in names if each in CONTEXTS), None)
+    more = filled(run, names, named, x, causal)
+    return None if more is None else {**named, **more}
 
 
 def _by_sides(
-    names: Mapping[str, inspect.Parameter],
-    sides: Mapping[str, str],
-    takes: str,
-    tensors: Sequence[Tensor],
-    causal: bool,
+    names: Parameters, sides: Sides, takes: str, tensors: Sequence[Tensor]
 ) -> dict[str, Any] | None:
-    """Query, key and value by their names: of a module that projects them, all are x.
-
-    A mask that is wanted beside them is none, unless one is declared: what it should look like is
-    not known then.
-    """
-    x = tensors[0]
+    """Query, key and value by their names: of a module that projects them, all are x."""
     if takes.startswith("qkv"):
-        given = dict(zip(("query", "key", "value"), tensors, strict=False))
+        given = tensors[:3]
     else:
-        other = tensors[1] if takes == "x,context" else x
-        given = {"query": x, "key": other, "value": other}
-    named: dict[str, Any] = {sides[side]: tensor for side, tensor in given.items()}
+        other = tensors[1] if takes == "x,context" else tensors[0]
+        given = tensors[0], other, other
+    named: dict[str, Any] = dict(zip(sides, given, strict=False))
     if takes.endswith("mask"):
-        mask = "key_padding_mask" if "key_padding_mask" in names else mask_parameter(list(names))
+        mask = "key_padding_mask" if "key_padding_mask" in names else mask_of_tokens(list(names))
         if mask is None:
             return None
         named[mask] = ~tensors[-1] if mask == "key_padding_mask" else tensors[-1]
-    for name, parameter in names.items():
-        wanted = name not in named and parameter.default is inspect.Parameter.empty
-        if wanted and "mask" in name and not causal:
-            named[name] = None
     return named
 
 
 def _of_transformers(
     run: nn.Module,
-    names: Mapping[str, inspect.Parameter],
+    names: Parameters,
     takes: str,
     tensors: Sequence[Tensor],
     causal: bool,
@@ -209,7 +191,7 @@ def _of_transformers(
     if "position_ids" in names:
         named["position_ids"] = torch.arange(x.shape[1])[None].expand(x.shape[0], -1)
     if takes == "x,context":
-        other = _context_of(list(names))
+        other = context_of(list(names))
         if other is not None:
             named[other] = tensors[1]
             named.pop("attention_mask", None)
@@ -220,7 +202,7 @@ def hidden_by_itself(run: Any) -> bool:
     """True of code with the parameters of transformers that takes a mask, or none."""
     if not isinstance(run, nn.Module) or of_transformers(run):
         return False
-    names = parameters(run)
+    names = of_call(run)
     mask = names.get("attention_mask")
     return "hidden_states" in names and mask is not None and mask.default is None
 
@@ -228,32 +210,6 @@ def hidden_by_itself(run: Any) -> bool:
 def of_transformers(run: nn.Module) -> bool:
     """True of a module of transformers, and of one that inherits from it."""
     return any(each.__module__.startswith("transformers.") for each in type(run).__mro__)
-
-
-def parameters(run: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a call; none where it does not show them, as what torch.jit makes."""
-    call = run.forward if isinstance(run, nn.Module) else run
-    written = getattr(call, "__func__", call)
-    if not isinstance(written, types.FunctionType) or vars(written):
-        return _read_parameters(call)  # what stands in its place may change
-    code, found = _parameters.get(written, (None, {}))
-    if code != (written.__code__, call is written):
-        found = _read_parameters(call)
-        _parameters[written] = (written.__code__, call is written), found
-    return found
-
-
-# Reading them takes longer than most calls.
-_parameters: WeakKeyDictionary[types.FunctionType, Any] = WeakKeyDictionary()
-
-
-def _read_parameters(call: Any) -> Mapping[str, inspect.Parameter]:
-    try:
-        found = inspect.signature(call).parameters
-    except (TypeError, ValueError):
-        return {}
-    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {name: each for name, each in found.items() if each.kind in plain}
 
 
 def unfilled_mask(run: Any, takes: str) -> str | None:
@@ -265,7 +221,7 @@ def unfilled_mask(run: Any, takes: str) -> str | None:
         return None
     if any(getattr(run, flag, None) is True for flag in ("causal", "is_causal")):
         return None
-    names = parameters(run)
+    names = of_call(run)
     handed = {"attention_mask"} if "hidden_states" in names else set()
     masks = [name for name in names if "mask" in name and name not in handed]
     other = ("pad", "head_mask", "valid")
@@ -274,26 +230,9 @@ def unfilled_mask(run: Any, takes: str) -> str | None:
 
 def _called(run: Any, x: Tensor, named: dict[str, Any]) -> Any:
     """The call, with cos and sin if it wants them: of the whole width, or of each pair once."""
-    if "position_embeddings" not in parameters(run):
+    if "position_embeddings" not in of_call(run):
         return run(**named)
     try:
-        return run(**named, position_embeddings=_rotary(run, x, twice=True))
+        return run(**named, position_embeddings=rotary(run, x, twice=True))
     except RuntimeError:
-        return run(**named, position_embeddings=_rotary(run, x, twice=False))
-
-
-def _rotary(run: nn.Module, x: Tensor, *, twice: bool) -> tuple[Tensor, Tensor]:
-    """cos and sin as a model would hand them in, with base 10000."""
-    widths = [
-        getattr(part, name)
-        for name in ("rotary_ndims", "head_dim", "head_size")
-        for part in run.modules()
-        if isinstance(getattr(part, name, None), int)
-    ]
-    if not widths:
-        raise TypeError("position_embeddings are wanted, and it has no head_dim to make them of")
-    rates = 10000.0 ** (-torch.arange(0, widths[0], 2, dtype=torch.float64) / widths[0])
-    angles = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * rates
-    angles = torch.cat([angles, angles], -1) if twice else angles
-    angles = angles[None].expand(x.shape[0], -1, -1)
-    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        return run(**named, position_embeddings=rotary(run, x, twice=False))

@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 import re
 import sys
-import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,9 +11,9 @@ from torch import nn
 
 from clearhead._common.foreign_names import DROPOUTS, size_of
 from clearhead.checking.contract import Contract
+from clearhead.checking.subject.signatures import CONFIGS, FLAGS, PLAIN, needed, of_constructor
 
 MISSING = object()
-PLAIN = (int, float, bool, str, type(None))
 # Every size another, so that a mixed-up axis and the wrong size of a scale show.
 HEADS, HEAD_DIM, VALUE_DIM, WIDTH, LENGTH, CONTEXT = 3, 10, 14, 22, 16, 26
 # Heads and their width that are tried in turn: what is divided by 8 or 32 does not take the first.
@@ -27,19 +26,30 @@ class Guess(NamedTuple):
     Attributes:
         shape: heads and their width.
         typed: a config that does not say its type is the dataclass beside the class.
+        grid: a window or a resolution.
+        width: of a token where it is not that of all heads.
     """
 
     shape: tuple[int, int]
     typed: bool = True
+    grid: int | tuple[int, int] = 0
+    width: int = WIDTH
 
 
 # In turn.
-GUESSES = (*map(Guess, SHAPES), Guess(SHAPES[0], typed=False))
+GUESSES = (
+    Guess(SHAPES[0]),
+    Guess(SHAPES[1], grid=4, width=32),
+    Guess(SHAPES[0], typed=False),
+    Guess(SHAPES[0], grid=(4, 4)),
+)
 # Of names that are no size that we know: most likely a width, and what has these words is none.
 WIDTHS = re.compile(r"dim|emb|feat|chan|model|hidden|width|depth|units|size$")
 OTHER_SIZES = re.compile(
     r"patch|window|kernel|image|img|vocab|batch|block|stride|halo|pool|grid|spat|group|layer|num|n_|count"
 )
+GRIDS = re.compile(r"window|resolution|spat?c?ial|grid|fmap|feat_size|feature_size|attn_size")
+COUNTS = re.compile(r"^(num|n|nb|number)_")
 # Of settings: what makes a model large, and no attention another.
 SMALLER = re.compile(
     r"^(num_|n_)(hidden_|encoder_|decoder_)?layers?$|^vocab_size$|^intermediate_size$"
@@ -61,6 +71,7 @@ VALUES: tuple[tuple[tuple[str, ...], Any], ...] = (
     (("intermediate", "ffn", "ff", "mlp", "feedforward", "d_inner"), 34),
     (("kernel",), 3),
     (("stride", "groups", "dilation"), 1),
+    (("window",), None),
 )
 
 
@@ -69,7 +80,7 @@ def declared_arguments(cls: type, contract: Contract) -> dict[str, Any]:
     heads, kv_heads = contract.heads()
     known: dict[str, Any] = {"num_heads": heads, "num_kv_heads": kv_heads, **contract.sizes}
     found = {}
-    for name, parameter in parameters(cls).items():
+    for name, parameter in of_constructor(cls).items():
         value = known.get(size_of(name) or "")
         if DROPOUTS.search(name):
             needed = 0.0 if parameter.default is parameter.empty else None
@@ -83,9 +94,8 @@ def guessed_arguments(
     cls: type, known: Mapping[str, Any], contract: Contract, how: Guess = GUESSES[0]
 ) -> dict[str, Any]:
     """Arguments for what a constructor wants and that are not given, each size another."""
-    shape, typed = how
-    mine = parameters(cls)
-    wanted = [n for n, each in mine.items() if n not in known and each.default is each.empty]
+    mine = of_constructor(cls)
+    wanted = [name for name in needed(mine) if name not in known]
     sizes = {size for name in (*wanted, *known) if (size := size_of(name))}
     # A number of heads that stands in the signature is one of its own.
     own = [
@@ -93,8 +103,33 @@ def guessed_arguments(
         for name, each in mine.items()
         if name not in known and size_of(name) == "num_heads" and type(each.default) is int
     ]
-    fitting = sizes_for(sizes, contract, (max(own[0], 1), shape[1]) if own else shape)
-    return {name: guess(name, _annotation(cls, mine[name], typed), fitting) for name in wanted}
+    shape = (max(own[0], 1), how.shape[1]) if own else how.shape
+    fitting = sizes_for(sizes, contract, shape, how.width)
+    types = {name: _annotation(cls, mine[name], how.typed) for name in wanted}
+    found = {name: guess(name, types[name], fitting) for name in wanted}
+    grids = [name for name in wanted if how.grid and size_of(name) is None and GRIDS.search(name)]
+    return found | dict.fromkeys(grids, how.grid)
+
+
+def unguessed(cls: type) -> list[str]:
+    """The arguments of a class for which no name and no type says what they are."""
+    mine = of_constructor(cls)
+    return [
+        name
+        for name in needed(mine)
+        if mine[name].annotation not in (int, float, bool, str)
+        and not FLAGS.search(name)
+        and not is_config(name)
+        and guess(name, mine[name].annotation, _NONE) in (False, None)
+    ]
+
+
+class _NoSizes(dict[str, int]):
+    def __missing__(self, name: str) -> int:
+        return 1
+
+
+_NONE = _NoSizes()
 
 
 def _annotation(cls: type, parameter: inspect.Parameter, typed: bool) -> Any:
@@ -114,7 +149,10 @@ def _is_dataclass(found: Any) -> bool:
 
 
 def sizes_for(
-    wanted: set[str], contract: Contract, shape: tuple[int, int] = SHAPES[0]
+    wanted: set[str],
+    contract: Contract,
+    shape: tuple[int, int] = SHAPES[0],
+    width: int = WIDTH,
 ) -> dict[str, int]:
     """One number for each size, such that they fit each other and differ."""
     heads, kv_heads = contract.heads()
@@ -123,7 +161,7 @@ def sizes_for(
     whole = heads * dim
     several = bool(wanted & {"num_heads", "num_kv_heads"})
     d_out = whole if several or "d_out" not in wanted else dim + 2
-    d_in = WIDTH if "d_out" in wanted or ("head_dim" in wanted and several) else whole
+    d_in = width if "d_out" in wanted or ("head_dim" in wanted and several) else whole
     found = {
         "num_heads": heads,
         "num_kv_heads": kv_heads or heads,
@@ -139,7 +177,7 @@ def sizes_for(
 
 def guess(name: str, annotation: Any, sizes: Mapping[str, int]) -> Any:
     """A value for a parameter, by its name and its type."""
-    plain, size = name.lower(), size_of(name)
+    plain, size = name.lower(), size_of(name) or _heads(name)
     if annotation in (int, float, bool, str) and size is None:
         by_name = _by_name(plain)
         if annotation is int and by_name is False and _is_width(plain):
@@ -159,19 +197,25 @@ def _is_width(name: str) -> bool:
     return bool(WIDTHS.search(name)) and not OTHER_SIZES.search(name)
 
 
+def _heads(name: str) -> str | None:
+    """The size that a number of heads is, of one side of a model or another."""
+    if not re.search(r"(^|_)(n|num|attention|attn)_?heads?$", name.lower()):
+        return None
+    return "num_kv_heads" if re.search(r"kv|key_value", name.lower()) else "num_heads"
+
+
 def _by_name(name: str) -> Any:
     if DROPOUTS.search(name):
         return 0.0
     for words, value in VALUES:
         if any(word in name for word in words):
             return value
-    return False
+    return 4 if COUNTS.search(name) else False
 
 
 def is_config(name: str) -> bool:
     """True of what people call an object of settings."""
-    words = ("config", "cfg", "conf", "args", "hparams", "opt", "options", "params", "settings")
-    return name.strip("_") in words or name.endswith(("_config", "_cfg", "_args"))
+    return bool(CONFIGS.search(name))
 
 
 class GuessedConfig:
@@ -209,7 +253,10 @@ def config(annotation: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) 
         size = size_of(each.name)
         if each.name in given:
             made[each.name] = given[each.name]
-        elif size is not None and isinstance(each.default, int | dataclasses._MISSING_TYPE):
+        elif size is not None and (
+            isinstance(each.default, int | dataclasses._MISSING_TYPE)
+            or (each.default is None and size == "num_heads")
+        ):
             made[each.name] = sizes[size]
         elif each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
             made[each.name] = guess(each.name, each.type, sizes)
@@ -217,7 +264,8 @@ def config(annotation: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) 
             # What is checked is the same in a small model.
             smaller = _by_name(each.name)
             fits = not any(type(one) is int and one >= smaller for one in special)
-            if smaller < each.default and ("vocab" not in each.name or fits):
+            unset = each.default < 0
+            if (unset or smaller < each.default) and ("vocab" not in each.name or fits):
                 made[each.name] = smaller
     return annotation(**made)
 
@@ -231,7 +279,7 @@ def nested(args: Mapping[str, Any], cls: type, contract: Contract) -> dict[str, 
         if dot:
             objects.setdefault(owner, {})[inner] = value
     for owner, values in objects.items():
-        annotation = getattr(parameters(cls).get(owner), "annotation", None)
+        annotation = getattr(of_constructor(cls).get(owner), "annotation", None)
         given = {size for name in values if (size := size_of(name))}
         sizes = sizes_for(given, contract)
         flat[owner] = config(annotation, values, sizes)
@@ -249,7 +297,7 @@ def arguments_again(
         widths: d_in and d_out, as its layers show them.
     """
     found = declared_arguments(type(instance), contract)
-    for name, parameter in parameters(type(instance)).items():
+    for name, parameter in of_constructor(type(instance)).items():
         shown = getattr(instance, name, getattr(instance, f"_{name}", MISSING))
         if isinstance(shown, nn.Dropout):
             shown = shown.p
@@ -259,20 +307,4 @@ def arguments_again(
             found[name] = widths[size_of(name) or ""]
         elif name not in found and parameter.default is parameter.empty:
             return None
-    return found
-
-
-def parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """The parameters of a constructor that have names, those of the parent's for **others too."""
-    found: dict[str, inspect.Parameter] = {}
-    for kind in cls.__mro__:
-        own = kind.__dict__.get("__init__")
-        if not isinstance(own, types.FunctionType):
-            continue
-        _, *mine = inspect.signature(own).parameters.values()
-        for each in mine:
-            if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
-                found.setdefault(each.name, each)
-        if not any(each.kind is each.VAR_KEYWORD for each in mine):
-            break
     return found

@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from clearhead._common.undoing import undoing, unhook
 from clearhead.checking.subject.calling import (
-    mask_parameter,
     of_transformers,
     output_of,
-    parameters,
 )
 from clearhead.checking.subject.refusals import raised
+from clearhead.checking.subject.signatures import mask_of_tokens, of_call, settings_of
 from clearhead.errors import ModelError
 
 # Tokens of the call that shows which embedding is handed the ids; few, since positions may be.
@@ -62,7 +61,7 @@ class Embedded(nn.Module):
     @property
     def decodes(self) -> bool:
         """True of a model with a cache, called as those of transformers are."""
-        return {"past_key_values", "use_cache"} <= set(parameters(self.model))
+        return {"past_key_values", "use_cache"} <= set(of_call(self.model))
 
     def forward(self, *tensors: Tensor) -> Any:
         x, *mask = tensors
@@ -173,7 +172,7 @@ def _handed(
 
 def _plain_token(model: nn.Module, embedding: nn.Embedding) -> int:
     """An id that means nothing: no padding, no beginning, no end."""
-    config = vars(getattr(model, "config", object)) if hasattr(model, "config") else {}
+    config = settings_of(getattr(model, "config", None))
     special = {value for name, value in config.items() if name.endswith("token_id")}
     special |= {0, embedding.padding_idx}
     return next(i for i in reversed(range(embedding.num_embeddings)) if i not in special)
@@ -183,8 +182,8 @@ def _masks(model: nn.Module, mask: Tensor | None = None) -> dict[str, Tensor]:
     """The mask of real tokens under the model's name for it, in its sense."""
     if mask is None:
         return {}
-    names = list(parameters(model))[1:]
-    name = mask_parameter(names)
+    names = list(of_call(model))[1:]
+    name = mask_of_tokens(names)
     if name is None:
         raise TypeError(f"no parameter of {', '.join(names) or 'the call'} is a mask of tokens")
     if name.endswith("key_padding_mask"):

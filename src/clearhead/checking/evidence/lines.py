@@ -1,0 +1,89 @@
+"""What a call runs: the lines of the code that is checked, by their operations."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from clearhead._common.torch_internals import DispatchMode
+from clearhead.checking.evidence.recorder import FUSED, PRODUCTS, UNCOUNTED, storage_of
+from clearhead.checking.subject.subject import Subject
+
+# What code calls to compute; the line that is wanted called these.
+TOOLS = ("torch", "einops", "opt_einsum", "clearhead")
+
+
+class Lines(DispatchMode):
+    """What a call runs.
+
+    Attributes:
+        found: file and line of each operation, by its number, which is that of the recorder.
+        multiplied: numbers that depend on the input were multiplied with each other.
+        ended: the call came to its end.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.count = 0
+        self.found: dict[int, tuple[str, int]] = {}
+        self.multiplied = self.ended = False
+        self._kept = list(inputs)  # so that no other tensor lies at the place of one
+        self._dependent = set(map(storage_of, inputs))
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = func._schema.name.rpartition("::")[2]
+        self.count += name not in UNCOUNTED
+        place = _calling(sys._getframe(1))
+        if place is not None:
+            self.found.setdefault(self.count, place)
+        found = func(*args, **kwargs or {})
+        given, made = (_tensors(each) for each in ((args, kwargs), found))
+        sides = [each for each in given if storage_of(each) in self._dependent]
+        if sides:
+            self._kept += made
+            self._dependent.update(map(storage_of, made))
+        multiplies = name.rstrip("_") in ("mul", *PRODUCTS) or name.startswith(FUSED)
+        self.multiplied |= multiplies and len(sides) > 1
+        return found
+
+
+def _tensors(found: Any) -> list[Tensor]:
+    leaves = [each for each in tree_leaves(found) if isinstance(each, Tensor)]
+    return [each for each in leaves if each.layout is torch.strided]
+
+
+def _calling(frame: Any) -> tuple[str, int] | None:
+    """File and line of the innermost frame that is no tool's; None where `check` called the tool."""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith("clearhead.checking."):
+            return None
+        if module.partition(".")[0] not in TOOLS:
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+def lines_of(subject: Subject, tensors: Sequence[Tensor]) -> Lines:
+    """What a call runs, as far as the code bears to be watched."""
+    spare = subject.spare()
+    turned = [
+        each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in tensors
+    ]
+    lines = Lines(turned)
+    try:
+        with torch.no_grad(), lines:
+            spare.bare(*turned)
+        lines.ended = True
+    except Exception:  # code that looks at what its tensors are may fail under a mode
+        pass
+    return lines

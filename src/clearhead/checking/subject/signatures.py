@@ -1,0 +1,244 @@
+"""The parameters of foreign code: what each is for, by its name, its type and its default.
+
+Whoever makes a class, calls what is checked, or tries what a package holds reads signatures here.
+"""
+
+import inspect
+import re
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from clearhead._common.foreign_names import (
+    CONTEXTS,
+    DROPOUTS,
+    MASKS,
+    OTHER_MASKS,
+    PADDING,
+    side_of,
+    size_of,
+)
+
+Parameters = Mapping[str, inspect.Parameter]
+PLAIN = (int, float, bool, str, types.NoneType)
+
+IDS = ("input_ids", "ids", "idx", "token_ids", "tokens", "src_ids", "indices")
+CONFIGS = re.compile(
+    r"^_*(config|cfg|conf|args|hparams|opt|options|params|settings)_*$|_(config|cfg|args)$"
+)
+FLAGS = re.compile(
+    r"^(is|use|return|need|needs|enable|with|output|do|average|add|average_attn)_|^(training|verbose|train|causal|deterministic)$"
+)
+# What a call could do without: of earlier calls, of other layers, or added to the scores.
+OPTIONAL = re.compile(r"cache|past|prev|incremental|bias|^ve$|state$")
+# Positions, as a number, one for each token, as angles in a complex number, as cos and sin, or as vectors.
+START = re.compile(r"^(start|input|cache|seq)_(pos|position|offset|idx|index)$|^(pos|offset)$")
+PLACES = re.compile(r"^(position_ids|positions|pos_ids|input_positions)$")
+ANGLES = re.compile(r"^freqs?(_?cis|_complex)?$|^rotary_freqs$")
+TURNS = re.compile(r"^(cos_?sin|rotary_(pos_)?emb(eddings?)?|rope)$")
+VECTORS = re.compile(r"^(pos|position|positional)_?(emb|embed|embedding|embeddings|enc|encoding)$")
+POSITIONS = re.compile(
+    "|".join(f"(?:{each.pattern})" for each in (PLACES, ANGLES, TURNS, VECTORS)) + "|^rel_pos|rope"
+)
+HEIGHT, WIDTH = ("H", "h", "height"), ("W", "w", "width")
+
+
+class Sides(NamedTuple):
+    """The parameters that query, key and value come by."""
+
+    query: str
+    key: str
+    value: str
+
+
+def of_call(run: Any) -> Parameters:
+    """The parameters of a call; of a class those of an instance's; none where it does not show them."""
+    if inspect.isclass(run):
+        called: Any = run.forward if issubclass(run, nn.Module) else run.__call__
+        _, *mine = _plain(called).items()
+        return dict(mine)
+    return _plain(run.forward if isinstance(run, nn.Module) else run)
+
+
+def _plain(call: Any) -> Parameters:
+    written = getattr(call, "__func__", call)
+    if not isinstance(written, types.FunctionType) or vars(written):
+        return _read(call)  # what stands in its place may change
+    code, found = _known.get(written, (None, {}))
+    if code != (written.__code__, call is written):
+        found = _read(call)
+        _known[written] = (written.__code__, call is written), found
+    return found
+
+
+# Reading them takes longer than most calls.
+_known: WeakKeyDictionary[types.FunctionType, Any] = WeakKeyDictionary()
+
+
+def _read(call: Any) -> Parameters:
+    try:
+        found = inspect.signature(call).parameters
+    except (TypeError, ValueError):
+        return {}
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: each for name, each in found.items() if each.kind in plain}
+
+
+def of_constructor(cls: type) -> dict[str, inspect.Parameter]:
+    """The parameters of a constructor that have names, those of the parent's for **others too."""
+    found: dict[str, inspect.Parameter] = {}
+    for kind in cls.__mro__:
+        own = kind.__dict__.get("__init__")
+        if not isinstance(own, types.FunctionType):
+            continue
+        _, *mine = inspect.signature(own).parameters.values()
+        for each in mine:
+            if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+                found.setdefault(each.name, each)
+        if not any(each.kind is each.VAR_KEYWORD for each in mine):
+            break
+    return found
+
+
+def needed(names: Parameters) -> list[str]:
+    """The names of those without a default."""
+    return [name for name, each in names.items() if each.default is each.empty]
+
+
+def kind_of(parameter: inspect.Parameter, names: Sequence[str] = ()) -> str:
+    """What an argument of a call is: "mask", "flag", "dropout", "config", "start", "places", "angles",
+    "turns", "vectors", "grid", "optional", "size", or "tensor" for any other.
+
+    `names` are all of the call: a height is one beside a width.
+    """
+    name = parameter.name
+    if name in (*HEIGHT, *WIDTH) and any(
+        set(each) & set(names) - {name} for each in (HEIGHT, WIDTH)
+    ):
+        return "grid"
+    if MASKS.search(name):
+        return "mask"
+    if parameter.annotation is bool or FLAGS.search(name):
+        return "flag"
+    by_name = (
+        ("start", START), ("places", PLACES), ("angles", ANGLES), ("turns", TURNS),
+        ("vectors", VECTORS), ("optional", OPTIONAL), ("config", CONFIGS),
+    )  # fmt: skip
+    for kind, pattern in by_name:
+        if pattern.search(name):
+            return kind
+    if DROPOUTS.search(name):
+        return "dropout"
+    return "tensor" if size_of(name) is None or name in CONTEXTS else "size"
+
+
+def settings_of(config: Any) -> Mapping[str, Any]:
+    """The settings of a config by their names: of a mapping, a class, or an object, with slots or without."""
+    if isinstance(config, Mapping):
+        return config
+    cls = config if inspect.isclass(config) else type(config)
+    found = {
+        name: getattr(config, name, None)
+        for kind in reversed(cls.__mro__[:-1])
+        for name, value in vars(kind).items()
+        if name[:2] != "__" and (isinstance(value, PLAIN) or inspect.ismemberdescriptor(value))
+    }
+    return found if config is cls else found | getattr(config, "__dict__", {})
+
+
+def tensors_of(names: Parameters) -> list[str]:
+    """The needed parameters that take tensors: not masks, nor what a call is filled with."""
+    return [name for name in needed(names) if kind_of(names[name], list(names)) == "tensor"]
+
+
+def masks_of(names: Parameters) -> list[str]:
+    """The parameters that take masks."""
+    return [name for name in names if MASKS.search(name)]
+
+
+def sides_of(names: Parameters) -> Sides | None:
+    """The parameters of query, key and value, in whatever order; None where there are not all three,
+    or where something else is what the call is about."""
+    found: dict[str, str] = {}
+    for name in names:
+        side = side_of(name)
+        if side is not None and kind_of(names[name], list(names)) == "tensor":
+            found.setdefault(side, name)
+    others = [name for name in tensors_of(names) if side_of(name) is None]
+    return Sides(**found) if len(found) == 3 and not others else None
+
+
+def context_of(names: Sequence[str]) -> str | None:
+    """The parameter of what is attended to, by its name."""
+    return next((each for each in names if each in CONTEXTS), None)
+
+
+def mask_of_tokens(names: Sequence[str]) -> str | None:
+    """The parameter that is a mask of tokens, by its name."""
+    fitting = [each for each in names if MASKS.search(each) and not OTHER_MASKS.search(each)]
+    return next(iter(sorted(fitting, key=lambda each: not PADDING.search(each))), None)
+
+
+def filled(
+    run: Any, names: Parameters, named: Mapping[str, Any], x: Tensor, causal: bool
+) -> dict[str, Any] | None:
+    """The arguments that a call wants beside its tensors; None where nothing can stand for one.
+
+    Masks, caches and biases are none, unless a causal mask is declared, which would come by one; flags
+    are off; sizes are those of x; and positions are those of the tokens of x.
+    """
+    found: dict[str, Any] = {}
+    for name in needed(names):
+        if name in named:
+            continue
+        kind = kind_of(names[name], list(names))
+        if kind in ("tensor", "config") or (kind == "mask" and causal):
+            return None
+        found[name] = _filling(kind, name, run, x)
+    return found
+
+
+def _filling(kind: str, name: str, run: Any, x: Tensor) -> Any:
+    tokens, width = x.shape[-2], x.shape[-1]
+    if kind == "size":
+        of_heads = x.shape[1] if x.ndim > 3 else None
+        sizes = {"num_heads": of_heads, "num_kv_heads": of_heads, "context_length": tokens}
+        return sizes.get(size_of(name) or "", width)
+    if kind == "grid":
+        return tokens if name in HEIGHT else 1
+    if kind in ("angles", "turns"):
+        cos, sin = rotary(run, x)
+        if kind == "turns":
+            return cos, sin
+        return torch.complex(cos, sin)[0, :, : cos.shape[-1] // 2]
+    fixed = {"flag": False, "dropout": 0.0, "start": 0}
+    if kind == "places":
+        return torch.arange(tokens)[None].expand(x.shape[0], -1)
+    return torch.zeros_like(x) if kind == "vectors" else fixed.get(kind)
+
+
+def rotary(run: Any, x: Tensor, *, twice: bool = True) -> tuple[Tensor, Tensor]:
+    """cos and sin as a model would hand them in, with base 10000: of the whole width, or of each pair once.
+
+    Raises:
+        TypeError: if it has no head_dim to make them of.
+    """
+    widths = [
+        getattr(part, name)
+        for name in ("rotary_ndims", "head_dim", "head_size")
+        for part in (run.modules() if isinstance(run, nn.Module) else ())
+        if isinstance(getattr(part, name, None), int)
+    ]
+    if x.ndim > 3:
+        widths.append(x.shape[-1])
+    if not widths:
+        raise TypeError("rotary positions are wanted, and it has no head_dim to make them of")
+    rates = 10000.0 ** (-torch.arange(0, widths[0], 2, dtype=torch.float64) / widths[0])
+    angles = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * rates
+    angles = torch.cat([angles, angles], -1) if twice else angles
+    angles = angles[None].expand(x.shape[0], -1, -1)
+    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
