@@ -228,7 +228,7 @@ RULES: tuple[Rule, ...] = (
     *(
         Rule(code, "decoding", partial(applies, code), of)
         for applies, of in ((decoders.cache, DECODING), (decoders.model_cache, SELF))
-        for code in ("cache.window", "cache.offset", "rope.offset")
+        for code in ("cache.window", "cache.unmasked", "cache.offset", "rope.offset")
     ),
     Rule("cache.stale", "reset", decoders.stale, DECODING),
     *(

@@ -2,7 +2,7 @@
 
 import torch
 
-from clearhead.checking.evidence.decoding import DecodingEvidence
+from clearhead.checking.evidence.decoding import DecodingEvidence, Wrong
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
@@ -18,6 +18,8 @@ def cache(code: str, e: DecodingEvidence) -> Verdict:
         return Unknown("steps-refused", {"error": next(iter(refused.values()))})
     if found.banded and found.inside:
         name, way, also = "cache.window", "window", ()
+    elif _within_chunks(e, found):
+        name, way, also = "cache.unmasked", "chunk", ()
     elif not torch.equal(found.full, found.moves):
         name, way, also = "cache.offset", "keys", ()
     elif e.contract.rope is not None or e.rotates:
@@ -32,6 +34,17 @@ def cache(code: str, e: DecodingEvidence) -> Verdict:
         return Found(way, {}, ("step-shapes", {**values, "shapes": f"{one} and {other}"}), also)
     values |= {"gap": f"{found.gap:.3g}", "first": found.first}
     return Found(way, {}, ("steps", values), also)
+
+
+def _within_chunks(e: DecodingEvidence, found: Wrong) -> bool:
+    """True if every query sees what it should see, and besides nothing but tokens behind it in its own chunk."""
+    chunks = torch.tensor(e.schedules[found.name])
+    number = torch.arange(len(chunks)).repeat_interleave(chunks)
+    behind = (number[:, None] == number).triu(1)
+    if found.moves.shape != behind.shape:
+        return False
+    more = found.moves & ~found.full
+    return bool(more.any()) and torch.equal(found.moves & ~behind, found.full & ~behind)
 
 
 def model_cache(code: str, e: TokensEvidence) -> Verdict | None:
