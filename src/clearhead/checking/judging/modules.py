@@ -1,5 +1,7 @@
 """Verdicts on modules of tokens: heads, sides and padding."""
 
+from collections.abc import Sequence
+
 import torch
 
 from clearhead.checking.evidence.cross import CrossEvidence
@@ -39,9 +41,13 @@ def merge(e: TokensEvidence) -> Verdict:
     """Heads whose contexts are put together with those of other tokens."""
     if e.dependency.mixed and _samples_meet_before(e):
         return Unknown("hidden-by", {"code": "batch.mixed"})
-    for each in e.splittings:
-        if each.merged is False:
+    for each, where in zip(e.splittings, e.places, strict=True):
+        if each.merged is False or (
+            not each.in_order and where and _moved(where) and not _turned(where)
+        ):
             return Found("viewed", {}, ("merged-rows", {}))
+        if not each.in_order and where is None:
+            return Unknown("merge")
     known = _heads_known(e)
     summed = any(each.summed for each in e.splittings)
     if (
@@ -51,6 +57,24 @@ def merge(e: TokensEvidence) -> Verdict:
     ):
         return Unknown("merge")
     return known
+
+
+def _moved(where: Sequence[int]) -> bool:
+    """True if a token is elsewhere than it should be; what reaches nothing is nowhere."""
+    return any(place not in (-1, token) for token, place in enumerate(where))
+
+
+def _turned(where: Sequence[int]) -> bool:
+    """True if every token stands so many places on, round the end."""
+    return len({(place - token) % len(where) for token, place in enumerate(where)}) == 1
+
+
+def other_token(e: TokensEvidence) -> Verdict:
+    """Outputs that hold what the query of another token collected."""
+    for each, where in zip(e.splittings, e.places, strict=True):
+        if where and where[0] > 0 and (each.in_order or _turned(where)):
+            return Found("elsewhere", {"token": 0, "other": where[0]})
+    return _heads_known(e)
 
 
 def _samples_meet_before(e: TokensEvidence) -> bool:
