@@ -52,7 +52,7 @@ class Splitting:
     in_order: bool
     summed: bool
     other_order: bool
-    changed: str
+    changed: tuple[str, ...]
     num_heads: int | None
 
 
@@ -89,7 +89,7 @@ def splitting(
     merged, in_order = None, True
     if reader is not None and reader.kind not in ("summed", "product") and len(known) == len(found):
         merged, in_order = _merged(reader.tags, group, found)
-    behind = "" if reader is None or reader.kind != "linear" else ", ".join(changed)
+    behind = changed if reader is not None and reader.kind == "linear" else []
     return Splitting(
         split,
         any(map(_across, known)),
@@ -100,7 +100,7 @@ def splitting(
         in_order,
         _summed(recorded, group),
         _other_order(recorded, group, arranged),
-        behind,
+        tuple(behind),
         heads,
     )
 

@@ -7,10 +7,11 @@ import torch
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.evidence.weighing import ACTIVATIONS
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 
-SIDES = ("query", "key", "value")
+LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
 
 
 def split(e: TokensEvidence) -> Verdict:
@@ -121,10 +122,10 @@ def order(e: TokensEvidence) -> Verdict:
 
 
 def changed(e: TokensEvidence) -> Verdict:
-    """A context that is changed before it is projected."""
+    """A context that is changed before it is projected; an activation, as in LeViT, is a layer and told."""
     for each in e.splittings:
-        if each.changed:
-            return Found("context", {"operation": each.changed})
+        if set(each.changed) - LAYERS:
+            return Found("context", {"operation": ", ".join(each.changed)})
     return Clear() if e.observed else Unknown("no-attention")
 
 

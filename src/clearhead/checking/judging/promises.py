@@ -250,9 +250,7 @@ def fixed_length(e: TokensEvidence) -> Verdict | None:
     if e.subject.module is None or len(refused) < len(e.lengths) or not refused:
         return Clear()
     whole = e.inputs[0].shape[-2]
-    masks = (*e.state.trained, *e.state.saved, *e.state.plain)
-    sized = any(each.shape[-1] == whole for _, each in _square(e))
-    if not masks and not sized:
+    if not any(each.shape[-1] == whole for _, each in _square(e)):
         return Clear()
     tokens, words = max(refused.items())
     return Found(

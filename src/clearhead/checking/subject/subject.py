@@ -122,7 +122,8 @@ class Subject:
             return self
         found = replace(self, run=duplicate(self.original))
         for part in found.parts():
-            part.eval().to(device="cpu")
+            part.eval()  # whose own train() need not return anything
+            part.to(device="cpu")
         return found._converted()
 
     def made_again(self, args: Mapping[str, Any]) -> "Subject":
@@ -231,7 +232,8 @@ def _prepared(
     subject = Subject(run, original, name, takes, contract, args, guessed, seed, copied)
     if copied:
         for part in subject.parts():
-            part.eval().to(device="cpu")
+            part.eval()  # whose own train() need not return anything
+            part.to(device="cpu")
     return subject._converted()
 
 
