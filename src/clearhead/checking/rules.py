@@ -17,6 +17,7 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.state import unfilled
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.mutants.visibility import MASKS
 from clearhead.checking.judging import (
@@ -360,6 +361,8 @@ def judge(evidence: Evidence | AskedOfRanks) -> tuple[Judged, ...]:
     """Ask every rule, in order."""
     judged: list[Judged] = []
     excluded: dict[str, str] = {}
+    names = unfilled(evidence.given) if isinstance(evidence, Evidence) else ()
+    never_filled = Unknown("unfilled", {"names": ", ".join(names)}) if names else None
     for rule in RULES:
         if not rule.asked(evidence):
             continue
@@ -369,7 +372,7 @@ def judge(evidence: Evidence | AskedOfRanks) -> tuple[Judged, ...]:
         by = next((excluded[key] for key in ("*", rule.code, rule.topic) if key in excluded), "")
         if rule.topic == "law" and not by:  # what has a name breaks a law too
             by = next((each.rule.code for each in judged if isinstance(each.verdict, Found)), "")
-        verdict = None if by else rule.verdict(evidence)
+        verdict = None if by else never_filled or rule.verdict(evidence)
         judged.append(Judged(rule, verdict, by))
         if isinstance(verdict, Found):
             for each in rule.excludes.split():

@@ -145,7 +145,12 @@ def value(e: TokensEvidence) -> Verdict | None:
         return None
     recorder, output = e.recorded.recorder, e.recorded.output
     if all(laws.unused(e.subject, e.inputs, output, each.attentions) for each in e.groups):
-        return Found("unused")
+        # What is 0 before it is trained hides everything behind it.
+        drawn = e.subject.drawn()
+        other = drawn.spare()(*e.inputs).detach()
+        if all(laws.unused(drawn, e.inputs, other, each.attentions) for each in e.groups):
+            return Found("unused")
+        return Clear()
     broken = laws.by_value(e.subject, e.inputs, recorder, output, e.groups[0].attentions)
     if broken is None:
         return Clear()

@@ -135,6 +135,13 @@ def _heads_known(e: TokensEvidence) -> Verdict:
     if not e.groups:
         return Unknown("linear")
     if not any(source is not None and source.single for source in e.sources):
+        zeros = [
+            name
+            for name, each in e.subject.parameters().items()
+            if each.ndim > 1 and not each.any()
+        ]
+        if zeros:
+            return Unknown("zeros", {"names": ", ".join(zeros)})
         return Unknown("mixed-before")
     return Clear("heads")
 
