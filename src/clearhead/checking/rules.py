@@ -193,7 +193,10 @@ RULES: tuple[Rule, ...] = (
         _inside(code, "order")
         for code in ("bias.scaled", "bias.after-softmax", "bias.sign", "softcap.order")
     ),
-    *(_inside(code, "product") for code in ("weights.transposed", "weights.scaled", "key.viewed")),
+    *(
+        _inside(code, "product")
+        for code in ("weights.transposed", "weights.scaled", "key.viewed", "parameter.dead")
+    ),
     *(
         Rule(code, "heads", _claimed(code, "heads"), HEADS)
         for code in ("heads.merge", "heads.identical", "heads.gqa-tiled", "heads.layout")

@@ -48,6 +48,7 @@ BY_CODE = {
     "heads": "heads",
     "rope": "positions",
     "key": "product",
+    "parameter": "product",
     "differs": "order",
 }
 
