@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from clearhead.checking.evidence.capture import Capture
 from clearhead.checking.evidence.grouping import Group
 from clearhead.checking.evidence.observed import ObservedAttention, blocks_of
-from clearhead.checking.evidence.recorder import PRODUCTS, Recorder, storage_of
+from clearhead.checking.evidence.recorder import PRODUCTS, Node, Recorder, storage_of
 from clearhead.checking.evidence.splitting import consumer, root_node, side_tags
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
@@ -323,6 +323,27 @@ def by_value(
     if bool(apart.max() <= SUMS):
         return Broken("nothing", float((moved.abs() <= SUMS).double().mean()), "")
     return None
+
+
+def centred(subject: Subject, inputs: Inputs, recorded: Recorder, each: ObservedAttention) -> bool:
+    """True if what all tokens share is taken out of the values: they do not move where the projection of every
+    token moves by one, and do where that of one token does."""
+    context = each.layout.context
+    side = PRODUCTS[context.name][int(not each.layout.flip)] if context.name in PRODUCTS else 2
+    taken = context.place, side
+
+    def moved(node: Node, elements: Tensor) -> bool:
+        found = _shifted(subject, inputs, {node.place: elements.flatten()}, taken)
+        still = _shifted(subject, inputs, {}, taken)
+        return found is not None and still is not None and gap_of(found, still) > SUMS
+
+    for node in recorded.nodes:
+        if node.kind != "linear" or node.place > context.place or node.output.ndim < 2:
+            continue
+        elements = torch.arange(node.output.numel()).view(node.output.shape)
+        if moved(node, elements[..., :1, :]) and not moved(node, elements):
+            return True
+    return False
 
 
 def one_row(subject: Subject, inputs: Inputs) -> bool:

@@ -157,6 +157,17 @@ def value(e: TokensEvidence) -> Verdict | None:
     return Found(broken.way, {"factor": f"{broken.gap:.4g}"})
 
 
+def centred(e: TokensEvidence) -> Verdict | None:
+    """Values of several tokens each, out of which what all share is taken."""
+    if e.recorded is None:
+        return None
+    for each, source in zip(e.observed, e.sources, strict=True):
+        several = source is not None and source.known and bool((source.value.token < -1).any())
+        if several and laws.centred(e.subject, e.inputs, e.recorded.recorder, each):
+            return Found("centred")
+    return Clear()
+
+
 def scores(e: TokensEvidence) -> Verdict | None:
     """The scores alone make the weights: nothing is rounded, and which keys are seen does not hang on them."""
     if e.recorded is None or not e.groups:
