@@ -114,7 +114,6 @@ def _tokens(code: str, topic: str, applies: Callable[[Any], Verdict | None], **m
 
 RULES: tuple[Rule, ...] = (
     # Whether it runs.
-    Rule("state.global-dim", "call", first_calls.missing_name, excludes=ALL),
     Rule("shape.square-only", "call", first_calls.square_only, SELF, excludes=ALL),
     # Whether it gives the same twice: nothing else can be measured where it does not.
     Rule("dropout.in-eval", "repetition", first_calls.in_eval, but=DECODING, excludes=ALL),
@@ -196,7 +195,7 @@ RULES: tuple[Rule, ...] = (
     ),
     *(
         _inside(code, "product")
-        for code in ("weights.transposed", "weights.scaled", "key.viewed", "parameter.dead")
+        for code in ("law.value", "weights.scaled", "law.pairs", "parameter.dead")
     ),
     *(
         Rule(code, "heads", _claimed(code, "heads"), HEADS)
@@ -214,7 +213,7 @@ RULES: tuple[Rule, ...] = (
     _tokens("heads.gqa-tiled", "heads", modules.tiled),
     _tokens("heads.sliced", "heads", modules.sliced, excludes="parameter.dead"),
     _tokens("heads.summed", "heads", modules.summed, excludes="product"),
-    _tokens("heads.order", "heads", modules.order),
+    _tokens("law.pairs", "heads", modules.order),
     _inside("differs", "mask", excludes="leaks"),
     _inside("differs", "order"),
     _inside("differs", "product"),

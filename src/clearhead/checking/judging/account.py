@@ -47,7 +47,7 @@ BY_CODE = {
     "weights": "product",
     "heads": "heads",
     "rope": "positions",
-    "key": "product",
+    "law": "product",
     "parameter": "product",
     "differs": "order",
 }
@@ -164,7 +164,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         swapped = bool(mutant) and mutant[0].code == "softmax.axis" and one.layout.sides == (1, 0)
         if swapped and e.recorded is not None and not asks(e.recorded.recorder, one):
             # The same numbers: query and key have changed places, or the weights are transposed.
-            turned = replace(mutant[0], code="weights.transposed", way="transposed", values={})
+            turned = replace(mutant[0], code="law.value", way="transposed", values={})
             found = replace(found, mutants=(turned, *found.mutants))
         return _of_recipe(found, trials, TOPICS)
     facts = facts_of_stages(group, e.recorded)
@@ -283,7 +283,7 @@ def _read_softmax(facts: Facts) -> Iterator[Claim]:
         yield Claim("softmax", "softmax.twice", Found("twice", {}, measured))
         return
     if facts.turned:
-        yield Claim("product", "weights.transposed", Found("transposed", {}, measured))
+        yield Claim("product", "law.value", Found("transposed", {}, measured))
         return
     if facts.axis == "keys" or facts.beside:
         return

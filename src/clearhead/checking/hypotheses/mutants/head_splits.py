@@ -88,7 +88,7 @@ TAKEN = [
 GROUPS = [
     Mutant("heads.gqa-tiled", "tiled", {"group": _tiled}, grouped),
     Mutant("heads.identical", "first-key", {"group": _first_only}, grouped),
-    Mutant("key.viewed", "viewed", {"arrange": _viewed}),
+    Mutant("law.pairs", "viewed", {"arrange": _viewed}),
 ]
 
 HEADS = [

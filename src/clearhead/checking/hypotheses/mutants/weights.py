@@ -74,7 +74,7 @@ SOFTMAX = [
     ),
     Mutant("softmax.axis", "sum", {"share": _by_sum_over_queries}),
     Mutant("softmax.twice", "twice", {"share": _twice}),
-    Mutant("weights.transposed", "transposed", {"after": lambda weights, seen, at: weights.mT}),
+    Mutant("law.value", "transposed", {"after": lambda weights, seen, at: weights.mT}),
 ]
 
 # The sizes that a scale is made of by mistake.
