@@ -53,6 +53,7 @@ CODES = [
     "dropout.unscaled",
     "output.nondeterministic",
     "cache.offset",
+    "cache.unmasked",
     "cache.window",
     "cache.stale",
     "rope.offset",
@@ -593,6 +594,29 @@ def steps_differ(entry: Entry, thing: Any) -> None:
     assert not all(results)
 
 
+def sees_its_own_chunk(entry: Entry, thing: Any) -> None:
+    """Token by token it is the whole; in a chunk outputs move with tokens behind them, and in no other."""
+    steps_differ(entry, thing)
+    case = legal(entry, thing)[-1]
+    x, tokens, ahead = case.args[0], case.args[0].shape[1], 0
+    other = torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=x.dtype)
+    with torch.no_grad():
+        thing.reset()
+        assert close(stepped(thing, x, [1] * tokens), case.output(), case.rows())
+        for chunks in CHUNKS:
+            thing.reset()
+            still = stepped(thing, x, chunks)
+            for chunk in torch.arange(tokens).split(chunks):
+                for token in chunk.tolist():
+                    moved = torch.where(torch.arange(tokens)[:, None] == token, other, x)
+                    thing.reset()
+                    gap = (stepped(thing, moved, chunks) - still).abs().amax((0, 2))
+                    first = int(gap.gt(1e-9).nonzero()[0])
+                    assert int(chunk[0]) <= first <= token
+                    ahead += first < token
+    assert ahead
+
+
 def rotates_elsewhere(entry: Entry, thing: Any) -> None:
     (steps_differ if entry.takes == "decode" else is_a_mutant)(entry, thing)
 
@@ -763,6 +787,7 @@ PROOFS: dict[str, Callable[[Entry, Any], None]] = {
     "dropout.on-scores": drops_scores,
     "dropout.unscaled": drops_without_scaling,
     "cache.offset": steps_differ,
+    "cache.unmasked": sees_its_own_chunk,
     "rope.offset": rotates_elsewhere,
     "cache.window": forgets_beyond_the_window,
     "cache.stale": remembers_after_reset,

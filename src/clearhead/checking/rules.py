@@ -17,6 +17,7 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.state import unfilled
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.mutants.visibility import MASKS
 from clearhead.checking.judging import (
@@ -136,7 +137,6 @@ def _tokens(code: str, topic: str, applies: Callable[[Any], Verdict | None], **m
 
 RULES: tuple[Rule, ...] = (
     # Whether it runs.
-    Rule("state.global-dim", "call", first_calls.missing_name, excludes=ALL),
     Rule("shape.square-only", "call", first_calls.square_only, SELF, excludes=ALL),
     # Whether it gives the same twice: nothing else can be measured where it does not.
     Rule("dropout.in-eval", "repetition", first_calls.in_eval, but=DECODING, excludes=ALL),
@@ -155,7 +155,9 @@ RULES: tuple[Rule, ...] = (
     ),
     _tokens("heads.split", "heads", modules.split, excludes="leaks", explains=INNER),
     _tokens("heads.merge", "heads", modules.merge, excludes="leaks padding batch"),
+    _tokens("law.pairs", "heads", modules.other_token, excludes="leaks padding batch"),
     _inside("softmax.axis", "softmax", excludes="batch.mixed leaks padding", explains="mask"),
+    _tokens("law.value", "product", laws.centred, excludes="leaks"),
     # Padding.
     *(
         _padding(code)
@@ -214,7 +216,10 @@ RULES: tuple[Rule, ...] = (
         _inside(code, "order")
         for code in ("bias.scaled", "bias.after-softmax", "bias.sign", "softcap.order")
     ),
-    *(_inside(code, "product") for code in ("weights.transposed", "weights.scaled", "key.viewed")),
+    *(
+        _inside(code, "product")
+        for code in ("law.value", "weights.scaled", "law.pairs", "parameter.dead")
+    ),
     *(
         Rule(code, "heads", _claimed(code, "heads"), HEADS)
         for code in ("heads.merge", "heads.identical", "heads.gqa-tiled", "heads.layout")
@@ -231,7 +236,7 @@ RULES: tuple[Rule, ...] = (
     _tokens("heads.gqa-tiled", "heads", modules.tiled),
     _tokens("heads.sliced", "heads", modules.sliced, excludes="parameter.dead"),
     _tokens("heads.summed", "heads", modules.summed, excludes="product"),
-    _tokens("heads.order", "heads", modules.order),
+    _tokens("law.pairs", "heads", modules.order),
     _inside("differs", "mask", excludes="leaks"),
     _inside("differs", "order"),
     _inside("differs", "product"),
@@ -251,7 +256,7 @@ RULES: tuple[Rule, ...] = (
     *(
         Rule(code, "decoding", _named(code, applies), of)
         for applies, of in ((decoders.cache, DECODING), (decoders.model_cache, SELF))
-        for code in ("cache.window", "cache.offset", "rope.offset")
+        for code in ("cache.window", "cache.unmasked", "cache.offset", "rope.offset")
     ),
     Rule("cache.stale", "reset", decoders.stale, DECODING),
     *(
@@ -382,6 +387,8 @@ def judge(evidence: Evidence | AskedOfRanks) -> tuple[Judged, ...]:
     """Ask every rule, in order."""
     judged: list[Judged] = []
     excluded: dict[str, str] = {}
+    names = unfilled(evidence.given) if isinstance(evidence, Evidence) else ()
+    never_filled = Unknown("unfilled", {"names": ", ".join(names)}) if names else None
     for rule in RULES:
         if not rule.asked(evidence):
             continue
@@ -391,7 +398,7 @@ def judge(evidence: Evidence | AskedOfRanks) -> tuple[Judged, ...]:
         by = next((excluded[key] for key in ("*", rule.code, rule.topic) if key in excluded), "")
         if rule.topic == "law" and not by:  # what has a name breaks a law too
             by = next((each.rule.code for each in judged if isinstance(each.verdict, Found)), "")
-        verdict = None if by else rule.verdict(evidence)
+        verdict = None if by else never_filled or rule.verdict(evidence)
         judged.append(Judged(rule, verdict, by))
         if isinstance(verdict, Found):
             for each in rule.excludes.split():

@@ -34,6 +34,8 @@ GRADIENT = 2e-2
 SUMMED = 1e-4
 # Steps of such differences: a large one where float32 rounds inside, small ones beside a kink.
 STEPS = (1e-3, 1e-5, 1e-6)
+# How far a parameter is moved to be asked beside a kink: beyond all steps, and next to nothing for a weight.
+NEARBY = 1e-2
 # A direction whose gradient is below this share of the largest says nothing.
 GRADIENT_FLOOR = 1e-3
 
@@ -70,5 +72,7 @@ LAW_STEPS = 1000
 LONGEST = 600
 # A module with more parameters than this is not copied and run in float64.
 PARAMETERS = 1_000_000_000
+# Sizes of numbers that nobody draws: those of memory that was never written to go to 1e±38.
+HUGE, TINY = 1e8, 1e-25
 # A scan makes whatever has defaults; a model that takes seconds to make is checked alone.
 SCANNED_PARAMETERS = 30_000_000

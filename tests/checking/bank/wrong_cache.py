@@ -151,6 +151,95 @@ class PositionCountsCalls(nn.Module):
         return self.forward(x, 0)
 
 
+# cache.unmasked
+
+
+class CausalWithoutPast(nn.Module):
+    """Rotary positions that are right; is_causal as long as nothing is cached, and no mask at all afterwards."""
+
+    def __init__(self, d_model, n_heads, base=10000.0):
+        super().__init__()
+        self.n_heads, self.head_dim, self.base = n_heads, d_model // n_heads, base
+        self.q_proj = nn.Linear(d_model, d_model, bias=False)
+        self.k_proj = nn.Linear(d_model, d_model, bias=False)
+        self.v_proj = nn.Linear(d_model, d_model, bias=False)
+        self.o_proj = nn.Linear(d_model, d_model, bias=False)
+        self.reset()
+
+    def reset(self):
+        self.past_key_value = None
+
+    def rotate(self, x, start):
+        half = self.head_dim // 2
+        inv_freq = self.base ** (-torch.arange(half, dtype=x.dtype) / half)
+        angles = (start + torch.arange(x.shape[2], dtype=x.dtype))[:, None] * inv_freq
+        cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+        return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+
+    def forward(self, x, past=None):
+        b, t, d = x.shape
+        q = self.q_proj(x).view(b, t, self.n_heads, self.head_dim).transpose(1, 2)
+        k = self.k_proj(x).view(b, t, self.n_heads, self.head_dim).transpose(1, 2)
+        v = self.v_proj(x).view(b, t, self.n_heads, self.head_dim).transpose(1, 2)
+        start = 0 if past is None else past[0].shape[2]
+        q, k = self.rotate(q, start), self.rotate(k, start)
+        if past is not None:
+            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=past is None and t > 1)
+        return self.o_proj(out.transpose(1, 2).reshape(b, t, d)), (k, v)
+
+    def step(self, x_t):
+        out, self.past_key_value = self.forward(x_t, self.past_key_value)
+        return out
+
+    def full(self, x):
+        return self.forward(x)[0]
+
+
+class PrefillWithoutMask(nn.Module):
+    """A step is written for one token, and takes a prompt as well; grouped heads, a buffer for the keys."""
+
+    def __init__(self, dim, n_heads, n_kv_heads, max_seq_len):
+        super().__init__()
+        self.n_heads, self.n_kv_heads, self.head_dim = n_heads, n_kv_heads, dim // n_heads
+        self.wq = nn.Linear(dim, dim)
+        self.wk = nn.Linear(dim, n_kv_heads * self.head_dim)
+        self.wv = nn.Linear(dim, n_kv_heads * self.head_dim)
+        self.wo = nn.Linear(dim, dim)
+        self.max_seq_len = max_seq_len
+        self.reset()
+
+    def reset(self):
+        self.cache, self.position = None, 0
+
+    def project(self, x):
+        q, k, v = (
+            each(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for each in (self.wq, self.wk, self.wv)
+        )
+        return q, torch.stack((k, v))
+
+    def attend(self, q, kv, mask=None):
+        k, v = kv.repeat_interleave(self.n_heads // self.n_kv_heads, dim=2)
+        scores = q @ k.transpose(2, 3) / math.sqrt(self.head_dim)
+        if mask is not None:
+            scores = scores + mask
+        return self.wo((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+    def step(self, x_t):
+        q, kv = self.project(x_t)
+        if self.cache is None:
+            self.cache = kv.new_zeros(*kv.shape[:3], self.max_seq_len, self.head_dim)
+        stop = self.position + x_t.shape[1]
+        self.cache[:, :, :, self.position : stop] = kv.detach()
+        self.position = stop
+        return self.attend(q, self.cache[:, :, :, :stop])
+
+    def full(self, x):
+        mask = torch.full((x.shape[1], x.shape[1]), float("-inf"), dtype=x.dtype).triu(1)
+        return self.attend(*self.project(x), mask)
+
+
 # cache.window
 
 
@@ -405,6 +494,23 @@ ENTRIES = [
         num_heads=6,
         num_kv_heads=2,
         sizes={"d_in": 11, "head_dim": 5},
+    ),
+    wrong(
+        "cache.unmasked",
+        Built(CausalWithoutPast, 18, 3),
+        "decode",
+        causal=True,
+        num_heads=3,
+        rope={"base": 10000.0, "layout": "half"},
+    ),
+    wrong(
+        "cache.unmasked",
+        Built(PrefillWithoutMask, 20, 4, 2, 64),
+        "decode",
+        causal=True,
+        num_heads=4,
+        num_kv_heads=2,
+        sizes={"d_in": 20, "context_length": 64},
     ),
     wrong(
         "cache.window",

@@ -111,7 +111,7 @@ def nan_for_as_many_keys(query, key, value):
         ),
         (
             of_scores(lambda scores: unlike(scores).softmax(-1).mT),
-            ["weights.transposed"],
+            ["law.value"],
             "the weights are transposed",
         ),
     ],

@@ -18,12 +18,10 @@ class Layer(nn.Module):
         return self.scaled(self.query(x) @ self.key(x).mT).softmax(-1) @ self.value(x)
 
 
-def test_a_size_of_the_notebook_that_is_not_there():
-    (finding,) = ch.check(Layer(lambda scores: scores / d_model), takes="x").findings
-    assert finding.code == "state.global-dim"
-    assert "'d_model'" in finding.sentence
-
-
-def test_another_name_that_is_not_there_is_no_size():
-    with pytest.raises(ch.ModelError, match="name 'Softmax' is not defined"):
-        ch.check(Layer(lambda scores: Softmax(scores)), takes="x")
+@pytest.mark.parametrize(
+    ("scaled", "name"),
+    [(lambda scores: scores / d_model, "d_model"), (lambda scores: Softmax(scores), "Softmax")],
+)
+def test_a_name_that_is_not_there_is_the_exception_of_the_code(scaled, name):
+    with pytest.raises(ch.ModelError, match=f"name '{name}' is not defined"):
+        ch.check(Layer(scaled), takes="x")

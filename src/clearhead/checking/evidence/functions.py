@@ -183,7 +183,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def fitted_dim(self) -> int | None:
-        """The head_dim that an instance was made for, if it is right there and wrong elsewhere."""
+        """The head_dim that an instance was made for, if it is right there, wrong elsewhere, and none is declared."""
         if not any(each.code == "scale.wrong" for each in self.explained.mutants) and (
             self.explained.known or self.slope is None
         ):
@@ -200,7 +200,8 @@ class HeadsEvidence(Evidence):
         near = any(
             abs(each - n) <= 1e-9 * abs(n) for each in numbers for n in (wanted, scale, 1 / scale)
         )
-        if wanted < 1 or abs(wanted**-0.5 / scale - 1) > 1e-3 or not near:
+        declared = self.contract.sizes.get("head_dim", wanted)
+        if declared != wanted or wanted < 1 or abs(wanted**-0.5 / scale - 1) > 1e-3 or not near:
             return None
         plans = planned(self.contract, wanted)[:3]
         made = [attempted(self.subject, each, self.seed) for each in plans]

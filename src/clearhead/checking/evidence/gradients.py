@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.subject.subject import Subject
-from clearhead.checking.thresholds import GRADIENT, GRADIENT_FLOOR, STEPS
+from clearhead.checking.thresholds import GRADIENT, GRADIENT_FLOOR, NEARBY, STEPS
 
 
 class Gradient(NamedTuple):
@@ -72,10 +72,12 @@ def _measured(
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     tensors = [leaf for _, leaf in leaves]
-    gradients: Sequence[Tensor | None] = (None,) * len(tensors)
-    if output.requires_grad:
+
+    def by_autograd(output: Tensor) -> Sequence[Tensor | None]:
+        if not output.requires_grad:
+            return (None,) * len(tensors)
         total = (output.double() * weight).sum()
-        gradients = torch.autograd.grad(total, tensors, allow_unused=True)
+        return torch.autograd.grad(total, tensors, allow_unused=True)
 
     def along(leaf: Tensor, direction: Tensor, step: float) -> float:
         sums = []
@@ -87,11 +89,28 @@ def _measured(
             leaf.copy_(kept)
         return (sums[0] - sums[1]) / (2 * step)
 
+    def beside(index: int, found: Gradient) -> Gradient:
+        """The same at a place nearby: at a kink itself, as where a ReLU gets 0, there is no one gradient."""
+        leaf = tensors[index]
+        kept = leaf.detach().clone()
+        with torch.no_grad():
+            leaf.add_(NEARBY * torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype))
+        gradient = by_autograd(run())[index]
+        other = _compared(found.name, leaf, gradient, along, generator, floor)
+        with torch.no_grad():
+            leaf.copy_(kept)
+        return other if other.state == "right" else found
+
+    gradients = by_autograd(output)
     largest = max((each.norm().item() for each in gradients if each is not None), default=0.0)
     floor = max(1e-6, GRADIENT_FLOOR * largest)
-    return [
+    found = [
         _compared(name, leaf, gradient, along, generator, floor)
         for (name, leaf), gradient in zip(leaves, gradients, strict=True)
+    ]
+    return [
+        beside(index, each) if each.state in ("wrong", "blocked") else each
+        for index, each in enumerate(found)
     ]
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.checking.evidence.capture import Capture
-from clearhead.checking.evidence.observed import ObservedAttention
-from clearhead.checking.evidence.recorder import PRODUCTS, Recorder, storage_of
+from clearhead.checking.evidence.grouping import Group
+from clearhead.checking.evidence.observed import ObservedAttention, blocks_of
+from clearhead.checking.evidence.recorder import PRODUCTS, Node, Recorder, storage_of
 from clearhead.checking.evidence.splitting import consumer, root_node, side_tags
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
@@ -242,6 +243,39 @@ def unused(
     return found is not None and bool(output.isfinite().all()) and torch.equal(found, output)
 
 
+def placed(
+    subject: Subject, inputs: Inputs, output: Tensor, group: Group, tokens: Sequence[int]
+) -> tuple[int, ...] | None:
+    """For each token, the output that moves with the contexts of its query, −1 for none; None where that is not
+    told.
+
+    Where layers behind these heads mix tokens, only that the own output moves most says something.
+    """
+    found = []
+    for token in tokens:
+        shifts, most = dict[int, Tensor](), 1.0
+        for each, source in zip(group.attentions, group.sources, strict=True):
+            if source is None:
+                return None
+            made = each.layout.context.output
+            places = blocks_of(torch.arange(made.numel()).view(made.shape))
+            rows = (places.mT if each.layout.flip else places)[source.query.token == token]
+            before = shifts.get(each.layout.context.place, rows[:0, 0])
+            shifts[each.layout.context.place] = torch.cat([before, rows[:, 0]])
+            most = max(most, float(made.abs().max()))
+        moved = _shifted(subject, inputs, shifts, by=most)
+        if moved is None or moved.shape != output.shape:
+            return None
+        gap = (moved - output).abs().amax(-1)
+        gap = gap if gap.ndim == 1 else gap[-1]
+        felt = int((gap > MOVES[torch.float32] * gap.max()).sum())
+        place = int(gap.argmax()) if felt else -1
+        if len(gap) != inputs[0].shape[-2] or (felt > 1 and place != token):
+            return None
+        found.append(place)
+    return tuple(found)
+
+
 def by_value(
     subject: Subject,
     inputs: Inputs,
@@ -289,6 +323,27 @@ def by_value(
     if bool(apart.max() <= SUMS):
         return Broken("nothing", float((moved.abs() <= SUMS).double().mean()), "")
     return None
+
+
+def centred(subject: Subject, inputs: Inputs, recorded: Recorder, each: ObservedAttention) -> bool:
+    """True if what all tokens share is taken out of the values: they do not move where the projection of every
+    token moves by one, and do where that of one token does."""
+    context = each.layout.context
+    side = PRODUCTS[context.name][int(not each.layout.flip)] if context.name in PRODUCTS else 2
+    taken = context.place, side
+
+    def moved(node: Node, elements: Tensor) -> bool:
+        found = _shifted(subject, inputs, {node.place: elements.flatten()}, taken)
+        still = _shifted(subject, inputs, {}, taken)
+        return found is not None and still is not None and gap_of(found, still) > SUMS
+
+    for node in recorded.nodes:
+        if node.kind != "linear" or node.place > context.place or node.output.ndim < 2:
+            continue
+        elements = torch.arange(node.output.numel()).view(node.output.shape)
+        if moved(node, elements[..., :1, :]) and not moved(node, elements):
+            return True
+    return False
 
 
 def one_row(subject: Subject, inputs: Inputs) -> bool:

@@ -181,7 +181,10 @@ def provenance(observed: ObservedAttention, measured: Sequence[Dependency]) -> P
         single = (felt.sum(0) <= 1).all(-1)
         found.append(Rows(token, (count > 1) & single | _uneven(token)))
     query, key, value = found
-    return Provenance(query, key, value, linear)
+    # Where tokens were mixed before, by a convolution, the sizes tell: as many columns as tokens, and other rows.
+    across = (len(changed) == each.shape[-1] != each.shape[-2] for each in still[:2])
+    mixed = all(bool((each.token[each.token != NONE] == SEVERAL).all()) for each in (query, key))
+    return Provenance(query, key, value, linear or (mixed and all(across)))
 
 
 def _by_columns(felt: Tensor) -> bool:

@@ -35,6 +35,7 @@ class Splitting:
         sliced: a head sees a part of x only.
         merged: True if each row behind the heads is of one token, False if of several; None if it
             was not seen.
+        in_order: the tokens of these rows are in their order.
         summed: the contexts of the heads are summed.
         other_order: the value's heads are made of other columns than those of the query.
         changed: what is done to the context before it is projected, without parameters.
@@ -48,9 +49,10 @@ class Splitting:
     kv_heads: int
     sliced: bool
     merged: bool | None
+    in_order: bool
     summed: bool
     other_order: bool
-    changed: str
+    changed: tuple[str, ...]
     num_heads: int | None
 
 
@@ -84,21 +86,21 @@ def splitting(
         and step.result not in aside
         and any(bool((step.tags.node == each.layout.context.index).any()) for each in group)
     ]
-    behind = "" if reader is None or reader.kind != "linear" else ", ".join(changed)
+    merged, in_order = None, True
+    if reader is not None and reader.kind not in ("summed", "product") and len(known) == len(found):
+        merged, in_order = _merged(reader.tags, group, found)
+    behind = changed if reader is not None and reader.kind == "linear" else []
     return Splitting(
         split,
         any(map(_across, known)),
         alike,
         *_shared(group, arranged),
         heads is not None and heads > 1 and _sliced(recorded, group),
-        _merged(reader.tags, group, found)
-        if reader is not None
-        and reader.kind not in ("summed", "product")
-        and len(known) == len(found)
-        else None,
+        merged,
+        in_order,
         _summed(recorded, group),
         _other_order(recorded, group, arranged),
-        behind,
+        tuple(behind),
         heads,
     )
 
@@ -267,9 +269,9 @@ def _takes_together(node: Node) -> bool:
 
 def _merged(
     tags: Tags, group: Sequence[ObservedAttention], found: Sequence[Provenance | None]
-) -> bool | None:
-    """True if every row is of one token, and the tokens are in their order: all of them, or those of each
-    block where heads are projected apart."""
+) -> tuple[bool | None, bool]:
+    """True if every row is of one token; and True if the tokens are in their order: all of them, or those of
+    each block where heads are projected apart."""
     token = torch.full(tags.element.shape, -1)
     for each, known in zip(group, found, strict=True):
         node = each.layout.context
@@ -283,14 +285,14 @@ def _merged(
     lowest = rows.masked_fill(rows < 0, 10**6).amin(-1)
     seen = rows.amax(-1) >= 0
     if not seen.any():
-        return None
+        return None, True
     if not (lowest[seen] == rows.amax(-1)[seen]).all():
-        return False
+        return False, True
     order = lowest[seen]
     if token.ndim < 3:
-        return bool((order.diff() > 0).all())
+        return True, bool((order.diff() > 0).all())
     block = torch.arange(len(rows)) // token.shape[-2]
-    return bool(((order.diff() > 0) | (block[seen].diff() > 0)).all())
+    return True, bool(((order.diff() > 0) | (block[seen].diff() > 0)).all())
 
 
 def _summed(recorded: Recorder, group: Sequence[ObservedAttention]) -> bool:

@@ -17,6 +17,7 @@ from clearhead.checking.evidence.feeding import is_mask, kept_masks, plain_tenso
 from clearhead.checking.evidence.recorder import Recorder
 from clearhead.checking.subject.copying import Enclosing
 from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import HUGE, TINY
 
 MOVING = {"to", "device", "cuda", "type_as", "new_tensor", "to_device", "as_tensor"}
 
@@ -68,6 +69,24 @@ def measure_state(subject: Subject, recorder: Recorder | None) -> State:
         recorder is not None and _loose(recorder),
         read,
         _built(original),
+    )
+
+
+def unfilled(subject: Subject) -> tuple[str, ...]:
+    """The parameters that hold what nobody drew: NaN, infinity, or the sizes of memory that was not written to."""
+    named = subject.parameters()
+    for part in subject.parts() if not named else ():
+        named |= dict(part.named_parameters())
+
+    def drawn(parameter: Tensor) -> bool:
+        numbers = parameter.detach().double()
+        numbers = numbers[numbers != 0].abs()
+        return not len(numbers) or (bool(numbers.max() < HUGE) and bool(numbers.median() > TINY))
+
+    return tuple(
+        name
+        for name, each in named.items()
+        if each.is_floating_point() and not is_mask(each) and not drawn(each)
     )
 
 

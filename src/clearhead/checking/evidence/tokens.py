@@ -17,6 +17,7 @@ from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, l
 from clearhead.checking.evidence.grouping import Group, grouped
 from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
 from clearhead.checking.evidence.half_precision import measure as measure_halves
+from clearhead.checking.evidence.laws import placed
 from clearhead.checking.evidence.provenance import Dependency, Provenance, measure, provenance
 from clearhead.checking.evidence.raw import Projected, projected
 from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
@@ -230,6 +231,17 @@ class TokensEvidence(Evidence):
             assert self.recorded is not None
             seen = self.recorded.recorder, self.recorded.output
             found.append(splitting(*seen, each.attentions, each.sources, each.arranged))
+        return tuple(found)
+
+    @cached_property
+    def places(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Of each group of heads: the outputs that hold what the queries of the tokens collected. Where these
+        are in their order behind the heads, the first two of the last group tell."""
+        found, tokens = [], range(self.inputs[0].shape[-2])
+        for group, each in zip(self.groups, self.splittings, strict=True):
+            last = group is self.groups[-1]
+            asked = tokens if not each.in_order else tokens[:2] if last else ()
+            found.append(placed(self.subject, self.inputs, self.output, group, asked) or None)
         return tuple(found)
 
     @cached_property

@@ -148,6 +148,9 @@ def _change(before: Tensor, stage: Stage) -> Change:
     size = before[known].abs().max().item() if known.any() else 1.0
     tolerance = 1e-5 * max(size, 1e-30)
     gone = known & ((after == -torch.inf) | (after - before <= -HIDDEN))
+    raised = known & (after == torch.inf)
+    if raised.any():
+        return Change("fill", stage, torch.inf, raised)
     kept = known & after.isfinite() & ~gone
     one, other = before[kept], after[kept]
     if not len(one):

@@ -124,6 +124,8 @@ def _of_heads(e: HeadsEvidence) -> Account:
             claims = [each for each in claims if each.topic != "mask"]
         hidden = any(each.topic == "mask" for each in claims)
         way, code = ("follows", "mask.empty-row") if hidden else ("output", "mask.non-finite")
+        if facts is not None and _infinite(facts):
+            way, code = "infinity", "mask.non-finite"
         claims.append(_broken(bad, code, way))
     if e.alone > 1e-5 and not any(each.code == "softmax.axis" for each in claims):
         claims = [
@@ -168,7 +170,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         swapped = bool(mutant) and mutant[0].code == "softmax.axis" and one.layout.sides == (1, 0)
         if swapped and e.recorded is not None and not asks(e.recorded.recorder, one):
             # The same numbers: query and key have changed places, or the weights are transposed.
-            turned = replace(mutant[0], code="weights.transposed", way="transposed", values={})
+            turned = replace(mutant[0], code="law.value", way="transposed", values={})
             found = replace(found, mutants=(turned, *found.mutants))
         return _of_recipe(found, trials, TOPICS)
     facts = facts_of_stages(group, e.recorded)
@@ -266,7 +268,9 @@ def _read(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
     wanted = right_scale(first.setting)
     if facts.scale is not None and plain and abs(facts.scale - wanted) > SLOPE * abs(wanted):
         yield _scale_claim(facts.scale, first, e)
-    if facts.axis == "keys" or facts.axis is None:
+    if isinstance(e, TokensEvidence) and _infinite(facts):
+        yield _broken(first, "mask.non-finite", "infinity")
+    elif facts.axis == "keys" or facts.axis is None:
         yield from _read_mask(facts, first, e)
     for change in facts.weighing.after if facts.weighing is not None else ():
         if change.kind == "scale" and abs(change.number - 1) > SLOPE:
@@ -287,15 +291,15 @@ def _read_softmax(facts: Facts) -> Iterator[Claim]:
         yield Claim("softmax", "softmax.twice", Found("twice", {}, measured))
         return
     if facts.turned:
-        yield Claim("product", "weights.transposed", Found("transposed", {}, measured))
+        yield Claim("product", "law.value", Found("transposed", {}, measured))
         return
     if facts.axis == "keys" or facts.beside:
         return
     for axis, name in ((-2, "queries"), (1, "heads"), (0, "batch")):
         total = facts.weights.sum(axis)
-        if facts.weights.shape[axis] > 1 and torch.allclose(
-            total, torch.ones_like(total), atol=SUMS
-        ):
+        total = total[~total.isnan()]  # what is hidden in all samples is 0 / 0
+        one = len(total) > 0 and torch.allclose(total, torch.ones_like(total), atol=SUMS)
+        if facts.weights.shape[axis] > 1 and one:
             yield Claim("softmax", "softmax.axis", Found("over", {"axis": name}, measured))
             return
     if facts.axis is not None:
@@ -359,6 +363,14 @@ def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
         yield Claim("mask", named.code, Found(named.way, named.values, picture))
         return
     yield Claim("mask", "differs", Found("mask", {}, picture))
+
+
+def _infinite(facts: Facts) -> bool:
+    """True if scores that are to be hidden are raised to +∞."""
+    read = facts.weighing
+    return read is not None and any(
+        each.kind == "fill" and each.number == torch.inf for each in read.before
+    )
 
 
 def _is_the_mask(cells: Tensor | None, right: Tensor) -> bool:

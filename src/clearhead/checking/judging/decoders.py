@@ -3,7 +3,7 @@
 import torch
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.decoding import DecodingEvidence
+from clearhead.checking.evidence.decoding import DecodingEvidence, Wrong
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.recipe import right_visible
 from clearhead.checking.judging.drawings import drawn
@@ -21,6 +21,8 @@ def cache(e: DecodingEvidence) -> Claim | Verdict:
         return Unknown("steps-refused", {"error": next(iter(refused.values()))})
     if found.banded and found.inside:
         name, way, also = "cache.window", "window", ()
+    elif _within_chunks(e, found):
+        name, way, also = "cache.unmasked", "chunk", ()
     elif not torch.equal(found.full, found.moves):
         name, way, also = "cache.offset", "keys", ()
     elif e.contract.rope is not None or e.rotates:
@@ -34,6 +36,17 @@ def cache(e: DecodingEvidence) -> Claim | Verdict:
     else:
         measured = ("step-shapes", {**values, "shapes": f"{one} and {other}"})
     return Claim("decoding", name, Found(way, {}, measured, also))
+
+
+def _within_chunks(e: DecodingEvidence, found: Wrong) -> bool:
+    """True if every query sees what it should see, and besides nothing but tokens behind it in its own chunk."""
+    chunks = torch.tensor(e.schedules[found.name])
+    number = torch.arange(len(chunks)).repeat_interleave(chunks)
+    behind = (number[:, None] == number).triu(1)
+    if found.moves.shape != behind.shape:
+        return False
+    more = found.moves & ~found.full
+    return bool(more.any()) and torch.equal(found.moves & ~behind, found.full & ~behind)
 
 
 def model_cache(e: TokensEvidence) -> Claim | Verdict | None:

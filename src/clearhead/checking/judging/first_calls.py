@@ -1,6 +1,5 @@
 """Verdicts on the first calls: it runs, and gives the same twice."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,20 +19,8 @@ from clearhead.checking.subject.signatures import of_constructor
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import SAME
 
-# A name that is missing may be an import as well; these are names of sizes.
-SIZE = re.compile(r"^[a-z]$|^[dn]_|dim|size|heads?$|len|num|embed|hidden|scale|width|model")
 PAIRS = (("d_out", "d_in"), ("d_context", "d_in"), ("value_head_dim", "head_dim"))
 DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-
-
-def missing_name(e: Evidence) -> Verdict | None:
-    """A call that failed because a name of the notebook is not there."""
-    error = e.settled.error
-    if not isinstance(error, NameError) or isinstance(error, UnboundLocalError):
-        return None
-    if not SIZE.search(error.name or ""):
-        return None
-    return Found("missing", {"name": error.name}, ("text", {"text": str(error)}))
 
 
 def square_only(e: HeadsEvidence | TokensEvidence) -> Verdict | None:

@@ -145,11 +145,27 @@ def value(e: TokensEvidence) -> Verdict | None:
         return None
     recorder, output = e.recorded.recorder, e.recorded.output
     if all(laws.unused(e.subject, e.inputs, output, each.attentions) for each in e.groups):
-        return Found("unused")
+        # What is 0 before it is trained hides everything behind it.
+        drawn = e.subject.drawn()
+        other = drawn.spare()(*e.inputs).detach()
+        if all(laws.unused(drawn, e.inputs, other, each.attentions) for each in e.groups):
+            return Found("unused")
+        return Clear()
     broken = laws.by_value(e.subject, e.inputs, recorder, output, e.groups[0].attentions)
     if broken is None:
         return Clear()
     return Found(broken.way, {"factor": f"{broken.gap:.4g}"})
+
+
+def centred(e: TokensEvidence) -> Verdict | None:
+    """Values of several tokens each, out of which what all share is taken."""
+    if e.recorded is None:
+        return None
+    for each, source in zip(e.observed, e.sources, strict=True):
+        several = source is not None and source.known and bool((source.value.token < -1).any())
+        if several and laws.centred(e.subject, e.inputs, e.recorded.recorder, each):
+            return Found("centred")
+    return Clear()
 
 
 def scores(e: TokensEvidence) -> Verdict | None:

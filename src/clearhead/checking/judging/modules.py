@@ -1,6 +1,6 @@
 """Verdicts on modules of tokens: heads, sides and padding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -8,8 +8,11 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.splitting import Splitting
 from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.evidence.weighing import ACTIVATIONS
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
+
+LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
 
 
 def _of_heads(
@@ -48,9 +51,13 @@ def merge(e: TokensEvidence) -> Verdict:
     """Heads whose contexts are put together with those of other tokens."""
     if e.dependency.mixed and _samples_meet_before(e):
         return Unknown("hidden-by", {"code": "batch.mixed"})
-    for each in e.splittings:
-        if each.merged is False:
+    for each, where in zip(e.splittings, e.places, strict=True):
+        if each.merged is False or (
+            not each.in_order and where and _moved(where) and not _turned(where)
+        ):
             return Found("viewed", {}, ("merged-rows", {}))
+        if not each.in_order and where is None:
+            return Unknown("merge")
     known = _heads_known(e)
     summed = any(each.summed for each in e.splittings)
     if (
@@ -60,6 +67,24 @@ def merge(e: TokensEvidence) -> Verdict:
     ):
         return Unknown("merge")
     return known
+
+
+def _moved(where: Sequence[int]) -> bool:
+    """True if a token is elsewhere than it should be; what reaches nothing is nowhere."""
+    return any(place not in (-1, token) for token, place in enumerate(where))
+
+
+def _turned(where: Sequence[int]) -> bool:
+    """True if every token stands so many places on, round the end."""
+    return len({(place - token) % len(where) for token, place in enumerate(where)}) == 1
+
+
+def other_token(e: TokensEvidence) -> Verdict:
+    """Outputs that hold what the query of another token collected."""
+    for each, where in zip(e.splittings, e.places, strict=True):
+        if where and where[0] > 0 and (each.in_order or _turned(where)):
+            return Found("elsewhere", {"token": 0, "other": where[0]})
+    return _heads_known(e)
 
 
 def _samples_meet_before(e: TokensEvidence) -> bool:
@@ -90,10 +115,10 @@ def tiled(e: TokensEvidence) -> Verdict:
 
 
 def changed(e: TokensEvidence) -> Verdict:
-    """A context that is changed before it is projected."""
+    """A context that is changed before it is projected; an activation, as in LeViT, is a layer and told."""
     for each in e.splittings:
-        if each.changed:
-            return Found("context", {"operation": each.changed})
+        if set(each.changed) - LAYERS:
+            return Found("context", {"operation": ", ".join(each.changed)})
     return Clear() if e.observed else Unknown("no-attention")
 
 
@@ -103,6 +128,13 @@ def _heads_known(e: TokensEvidence) -> Verdict:
     if not e.groups:
         return Unknown("linear")
     if not any(source is not None and source.single for source in e.sources):
+        zeros = [
+            name
+            for name, each in e.subject.parameters().items()
+            if each.ndim > 1 and not each.any()
+        ]
+        if zeros:
+            return Unknown("zeros", {"names": ", ".join(zeros)})
         return Unknown("mixed-before")
     return Clear("heads")
 

@@ -34,6 +34,8 @@ BY_CODE = {
     "heads": "heads",
     "rope": "positions",
     "key": "product",
+    "law": "product",
+    "parameter": "product",
     "differs": "order",
     "ranks": "exchange",
 }

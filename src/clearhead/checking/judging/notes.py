@@ -170,6 +170,8 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
         if fitted is not None:
             yield "rope", {"layout": fitted[0], "base": f"{fitted[1]:,.0f}"}
     for each in e.splittings:
+        if each.changed and not codes:
+            yield "activated", {"operation": ", ".join(each.changed)}
         if each.shared == "tiled" and e.contract.heads()[1] is None:
             query_heads = each.num_heads or each.kv_heads
             yield "tiled", {"kv_heads": each.kv_heads, "groups": query_heads // each.kv_heads}

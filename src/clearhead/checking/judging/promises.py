@@ -188,8 +188,24 @@ def dead(e: Evidence) -> Verdict:
     ):
         names = [n for n in found.names(state) if n in shapes and role(n) in roles]
         if names:
-            return Found(way, {"names": ", ".join(names)}, ("moves-nothing", {"first": names[0]}))
+            measured = ("moves-nothing", {"first": ", ".join(names)})
+            return Found(_taken(e) or way, {"names": ", ".join(names)}, measured)
     return Clear()
+
+
+def _taken(e: Evidence) -> str:
+    """The way in which one of query, key and value stands in the place of another, in the first attention."""
+    for one in e.observed[:1]:
+        gains = one.gains or (1.0, 1.0)
+        query, key = one.query / gains[0], one.key / gains[1]
+        for way, each, other in (
+            ("keys", one.value, key),
+            ("queries", one.value, query),
+            ("to-queries", key, query),
+        ):
+            if each.shape == other.shape and torch.allclose(each, other):
+                return way
+    return ""
 
 
 def dead_input(e: HeadsEvidence) -> Verdict | None:
@@ -249,9 +265,7 @@ def fixed_length(e: TokensEvidence) -> Verdict | None:
     if e.subject.module is None or len(refused) < len(e.lengths) or not refused:
         return Clear()
     whole = e.inputs[0].shape[-2]
-    masks = (*e.state.trained, *e.state.saved, *e.state.plain)
-    sized = any(each.shape[-1] == whole for _, each in _square(e))
-    if not masks and not sized:
+    if not any(each.shape[-1] == whole for _, each in _square(e)):
         return Clear()
     tokens, words = max(refused.items())
     return Found(

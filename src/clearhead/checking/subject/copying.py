@@ -10,9 +10,26 @@ import types
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 Held = TypeVar("Held")
+
+
+class _OffTheGraph(TorchFunctionMode):
+    """Copy what a call left behind, as keys in a list, without its graph, with which PyTorch copies nothing."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is Tensor.__deepcopy__ and args[0].grad_fn is not None:
+            tensor, copies = args
+            return copies.setdefault(id(tensor), tensor.detach().clone())
+        return func(*args, **(kwargs or {}))
 
 
 class Enclosing(nn.Module):
@@ -49,9 +66,10 @@ def held_by(function: Any, kind: type[Held] = nn.Module) -> dict[str, Held]:
 
 
 def duplicate(thing: Any) -> Any:
-    """A deep copy, in which functions hold on to what was copied with them."""
+    """A deep copy, in which functions hold on to what was copied with them, and no tensor to the graph of a call."""
     copies: dict[int, Any] = {}
-    made = copy.deepcopy(thing, copies)
+    with _OffTheGraph():
+        made = copy.deepcopy(thing, copies)
     for each in list(copies.values()):
         for place in (each, getattr(each, "__dict__", None)):
             if not isinstance(place, dict):

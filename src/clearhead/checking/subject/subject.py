@@ -122,8 +122,20 @@ class Subject:
             return self
         found = replace(self, run=duplicate(self.original))
         for part in found.parts():
-            part.eval().to(device="cpu")
+            part.eval()  # whose own train() need not return anything
+            part.to(device="cpu")
         return found._converted()
+
+    def drawn(self) -> "Subject":
+        """Another one with small random numbers in the place of parameters that are 0 throughout, as gates and
+        output projections are at first."""
+        found = self.spare()
+        generator = torch.Generator().manual_seed(self.seed)
+        with torch.no_grad():
+            for each in found.parameters().values() if self.copied else ():
+                if not each.any():
+                    each.add_(0.1 * torch.randn(each.shape, generator=generator))
+        return found
 
     def made_again(self, args: Mapping[str, Any]) -> "Subject":
         """Another instance of the same class, made with other arguments."""
@@ -231,7 +243,8 @@ def _prepared(
     subject = Subject(run, original, name, takes, contract, args, guessed, seed, copied)
     if copied:
         for part in subject.parts():
-            part.eval().to(device="cpu")
+            part.eval()  # whose own train() need not return anything
+            part.to(device="cpu")
     return subject._converted()
 
 

@@ -43,6 +43,9 @@ class BoolMaskFromChunk(nn.Module):
         return self.forward(x, [])
 
 
+# cache.unmasked
+
+
 class CausalOnlyForTheFirst(nn.Module):
     """A later chunk is taken for a single token, and sees its own future."""
 
@@ -71,6 +74,39 @@ class CausalOnlyForTheFirst(nn.Module):
         out = self.step(x)
         self.state = kept
         return out
+
+
+class SinglesByTheMask(nn.Module):
+    """The mask of a chunk is cut out of that of the whole, at the rows of its last token."""
+
+    def __init__(self, hidden, heads, max_len):
+        super().__init__()
+        self.heads = heads
+        self.c_attn = nn.Linear(hidden, 3 * hidden)
+        self.c_proj = nn.Linear(hidden, hidden)
+        seen = torch.ones(max_len, max_len, dtype=torch.bool).tril()
+        self.register_buffer("seen", seen, persistent=False)
+        self.past = []
+
+    def reset(self):
+        self.past = []
+
+    def heads_of(self, x):
+        return self.c_attn(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+
+    def attend(self, q, k, v, seen):
+        weights = torch.where(seen, q @ k.mT * q.shape[-1] ** -0.5, -math.inf).softmax(-1)
+        return self.c_proj((weights @ v).transpose(1, 2).flatten(2))
+
+    def step(self, x_t):
+        q, k, v = self.heads_of(x_t)
+        self.past.append((k, v))
+        k, v = (torch.cat(pair, dim=2) for pair in zip(*self.past))
+        last = k.shape[2] - 1
+        return self.attend(q, k, v, self.seen[last, : last + 1])
+
+    def full(self, x):
+        return self.attend(*self.heads_of(x), self.seen[: x.shape[1], : x.shape[1]])
 
 
 # cache.window
@@ -237,7 +273,17 @@ HALF = {"base": 10000.0, "layout": "half"}
 
 ENTRIES = [
     wrong("cache.offset", Built(BoolMaskFromChunk, 21, 3), "decode", causal=True, num_heads=3),
-    wrong("cache.offset", Built(CausalOnlyForTheFirst, 11, 7), "decode", causal=True, num_heads=1),
+    wrong(
+        "cache.unmasked", Built(CausalOnlyForTheFirst, 11, 7), "decode", causal=True, num_heads=1
+    ),
+    wrong(
+        "cache.unmasked",
+        Built(SinglesByTheMask, 21, 3, 40),
+        "decode",
+        causal=True,
+        num_heads=3,
+        sizes={"d_in": 21, "context_length": 40},
+    ),
     wrong(
         "cache.window",
         Built(DequeOfTokens, 11, 21, 3, 3),

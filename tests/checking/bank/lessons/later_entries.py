@@ -45,7 +45,7 @@ LATER: list[Lesson] = [
     wrong("mask.on-queries mask.padding-ignored", ENCODER, [("mask.unsqueeze(1).unsqueeze(2) == 0", "mask.unsqueeze(1).unsqueeze(3) == 0")], "x,mask", ENC),
     wrong("scale.inverse", VISION, [("head_dim**-0.5", "head_dim**0.5")], "x", VIT),
     wrong("scale.wrong", VISION, [("head_dim**-0.5", "num_heads**-0.5")], "x", VIT),
-    wrong("weights.transposed", VISION, [("(attn @ v).transpose(1, 2)", "(attn.transpose(-2, -1) @ v).transpose(1, 2)")], "x", VIT),
+    wrong("law.value", VISION, [("(attn @ v).transpose(1, 2)", "(attn.transpose(-2, -1) @ v).transpose(1, 2)")], "x", VIT),
     wrong("context.ignored", CROSS, [("self.to_v(context)", "self.to_v(x)"), ("nn.Linear(context_dim, inner_dim, bias=False)\n        self.to_v = nn.Linear(context_dim", "nn.Linear(context_dim, inner_dim, bias=False)\n        self.to_v = nn.Linear(query_dim")], "x,context", SIDES),
     wrong("context.swapped", CROSS, [("self.to_q(x), self.to_k(context), self.to_v(context)", "self.to_q(context), self.to_k(x), self.to_v(x)")], "x,context", {"query_dim": 10, "context_dim": 10}),
     wrong("heads.gqa-tiled", GROUPED, [("torch.repeat_interleave(t, repeats, dim=2)", "t.repeat(1, 1, repeats, 1)")], "x", GQA, causal=True, num_heads=6, num_kv_heads=2),

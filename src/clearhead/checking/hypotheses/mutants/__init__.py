@@ -5,7 +5,7 @@ What equals a mutant, to tolerance and on every input tried, makes that mistake.
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.hypotheses.mutants.adding import ORDER, SINKS
-from clearhead.checking.hypotheses.mutants.head_splits import GROUPS, HEADS, MERGES
+from clearhead.checking.hypotheses.mutants.head_splits import GROUPS, HEADS, MERGES, TAKEN
 from clearhead.checking.hypotheses.mutants.mutant import Mutant
 from clearhead.checking.hypotheses.mutants.rope import ROPE
 from clearhead.checking.hypotheses.mutants.visibility import ALIGNMENT, GIVEN, HIDING, MASKS
@@ -29,7 +29,7 @@ def bank(contract: Contract, *, given: bool, masked: bool, whole: bool = True) -
         *ORDER,
         *SINKS,
         *GROUPS,
-        *([*HEADS, *MERGES] if whole else ()),
+        *([*HEADS, *MERGES, *TAKEN] if whole else ()),
         *ROPE,
         *ALIGNMENT,
         *(GIVEN if given else ()),

@@ -68,10 +68,27 @@ def grouped(contract: Contract) -> bool:
     return num_kv_heads is not None and num_kv_heads != num_heads
 
 
+def _taking(*which: int) -> Callable[..., Any]:
+    """Some of query, key and value in the places of all three."""
+
+    def arrange(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
+        given = query, key, value
+        return tuple(given[each] for each in which)
+
+    return arrange
+
+
+TAKEN = [
+    Mutant("parameter.dead", "keys", {"arrange": _taking(0, 1, 1)}),
+    Mutant("parameter.dead", "queries", {"arrange": _taking(0, 1, 0)}),
+    Mutant("parameter.dead", "to-queries", {"arrange": _taking(0, 0, 2)}),
+    Mutant("parameter.dead", "to-keys", {"arrange": _taking(1, 1, 2)}),
+]
+
 GROUPS = [
     Mutant("heads.gqa-tiled", "tiled", {"group": _tiled}, grouped),
     Mutant("heads.identical", "first-key", {"group": _first_only}, grouped),
-    Mutant("key.viewed", "viewed", {"arrange": _viewed}),
+    Mutant("law.pairs", "viewed", {"arrange": _viewed}),
 ]
 
 HEADS = [

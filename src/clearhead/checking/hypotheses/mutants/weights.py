@@ -23,6 +23,7 @@ def _flat(start: int, end: int) -> Callable[..., Tensor]:
     """The softmax over several axes as one."""
 
     def share(masked: Tensor, empty: str, at: Setting) -> Tensor:
+        assert start != 0 or at.num_heads > 1  # with one head that is another axis
         return torch.softmax(masked.flatten(start, end), start).view_as(masked)
 
     return share
@@ -57,8 +58,8 @@ SOFTMAX = [
             ("queries", _over(-2, safely=True)),
             ("heads", _over(1, safely=True)),
             ("batch", _over(0, safely=True)),
-            ("queries and keys together", _flat(-2, -1)),
-            ("whole tensor", _flat(0, -1)),
+            ("queries and keys together", _flat(2, 3)),
+            ("whole tensor", _flat(0, 3)),
         ]
     ),
     *(
@@ -73,7 +74,7 @@ SOFTMAX = [
     ),
     Mutant("softmax.axis", "sum", {"share": _by_sum_over_queries}),
     Mutant("softmax.twice", "twice", {"share": _twice}),
-    Mutant("weights.transposed", "transposed", {"after": lambda weights, seen, at: weights.mT}),
+    Mutant("law.value", "transposed", {"after": lambda weights, seen, at: weights.mT}),
 ]
 
 # The sizes that a scale is made of by mistake.
