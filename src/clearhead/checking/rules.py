@@ -24,6 +24,7 @@ from clearhead.checking.judging import (
     dependencies,
     first_calls,
     laws,
+    lengths,
     modules,
     promises,
 )
@@ -269,7 +270,7 @@ RULES: tuple[Rule, ...] = (
             ("samples", laws.samples, (Evidence,), DECODING),
             ("pairs", laws.pairs, SELF, ()),
             ("value", laws.value, SELF, ()),
-            ("length", laws.length, WITHIN, ()),
+            ("length", lengths.length, (Evidence,), ()),
         )
     ),
     # What ranks compute together.

@@ -1,0 +1,253 @@
+"""The law of length, asked of calls: attention is the same mechanism at any number of tokens."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.checking.evidence.arranging import trial
+from clearhead.checking.evidence.capture import Capture
+from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.decoding import DecodingEvidence, stepped
+from clearhead.checking.evidence.laws import Broken, Call, Inputs, called, gap_of
+from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.raw import projected
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.matching import Trial, fits
+from clearhead.checking.hypotheses.recipe import RIGHT
+from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import (
+    FELT,
+    LAW_LENGTHS,
+    LAW_NUMBERS,
+    LAW_PAIRS,
+    LAW_STEPS,
+    ROUNDING,
+)
+
+
+def operations(steps: Sequence[tuple[int, int]], tokens: int) -> float:
+    """The operations of a call with so many tokens, by those of calls with (tokens, operations).
+
+    Code that loops over tokens takes some more for each; other code takes as many at any length.
+    """
+    (one, most), *rest = sorted(steps, reverse=True)
+    if not rest or most - rest[0][1] < one - rest[0][0]:
+        return most
+    power = math.log(most / rest[0][1]) / math.log(one / rest[0][0])
+    return most * (tokens / one) ** power
+
+
+def bearable(
+    steps: Sequence[tuple[int, int]], heads: int, numbers: int, limit: int | None
+) -> list[int]:
+    """The lengths to ask at: those that cost little.
+
+    Args:
+        steps: (tokens, operations) of calls.
+        heads: all heads of one sample, for each of which there is a matrix of weights.
+        numbers: of the parameters.
+        limit: the most tokens that it takes, None for any.
+    """
+    return [
+        each
+        for each in LAW_LENGTHS
+        if (limit is None or each <= limit)
+        and operations(steps, each) <= LAW_STEPS
+        and each * numbers <= LAW_NUMBERS
+        and each * each * heads <= LAW_PAIRS
+    ]
+
+
+def by_prefixes(run: Call, x: Tensor, lengths: Sequence[int]) -> Broken | None:
+    """Call with the first tokens of a text: behind a causal mask, they are what they are in all of it.
+
+    Args:
+        run: the call, which sees no later token.
+        x: (batch, tokens, …).
+        lengths: the numbers of tokens to hand over.
+    """
+    whole = called(run, (x,))
+    if isinstance(whole, Exception) or not whole.isfinite().all():
+        return None
+    for tokens in lengths:
+        part = called(run, (x[:, :tokens],))
+        if isinstance(part, Exception):
+            continue
+        expected = whole[:, :tokens]
+        gap = gap_of(part, expected)
+        if gap > ROUNDING[whole.dtype]:
+            return Broken("prefix", gap, f"the first {tokens} of {x.shape[1]} tokens")
+    return None
+
+
+def by_doubling(run: Call, draw: Callable[[int], Tensor], lengths: Sequence[int]) -> Broken | None:
+    """Call with a text twice: without a mask and positions, each token is what it is in one text.
+
+    What differs at the first length already has a mask or positions, and is not asked.
+
+    Args:
+        run: the call.
+        draw: (batch, tokens, …) for a number of tokens.
+        lengths: the numbers of tokens to hand over, small ones first.
+    """
+    for number, tokens in enumerate(lengths):
+        x = draw(tokens)
+        once, twice = called(run, (x,)), called(run, (torch.cat([x, x], 1),))
+        if isinstance(once, Exception) or isinstance(twice, Exception):
+            return None
+        gap = gap_of(twice[:, :tokens], once)
+        if gap <= ROUNDING[once.dtype]:
+            continue
+        if not number:
+            return None
+        return Broken("doubled", gap, f"{tokens} tokens, handed over twice, one behind the other")
+    return None
+
+
+class Carried(NamedTuple):
+    """The last output that moves with the first token, the last that moves with the token there, and the
+    number of tokens."""
+
+    first: int
+    next: int
+    tokens: int
+
+    @property
+    def whole(self) -> bool:
+        """True if the last output moves with the first token."""
+        return self.first == self.tokens - 1
+
+    @property
+    def window(self) -> bool:
+        """True if each token is felt as far as the first one is; in blocks, only up to the end of its own."""
+        return self.next >= min(2 * self.first, self.tokens - 1) > self.first
+
+
+def reach(run: Call, x: Tensor) -> Carried | None:
+    """Measure how far behind a token outputs still move with it, in x (batch, tokens, …); None where none moves.
+
+    Where the last output moves with the first token, no other is asked.
+    """
+
+    def last(token: int) -> int:
+        changed = x.clone()
+        changed[:, token] = -changed[:, token]
+        moved = called(run, (changed,))
+        if isinstance(still, Exception) or isinstance(moved, Exception):
+            return -1
+        felt = (moved - still).abs().amax(-1).amax(0) > FELT * still.abs().max()
+        return int(felt.nonzero().max()) if felt.any() else -1
+
+    still = called(run, (x,))
+    first = last(0)
+    if first < 0:
+        return None
+    return Carried(first, first if first == x.shape[1] - 1 else last(first), x.shape[1])
+
+
+class Held(NamedTuple):
+    """A call of many tokens that was held against the definition: what is broken, if anything is."""
+
+    broken: Broken | None
+
+
+def by_the_definition(e: TokensEvidence, tokens: int) -> Held | None:
+    """Hold the attentions inside a call of so many tokens against the definition, where it fits shorter ones.
+
+    With padding where a mask is taken, and with the rotation where one is declared.
+    """
+    padded = isinstance(e, PaddedEvidence) and e.explained_padded is not None
+    inputs = _drawn(e, tokens, padded)
+    if not (recorded := e.record(*inputs)) or len(recorded.attentions) != len(e.observed):
+        return None
+    held = False
+    for index, group in enumerate(e.groups):
+        explained = e.explained_padded if padded and not index else e.explanations[index]
+        if explained is None or not explained.right or (padded and index):
+            continue
+        same = [recorded.attentions[each] for each in group.indices]
+        keys = inputs[1][:, None, None, :] if padded else None
+        try:
+            case = trial(same, group.arranged, explained.contract, e.feed.width, keys)
+        except RuntimeError:  # another number of blocks a sample
+            continue
+        held = True
+        if fits([case], RIGHT) is None:
+            return Held(_other(case))
+        if index == 0 and e.rotated is not None and e.rotated.right:
+            made = projected(recorded.recorder, same, group.arranged, e.promised)
+            turned = None if made is None or not made.known else made.trial(e.contract)
+            if turned is not None and fits([turned], RIGHT) is None:
+                return Held(_other(turned)._replace(way="rotated"))
+    return Held(None) if held else None
+
+
+def _other(case: Trial) -> Broken:
+    return Broken("definition", case.error(RIGHT), case.name)
+
+
+def _drawn(e: TokensEvidence, tokens: int, padded: bool) -> tuple[Tensor, ...]:
+    if isinstance(e, CrossEvidence):
+        more = tokens if e.alike else tokens + 2
+        context = e.feed.draw(more, e.seed + 9, width=e.feed.context_width)
+        return e.feed.draw(tokens, e.seed + 8), context
+    x = e.feed.draw(tokens, e.seed + 8)
+    if not padded:
+        return (x,)
+    return x, torch.arange(tokens) < torch.tensor([[tokens - 3], [tokens - 1]])
+
+
+def by_decoding(e: DecodingEvidence) -> tuple[Broken | None, int]:
+    """Hand tokens over in chunks, many of them: what comes is what full(x) gives, as with few.
+
+    Returns:
+        What is broken, and the most tokens that were asked.
+    """
+    most, held = e.feed.longest or max(LAW_LENGTHS), 0
+    counts = []
+    for tokens in (5, 7):
+        with Capture({}) as counted, torch.no_grad():
+            e.subject.run.full(e.feed.draw(tokens, e.seed).to(e.subject.dtype))
+        counts.append((tokens, counted.count))
+    for tokens in (each for each in LAW_LENGTHS if 17 < each <= min(most, 257)):
+        if operations(counts, tokens) > LAW_STEPS:
+            break
+        x = e.feed.draw(tokens, e.seed + 6)
+        chunks = [tokens // 2, tokens - tokens // 2 - 2, 1, 1]
+        try:
+            whole, parts = e.fresh().full(x), stepped(e.fresh(), x, chunks)
+        except Exception:  # a cache of so many tokens may be refused
+            break
+        gap, held = gap_of(parts, whole), tokens
+        if gap > 10 * ROUNDING[e.subject.dtype]:
+            said = ", ".join(map(str, chunks))
+            return Broken("decoded", gap, f"{tokens} tokens, in chunks of {said}"), held
+    return None, held
+
+
+def repeated_row(subject: Subject, inputs: Inputs) -> int | None:
+    """The token from which on a table of positions is read at rows that earlier tokens had; None for none.
+
+    A table of positions has as many rows as tokens, or more, and is read once for each, from one row on.
+    """
+    spare, found = subject.spare(), []
+    tokens = inputs[0].shape[-2]
+    left_out = {id(each) for each in getattr(spare.run, "left_out", ())}
+
+    def kept(module: nn.Module, args: tuple[Any, ...]) -> None:
+        rows = args[0].reshape(-1, args[0].shape[-1] if args[0].ndim else 1)[0].tolist()
+        first = next((i for i, each in enumerate(rows) if each in rows[:i]), None)
+        if len(rows) == tokens and first is not None and first > 1:
+            line = [rows[0] + i for i in range(first)]
+            if rows[:first] == line:
+                found.append(first)
+
+    for part in spare.parts():
+        if isinstance(part, nn.Embedding) and id(part.weight) not in left_out:
+            if part.num_embeddings >= tokens > 1:
+                part.register_forward_pre_hook(kept)
+    called(spare, inputs)
+    return min(found, default=None)
