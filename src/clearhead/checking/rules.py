@@ -244,7 +244,7 @@ RULES: tuple[Rule, ...] = (
     Rule("mask.empty-row", "empty", promises.empty_row, HEADS),
     Rule("dtype.overflow", "dtypes", promises.overflow, WITHIN, CROSS),
     Rule("weights.not-used", "returned", promises.returned, WITHIN),
-    _tokens("law.scores", "law", laws.scores, explains="grad.wrong"),
+    Rule("law.scores", "law", laws.scores, WITHIN, explains="grad.wrong"),
     # Training.
     Rule("parameter.missing", "parameters", promises.loose, SELF, excludes="parameter.dead"),
     Rule("parameter.shared", "parameters", promises.shared, SELF),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.checking.evidence.capture import Capture
 from clearhead.checking.evidence.observed import ObservedAttention
@@ -207,25 +207,6 @@ def by_value(
     if bool(apart.max() <= SUMS):
         return Broken("nothing", float((moved.abs() <= SUMS).double().mean()), "")
     return None
-
-
-def one_row(subject: Subject, inputs: Inputs) -> bool:
-    """True if a table of as many rows as tokens, or more, is read at one row for several of them."""
-    spare, read = subject.spare(), dict[int, tuple[int, set[int]]]()
-
-    def kept(module: nn.Module, args: tuple[Any, ...]) -> None:
-        count, rows = read.get(id(module), (0, set()))
-        read[id(module)] = count + args[0].numel(), rows | set(args[0].unique().tolist())
-
-    tokens = inputs[0].shape[-2]
-    left_out = {id(each) for each in getattr(spare.run, "left_out", ())}
-    for part in spare.parts():
-        if not isinstance(part, nn.Embedding) or id(part.weight) in left_out:
-            continue
-        if part.num_embeddings >= tokens > 1:
-            part.register_forward_pre_hook(kept)
-    called(spare, inputs)
-    return any(count >= tokens and len(rows) == 1 for count, rows in read.values())
 
 
 def lost(recorded: Recorder, output: Tensor) -> bool:

@@ -2,20 +2,24 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from clearhead.checking.evidence.arranging import trial
+from clearhead.checking.evidence.arranging import Arrangement, trial
+from clearhead.checking.evidence.base import record
 from clearhead.checking.evidence.capture import Capture
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence, stepped
 from clearhead.checking.evidence.laws import Broken, Call, Inputs, called, gap_of
+from clearhead.checking.evidence.observed import ObservedAttention
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.raw import projected
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.matching import Trial, fits
+from clearhead.checking.evidence.weighing import weigh
+from clearhead.checking.hypotheses.matching import Trial, fits, window_of
 from clearhead.checking.hypotheses.recipe import RIGHT
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import (
@@ -28,12 +32,25 @@ from clearhead.checking.thresholds import (
 )
 
 
+def counted(subject: Subject, inputs: Inputs) -> tuple[int, int] | None:
+    """The tokens and the operations of a call; None where it is refused."""
+    turned = [
+        each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in inputs
+    ]
+    try:
+        with torch.no_grad(), Capture({}) as made:
+            subject.fresh().bare(*turned)
+    except Exception:  # code that looks at what its tensors are may fail under a mode
+        return None
+    return inputs[0].shape[-2], made.count
+
+
 def operations(steps: Sequence[tuple[int, int]], tokens: int) -> float:
-    """The operations of a call with so many tokens, by those of calls with (tokens, operations).
+    """The operations of a call with so many tokens, by those of calls with (tokens, operations), if there are any.
 
     Code that loops over tokens takes some more for each; other code takes as many at any length.
     """
-    (one, most), *rest = sorted(steps, reverse=True)
+    (one, most), *rest = sorted(steps, reverse=True) or [(1, 1)]
     if not rest or most - rest[0][1] < one - rest[0][0]:
         return most
     power = math.log(most / rest[0][1]) / math.log(one / rest[0][0])
@@ -160,8 +177,9 @@ def by_the_definition(e: TokensEvidence, tokens: int) -> Held | None:
     With padding where a mask is taken, and with the rotation where one is declared.
     """
     padded = isinstance(e, PaddedEvidence) and e.explained_padded is not None
-    inputs = _drawn(e, tokens, padded)
-    if not (recorded := e.record(*inputs)) or len(recorded.attentions) != len(e.observed):
+    inputs = drawn(e, tokens, padded=padded)
+    recorded = record(e.subject.fresh(), inputs)
+    if recorded is None or len(recorded.attentions) != len(e.observed):
         return None
     held = False
     for index, group in enumerate(e.groups):
@@ -175,7 +193,7 @@ def by_the_definition(e: TokensEvidence, tokens: int) -> Held | None:
         except RuntimeError:  # another number of blocks a sample
             continue
         held = True
-        if fits([case], RIGHT) is None:
+        if fits([_windowed(case, same, group.arranged)], RIGHT) is None:
             return Held(_other(case))
         if index == 0 and e.rotated is not None and e.rotated.right:
             made = projected(recorded.recorder, same, group.arranged, e.promised)
@@ -185,11 +203,26 @@ def by_the_definition(e: TokensEvidence, tokens: int) -> Held | None:
     return Held(None) if held else None
 
 
+def _windowed(
+    case: Trial, same: Sequence[ObservedAttention], arranged: Arrangement | None
+) -> Trial:
+    """The call under a window that is seen and not declared, which fewer tokens do not show."""
+    if arranged is None or case.setting.contract.window is not None:
+        return case
+    seen = torch.cat([arranged.heads(weigh(each).visible) for each in same], 1)
+    window = window_of(seen[0, 0])
+    if window is None or not torch.equal(seen, seen[:1, :1].expand_as(seen)):
+        return case
+    causal = window[1] == 0 or case.setting.contract.causal
+    return case.under(replace(case.setting.contract, window=window, causal=causal))
+
+
 def _other(case: Trial) -> Broken:
     return Broken("definition", case.error(RIGHT), case.name)
 
 
-def _drawn(e: TokensEvidence, tokens: int, padded: bool) -> tuple[Tensor, ...]:
+def drawn(e: TokensEvidence, tokens: int, *, padded: bool = False) -> Inputs:
+    """The inputs of a call of so many tokens, with a mask of fewer real ones if it is to be padded."""
     if isinstance(e, CrossEvidence):
         more = tokens if e.alike else tokens + 2
         context = e.feed.draw(more, e.seed + 9, width=e.feed.context_width)
@@ -229,25 +262,27 @@ def by_decoding(e: DecodingEvidence) -> tuple[Broken | None, int]:
 
 
 def repeated_row(subject: Subject, inputs: Inputs) -> int | None:
-    """The token from which on a table of positions is read at rows that earlier tokens had; None for none.
+    """The first token whose row of a table of positions an earlier token had; None where each has its own.
 
-    A table of positions has as many rows as tokens, or more, and is read once for each, from one row on.
+    A table of positions has as many rows as tokens, or more, and is read at one for each, from one on.
     """
     spare, found = subject.spare(), []
     tokens = inputs[0].shape[-2]
+    samples = inputs[0].numel() // (tokens * inputs[0].shape[-1])
     left_out = {id(each) for each in getattr(spare.run, "left_out", ())}
 
     def kept(module: nn.Module, args: tuple[Any, ...]) -> None:
-        rows = args[0].reshape(-1, args[0].shape[-1] if args[0].ndim else 1)[0].tolist()
-        first = next((i for i, each in enumerate(rows) if each in rows[:i]), None)
-        if len(rows) == tokens and first is not None and first > 1:
-            line = [rows[0] + i for i in range(first)]
-            if rows[:first] == line:
-                found.append(first)
+        if args[0].numel() not in (tokens, samples * tokens):
+            return
+        rows = args[0].reshape(-1, tokens)[0].tolist()
+        first = next((place for place, row in enumerate(rows) if row in rows[:place]), tokens)
+        if first < tokens and rows[:first] == list(range(rows[0], rows[0] + first)):
+            found.append(first)
 
     for part in spare.parts():
-        if isinstance(part, nn.Embedding) and id(part.weight) not in left_out:
-            if part.num_embeddings >= tokens > 1:
-                part.register_forward_pre_hook(kept)
+        if not isinstance(part, nn.Embedding) or id(part.weight) in left_out:
+            continue
+        if part.num_embeddings >= tokens > 1:
+            part.register_forward_pre_hook(kept)
     called(spare, inputs)
     return min(found, default=None)

@@ -9,6 +9,7 @@ from clearhead.checking.evidence import laws
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.lengths import repeated_row
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import Weighing, weigh
 from clearhead.checking.judging.dependencies import as_promised
@@ -58,12 +59,16 @@ def value(e: TokensEvidence) -> Verdict | None:
     return Found(broken.way, {"factor": f"{broken.gap:.4g}"})
 
 
-def scores(e: TokensEvidence) -> Verdict | None:
+def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     """The scores alone make the weights: nothing is rounded, and which keys are seen does not hang on them."""
-    if e.recorded is None or not e.groups:
+    if e.recorded is None:
         return None
     if e.recorded.recorder.halves and e.subject.dtype == torch.float64:
         return Found("halves")
+    if isinstance(e, HeadsEvidence):
+        return Clear() if e.explained.right else None
+    if not e.groups:
+        return None
     visible = _visible(e.weighings, e.groups[0].indices)
     if visible.all() or as_promised(e) is not None or isinstance(e, CrossEvidence):
         return Clear()
@@ -81,12 +86,24 @@ def _visible(read: Sequence[Weighing], indices: Sequence[int]) -> Tensor:
 
 def pairs(e: TokensEvidence) -> Verdict | None:
     """A token sees itself where a causal mask lets it, and stands where it stands."""
-    if laws.one_row(e.subject, e.inputs):
+    if repeated_row(e.subject, e.inputs) == 1:
         return Found("one-position")
-    if not e.contract.causal or not e.groups or isinstance(e, CrossEvidence):
+    if isinstance(e, CrossEvidence):
+        return _all_seen(e)
+    if not e.contract.causal or not e.groups:
         return None
     own = _sees_itself(e)
     return Clear() if own is None or bool(own.any()) else Found("itself")
+
+
+def _all_seen(e: CrossEvidence) -> Verdict | None:
+    """No token of the context is hidden from all, where nothing says that it is."""
+    moves = e.dependencies[1].moves
+    if e.contract.causal or e.contract.window is not None or not moves.any():
+        return None
+    unseen = (~moves.any(0)).nonzero().flatten().tolist()
+    values = {"tokens": ", ".join(map(str, unseen)), "count": moves.shape[1]}
+    return Found("unseen", values) if unseen else Clear()
 
 
 def no_query(e: CrossEvidence) -> Verdict:

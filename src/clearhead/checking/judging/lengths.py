@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.embedding import Embedded
-from clearhead.checking.thresholds import LAW_RECORDED
+from clearhead.checking.thresholds import LAW_RECORDED, NARROW
 
 
 def broken_law(broken: Broken) -> Found:
@@ -57,6 +56,11 @@ def _of_tokens(e: TokensEvidence) -> Verdict:
     held = lengths.by_the_definition(e, short) if short > 7 else None
     if held is not None and held.broken is not None:
         return broken_law(held.broken)
+    token = None
+    if not isinstance(e, CrossEvidence | PaddedEvidence):
+        token = lengths.repeated_row(e.subject, (e.feed.draw(short, e.seed),))
+    if token is not None and token > 1:
+        return Found("repeated", {"token": token})
     verdict = None if isinstance(e, CrossEvidence) else _by_calls(e, asked)
     if isinstance(verdict, Found | Clear):
         return verdict
@@ -92,7 +96,7 @@ def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) ->
     """Tokens that nothing behind some place moves with, though no window is declared or shown."""
     if e.promised.window is not None or e.contract.alibi_slopes is not None:
         return None
-    far = lengths.reach(run, x)
+    far = lengths.reach(run, x * NARROW)
     if far is None or far.whole or far.window or e.subject.dtype != torch.float64:
         return None
     return Broken("blocks", 0.0, f"outputs up to {far.first} move with token 0, of {far.tokens}")
@@ -101,13 +105,11 @@ def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) ->
 def _asked(e: TokensEvidence) -> list[int]:
     """The lengths to ask at."""
     numbers = sum(each.numel() for each in e.subject.parameters().values())
-    steps = []
-    if e.recorded is not None:
-        steps.append((e.inputs[0].shape[-2], e.recorded.recorder.count))
-        steps += [(x.shape[-2], each.recorder.count) for x, each in e.others if each is not None]
+    made = [lengths.counted(e.subject, lengths.drawn(e, each)) for each in (7, 5)]
+    steps = [each for each in made if each is not None]
     batch = e.batched(e.inputs[0]).shape[0]
     heads = sum(len(each.weights) for each in e.observed) // batch
-    return lengths.bearable(steps or [(1, 1)], max(heads, 1), numbers, e.feed.longest)
+    return lengths.bearable(steps, max(heads, 1), numbers, e.feed.longest)
 
 
 def _by_ids(e: TokensEvidence, model: Embedded) -> Broken | None:
@@ -128,14 +130,11 @@ def _of_function(e: HeadsEvidence) -> Verdict | None:
     if not e.explained.right:
         return None
     main, other = e.attempts[0], e.attempts[1]
-    steps = [
-        (each.sizes.query_len, recorded.recorder.count)
-        for each in (main, other)
-        if (recorded := e.record(*each.inputs)) is not None
-    ]
+    made = [lengths.counted(e.subject, each.inputs) for each in (main, other)]
+    steps = [each for each in made if each is not None]
     limit = e.contract.sizes.get("context_length")
     heads = e.contract.heads()[0]
-    asked = lengths.bearable(steps or [(1, 1)], heads or 1, 0, limit)
+    asked = lengths.bearable(steps, heads or 1, 0, limit)
     for tokens in asked:
         sizes = replace(main.sizes, batch=1, query_len=tokens, kv_len=tokens)
         if heads is None and tokens > LAW_RECORDED:
