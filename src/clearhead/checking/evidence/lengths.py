@@ -176,14 +176,15 @@ def by_the_definition(e: TokensEvidence, tokens: int) -> Held | None:
 
     With padding where a mask is taken, and with the rotation where one is declared.
     """
-    padded = isinstance(e, PaddedEvidence) and e.explained_padded is not None
+    with_padding = e.explained_padded if isinstance(e, PaddedEvidence) else None
+    padded = with_padding is not None
     inputs = drawn(e, tokens, padded=padded)
     recorded = record(e.subject.fresh(), inputs)
     if recorded is None or len(recorded.attentions) != len(e.observed):
         return None
     held = False
     for index, group in enumerate(e.groups):
-        explained = e.explained_padded if padded and not index else e.explanations[index]
+        explained = with_padding if padded and not index else e.explanations[index]
         if explained is None or not explained.right or (padded and index):
             continue
         same = [recorded.attentions[each] for each in group.indices]

@@ -14,16 +14,23 @@ from torch import Tensor
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.named_layers import trials_by_name
 from clearhead.checking.evidence.splitting import asks
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, fits
-from clearhead.checking.hypotheses.mutants import Mutant
+from clearhead.checking.hypotheses.mutants import Mutant, bank
 from clearhead.checking.hypotheses.mutants.visibility import MASKS
 from clearhead.checking.hypotheses.mutants.weights import SIZES
 from clearhead.checking.hypotheses.recipe import RIGHT, right_scale, right_visible
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn_mask, first_bad, first_difference, sums_of
-from clearhead.checking.judging.facts import Facts, extras, facts_of_stages, facts_of_weights
+from clearhead.checking.judging.facts import (
+    DECLARED,
+    Facts,
+    extras,
+    facts_of_stages,
+    facts_of_weights,
+)
 from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE, SUMS
 
@@ -73,9 +80,9 @@ def account(e: Evidence) -> Account:
     """The account of what is measured, made once."""
     if e not in _accounts:
         found = _made(e)
-        narrow = isinstance(e, HeadsEvidence | TokensEvidence) and all(
-            each.setting.head_dim == 1 and each.setting.contract.scale is None for each in e.trials
-        )
+        trials = e.trials if isinstance(e, HeadsEvidence | TokensEvidence) else []
+        settings = [each.setting for each in trials]
+        narrow = trials and all(x.head_dim == 1 and x.contract.scale is None for x in settings)
         if narrow and "scale" in found.clear:
             unknown = {**found.unknown, "scale": ("one-wide", {})}
             found = replace(found, clear=found.clear - {"scale"}, unknown=unknown)
@@ -135,6 +142,13 @@ def _broken(bad: Trial, code: str, way: str) -> Claim:
 def _of_tokens(e: TokensEvidence) -> Account:
     accounts = [_of_group(e, index) for index in range(len(e.groups))]
     if not accounts:
+        trials = trials_by_name(e)
+        if len(trials) > 1:
+            found = explain(
+                trials, e.contract, lambda each: bank(each, given=False, masked=True, whole=False)
+            )
+            if found.known:
+                return _of_recipe(found, trials, TOPICS)
         why = "linear" if e.observed else "no-attention"
         return Account(unknown=dict.fromkeys(TOPICS, (why, {})), contract=e.contract)
     first = next((each for each in accounts if each.claims), accounts[0])
@@ -177,12 +191,14 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         return Account((), frozenset(TOPICS) - {"mask"}, {}, found.contract)
     elif not claims and not notes:
         claims = [Claim("product", "differs", Found("inside", {}, first_difference(trials)))]
+    kinds = {name for field, name in DECLARED.items() if getattr(e.contract, field) is not None}
+    if not claims and group.arranged is not None and notes and {key for key, _ in notes} <= kinds:
+        claims = [Claim("order", "differs", Found("otherwise", {}, first_difference(trials)))]
     if claims:
         return Account(tuple(claims), frozenset(), _hidden(claims[0].code), found.contract, notes)
     if any(key == "scale-unknown" for key, _ in notes):
         unknown["scale"] = ("scale", {})
-    declared = ("bias", "softcap", "sinks", "alibi_slopes")
-    if any(getattr(e.contract, name) is not None for name in declared):
+    if kinds:
         unknown["order"] = ("more-than-attends", {})
     return Account((), frozenset(TOPICS) - set(unknown), unknown, found.contract, notes)
 

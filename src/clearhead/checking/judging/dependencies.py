@@ -52,6 +52,14 @@ def leaks(code: str, e: TokensEvidence) -> Verdict:
     return Found(way, values, found.measured) if code == name else Clear()
 
 
+def _masked_inside(e: TokensEvidence, group: int) -> bool:
+    """True if the weights of a group, of all tokens at once, are masked as declared."""
+    if e.groups[group].arranged is None or not e.explanations[group].right:
+        return False
+    at, tokens = e.group_trials(group)[0].setting, e.inputs[0].shape[-2]
+    return at.query_len == at.kv_len == tokens
+
+
 def _leaks(e: TokensEvidence) -> Verdict:
     if as_promised(e) is not None:
         return Clear()
@@ -68,6 +76,8 @@ def _leaks(e: TokensEvidence) -> Verdict:
     picture = ("dependency", dependency(measured, seen.tolist()))
     if broken:
         return Found("tokens", {}, picture)
+    if beyond and e.groups and all(_masked_inside(e, index) for index in range(len(e.groups))):
+        return Found("elsewhere", {}, picture)
     for mutant in MASKS:
         if mutant.needs(contract):
             expected = mutant.applied(RIGHT).seen(at).reshape(-1, *own.shape)[0]

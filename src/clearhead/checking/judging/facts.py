@@ -14,6 +14,14 @@ from clearhead.checking.evidence.weighing import ACTIVATIONS, Weighing, weigh
 from clearhead.checking.judging.verdicts import Values
 from clearhead.checking.thresholds import SUMS
 
+# What is declared of the scores, and the remark that what does it gives.
+DECLARED = {
+    "bias": "bias-added",
+    "alibi_slopes": "bias-added",
+    "softcap": "capped",
+    "sinks": "beside",
+}
+
 
 @dataclass(frozen=True)
 class Facts:

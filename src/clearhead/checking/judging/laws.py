@@ -10,11 +10,13 @@ from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.lengths import repeated_row
+from clearhead.checking.evidence.named_layers import weights_by_name
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import Weighing, weigh
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.lengths import broken_law
 from clearhead.checking.judging.verdicts import Clear, Found, Verdict
+from clearhead.checking.thresholds import SUMS
 
 
 def _found(broken: laws.Broken | None) -> Verdict:
@@ -48,6 +50,11 @@ def samples(e: Evidence) -> Verdict | None:
 
 def value(e: TokensEvidence) -> Verdict | None:
     """The context is linear in the value, with weights that sum to one, and it is used."""
+    weights = weights_by_name(e)
+    if weights is not None:
+        sums = weights.sum(1)
+        values = {"low": f"{sums.min():.3g}", "high": f"{sums.max():.3g}"}
+        return Clear() if bool((sums - 1).abs().max() <= SUMS) else Found("sums", values)
     if e.recorded is None or not e.groups:
         return None
     recorder, output = e.recorded.recorder, e.recorded.output
@@ -90,10 +97,23 @@ def pairs(e: TokensEvidence) -> Verdict | None:
         return Found("one-position")
     if isinstance(e, CrossEvidence):
         return _all_seen(e)
+    if _alone(e):
+        return Found("alone")
+    weights = weights_by_name(e)
+    if weights is not None and e.contract.causal:
+        return Clear() if bool(weights.diagonal()[:, 1:].any()) else Found("itself")
     if not e.contract.causal or not e.groups:
         return None
     own = _sees_itself(e)
     return Clear() if own is None or bool(own.any()) else Found("itself")
+
+
+def _alone(e: TokensEvidence) -> bool:
+    """True if no output moves with another token, though nothing hides them."""
+    moves = e.dependency.moves
+    own = torch.eye(*moves.shape, dtype=torch.bool)
+    hidden = e.contract.window is not None or bool(e.dependency.broken.any())
+    return not hidden and len(moves) > 1 and torch.equal(moves, own)
 
 
 def _all_seen(e: CrossEvidence) -> Verdict | None:
