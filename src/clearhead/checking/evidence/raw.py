@@ -110,9 +110,8 @@ def _columns(flat: Tensor, mine: Tensor) -> Tensor | None:
             return None
         apart = torch.arange(columns.shape[0]).view(-1, dim)
         nearest = apart.repeat_interleave(heads // len(apart), 0).flatten()
-        if not torch.allclose(
-            columns[nearest].view(heads, dim).norm(dim=-1), mine[0, :, 0].norm(dim=-1)
-        ):
+        sizes = columns[nearest].view(heads, dim).norm(dim=-1), mine[0, :, 0].norm(dim=-1)
+        if len(apart) < heads and not torch.allclose(*sizes):
             return None  # a rotation keeps lengths, and this is more than one
     # A head that is turned by other pairs of columns has them in another order; its product has not.
     nearest = nearest.view(heads, dim).sort(-1).values.flatten()

@@ -81,8 +81,8 @@ def account(e: Evidence) -> Account:
     if e not in _accounts:
         found = _made(e)
         trials = e.trials if isinstance(e, HeadsEvidence | TokensEvidence) else []
-        settings = [each.setting for each in trials]
-        narrow = trials and all(x.head_dim == 1 and x.contract.scale is None for x in settings)
+        at = [each.setting for each in trials]
+        narrow = at and all(each.head_dim == 1 and each.contract.scale is None for each in at)
         if narrow and "scale" in found.clear:
             unknown = {**found.unknown, "scale": ("one-wide", {})}
             found = replace(found, clear=found.clear - {"scale"}, unknown=unknown)
@@ -192,7 +192,8 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
     elif not claims and not notes:
         claims = [Claim("product", "differs", Found("inside", {}, first_difference(trials)))]
     kinds = {name for field, name in DECLARED.items() if getattr(e.contract, field) is not None}
-    if not claims and group.arranged is not None and notes and {key for key, _ in notes} <= kinds:
+    fixed = bool(notes) and all(key in kinds and of.get("of") != "input" for key, of in notes)
+    if fixed and not claims and group.arranged is not None:
         claims = [Claim("order", "differs", Found("otherwise", {}, first_difference(trials)))]
     if claims:
         return Account(tuple(claims), frozenset(), _hidden(claims[0].code), found.contract, notes)
@@ -204,8 +205,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
 
 
 def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: Facts) -> bool:
-    """True if nothing is declared of the mask, and the definition under the one that was seen gives
-    the same."""
+    """True if nothing is declared of the mask, and the definition under the seen one gives the same."""
     setting = first.setting._replace(mask=facts.visible)
     declared = e.contract.causal is not None or e.contract.window is not None
     return not declared and fits([replace(first, setting=setting)], RIGHT) is not None
