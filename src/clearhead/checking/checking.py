@@ -205,6 +205,12 @@ def reported(evidence: Evidence | AskedOfRanks, judged: tuple[Judged, ...]) -> R
             for each in judged
         )
         excluded = next((each.by for each in mine if each.by), "")
+        if topic == "law":
+            told_of_laws, not_asked = _laws(mine)
+            passed |= dict.fromkeys(told_of_laws)
+            for reason, names in not_asked.items():
+                skipped.setdefault(reason, []).extend(names)
+            continue
         if clear and not wrong and unknown is None and not excluded:
             for each in clear:
                 passed |= dict.fromkeys(ticks(evidence, each))
@@ -238,8 +244,27 @@ def reported(evidence: Evidence | AskedOfRanks, judged: tuple[Judged, ...]) -> R
     )
 
 
+def _laws(
+    judged: Sequence[Judged],
+) -> tuple[list[str], dict[tuple[str, str], list[str]]]:
+    """The tick of the laws that were asked and held, and those that were not asked, by the reason."""
+    held, not_asked = [], dict[tuple[str, str], list[str]]()
+    for each in judged:
+        name, verdict = each.rule.code.partition(".")[2], each.verdict
+        if isinstance(verdict, Clear):
+            tokens = verdict.values.get("tokens")
+            held.append(name if tokens is None else f"{name} to {tokens:,}".replace(",", " "))
+        elif isinstance(verdict, Unknown):
+            not_asked.setdefault(words.unknown(verdict.why, verdict.values), []).append(
+                each.rule.code
+            )
+    return [words.filled("tick", "laws", {"names": ", ".join(held)})] if held else [], not_asked
+
+
 def _of_topics(topics: Sequence[str], why: str) -> str:
-    names = ", ".join(words.filled("topic", each, {}) for each in topics)
+    names = ", ".join(
+        each if each.startswith("law.") else words.filled("topic", each, {}) for each in topics
+    )
     return f"{names}: {why}" if names else why
 
 
@@ -291,7 +316,10 @@ def _asked(each: Judged) -> tuple[str, str, str]:
         return code, "not asked", f"since {each.by} was found"
     if isinstance(verdict, Unknown):
         return code, "not known", words.unknown(verdict.why, verdict.values)[0]
-    return code, "clear" if isinstance(verdict, Clear) else "not asked", ""
+    if isinstance(verdict, Clear):
+        tokens = verdict.values.get("tokens")
+        return code, "clear", "" if tokens is None else f"asked up to {tokens} tokens"
+    return code, "not asked", ""
 
 
 def _place(subject: Subject) -> tuple[str, int] | None:

@@ -25,6 +25,7 @@ from clearhead.checking.judging import (
     dependencies,
     first_calls,
     laws,
+    lengths,
     modules,
     promises,
 )
@@ -271,7 +272,7 @@ RULES: tuple[Rule, ...] = (
     Rule("mask.empty-row", "empty", promises.empty_row, HEADS),
     Rule("dtype.overflow", "dtypes", promises.overflow, WITHIN, CROSS),
     Rule("weights.not-used", "returned", promises.returned, WITHIN),
-    _tokens("law.scores", "law", laws.scores, explains="grad.wrong"),
+    Rule("law.scores", "law", laws.scores, WITHIN, explains="grad.wrong"),
     # Training.
     Rule("parameter.missing", "parameters", promises.loose, SELF, excludes="parameter.dead"),
     Rule("parameter.shared", "parameters", promises.shared, SELF),
@@ -297,7 +298,7 @@ RULES: tuple[Rule, ...] = (
             ("samples", laws.samples, (Evidence,), DECODING),
             ("pairs", laws.pairs, SELF, ()),
             ("value", laws.value, SELF, ()),
-            ("length", laws.length, WITHIN, ()),
+            ("length", lengths.length, (Evidence,), ()),
         )
     ),
     # What ranks compute together.

@@ -62,12 +62,18 @@ FOLDED_NUMBERS = 64
 # The spread of drawn inputs: weights are far from uniform, and none vanishes.
 SPREAD_HEADS = 1.3
 SPREAD_TOKENS = 2.0
-# The laws are asked at these numbers of tokens: across the edges of blocks of 16, 64 and 256.
-LAW_LENGTHS = (7, 16, 17, 64, 65, 257)
-# Tokens times parameters up to which they are.
+# Of this, with which weights are about equal, so that each of a thousand tokens is felt.
+NARROW = 0.05
+# The law of length is asked at these numbers of tokens: across the edges of blocks of 16, 64, 256, 512 and 1024.
+LAW_LENGTHS = (1, 2, 7, 16, 17, 64, 65, 257, 1025)
+# What is recorded, or handed over twice, is so up to this many.
+LAW_RECORDED = 257
+# Tokens times parameters up to which it is asked.
 LAW_NUMBERS = 50_000_000
-# Operations of a first call, in a loop over tokens, up to which they are.
-LAW_STEPS = 1000
+# Operations of a call, which a loop over tokens makes many, up to which it is.
+LAW_STEPS = 1500
+# Weights of a sample, of all heads and layers, up to which it is.
+LAW_PAIRS = 8_000_000
 # Buffers of more tokens than this are not run through whole.
 LONGEST = 600
 # A module with more parameters than this is not copied and run in float64.

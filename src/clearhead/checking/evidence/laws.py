@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.checking.evidence.capture import Capture
 from clearhead.checking.evidence.grouping import Group
@@ -18,7 +18,7 @@ from clearhead.checking.evidence.splitting import consumer, root_node, side_tags
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
-from clearhead.checking.thresholds import FELT, MOVES, ROUNDING, SUMS
+from clearhead.checking.thresholds import MOVES, ROUNDING, SUMS
 
 Inputs = tuple[Tensor, ...]
 Call = Callable[..., Tensor]
@@ -37,7 +37,7 @@ def gap_of(found: Tensor, expected: Tensor) -> float:
     return distance(found.detach().double(), expected.detach().double())
 
 
-def _called(run: Call, inputs: Inputs) -> Tensor | Exception:
+def called(run: Call, inputs: Inputs) -> Tensor | Exception:
     try:
         with torch.no_grad():
             return run(*inputs).detach()
@@ -54,10 +54,10 @@ def again(subject: Subject, calls: Sequence[Inputs]) -> Broken | None:
     """
     kept = subject.fresh()
     for number, inputs in enumerate(calls):
-        fresh = _called(subject.fresh(), inputs)
+        fresh = called(subject.fresh(), inputs)
         if isinstance(fresh, Exception):
             return None
-        used = _called(kept, inputs)
+        used = called(kept, inputs)
         at = f"call {number + 1}, {list(inputs[0].shape)}"
         if isinstance(used, Exception):
             return Broken("refused", torch.inf, f"{at}: {first_line(used)}")
@@ -71,7 +71,7 @@ def reseeded(subject: Subject, inputs: Inputs) -> bool:
     after = []
     for seed in (11, 12):
         torch.manual_seed(seed)
-        if isinstance(_called(subject.spare(), inputs), Exception):
+        if isinstance(called(subject.spare(), inputs), Exception):
             return False
         after.append(torch.rand(2))
     return torch.equal(*after)
@@ -85,7 +85,7 @@ def by_samples(subject: Subject, inputs: Inputs, output: Tensor) -> Broken | Non
 
     def picked(places: Sequence[int]) -> Broken | None:
         chosen = torch.tensor(places)
-        found = _called(subject.fresh(), tuple(each[chosen] for each in inputs))
+        found = called(subject.fresh(), tuple(each[chosen] for each in inputs))
         if isinstance(found, Exception):
             return None
         expected = output[chosen]
@@ -98,88 +98,6 @@ def by_samples(subject: Subject, inputs: Inputs, output: Tensor) -> Broken | Non
 
     ways = [batch - 1], list(reversed(range(batch)))
     return next((broken for way in ways if (broken := picked(way)) is not None), None)
-
-
-def by_prefixes(run: Call, x: Tensor, lengths: Sequence[int]) -> Broken | None:
-    """Call with the first tokens of a text: behind a causal mask, they are what they are in all of it.
-
-    Args:
-        run: the call, which sees no later token.
-        x: (batch, tokens, …).
-        lengths: the numbers of tokens to hand over.
-    """
-    whole = _called(run, (x,))
-    if isinstance(whole, Exception) or not whole.isfinite().all():
-        return None
-    for tokens in lengths:
-        part = _called(run, (x[:, :tokens],))
-        if isinstance(part, Exception):
-            continue
-        expected = whole[:, :tokens]
-        gap = gap_of(part, expected)
-        if gap > ROUNDING[whole.dtype]:
-            return Broken("prefix", gap, f"the first {tokens} of {x.shape[1]} tokens")
-    return None
-
-
-def by_doubling(run: Call, draw: Callable[[int], Tensor], lengths: Sequence[int]) -> Broken | None:
-    """Call with a text twice: without a mask and positions, each token is what it is in one text.
-
-    What differs at the first length already has a mask or positions, and is not asked.
-
-    Args:
-        run: the call.
-        draw: (batch, tokens, …) for a number of tokens.
-        lengths: the numbers of tokens to hand over, small ones first.
-    """
-    for number, tokens in enumerate(lengths):
-        x = draw(tokens)
-        once, twice = _called(run, (x,)), _called(run, (torch.cat([x, x], 1),))
-        if isinstance(once, Exception) or isinstance(twice, Exception):
-            return None
-        gap = gap_of(twice[:, :tokens], once)
-        if gap <= ROUNDING[once.dtype]:
-            continue
-        if not number:
-            return None
-        return Broken("doubled", gap, f"{tokens} tokens, handed over twice, one behind the other")
-    return None
-
-
-class Carried(NamedTuple):
-    """The last output that moves with the first token, the last that moves with the token there, and the
-    number of tokens."""
-
-    first: int
-    next: int
-    tokens: int
-
-    @property
-    def whole(self) -> bool:
-        """True if the last output moves with the first token."""
-        return self.first == self.tokens - 1
-
-    @property
-    def window(self) -> bool:
-        """True if each token is felt as far as the first one is; in blocks, only up to the end of its own."""
-        return self.next >= min(2 * self.first, self.tokens - 1) > self.first
-
-
-def reach(run: Call, x: Tensor) -> Carried | None:
-    """Measure how far behind a token outputs still move with it, in x (batch, tokens, …); None where none moves."""
-
-    def last(token: int) -> int:
-        changed = x.clone()
-        changed[:, token] = -changed[:, token]
-        moved = _called(run, (changed,))
-        if isinstance(still, Exception) or isinstance(moved, Exception):
-            return -1
-        felt = (moved - still).abs().amax(-1).amax(0) > FELT * still.abs().max()
-        return int(felt.nonzero().max()) if felt.any() else -1
-
-    still = _called(run, (x,))
-    first = last(0)
-    return None if first < 0 else Carried(first, last(first), x.shape[1])
 
 
 class Shifted(Capture):
@@ -344,25 +262,6 @@ def centred(subject: Subject, inputs: Inputs, recorded: Recorder, each: Observed
         if moved(node, elements[..., :1, :]) and not moved(node, elements):
             return True
     return False
-
-
-def one_row(subject: Subject, inputs: Inputs) -> bool:
-    """True if a table of as many rows as tokens, or more, is read at one row for several of them."""
-    spare, read = subject.spare(), dict[int, tuple[int, set[int]]]()
-
-    def kept(module: nn.Module, args: tuple[Any, ...]) -> None:
-        count, rows = read.get(id(module), (0, set()))
-        read[id(module)] = count + args[0].numel(), rows | set(args[0].unique().tolist())
-
-    tokens = inputs[0].shape[-2]
-    left_out = {id(each) for each in getattr(spare.run, "left_out", ())}
-    for part in spare.parts():
-        if not isinstance(part, nn.Embedding) or id(part.weight) in left_out:
-            continue
-        if part.num_embeddings >= tokens > 1:
-            part.register_forward_pre_hook(kept)
-    _called(spare, inputs)
-    return any(count >= tokens and len(rows) == 1 for count, rows in read.values())
 
 
 def lost(recorded: Recorder, output: Tensor) -> bool:

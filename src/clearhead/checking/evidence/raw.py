@@ -105,9 +105,14 @@ def _columns(flat: Tensor, mine: Tensor) -> Tensor | None:
     gap = (first[:, None] - columns[None]).abs()
     nearest = gap.argmin(-1)
     if bool((gap.gather(1, nearest[:, None]) > 1e-6 * columns.abs().max()).any()):
-        if columns.shape[0] != heads * dim:
+        # Not the same there: heads in their order, each of a key for as many as share it.
+        if columns.shape[0] % dim or heads % max(columns.shape[0] // dim, 1):
             return None
-        nearest = torch.arange(heads * dim)
+        apart = torch.arange(columns.shape[0]).view(-1, dim)
+        nearest = apart.repeat_interleave(heads // len(apart), 0).flatten()
+        sizes = columns[nearest].view(heads, dim).norm(dim=-1), mine[0, :, 0].norm(dim=-1)
+        if len(apart) < heads and not torch.allclose(*sizes):
+            return None  # a rotation keeps lengths, and this is more than one
     # A head that is turned by other pairs of columns has them in another order; its product has not.
     nearest = nearest.view(heads, dim).sort(-1).values.flatten()
     return rows[..., nearest].unflatten(-1, (heads, dim)).transpose(1, 2)

@@ -14,14 +14,21 @@ from torch import Tensor
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.named_layers import trials_by_name
 from clearhead.checking.evidence.splitting import asks
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, fits
-from clearhead.checking.hypotheses.mutants import Mutant
+from clearhead.checking.hypotheses.mutants import Mutant, bank
 from clearhead.checking.hypotheses.recipe import RIGHT, right_scale, right_visible
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn_mask, first_bad, first_difference, sums_of
-from clearhead.checking.judging.facts import Facts, extras, facts_of_stages, facts_of_weights
+from clearhead.checking.judging.facts import (
+    DECLARED,
+    Facts,
+    extras,
+    facts_of_stages,
+    facts_of_weights,
+)
 from clearhead.checking.judging.names import (
     RIGHT_MASK,
     TOPICS,
@@ -62,9 +69,9 @@ def account(e: Evidence | AskedOfRanks) -> Account:
     """The account of what is measured, made once."""
     if e not in _accounts:
         found = _made(e)
-        narrow = isinstance(e, HeadsEvidence | TokensEvidence | RanksEvidence) and all(
-            each.setting.head_dim == 1 and each.setting.contract.scale is None for each in e.trials
-        )
+        known = isinstance(e, HeadsEvidence | TokensEvidence | RanksEvidence)
+        at = [each.setting for each in e.trials] if known else []
+        narrow = at and all(each.head_dim == 1 and each.contract.scale is None for each in at)
         if narrow and "scale" in found.clear:
             unknown = {**found.unknown, "scale": ("one-wide", {})}
             found = replace(found, clear=found.clear - {"scale"}, unknown=unknown)
@@ -144,6 +151,13 @@ def _broken(bad: Trial, code: str, way: str) -> Claim:
 def _of_tokens(e: TokensEvidence) -> Account:
     accounts = [_of_group(e, index) for index in range(len(e.groups))]
     if not accounts:
+        trials = trials_by_name(e)
+        if len(trials) > 1:
+            found = explain(
+                trials, e.contract, lambda each: bank(each, given=False, masked=True, whole=False)
+            )
+            if found.known:
+                return _of_recipe(found, trials, TOPICS)
         why = "linear" if e.observed else "no-attention"
         return Account(unknown=dict.fromkeys(TOPICS, (why, {})), contract=e.contract)
     first = next((each for each in accounts if each.claims), accounts[0])
@@ -186,19 +200,21 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         return Account((), frozenset(TOPICS) - {"mask"}, {}, found.contract)
     elif not claims and not notes:
         claims = [Claim("product", "differs", Found("inside", {}, first_difference(trials)))]
+    kinds = {name for field, name in DECLARED.items() if getattr(e.contract, field) is not None}
+    fixed = bool(notes) and all(key in kinds and of.get("of") != "input" for key, of in notes)
+    if fixed and not claims and group.arranged is not None:
+        claims = [Claim("order", "differs", Found("otherwise", {}, first_difference(trials)))]
     if claims:
         return Account(tuple(claims), frozenset(), _hidden(claims[0]), found.contract, notes)
     if any(key == "scale-unknown" for key, _ in notes):
         unknown["scale"] = ("scale", {})
-    declared = ("bias", "softcap", "sinks", "alibi_slopes")
-    if any(getattr(e.contract, name) is not None for name in declared):
+    if kinds:
         unknown["order"] = ("more-than-attends", {})
     return Account((), frozenset(TOPICS) - set(unknown), unknown, found.contract, notes)
 
 
 def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: Facts) -> bool:
-    """True if nothing is declared of the mask, and the definition under the one that was seen gives
-    the same."""
+    """True if nothing is declared of the mask, and the definition under the seen one gives the same."""
     setting = first.setting._replace(mask=facts.visible)
     declared = e.contract.causal is not None or e.contract.window is not None
     return not declared and fits([replace(first, setting=setting)], RIGHT) is not None

@@ -40,6 +40,14 @@ def _setting(e: TokensEvidence, contract: Contract) -> Setting:
     return setting_of(contract, e.inputs[0].shape[-2], e.num_heads or 1)
 
 
+def _masked_inside(e: TokensEvidence, group: int) -> bool:
+    """True if the weights of a group, of all tokens at once, are masked as declared."""
+    if e.groups[group].arranged is None or not e.explanations[group].right:
+        return False
+    at, tokens = e.group_trials(group)[0].setting, e.inputs[0].shape[-2]
+    return at.query_len == at.kv_len == tokens
+
+
 def leaks(e: TokensEvidence) -> Claim | Clear:
     """Dependencies that differ from what the contract shows and hides."""
     if as_promised(e) is not None:
@@ -54,6 +62,8 @@ def leaks(e: TokensEvidence) -> Claim | Clear:
     if broken:
         return Claim("leaks", "differs", Found("tokens", {}, picture))
     beyond = bool((measured.moves & ~seen).any())
+    if beyond and e.groups and all(_masked_inside(e, index) for index in range(len(e.groups))):
+        return Claim("leaks", "differs", Found("elsewhere", {}, picture))
     named = mask_named(measured.moves, at, ~own) if beyond or not e.observed else RIGHT_MASK
     if named is None and beyond:
         return Claim("leaks", "differs", Found("dependency", {}, picture))

@@ -14,6 +14,14 @@ from clearhead.checking.evidence.weighing import ACTIVATIONS, Weighing, weigh
 from clearhead.checking.judging.verdicts import Values
 from clearhead.checking.thresholds import SUMS
 
+# What is declared of the scores, and the remark that what does it gives.
+DECLARED = {
+    "bias": "bias-added",
+    "alibi_slopes": "bias-added",
+    "softcap": "capped",
+    "sinks": "beside",
+}
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -98,8 +106,8 @@ def _axis(read: Weighing) -> str | None:
 def facts_of_weights(e: HeadsEvidence) -> Facts | None:
     """The facts of a function, by what was done to its scores or by the identity as value."""
     if len(e.observed) == 1 and not e.observed[0].tangled:
-        at = e.trials[0].setting
-        if len(e.observed[0].weights) == at.batch * at.num_heads:
+        one, at = e.observed[0], e.trials[0].setting
+        if (len(one.weights), one.weights.shape[-1]) == (at.batch * at.num_heads, at.kv_len):
             place = lambda each: each.view(at.batch, -1, *each.shape[1:])  # noqa: E731
             return _seen(e.observed, place, e.recorded)
     if e.measured is None:

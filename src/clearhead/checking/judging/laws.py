@@ -1,32 +1,26 @@
 """Verdicts by the laws of attention, asked where no mistake has a name yet."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from clearhead.checking.evidence import laws
-from clearhead.checking.evidence.attempts import as_trial, attempted
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.lengths import repeated_row
+from clearhead.checking.evidence.named_layers import weights_by_name
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import Weighing, weigh
-from clearhead.checking.hypotheses.matching import fits
 from clearhead.checking.judging.dependencies import as_promised
-from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
-from clearhead.checking.subject.calling import output_of
-from clearhead.checking.subject.embedding import Embedded
-from clearhead.checking.thresholds import LAW_LENGTHS, LAW_NUMBERS, LAW_STEPS
+from clearhead.checking.judging.lengths import broken_law
+from clearhead.checking.judging.verdicts import Clear, Found, Verdict
+from clearhead.checking.thresholds import SUMS
 
 
 def _found(broken: laws.Broken | None) -> Verdict:
-    if broken is None:
-        return Clear()
-    return Found(broken.way, {}, ("law", {"gap": f"{broken.gap:.3g}", "at": broken.at}))
+    return Clear() if broken is None else broken_law(broken)
 
 
 def again(e: Evidence) -> Verdict | None:
@@ -54,93 +48,13 @@ def samples(e: Evidence) -> Verdict | None:
     return _found(laws.by_samples(e.subject, e.inputs, e.output))
 
 
-def length(e: Evidence) -> Verdict | None:
-    """Attention is the same mechanism at any length."""
-    if isinstance(e, HeadsEvidence):
-        return _longer(e)
-    if not isinstance(e, TokensEvidence) or isinstance(e, CrossEvidence):
-        return None
-    if isinstance(e.given.run, Embedded) and e.contract.causal:
-        broken = _by_ids(e, e.given.run)
-        if broken is not None:
-            return _found(broken)
-
-    def run(x: Tensor) -> Tensor:
-        return e.batching(e.subject.fresh())(x)
-
-    lengths = _lengths(e)
-    if not lengths:
-        return None
-    seen = as_promised(e)
-    if seen is not None and seen.causal:
-        x = e.batched(e.feed.draw(lengths[-1], e.seed + 6))
-        broken = laws.by_prefixes(run, x, [1, 2, *lengths[:-1]])
-        return _found(broken or _in_blocks(e, run, x))
-    if seen is not None and seen.window is None and not isinstance(e, PaddedEvidence):
-        draw = partial(e.feed.draw, seed=e.seed + 6)
-        broken = laws.by_doubling(run, lambda n: e.batched(draw(n)), lengths)
-        far = None if broken is None else laws.reach(run, e.batched(draw(lengths[-1])))
-        return Clear() if far is not None and far.window else _found(broken)
-    return Unknown("law-length", {}, False)
-
-
-def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) -> laws.Broken | None:
-    """Tokens that nothing behind some place moves with, though no window is declared or shown."""
-    if e.promised.window is not None or e.contract.alibi_slopes is not None:
-        return None
-    far = laws.reach(run, x)
-    if far is None or far.whole or far.window or e.subject.dtype != torch.float64:
-        return None
-    return laws.Broken(
-        "blocks", 0.0, f"outputs up to {far.first} move with token 0, of {far.tokens}"
-    )
-
-
-def _lengths(e: TokensEvidence) -> list[int]:
-    """The lengths to ask at: across the edges of blocks, as long as that costs little."""
-    numbers = sum(each.numel() for each in e.subject.parameters().values())
-    limit = e.feed.longest or max(LAW_LENGTHS)
-    first, *more = LAW_LENGTHS
-    steps = e.recorded.recorder.count if e.recorded is not None else 0
-    other = next((each for _, each in e.others if each is not None), None)
-    # A loop over tokens, whose operations grow with them, is asked at few, one in a loop at none.
-    loops = other is not None and other.recorder.count != steps
-    if loops and steps > LAW_STEPS:
-        return []
-    most = 17 if loops else LAW_NUMBERS // max(numbers, 1)
-    found = [first, *(each for each in more if each <= most)]
-    return [each for each in found if each <= limit]
-
-
-def _by_ids(e: TokensEvidence, model: Embedded) -> laws.Broken | None:
-    """The prefixes of ids, which go through everything that stands before the embedding too."""
-    generator = torch.Generator().manual_seed(e.seed)
-    tokens = e.inputs[0].shape[-2]
-    known = [
-        each
-        for each in range(1, model.embedding.num_embeddings)
-        if each != model.embedding.padding_idx
-    ]
-    ids = torch.tensor(known)[torch.randint(len(known), (2, tokens), generator=generator)]
-    return laws.by_prefixes(lambda each: output_of(model.model(each))[0], ids, range(1, tokens))
-
-
-def _longer(e: HeadsEvidence) -> Verdict | None:
-    """A function that is the definition at the planned sizes is so at longer ones."""
-    tokens = min(max(LAW_LENGTHS), e.contract.sizes.get("context_length", max(LAW_LENGTHS)))
-    steps = e.recorded.recorder.count if e.recorded is not None else 0
-    if not e.explained.right or steps > LAW_STEPS:
-        return None
-    main = e.attempts[0].sizes
-    sizes = replace(main, name=f"{tokens} tokens", batch=1, query_len=tokens, kv_len=tokens)
-    trial = as_trial(attempted(e.subject, sizes, e.seed), e.explained.contract, e.rounded)
-    if trial is None or fits([trial], e.explained.recipe) is not None:
-        return Clear()
-    return _found(laws.Broken("definition", trial.error(e.explained.recipe), sizes.name))
-
-
 def value(e: TokensEvidence) -> Verdict | None:
     """The context is linear in the value, with weights that sum to one, and it is used."""
+    weights = weights_by_name(e)
+    if weights is not None:
+        sums = weights.sum(1)
+        values = {"low": f"{sums.min():.3g}", "high": f"{sums.max():.3g}"}
+        return Clear() if bool((sums - 1).abs().max() <= SUMS) else Found("sums", values)
     if e.recorded is None or not e.groups:
         return None
     recorder, output = e.recorded.recorder, e.recorded.output
@@ -168,12 +82,16 @@ def centred(e: TokensEvidence) -> Verdict | None:
     return Clear()
 
 
-def scores(e: TokensEvidence) -> Verdict | None:
+def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     """The scores alone make the weights: nothing is rounded, and which keys are seen does not hang on them."""
-    if e.recorded is None or not e.groups:
+    if e.recorded is None:
         return None
     if e.recorded.recorder.halves and e.subject.dtype == torch.float64:
         return Found("halves")
+    if isinstance(e, HeadsEvidence):
+        return Clear() if e.explained.right else None
+    if not e.groups:
+        return None
     visible = _visible(e.weighings, e.groups[0].indices)
     if visible.all() or as_promised(e) is not None or isinstance(e, CrossEvidence):
         return Clear()
@@ -191,12 +109,37 @@ def _visible(read: Sequence[Weighing], indices: Sequence[int]) -> Tensor:
 
 def pairs(e: TokensEvidence) -> Verdict | None:
     """A token sees itself where a causal mask lets it, and stands where it stands."""
-    if laws.one_row(e.subject, e.inputs):
+    if repeated_row(e.subject, e.inputs) == 1:
         return Found("one-position")
-    if not e.contract.causal or not e.groups or isinstance(e, CrossEvidence):
+    if isinstance(e, CrossEvidence):
+        return _all_seen(e)
+    if _alone(e):
+        return Found("alone")
+    weights = weights_by_name(e)
+    if weights is not None and e.contract.causal:
+        return Clear() if bool(weights.diagonal()[:, 1:].any()) else Found("itself")
+    if not e.contract.causal or not e.groups:
         return None
     own = _sees_itself(e)
     return Clear() if own is None or bool(own.any()) else Found("itself")
+
+
+def _alone(e: TokensEvidence) -> bool:
+    """True if no output moves with another token, though nothing hides them."""
+    moves = e.dependency.moves
+    own = torch.eye(*moves.shape, dtype=torch.bool)
+    hidden = e.contract.window is not None or bool(e.dependency.broken.any())
+    return not hidden and len(moves) > 1 and torch.equal(moves, own)
+
+
+def _all_seen(e: CrossEvidence) -> Verdict | None:
+    """No token of the context is hidden from all, where nothing says that it is."""
+    moves = e.dependencies[1].moves
+    if e.contract.causal or e.contract.window is not None or not moves.any():
+        return None
+    unseen = (~moves.any(0)).nonzero().flatten().tolist()
+    values = {"tokens": ", ".join(map(str, unseen)), "count": moves.shape[1]}
+    return Found("unseen", values) if unseen else Clear()
 
 
 def no_query(e: CrossEvidence) -> Verdict:

@@ -1,0 +1,146 @@
+"""Verdicts by the law of length: attention is the same mechanism at any number of tokens."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from clearhead.checking.evidence import lengths
+from clearhead.checking.evidence.attempts import as_trial, attempted
+from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.decoding import DecodingEvidence
+from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.laws import Broken
+from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.matching import fits
+from clearhead.checking.judging.dependencies import as_promised
+from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
+from clearhead.checking.subject.calling import output_of
+from clearhead.checking.subject.embedding import Embedded
+from clearhead.checking.thresholds import LAW_RECORDED, NARROW
+
+
+def broken_law(broken: Broken) -> Found:
+    """The finding of a law that does not hold."""
+    return Found(broken.way, {}, ("law", {"gap": f"{broken.gap:.3g}", "at": broken.at}))
+
+
+def _verdict(broken: Broken | None, tokens: int) -> Verdict:
+    return Clear(values={"tokens": tokens}) if broken is None else broken_law(broken)
+
+
+def length(e: Evidence) -> Verdict | None:
+    """Attention is the same mechanism at any length."""
+    if isinstance(e, HeadsEvidence):
+        return _of_function(e)
+    if isinstance(e, DecodingEvidence):
+        if e.wrong is not None:
+            return None
+        broken, tokens = lengths.by_decoding(e)
+        return _verdict(broken, tokens) if tokens else Unknown("law-costs", {}, False)
+    return _of_tokens(e) if isinstance(e, TokensEvidence) else None
+
+
+def _of_tokens(e: TokensEvidence) -> Verdict:
+    if isinstance(e.given.run, Embedded) and e.contract.causal:
+        broken = _by_ids(e, e.given.run)
+        if broken is not None:
+            return broken_law(broken)
+    asked = _asked(e)
+    if not asked:
+        return Unknown("law-costs", {}, False)
+    short = max(each for each in asked if each <= LAW_RECORDED)
+    held = lengths.by_the_definition(e, short) if short > 7 else None
+    if held is not None and held.broken is not None:
+        return broken_law(held.broken)
+    token = None
+    if not isinstance(e, CrossEvidence | PaddedEvidence):
+        token = lengths.repeated_row(e.subject, (e.feed.draw(short, e.seed),))
+    if token is not None and token > 1:
+        return Found("repeated", {"token": token})
+    verdict = None if isinstance(e, CrossEvidence) else _by_calls(e, asked)
+    if isinstance(verdict, Found | Clear):
+        return verdict
+    return Unknown("law-length", {}, False) if held is None else _verdict(None, short)
+
+
+def _by_calls(e: TokensEvidence, asked: Sequence[int]) -> Verdict | None:
+    """Parts of a text against the whole; None where neither way may be asked."""
+
+    def run(x: Tensor) -> Tensor:
+        return e.batching(e.subject.fresh())(x)
+
+    def draw(tokens: int) -> Tensor:
+        x = e.batched(e.feed.draw(tokens, e.seed + 6))
+        return x[:1] if tokens > LAW_RECORDED else x
+
+    seen = as_promised(e)
+    if seen is not None and seen.causal:
+        x = draw(asked[-1])
+        broken = lengths.by_prefixes(run, x, asked[:-1])
+        return _verdict(broken or _in_blocks(e, run, x), asked[-1])
+    if seen is not None and seen.window is None and not isinstance(e, PaddedEvidence):
+        halves = [each // 2 + 1 if each > LAW_RECORDED else each for each in asked if each > 2]
+        broken = lengths.by_doubling(run, draw, halves)
+        far = None if broken is None else lengths.reach(run, draw(halves[-1]))
+        if far is not None and far.window:
+            broken = None
+        return _verdict(broken, 2 * halves[-1])
+    return None
+
+
+def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) -> Broken | None:
+    """Tokens that nothing behind some place moves with, though no window is declared or shown."""
+    if e.promised.window is not None or e.contract.alibi_slopes is not None:
+        return None
+    far = lengths.reach(run, x * NARROW)
+    if far is None or far.whole or far.window or e.subject.dtype != torch.float64:
+        return None
+    return Broken("blocks", 0.0, f"outputs up to {far.first} move with token 0, of {far.tokens}")
+
+
+def _asked(e: TokensEvidence) -> list[int]:
+    """The lengths to ask at."""
+    numbers = sum(each.numel() for each in e.subject.parameters().values())
+    made = [lengths.counted(e.subject, lengths.drawn(e, each)) for each in (7, 5)]
+    steps = [each for each in made if each is not None]
+    batch = e.batched(e.inputs[0]).shape[0]
+    heads = sum(len(each.weights) for each in e.observed) // batch
+    return lengths.bearable(steps, max(heads, 1), numbers, e.feed.longest)
+
+
+def _by_ids(e: TokensEvidence, model: Embedded) -> Broken | None:
+    """The prefixes of ids, which go through everything that stands before the embedding too."""
+    generator = torch.Generator().manual_seed(e.seed)
+    tokens = e.inputs[0].shape[-2]
+    known = [
+        each
+        for each in range(1, model.embedding.num_embeddings)
+        if each != model.embedding.padding_idx
+    ]
+    ids = torch.tensor(known)[torch.randint(len(known), (2, tokens), generator=generator)]
+    return lengths.by_prefixes(lambda each: output_of(model.model(each))[0], ids, range(1, tokens))
+
+
+def _of_function(e: HeadsEvidence) -> Verdict | None:
+    """A function that is the definition at the planned sizes is so at any other."""
+    if not e.explained.right:
+        return None
+    main, other = e.attempts[0], e.attempts[1]
+    made = [lengths.counted(e.subject, each.inputs) for each in (main, other)]
+    steps = [each for each in made if each is not None]
+    limit = e.contract.sizes.get("context_length")
+    heads = e.contract.heads()[0]
+    asked = lengths.bearable(steps, heads or 1, 0, limit)
+    for tokens in asked:
+        sizes = replace(main.sizes, batch=1, query_len=tokens, kv_len=tokens)
+        if heads is None and tokens > LAW_RECORDED:
+            sizes = replace(sizes, num_heads=1, num_kv_heads=1)
+        made = attempted(e.subject, replace(sizes, name=f"{tokens} tokens"), e.seed)
+        trial = as_trial(made, e.explained.contract, e.rounded)
+        if trial is not None and fits([trial], e.explained.recipe) is None:
+            return broken_law(Broken("definition", trial.error(e.explained.recipe), trial.name))
+    return _verdict(None, asked[-1]) if asked else Unknown("law-costs", {}, False)
