@@ -69,7 +69,7 @@ class Roles(Drawn):
         local: the weight on the token itself and eight tokens on either side; None in cross-attention.
         uniform: how even the weights are over the visible keys, as entropy / ln(number of keys):
             the evenness of Pielou (1966). What a sink parameter takes counts as nowhere.
-        counts: how many queries each of them is the mean of; None in files of before version 3.
+        counts: how many queries each of them is the mean of; None where they were not counted.
 
     Example:
         >>> import torch, clearhead as ch
@@ -252,7 +252,6 @@ def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] 
     if call.roles is None or score is None:
         return None
     score = score.double().cpu().reshape(len(real), *score.shape[-1:] or (1,))
-    # A file of before version 3 does not say how many had the choice.
     counts = call.roles.counts
     number = real[:, None].expand_as(score) if counts is None else getattr(counts, name)
     number = number.double().cpu().reshape(score.shape)

@@ -63,8 +63,7 @@ class Summary:
         logsumexp: log Σ exp of the masked scores, (batch, num_heads, query_len), nats.
         entropy: −Σ weight · ln weight, (batch, num_heads, query_len), nats.
         max: the largest weight, (batch, num_heads, query_len).
-        max_score: the largest score, as the softmax gets it, (batch, num_heads, query_len); None in
-            a file of an earlier version.
+        max_score: the largest score, as the softmax gets it, (batch, num_heads, query_len).
         distance: Σ weight · |query position − key position|, (batch, num_heads, query_len), tokens.
         first: the weight on the first key, (batch, num_heads, query_len).
         previous: the weight on the token before, (batch, num_heads, query_len); 0 where none is.
@@ -93,11 +92,11 @@ class Summary:
     logsumexp: Tensor
     entropy: Tensor
     max: Tensor
+    max_score: Tensor
     distance: Tensor
     first: Tensor
     previous: Tensor
     received: Tensor
-    max_score: Tensor | None = None
     context: Tensor | None = None
     top_k: TopK | None = None
     mass: Tensor | None = None
