@@ -81,14 +81,6 @@ def test_show_finds_heads(tmp_path: Path) -> None:
     assert "The heads by their strongest link to tired" in found
 
 
-def test_show_draws_a_card(tmp_path: Path) -> None:
-    file = tmp_path / "card.png"
-    found = lines("show", SENTENCE, "--find", "it,animal", "--card", str(file))
-    assert found[-1] == f"The card of layer 5, head 11 is in {file}"
-    # The size in the header of a PNG.
-    assert file.read_bytes()[16:24] == (1200).to_bytes(4, "big") + (630).to_bytes(4, "big")
-
-
 def test_show_says_why(tmp_path: Path) -> None:
     file = tmp_path / "a.html"
     found = lines("show", SENTENCE, "--why", "it,animal", "--html", str(file))
@@ -153,8 +145,6 @@ def test_nothing_is_found_in_a_long_text(llama: str, book: str) -> None:
     assert "[show.find] --find needs a text of 1024 tokens at most." in result.stderr
     result = invoke("show", "--file", book, "--model", llama, "--why", "it,it")
     assert "[show.why] --why needs a text of 1024 tokens at most." in result.stderr
-    result = invoke("show", "--file", book, "--model", llama, "--card", "card.png")
-    assert "[show.card] --card needs a text of 1024 tokens at most." in result.stderr
 
 
 def test_a_page_opens_where_it_was_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
