@@ -586,7 +586,7 @@ def test_the_patterns_of_another_run_are_those_that_are_watched(
     with ch.watch(model) as plain:
         before = model(query, key, value[:, :2])
     with ch.edit(model) as edit, ch.watch(model) as seen:
-        edit[""].patterns_from(other, heads=[3, 1])
+        edit[""].heads[3, 1].patterns_from(other)
         context = model(query, key, value[:, :2])
     expected = plain[0].dense().index_copy(1, torch.tensor([3, 1]), other.dense()[:, [3, 1]])
     torch.testing.assert_close(seen[0].dense(), expected)

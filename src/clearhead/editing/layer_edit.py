@@ -129,17 +129,14 @@ class LayerEdit:
             f"scale(by={by})", ScaleKeys(self._heads, selection("key", key), math.log(factor))
         )
 
-    def patterns_from(
-        self, other: Seen[AttentionMatrix] | AttentionMatrix, heads: Sequence[int] | None = None
-    ) -> None:
+    def patterns_from(self, other: Seen[AttentionMatrix] | AttentionMatrix) -> None:
         """Use the weights of another run with the values of this one.
 
         Args:
             other: what `watch` has seen of the same model on a text of the same length, or a matrix.
-            heads: those of the layer, where no `heads[…]` stands before.
 
         Raises:
-            ArgumentTypeError: codes `edit.other` and `heads.type`.
+            ArgumentTypeError: code `edit.other`.
             EditError: when the layer runs, codes `edit.heads`, `edit.patterns` for other sizes and
                 `edit.conflict` beside hide or scale of the same head.
         """
@@ -153,8 +150,7 @@ class LayerEdit:
                 'other must be what watch has seen with keep="matrix", or an AttentionMatrix; got '
                 f"{type(other).__name__}.",
             )
-        chosen = self._heads if heads is None else numbers_of(heads)
-        self._add("patterns_from", Patterns(chosen, find))
+        self._add("patterns_from", Patterns(self._heads, find))
 
     def average(self) -> Average:
         """Average the context of the heads over all real queries that run, for `ablate(mean=…)`.
