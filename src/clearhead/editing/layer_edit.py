@@ -9,7 +9,6 @@ from clearhead._common.checks import as_ints, check_number, check_tensor
 from clearhead._common.text import shown
 from clearhead.editing.operations import (
     Ablate,
-    Average,
     Hide,
     Operation,
     Patterns,
@@ -43,8 +42,8 @@ class LayerEdit:
         """Set the context of the heads to 0, or to a mean.
 
         Args:
-            mean: (heads, value_head_dim), or (value_head_dim,) for all; `average()` gives the mean
-                over a data set.
+            mean: (heads, value_head_dim), or (value_head_dim,) for all, such as a watch keeps of a data set:
+                `keep=lambda path, matrix: matrix.summary(value=matrix.value).context.mean(dim=(0, 2))`.
 
         Raises:
             ArgumentTypeError: code `mean.type`.
@@ -151,16 +150,6 @@ class LayerEdit:
                 f"{type(other).__name__}.",
             )
         self._add("patterns_from", Patterns(self._heads, find))
-
-    def average(self) -> Average:
-        """Average the context of the heads over all real queries that run, for `ablate(mean=…)`.
-
-        Returns:
-            An `Average`, whose `value` (heads, value_head_dim) is read when the model has run.
-        """
-        average = Average(self._heads)
-        self._add("average", average)
-        return average
 
     def _add(self, what: str, operation: Operation) -> None:
         heads = operation.heads

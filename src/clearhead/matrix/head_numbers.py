@@ -170,7 +170,7 @@ class Attended(Protocol):
     def kv_len(self) -> int: ...
     @property
     def real(self) -> Tensor | None: ...
-    def statistic(self, name: str) -> Tensor: ...
+    def _statistic(self, name: str) -> Tensor: ...
 
 
 def numbers_of_heads(kept: HasHeads) -> tuple[int, ...]:
@@ -330,7 +330,7 @@ def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None =
     samples = slice(None) if sample is None else slice(sample, sample + 1)
     total, queries = torch.zeros((), dtype=torch.float64), 0
     for call in calls:
-        values, real = call.statistic(name)[samples].double(), call.real
+        values, real = call._statistic(name)[samples].double(), call.real
         if real is not None:
             # A padded query may hold anything, a NaN as well.
             values = values.where(torch.atleast_2d(real)[samples][:, None], 0.0)

@@ -11,7 +11,7 @@ from torch import Tensor
 from clearhead._common.checks import as_place
 from clearhead._common.lazy import drawing
 from clearhead._common.text import shown
-from clearhead.errors import ArgumentError, SelectionError
+from clearhead.errors import SelectionError
 from clearhead.matrix.head_numbers import Roles
 from clearhead.sharding.sharding import Sharding
 
@@ -47,9 +47,6 @@ ROWS = (
     "mass",
 )
 """The fields that are numbers of each query."""
-
-STATISTICS = (*ROWS[:7], "received")
-"""Those that are one number of each, and of each key."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -136,18 +133,10 @@ class Summary:
         """The number of keys."""
         return self.received.shape[-1]
 
-    def statistic(self, name: str) -> Tensor:
+    def _statistic(self, name: str) -> Tensor:
         """A field with axes of batch and heads: (batch, num_heads, query_len), and for "received"
         (batch, num_kv_heads, kv_len).
-
-        Raises:
-            ArgumentError: code `summary.statistic`, for another name.
         """
-        if not isinstance(name, str) or name not in STATISTICS:
-            raise ArgumentError(
-                "summary.statistic",
-                f"name must be one of {', '.join(STATISTICS)}; got {shown(name)}.",
-            )
         field = getattr(self, name)
         return field.reshape((1,) * (4 - self.ndim) + field.shape)
 

@@ -85,7 +85,7 @@ def of_attention(
         return received.bars(of_all[sample], title=title, tokens=columns, log=log, ax=ax)
     quantity, real = QUANTITIES[kind], weights.real
     with torch.no_grad():
-        values = weights.statistic(kind)[sample]
+        values = weights._statistic(kind)[sample]
     if real is not None:
         values = values.masked_fill(~torch.atleast_2d(real)[sample], torch.nan)
     values = values[heads]
@@ -255,7 +255,7 @@ def _cells(weights: Weights, sample: int, heads: list[int], most: int | None, on
 def _received(weights: Weights, one: int | None, heads: list[int]) -> tuple[Tensor, list[str]]:
     """The mean over query heads of what each key gets, (batch, kv_len), and the heads in words."""
     with torch.no_grad():
-        received = weights.statistic("received")
+        received = weights._statistic("received")
     group = weights.num_heads // weights.num_kv_heads
     # Heads that share a key are only known together.
     shared = sorted({head // group for head in heads})
