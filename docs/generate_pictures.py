@@ -5,6 +5,7 @@ pages chromium, the samples smollm2 and whisper, and espeak-ng.
 """
 
 import io
+import runpy
 import shutil
 import sys
 import tempfile
@@ -18,7 +19,6 @@ from matplotlib.patches import Rectangle
 
 import clearhead as ch
 from clearhead import ladder
-from clearhead.drawing.figures.card import DOTS_PER_INCH
 from clearhead.drawing.figures.png_files import head_picture, save_png
 from clearhead.integrations import huggingface
 
@@ -120,7 +120,9 @@ def main() -> None:
         picture = head_picture(weights, read.tokens, title=title, axes=axes)
         picture.add_patch(Rectangle((-0.5, it - 0.5), len(read.tokens), 1, fill=False, ec="w"))
     save_png(picture, FOLDER / "head.png")
-    save(seen[LAYER].plot("card", head=HEAD, tokens=reading.tokens), "card", DOTS_PER_INCH)
+    example = runpy.run_path(str(FOLDER.parents[1] / "examples" / "card.py"))
+    card = example["card"](seen, list(reading.tokens), "it", "animal")
+    card.savefig(FOLDER / "card.png", metadata={"Software": None})
     save(seen.plot(heads=range(6))[0, 0], "layers", 80)
     save(seen.plot("entropy"), "entropy", 90)
     save(seen[5].plot("received", head=11, tokens=reading.tokens), "received", 90)

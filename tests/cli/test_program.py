@@ -48,7 +48,7 @@ from tests.surface import ROOT
         ),
         (
             ["show", "a", "--image", "a.jpg"],
-            "[show.image] --image is shown alone; leave the text, --file, --find, --why and --card out.",
+            "[show.image] --image is shown alone; leave the text, --file, --find and --why out.",
         ),
         (
             ["show", "a", "--png", "/nowhere/a.png"],

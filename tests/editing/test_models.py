@@ -117,7 +117,7 @@ def test_patterns_of_another_run_have_the_values_of_this_one() -> None:
     with torch.no_grad(), ch.watch(eager) as seen:
         eager(**other, use_cache=False)
     with ch.edit(eager) as edit, ch.watch(eager) as under:
-        edit["layers.1"].patterns_from(seen, heads=[0, 3])
+        edit["layers.1"].heads[0, 3].patterns_from(seen)
         found = run(eager, given)
     for each in range(2):
         off = before[each] - plain[each]

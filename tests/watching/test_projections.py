@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
 from clearhead.layers import GrowingCache, LatentAttention, OutputGate, ScoreBias
-from clearhead.watching import projections
+from clearhead.watching import files, projections
 
 SIZES: Any = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 IDS = torch.tensor([[3, 9, 4, 9, 7, 3, 8], [5, 5, 1, 4, 6, 4, 2]])
@@ -76,8 +76,6 @@ def test_norms_of_models(make: Callable[[], nn.Module], name: str) -> None:
     parameters = dict(model.named_parameters())
     with torch.no_grad(), ch.watch(model, values=True) as seen:
         model(given)
-    taken = seen.weighted_by_values(model)
-    assert taken.layers == seen.layers
     for number, path in enumerate(seen):
         norms = seen.norms(path, model)
         weight = parameters[name.format(number)].detach()
@@ -86,7 +84,7 @@ def test_norms_of_models(make: Callable[[], nn.Module], name: str) -> None:
         assert norms.projected
         torch.testing.assert_close(norms.dense(), expected)
         torch.testing.assert_close(
-            taken[path].dense(), expected / expected.sum(dim=-1, keepdim=True)
+            norms.shares().dense(), expected / expected.sum(dim=-1, keepdim=True)
         )
         plain = seen.norms(number)
         assert not plain.projected
@@ -112,41 +110,25 @@ def test_the_sum_over_heads_is_what_the_layer_adds() -> None:
     torch.testing.assert_close(norms[..., 0, 0], parts[..., 0])
 
 
-def test_a_record_that_is_weighted(tmp_path: Path) -> None:
-    layer = encoder().eval()
-    with torch.no_grad(), ch.watch(layer, values=True) as seen:
-        layer(X.float())
-    taken = seen.weighted_by_values(layer)
-    assert repr(taken).startswith("TransformerEncoder, weighted by values: 2 modules attended")
-    shares = seen.norms(0, layer).shares()
-    assert taken.table()[0].entropy == pytest.approx(float(shares.entropy()[:, 0].mean()))
-    pages = taken.to_html(tmp_path / "a.html"), seen.to_html(tmp_path / "b.html", other=taken)
-    titled = ["weighted by values</title>" in page.read_text() for page in pages]
-    assert titled == [True, False]
-    link = taken.find(2, 5)[0]
-    assert link.weight == float(taken[link.layer][0, link.head, 2, 5])
-
-
 def test_a_loaded_record_has_its_values(tmp_path: Path) -> None:
     layer = ch.MultiHeadAttention(12, num_heads=4)
     with torch.no_grad(), ch.watch(layer, values=True) as seen:
         layer(X.float())
     again = ch.load(seen.save(tmp_path / "a.clearhead"))
     torch.testing.assert_close(again.norms(0, layer).dense(), seen.norms(0, layer).dense())
-    taken = seen.weighted_by_values(layer)
-    saved = ch.load(taken.save(tmp_path / "b.clearhead"))[0]
-    torch.testing.assert_close(saved.dense(), taken[0].dense())
+    shares = again.norms(0, layer).shares()
+    torch.testing.assert_close(shares.dense(), seen.norms(0, layer).shares().dense())
 
 
 def test_biases_of_both_kinds_come_back(tmp_path: Path) -> None:
     layer = ch.MultiHeadAttention(12, num_heads=4, parts=[ScoreBias(ch.alibi(4))], mask=ch.causal())
     with torch.no_grad(), ch.watch(layer, values=True) as seen:
         layer(X.float())
-    taken = seen.weighted_by_values(layer)
-    again = ch.load(taken.save(tmp_path / "a.clearhead"))
-    torch.testing.assert_close(again[0].dense(), taken[0].dense())
-    assert taken[0].problem.bias is not None
-    assert taken[0].problem.bias.describe().endswith(" + <2 × 4 × 1 × 7>")
+    taken = seen.norms(0, layer).shares()
+    again = files.read(files.write(tmp_path / "a.clearhead", taken))
+    torch.testing.assert_close(again.dense(), taken.dense())
+    assert taken.problem.bias is not None
+    assert taken.problem.bias.describe().endswith(" + <2 × 4 × 1 × 7>")
 
 
 class Wrapped(nn.Module):
@@ -222,14 +204,10 @@ def test_what_norms_refuse() -> None:
     with torch.no_grad(), ch.watch(layer, keep="summary") as summaries, ch.watch(layer) as bare:
         layer(X.float())
     text = "[norms.value] norms need matrices with their values, watch(model, values=True); keep= was 'summary'."
-    for ask in (lambda: summaries.norms(0), summaries.weighted_by_values):
-        with pytest.raises(ArgumentError, match=f"^{re.escape(text)}$"):
-            ask()
-    for ask in (lambda: bare.norms(0, layer), bare.weighted_by_values):
-        with pytest.raises(
-            ArgumentError, match=r"^\[norms.value\] norms need the value of the call"
-        ):
-            ask()
+    with pytest.raises(ArgumentError, match=f"^{re.escape(text)}$"):
+        summaries.norms(0)
+    with pytest.raises(ArgumentError, match=r"^\[norms.value\] norms need the value of the call"):
+        bare.norms(0, layer)
     with ch.watch(layer, values=True) as seen:
         layer(X.float())
         layer(X.float()[:, :5])
@@ -238,19 +216,15 @@ def test_what_norms_refuse() -> None:
         model(X.float())
     text = "[norms.model] model must be the torch.nn.Module that was watched; got 3."
     with pytest.raises(ArgumentTypeError, match=f"^{re.escape(text)}$"):
-        seen.weighted_by_values(3)  # type: ignore[arg-type]
+        other.norms(0, 3)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="Linear has no such module"):
         other.norms(0, nn.Linear(2, 2))
     with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
         seen.norms(0)
-    assert len(seen.weighted_by_values(layer).calls(0)) == 2
     no_layers: list[Any] = [[1], True, slice(1)]
     for wrong in no_layers:
         with pytest.raises(SelectionError, match=r"^\[watch.layer\]"):
             seen.norms(wrong)
-    text = "[norms.value] this record is weighted by values already; take the norms of the watch itself."
-    with pytest.raises(ArgumentError, match=f"^{re.escape(text)}$"):
-        seen.weighted_by_values(layer).weighted_by_values(layer)
 
 
 def test_norms_of_a_module_that_attends_several_times() -> None:

@@ -296,7 +296,6 @@ def test_norms_of_some_heads_read_from_a_file(tmp_path: Path) -> None:
         model(torch.randn(1, 5, 8))
     again = ch.load(seen.save(tmp_path / "a.clearhead"))
     assert again.norms(0, model).received().equal(seen.norms(0, model).received())
-    assert again.weighted_by_values(model).head_numbers(0) == (3, 1)
 
 
 class Universal(nn.Module):

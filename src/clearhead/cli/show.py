@@ -51,12 +51,6 @@ def show(
     png: Annotated[
         Path | None, typer.Option(help="Draw the head into this file as well.", metavar="FILE")
     ] = None,
-    card: Annotated[
-        Path | None,
-        typer.Option(
-            help="Draw a link of the head as a card of 1200 × 630 pixels.", metavar="FILE"
-        ),
-    ] = None,
     file: Annotated[
         Path | None, typer.Option(help='Read the text from here; "-" is the standard input.')
     ] = None,
@@ -82,22 +76,20 @@ def show(
     map over the tokens. Of a text of more than 1024 tokens it shows numbers, a pooled map and the
     tokens that receive most, in memory that grows with the tokens; of a book, ask for one --layer.
     """
-    sentence = _read_text(text, file) if image is None else _no_text(text, file, find, why, card)
+    sentence = _read_text(text, file) if image is None else _no_text(text, file, find, why)
     if head is not None and layer is None:
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
     wanted = None if find is None else _read_find(find, layer)
     explained = None if why is None else _read_why(why, find, layer, head)
-    if png is not None or card is not None:
+    if png is not None:
         from clearhead.drawing.figures.png_files import check_place
 
-        png, card = (each and check_place(each) for each in (png, card))
+        png = check_place(png)
     for written in filter(None, (html, save)):
         from clearhead._common.writing import check_writable
 
         check_writable(written)
-    asked = ShowRequest(
-        Console(), sentence, layer, head, wanted, explained, png, card, html, save, image
-    )
+    asked = ShowRequest(Console(), sentence, layer, head, wanted, explained, png, html, save, image)
     if image is not None:
         _write_files(asked, _show_image(asked, load_for_pictures(model)), "photo")
         return
@@ -107,8 +99,6 @@ def show(
     long = reader.count(sentence) > LONG
     if long and wanted is not None:
         raise ArgumentError("show.find", f"--find needs a text of {LONG} tokens at most.")
-    if long and card is not None:
-        raise ArgumentError("show.card", f"--card needs a text of {LONG} tokens at most.")
     if long and explained is not None:
         raise ArgumentError("show.why", f"--why needs a text of {LONG} tokens at most.")
     shown = _show_long(asked, reader) if long else _show_short(asked, reader)
@@ -126,7 +116,6 @@ class ShowRequest:
     find: tuple[str, str] | None
     why: tuple[str, str] | None
     png: Path | None
-    card: Path | None
     html: Path | None
     save: Path | None
     image: Path | None
@@ -142,7 +131,6 @@ class Shown(NamedTuple):
     head: int
     picture: "Callable[[], Axes]"
     pin: tuple[int | None, int | None] | None = None
-    card: "Callable[[], Axes] | None" = None
 
 
 def _show_short(asked: ShowRequest, reader: "TextModel") -> Shown:
@@ -181,7 +169,6 @@ def _show_short(asked: ShowRequest, reader: "TextModel") -> Shown:
         head,
         lambda: screens.picture(layer, head),
         pin,
-        lambda: screens.card(layer, head, pin, reader.name),
     )
 
 
@@ -265,13 +252,6 @@ def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
     if asked.save is not None:
         saved = str(shown.reading.seen.save(asked.save, tokens=shown.reading.tokens))
         say(console, f"What was seen is in {saved}: clearhead serve {shlex.quote(saved)}")
-    if asked.card is not None and shown.card is not None:
-        with busy("drawing"):
-            from clearhead.drawing.figures.card import DOTS_PER_INCH
-            from clearhead.drawing.figures.png_files import save_png
-
-            file = save_png(shown.card(), asked.card, DOTS_PER_INCH)
-        say(console, f"The card of layer {layer}, head {head} is in {file}")
     if asked.png is not None:
         with busy("drawing"):
             from clearhead.drawing.figures.png_files import save_png
@@ -279,7 +259,7 @@ def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
             file = save_png(shown.picture(), asked.png)
         name = "map" if kind == "map" else "picture"
         say(console, f"The {name} of layer {layer}, head {head} is in {file}")
-    elif asked.html is None and asked.card is None:
+    elif asked.html is None:
         closer = ""
         if asked.find is not None:
             closer = f"--layer {layer} --head {head} instead of --find, "
@@ -375,6 +355,6 @@ def _no_text(text: str | None, file: Path | None, *others: object) -> str:
     if any(each is not None for each in (text, file, *others)):
         raise ArgumentError(
             "show.image",
-            "--image is shown alone; leave the text, --file, --find, --why and --card out.",
+            "--image is shown alone; leave the text, --file, --find and --why out.",
         )
     return ""

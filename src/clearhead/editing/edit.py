@@ -334,8 +334,8 @@ def edit(model: nn.Module, *, strict: bool = False) -> Edit:
             be edited; else that is an `EditWarning`. `Edit.missing` lists all such parts.
 
     Returns:
-        An `Edit`; `edit[layer]` is a layer of it, with `ablate`, `hide`, `scale`, `patterns_from`
-        and `average`, and `edit[layer].heads[…]` some heads of it, with the same. Its `report` counts
+        An `Edit`; `edit[layer]` is a layer of it, with `ablate`, `hide`, `scale` and
+        `patterns_from`, and `edit[layer].heads[…]` some heads of it, with the same. Its `report` counts
         what each operation changed; one that changed nothing is an `EditWarning` as well.
 
     Raises:

@@ -10,7 +10,7 @@ from clearhead._common.checks import as_int, as_ints, check_number, check_tensor
 from clearhead._common.text import shown
 from clearhead.editing.context_operations import Ablate, AddVector, Find, Replace, Resample
 from clearhead.editing.operation import Operation
-from clearhead.editing.operations import Average, Hide, Patterns, Restrict, ScaleKeys
+from clearhead.editing.operations import Hide, Patterns, Restrict, ScaleKeys
 from clearhead.editing.selections import heads_text, selection
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.masks.base import Mask
@@ -48,7 +48,7 @@ class LayerEdit:
 
         Args:
             mean: (heads, value_head_dim), or (value_head_dim,) for all, or (heads, positions, value_head_dim) for each
-                position of the text; `average()` and `Contexts.mean` are means over a data set.
+                position of the text; `Contexts.mean` is a mean over a data set.
             resample: contexts as `replace` takes them; each query gets that of a real one of any sample and position.
             seed: of what is drawn.
             query: the queries whose context it is, as in `hide`; None for all.
@@ -212,17 +212,14 @@ class LayerEdit:
             f"scale(by={by})", ScaleKeys(self._heads, selection("key", key), math.log(factor))
         )
 
-    def patterns_from(
-        self, other: Seen[AttentionMatrix] | AttentionMatrix, heads: Sequence[int] | None = None
-    ) -> None:
+    def patterns_from(self, other: Seen[AttentionMatrix] | AttentionMatrix) -> None:
         """Use the weights of another run with the values of this one.
 
         Args:
             other: what `watch` has seen of the same model on a text of the same length, or a matrix.
-            heads: those of the layer, where no `heads[…]` stands before.
 
         Raises:
-            ArgumentTypeError: codes `edit.other` and `heads.type`.
+            ArgumentTypeError: code `edit.other`.
             EditError: when the layer runs, codes `edit.heads`, `edit.patterns` for other sizes and
                 `edit.conflict` beside hide or scale of the same head.
         """
@@ -236,18 +233,7 @@ class LayerEdit:
                 'other must be what watch has seen with keep="matrix", or an AttentionMatrix; got '
                 f"{type(other).__name__}.",
             )
-        chosen = self._heads if heads is None else numbers_of(heads)
-        self._add("patterns_from", Patterns(chosen, find))
-
-    def average(self) -> Average:
-        """Average the context of the heads over all real queries that run, for `ablate(mean=…)`.
-
-        Returns:
-            An `Average`, whose `value` (heads, value_head_dim) is read when the model has run.
-        """
-        average = Average(self._heads)
-        self._add("average", average)
-        return average
+        self._add("patterns_from", Patterns(self._heads, find))
 
     def _add(self, what: str, operation: Operation) -> None:
         heads = operation.heads

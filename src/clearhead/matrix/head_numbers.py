@@ -69,7 +69,7 @@ class Roles(Drawn):
         local: the weight on the token itself and eight tokens on either side; None in cross-attention.
         uniform: how even the weights are over the visible keys, as entropy / ln(number of keys):
             the evenness of Pielou (1966). What a sink parameter takes counts as nowhere.
-        counts: how many queries each of them is the mean of; None in files of before version 3.
+        counts: how many queries each of them is the mean of; None where they were not counted.
 
     Example:
         >>> import torch, clearhead as ch
@@ -170,7 +170,7 @@ class Attended(Protocol):
     def kv_len(self) -> int: ...
     @property
     def real(self) -> Tensor | None: ...
-    def statistic(self, name: str) -> Tensor: ...
+    def _statistic(self, name: str) -> Tensor: ...
 
 
 def numbers_of_heads(kept: HasHeads) -> tuple[int, ...]:
@@ -252,7 +252,6 @@ def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] 
     if call.roles is None or score is None:
         return None
     score = score.double().cpu().reshape(len(real), *score.shape[-1:] or (1,))
-    # A file of before version 3 does not say how many had the choice.
     counts = call.roles.counts
     number = real[:, None].expand_as(score) if counts is None else getattr(counts, name)
     number = number.double().cpu().reshape(score.shape)
@@ -331,7 +330,7 @@ def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None =
     samples = slice(None) if sample is None else slice(sample, sample + 1)
     total, queries = torch.zeros((), dtype=torch.float64), 0
     for call in calls:
-        values, real = call.statistic(name)[samples].double(), call.real
+        values, real = call._statistic(name)[samples].double(), call.real
         if real is not None:
             # A padded query may hold anything, a NaN as well.
             values = values.where(torch.atleast_2d(real)[samples][:, None], 0.0)

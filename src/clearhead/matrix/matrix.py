@@ -259,8 +259,7 @@ class AttentionMatrix(WeightStatistics):
             kind: "map" is the weights, rows attend to columns, hidden pairs grey. A number for
                 each query: "entropy" (nats), "distance" (tokens), "max", "first" and "previous"
                 (shares of 1), as `Summary` has them. "received" is what each key gets of all
-                queries, the mean over query heads. "card" is one head with its `tokens` for a slide or
-                a chat, 1200 × 630: the link between words that stands out most, as a sentence.
+                queries, the mean over query heads.
             head: one head, by its number in the layer; or several, or None for all, side by side, and averaged
                 for "received".
             sample: which row of the batch.

@@ -271,7 +271,7 @@ class _Means:
     def evenness(self) -> Tensor:
         """The mean of entropy / ln(number of visible keys), over queries that see two or more."""
         matrix, sinks = self.matrix, self.matrix.problem.sinks
-        entropy = matrix.statistic("entropy")
+        entropy = matrix._statistic("entropy")
         if sinks is not None:
             # Weights that sum to a share s instead of 1 have the entropy share · H − share · ln share.
             logsumexp = matrix.logsumexp.reshape(entropy.shape)

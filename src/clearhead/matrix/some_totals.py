@@ -130,7 +130,7 @@ def some_totals(
         means, counts = {}, {}
         for name in ("entropy", "distance"):
             if name in names and not (name == "distance" and matrix.cross):
-                values = matrix.statistic(name).double().where(real[:, None], 0.0)
+                values = matrix._statistic(name).double().where(real[:, None], 0.0)
                 means[name] = (values.sum(dim=(0, 2)) / max(1, queries)).cpu()
                 counts[name] = torch.full_like(means[name], queries)
         roles = [name for name in ROLES if name in names]

@@ -11,7 +11,7 @@ from torch import Tensor
 from clearhead._common.checks import as_place
 from clearhead._common.lazy import drawing
 from clearhead._common.text import shown
-from clearhead.errors import ArgumentError, SelectionError
+from clearhead.errors import SelectionError
 from clearhead.matrix.head_numbers import Roles
 from clearhead.sharding.sharding import Sharding
 
@@ -48,9 +48,6 @@ ROWS = (
 )
 """The fields that are numbers of each query."""
 
-STATISTICS = (*ROWS[:7], "received")
-"""Those that are one number of each, and of each key."""
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Summary:
@@ -63,8 +60,7 @@ class Summary:
         logsumexp: log Σ exp of the masked scores, (batch, num_heads, query_len), nats.
         entropy: −Σ weight · ln weight, (batch, num_heads, query_len), nats.
         max: the largest weight, (batch, num_heads, query_len).
-        max_score: the largest score, as the softmax gets it, (batch, num_heads, query_len); None in
-            a file of an earlier version.
+        max_score: the largest score, as the softmax gets it, (batch, num_heads, query_len).
         distance: Σ weight · |query position − key position|, (batch, num_heads, query_len), tokens.
         first: the weight on the first key, (batch, num_heads, query_len).
         previous: the weight on the token before, (batch, num_heads, query_len); 0 where none is.
@@ -93,11 +89,11 @@ class Summary:
     logsumexp: Tensor
     entropy: Tensor
     max: Tensor
+    max_score: Tensor
     distance: Tensor
     first: Tensor
     previous: Tensor
     received: Tensor
-    max_score: Tensor | None = None
     context: Tensor | None = None
     top_k: TopK | None = None
     mass: Tensor | None = None
@@ -137,18 +133,10 @@ class Summary:
         """The number of keys."""
         return self.received.shape[-1]
 
-    def statistic(self, name: str) -> Tensor:
+    def _statistic(self, name: str) -> Tensor:
         """A field with axes of batch and heads: (batch, num_heads, query_len), and for "received"
         (batch, num_kv_heads, kv_len).
-
-        Raises:
-            ArgumentError: code `summary.statistic`, for another name.
         """
-        if not isinstance(name, str) or name not in STATISTICS:
-            raise ArgumentError(
-                "summary.statistic",
-                f"name must be one of {', '.join(STATISTICS)}; got {shown(name)}.",
-            )
         field = getattr(self, name)
         return field.reshape((1,) * (4 - self.ndim) + field.shape)
 

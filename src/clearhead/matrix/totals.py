@@ -133,8 +133,7 @@ def totals_of(summary: Summary) -> Totals:
     """
     found = head_averages("", [summary])
     assert summary.roles is not None
-    assert summary.max_score is not None
-    scores = summary.statistic("max_score")
+    scores = summary._statistic("max_score")
     if summary.real is not None:
         scores = scores.masked_fill(~torch.atleast_2d(summary.real)[:, None], -torch.inf)
     # With one more, since there may be no query.

@@ -354,17 +354,14 @@ class WeightStatistics(BaseMatrix):
             heads=None if self.heads is None else numbers_of_heads(self),
         )
 
-    def statistic(self, name: str) -> Tensor:
+    def _statistic(self, name: str) -> Tensor:
         """A field of `summary` by its name, with axes of batch and heads: (batch, num_heads,
         query_len), and for "received" (batch, num_kv_heads, kv_len).
-
-        Raises:
-            ArgumentError: code `summary.statistic`, for another name.
         """
         if name in ("entropy", "distance", "max", "received"):
             found = getattr(self, name)()
             return found.reshape((1,) * (4 - self.ndim) + found.shape)
-        return self.summary().statistic(name)
+        return self.summary()._statistic(name)
 
     def _gather(self, reduction: PerQuery | Pooled | Received) -> Tensor:
         sweep(self.posed, [reduction])

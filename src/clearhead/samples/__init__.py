@@ -4,7 +4,7 @@
 from the index, so nothing else of clearhead needs one.
 """
 
-from clearhead.samples.models import Sample, dinov2, rxnmapper, smollm2, whisper
+from clearhead.samples.models import Sample, dinov2, minilm, rxnmapper, smollm2, whisper
 from clearhead.samples.packages import SAMPLES, SamplePackage, install
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "SamplePackage",
     "dinov2",
     "install",
+    "minilm",
     "rxnmapper",
     "smollm2",
     "whisper",

@@ -1,7 +1,9 @@
 """The conversion of what a package carries into a folder that transformers reads, with the weights in safetensors."""
 
 import json
+import math
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.errors import missing_extra
-from clearhead.samples.ctranslate2 import read_ctranslate2
+from clearhead._common.text import shown
+from clearhead.errors import FileError, missing_extra
 
 SMILES = r"(\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9])"
 """The tokens of a reaction (Schwaller et al., 2019, https://doi.org/10.1021/acscentsci.9b00576)."""
@@ -40,6 +42,18 @@ FUSED = {
     "encoder_attn.linear_2": ["out"],
 }
 """The projections that CTranslate2 holds as one, in the order of its rows."""
+
+
+CTRANSLATE2 = 6
+CTRANSLATE2_DTYPES = (
+    torch.float32,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.float16,
+    torch.bfloat16,
+)
+"""By their numbers in the format."""
 
 
 def convert_smollm2(source: Path, target: Path) -> None:
@@ -211,6 +225,70 @@ def _write(state: dict[str, Tensor], config: Any, target: Path) -> None:
 
     save_file(state, target / "model.safetensors", {"format": "pt"})
     config.save_pretrained(target)
+
+
+def read_ctranslate2(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a `model.bin` by their names, aliases included.
+
+    Whatever the file says of its sizes is held to the bytes that it has.
+
+    Raises:
+        FileError: code `samples.file`, for another format, a tensor of another size than its shape, or an end too soon.
+        OSError: if the file cannot be read.
+    """
+    content = _Content(file)
+    version = content.number("I")
+    if version != CTRANSLATE2:
+        raise content.error(f"its version is {version}")
+    # The name of the specification, and its revision.
+    content.text()
+    content.number("I")
+    tensors = dict(content.tensor() for _ in range(content.number("I")))
+    for _ in range(content.number("I")):
+        alias, name = content.text(), content.text()
+        if name not in tensors:
+            raise content.error(f"{shown(alias)} stands for {shown(name)}, which it lacks")
+        tensors[alias] = tensors[name]
+    return tensors
+
+
+class _Content:
+    """What is left of a file of CTranslate2 (https://github.com/OpenNMT/CTranslate2), which holds no code."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.left = memoryview(file.read_bytes())
+
+    def error(self, reason: str) -> FileError:
+        return FileError(
+            "samples.file",
+            f"{self.file.name} must be a model of CTranslate2 in version {CTRANSLATE2}; {reason}.",
+        )
+
+    def take(self, size: int) -> memoryview:
+        if size > len(self.left):
+            raise self.error(f"it ends {size - len(self.left)} bytes too soon")
+        taken, self.left = self.left[:size], self.left[size:]
+        return taken
+
+    def number(self, kind: str) -> int:
+        return struct.unpack(f"<{kind}", self.take(struct.calcsize(kind)))[0]
+
+    def text(self) -> str:
+        return bytes(self.take(self.number("H"))).rstrip(b"\0").decode(errors="replace")
+
+    def tensor(self) -> tuple[str, Tensor]:
+        name = self.text()
+        shape = [self.number("I") for _ in range(self.number("B"))]
+        kind, size = self.number("B"), self.number("I")
+        if (
+            kind >= len(CTRANSLATE2_DTYPES)
+            or not size
+            or math.prod(shape) * CTRANSLATE2_DTYPES[kind].itemsize != size
+        ):
+            raise self.error(f"{shown(name)} of {shown(shape)} in type {kind} has {size} bytes")
+        data = torch.frombuffer(bytearray(self.take(size)), dtype=torch.uint8)
+        return name, data.view(CTRANSLATE2_DTYPES[kind]).reshape(shape)
 
 
 CONVERTERS: dict[str, Callable[[Path, Path], None]] = {

@@ -39,6 +39,23 @@ class Sample(NamedTuple):
     processor: Any = None
 
 
+def minilm() -> Sample:
+    """Load all-MiniLM-L6-v2 (Wang et al., 2020, https://arxiv.org/abs/2002.10957).
+
+    A sentence encoder of 6 layers × 12 heads, for up to 512 tokens: the model that `clearhead show` reads with where
+    none is named.
+
+    Raises:
+        MissingExtraError, ModelError: as `smollm2`.
+
+    Example:
+        >>> import clearhead as ch
+        >>> ch.samples.SAMPLES["minilm"].licence  # ch.samples.minilm() gives the model
+        'Apache-2.0'
+    """
+    return _load("minilm", "AutoModel")
+
+
 def smollm2() -> Sample:
     """Load SmolLM2-135M-Instruct (Ben Allal et al., 2025, https://arxiv.org/abs/2502.02737).
 
@@ -117,7 +134,8 @@ def folder_of(name: str) -> Path:
         MissingExtraError, ModelError, FileError: as `smollm2`.
     """
     _transformers()
-    return _converted(SAMPLES[name], CONVERTERS[name])
+    sample = SAMPLES[name]
+    return _converted(sample, CONVERTERS[name]) if sample.ready is None else sample.weights()
 
 
 def _load(name: str, kind: str, reader: str = "AutoTokenizer") -> Sample:
@@ -152,8 +170,7 @@ def _transformers() -> Any:
 
 def _converted(sample: SamplePackage, convert: Callable[[Path, Path], None]) -> Path:
     """The folder beside the package's data that holds the model in safetensors, whole or not at all."""
-    source = sample.folder()
-    target = source / f"clearhead-{sample.version}"
+    source, target = sample.folder(), sample.weights()
     if target.is_dir():
         return target
     made = ""

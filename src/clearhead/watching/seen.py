@@ -280,7 +280,6 @@ class Seen(WholeRecord[Kept]):
                 )
             other.need_attention("to_html")
             other_tokens = other.tokens if other_tokens is None else other_tokens
-        title = self._title if title is None else title
         page = {"title": title, "sample": sample, "start": start, "pin": pin, "why": why}
         media = {"image": image, "grid": grid, "skip": skip, "times": times, "audio": audio}
         missing = [*self.missing, *([] if other is None else other.missing)]

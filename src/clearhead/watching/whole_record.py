@@ -1,6 +1,6 @@
 """Results of a whole record: its norms, its difference to another, the kernel of each layer."""
 
-from typing import Any, Self
+from typing import Any
 
 from torch import nn
 
@@ -10,9 +10,9 @@ from clearhead.errors import ArgumentError, SelectionError
 from clearhead.matrix.head_results import HeadResults
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.norms import Norms
-from clearhead.watching.calls import Kept, Results
+from clearhead.watching.calls import Kept
 from clearhead.watching.difference import RunDifference, difference_of
-from clearhead.watching.kept_by_path import WEIGHTED, KeptByPath
+from clearhead.watching.kept_by_path import KeptByPath
 from clearhead.watching.kernels import Kernels, kernels_of
 from clearhead.watching.projections import output_projection, output_weight
 
@@ -155,37 +155,6 @@ class WholeRecord(KeptByPath[Kept]):
             )
         return HeadResults(context, *output_projection(model, path, kept, context.shape[3]))
 
-    def weighted_by_values(self, model: nn.Module | None = None) -> Self:
-        """Return the record with the shares of `norms` in the place of the weights, `Norms.shares`: a row is
-        divided by its sum, so that pages, figures, tables, `find` and rollout are those of what is taken.
-
-        Args:
-            model: as in `norms`.
-
-        Raises:
-            ClearheadError: as `norms` does, except for several calls of a module.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
-            >>> with torch.no_grad(), ch.watch(layer, values=True) as seen:
-            ...     output = layer(torch.randn(1, 5, 8))
-            >>> taken = seen.weighted_by_values(layer)
-            >>> float(taken[0].dense().sum(dim=-1).mean())
-            1.0
-        """
-        self._need_values()
-        shares = type(self)(f"{self._model_name}{WEIGHTED}", "matrix")
-        shares._texts, shares._runs = dict(self._texts), self._runs
-        shares._numbers, shares.missing = dict(self._numbers), list(self.missing)
-        for path, module in self._modules.items():
-            calls = shares._modules[path] = Results[Any]()
-            for matrix in module.parts():
-                share = self._norms(path, matrix, model).shares()
-                share._tokens = matrix.tokens
-                calls.add(share)
-        return shares
-
     def _norms(self, path: str, matrix: AttentionMatrix, model: nn.Module | None) -> Norms:
         output = None
         if model is not None and matrix.value is not None:
@@ -197,9 +166,4 @@ class WholeRecord(KeptByPath[Kept]):
             raise ArgumentError(
                 "norms.value",
                 f"norms need matrices with their values, watch(model, values=True); keep= was {self._keep!r}.",
-            )
-        if self._title is not None:
-            raise ArgumentError(
-                "norms.value",
-                "this record is weighted by values already; take the norms of the watch itself.",
             )

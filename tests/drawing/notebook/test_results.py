@@ -16,7 +16,6 @@ from clearhead._common.elements import Drawn
 from tests.surface import public_objects
 
 PARTS = {
-    "Average": "the mean context of an edit, handed on to it",
     "Bias": "an argument",
     "Cache": "an argument",
     "CacheBundle": "an argument",

@@ -10,7 +10,6 @@ head_map   one head as a map
 head_grid  many heads as small maps
 numbers    a number per query or per head: a line, strips, layers × heads
 received   what each token receives
-card       one head as a sentence, its text with arcs, and the map
 trace_stages  the stages of a trace
 pattern    a mask
 head_effects  the change of a metric where a head is ablated

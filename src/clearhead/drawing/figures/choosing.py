@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int, check_bool
 from clearhead._common.text import shown
-from clearhead.drawing.figures import card, head_grid, head_map, numbers, received
+from clearhead.drawing.figures import head_grid, head_map, numbers, received
 from clearhead.drawing.figures.cells import Cells, check_cells, of_pooled, of_weights
 from clearhead.drawing.figures.lettering import short_paths
 from clearhead.drawing.figures.numbers import QUANTITIES
@@ -22,7 +22,6 @@ from clearhead.drawing.figures.options import (
     check_place,
     check_words,
 )
-from clearhead.drawing.figures.paper import new_figure
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 from clearhead.matrix.head_numbers import (
     ROLES,
@@ -53,12 +52,8 @@ def of_attention(
     ax: object = None,
 ) -> Any:
     """Draw a matrix or a summary, as `plot` of either."""
-    kinds = (*KINDS, "card") if isinstance(weights, AttentionMatrix) else KINDS
-    kind = check_kind(kind, kinds)
+    kind = check_kind(kind, KINDS)
     check_bool("log", log)
-    if kind == "card" and isinstance(weights, AttentionMatrix):
-        check_options(kind, {"log": log or None, "cells": cells, "ax": ax}, ())
-        return _card(weights, head, sample, tokens, source_tokens)
     used = {"map": ("source_tokens", "cells"), "received": ("source_tokens",)}.get(kind, ("cells",))
     check_options(kind, {"source_tokens": source_tokens, "cells": cells}, used)
     most = check_cells(cells)
@@ -91,7 +86,7 @@ def of_attention(
         return received.bars(of_all[sample], title=title, tokens=columns, log=log, ax=ax)
     quantity, real = QUANTITIES[kind], weights.real
     with torch.no_grad():
-        values = weights.statistic(kind)[sample]
+        values = weights._statistic(kind)[sample]
     if real is not None:
         values = values.masked_fill(~torch.atleast_2d(real)[sample], torch.nan)
     values = values[heads]
@@ -176,37 +171,6 @@ def of_seen(
     ]
     most = most or numbers.MOST_CELLS
     return received.by_layer(rows, short, tokens=words, log=log, most=most, ax=ax)
-
-
-def _card(
-    weights: AttentionMatrix,
-    head: int | Sequence[int] | None,
-    sample: int,
-    tokens: Sequence[str] | None,
-    source_tokens: Sequence[str] | None,
-) -> Any:
-    """A head as a card: its link between words that stands out most, as a sentence."""
-    rows, columns = check_words(tokens, source_tokens, weights.query_len, weights.kv_len)
-    if (
-        isinstance(head, Sequence)
-        or (head is None and weights.num_heads > 1)
-        or rows is None
-        or columns is None
-        or max(len(rows), len(columns)) > card.MOST_OF_MAP
-    ):
-        raise ArgumentError(
-            "plot.option",
-            "a card is of one head of a matrix, of up to 1024 tokens, with its words: head=3, tokens=….",
-        )
-    sample = check_place("sample", sample, weights.batch)
-    known = numbers_of_heads(weights)
-    place = 0 if head is None and known else check_head("head", head, known)
-    _check_something(weights)
-    title = ", ".join([f"sample {sample}"] * (weights.batch > 1) + _head(place, weights))
-    figure = new_figure(1.0, 1.0)
-    figure.set_layout_engine("none")
-    cells = of_weights(weights, sample, [place], card.MOST_OF_MAP)
-    return card.draw(cells, rows, columns, title, figure=figure)
 
 
 def _of_chosen(
@@ -356,7 +320,7 @@ def _cells(weights: Weights, sample: int, heads: list[int], most: int | None, on
 def _received(weights: Weights, one: int | None, heads: list[int]) -> tuple[Tensor, list[str]]:
     """The mean over query heads of what each key gets, (batch, kv_len), and the heads in words."""
     with torch.no_grad():
-        received = weights.statistic("received")
+        received = weights._statistic("received")
     group = weights.num_heads // weights.num_kv_heads
     # Heads that share a key are only known together.
     shared = sorted({head // group for head in heads})

@@ -319,7 +319,7 @@ class _Packing:
             ("max", fine, 2),
             ("received", WORD, 3),
         ):
-            numbers = rounded(summary.statistic(name)[0], levels, power=power)
+            numbers = rounded(summary._statistic(name)[0], levels, power=power)
             per_token[f"{place}/{name}"], entry[name] = numbers
         if short is not None:
             self.arrays |= per_token

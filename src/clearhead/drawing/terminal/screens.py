@@ -175,21 +175,6 @@ class Screens:
             visible=self._visible(layer, head),
         )
 
-    def card(
-        self, layer: int, head: int, pin: tuple[int | None, int | None] | None, name: str
-    ) -> "Axes":
-        """Draw the head as a card, which says the link that is pinned.
-
-        Raises:
-            MissingExtraError: if matplotlib is not installed.
-        """
-        from clearhead.drawing.figures import card, cells
-
-        tokens = self._reading.tokens
-        drawn = cells.of_weights(self._reading.matrices[layer], 0, [head], card.MOST_OF_MAP)
-        title = f"{name} · layer {layer}, head {head}"
-        return card.draw(drawn, tokens, tokens, title, pin=pin)
-
     def _heads_of(self, layer: int) -> LayerHeads:
         return heads_of(self._reading.matrices[layer], self._reading.special, self._words)
 

@@ -85,7 +85,7 @@ def _of_summary(summary: Summary, cells: int) -> Maps:
         return Maps(None, None, None, 0, summary.query_len, summary.kv_len)
     first = summary.sample(0)
     entropy, distance = (
-        first.statistic(name)[0].cpu().double().mean(dim=-1) for name in ("entropy", "distance")
+        first._statistic(name)[0].cpu().double().mean(dim=-1) for name in ("entropy", "distance")
     )
     pooled = None if first.pooled is None else first.pooled[0].cpu().double()
     return Maps(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from clearhead.errors import FileError
-from clearhead.samples.ctranslate2 import VERSION, read_ctranslate2
+from clearhead.samples.converters import CTRANSLATE2, read_ctranslate2
 
 
 def text(name: str) -> bytes:
@@ -21,7 +21,7 @@ def tensor(name: str, shape: tuple[int, ...], kind: int, data: bytes) -> bytes:
 
 def content(*tensors: bytes, aliases: bytes = struct.pack("<I", 0), count: int = -1) -> bytes:
     count = len(tensors) if count < 0 else count
-    head = struct.pack("<I", VERSION) + text("WhisperSpec") + struct.pack("<II", 3, count)
+    head = struct.pack("<I", CTRANSLATE2) + text("WhisperSpec") + struct.pack("<II", 3, count)
     return head + b"".join(tensors) + aliases
 
 
@@ -59,7 +59,7 @@ def test_a_file_is_held_to_its_bytes(tmp_path: Path, data: bytes, reason: str) -
     file.write_bytes(data)
     with pytest.raises(FileError) as caught:
         read_ctranslate2(file)
-    start = f"[samples.file] model.bin must be a model of CTranslate2 in version {VERSION}; "
+    start = f"[samples.file] model.bin must be a model of CTranslate2 in version {CTRANSLATE2}; "
     assert str(caught.value).startswith(start)
     assert reason in str(caught.value)
 
