@@ -2,11 +2,15 @@
 # A decoder as people write it, hence without types.
 """Decoders whose step or whose full(x) is another than declared."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 import clearhead as ch
+from clearhead.checking.judging.decoders import full_mask
+from clearhead.checking.judging.verdicts import Unknown
 
 
 class Decoder(nn.Module):
@@ -73,6 +77,12 @@ def test_a_key_that_is_never_seen_is_not_called_right(options):
     assert not report.ok
     assert "causal" not in report.passed
     assert any("outputs do not move with some keys" in each for each in report.unverified)
+
+
+@pytest.mark.parametrize("contract", [ch.Contract(causal=True), ch.Contract(window=(3, None))])
+def test_outputs_that_move_with_nothing_have_no_mask_of_a_name(contract):
+    still = SimpleNamespace(full_moves=torch.zeros(7, 7, dtype=torch.bool), contract=contract)
+    assert full_mask(still) == Unknown("unmoved")
 
 
 def test_the_future_in_the_whole():

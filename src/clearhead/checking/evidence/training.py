@@ -28,6 +28,7 @@ class Training:
             "query", "output" or "input".
         kept: what survivors of the weights are multiplied by; None where that was not seen.
         share: how many of them were dropped; None where a kernel drops them inside.
+        still: what shows that nothing is dropped, a measurement of the catalogue.
     """
 
     why: str = ""
@@ -37,6 +38,7 @@ class Training:
     places: tuple[str, ...] = ()
     kept: float | None = None
     share: float | None = None
+    still: str = "equal-calls"
 
 
 def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) -> Training:

@@ -65,14 +65,18 @@ def full_mask(e: DecodingEvidence) -> Claim | Verdict | None:
     """full(x) that sees the future, or another window than is declared."""
     seen, left = e.full_moves, (e.contract.window or (None, None))[0]
     picture = ("plain-picture", {"picture": drawn(seen.tolist())})
+    told = torch.ones_like(seen)
+    if not seen.any():
+        return Unknown("unmoved")
     if seen.triu(1).any():
+        told = told.tril()
         if e.contract.causal:
             return Claim("mask", "mask.missing", Found("full", {}, picture))
         if left is None:
             return None
     window = None if left is None else (left, 0)
     at = setting_of(Contract(causal=True, window=window), len(seen))
-    named = mask_named(seen, at, torch.ones_like(seen).tril())
+    named = mask_named(seen, at, told)
     if named is RIGHT_MASK:
         return Clear("mask")
     if named is not None:

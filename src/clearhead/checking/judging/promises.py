@@ -89,7 +89,7 @@ def never(e: Evidence) -> Verdict | None:
     if dropout == 0 or not e.training.finite or e.training.varies:
         return Clear()
     way = "own" if e.contract.dropout is None else "equal"
-    return Found(way, {"dropout": f"{dropout:g}"}, ("equal-calls", {}))
+    return Found(way, {"dropout": f"{dropout:g}"}, (e.training.still, {}))
 
 
 def on_scores(e: Evidence) -> Verdict | None:

@@ -350,7 +350,8 @@ class RanksEvidence(AskedOfRanks):
             return Training("dropout-ranks")
         varies = any(bool(each.gone.any()) for each in self.dropped)
         places = ("weights",) * varies
-        return Training(varies=varies, places=places, kept=self.dropped[0].kept)
+        kept = self.dropped[0].kept
+        return Training(varies=varies, places=places, kept=kept, still="no-zeros")
 
     def _dropped(self, seeds: tuple[int, ...]) -> Dropped | None:
         sizes = replace(self.plan[0], value_head_dim=self.plan[0].kv_len)
