@@ -7,6 +7,7 @@ from .attention.planning import Plan
 from .attention.sharded.sharded_plan import ShardedPlan
 from .checking import Contract, Finding, Report, check
 from .checking.profiling import Profile, profile
+from .drawing.element.figure import Figure, figure
 from .drawing.notebook.widget import view
 from .editing.edit import Edit, edit
 from .editing.effects import Effects, effects
@@ -79,6 +80,7 @@ __all__ = [
     "EditWarning",
     "Effects",
     "Estimate",
+    "Figure",
     "FileError",
     "Finding",
     "HeadRow",
@@ -124,6 +126,7 @@ __all__ = [
     "documents",
     "edit",
     "effects",
+    "figure",
     "full",
     "layers",
     "load",
