@@ -20,7 +20,16 @@ Q = torch.zeros(1, 2, 5, 4)
 
 # What functions give back; nobody makes them by hand.
 RESULTS = (
-    *(ch.BlockMap, ch.Conversion, ch.Edit, ch.Effects, ch.Estimate, ch.Finding, ch.HeadRow),
+    *(
+        ch.BlockMap,
+        ch.Conversion,
+        ch.Edit,
+        ch.Effects,
+        ch.Estimate,
+        ch.Figure,
+        ch.Finding,
+        ch.HeadRow,
+    ),
     *(ch.Missing, ch.ModelConversion, ch.Plan, ch.Profile, ch.Report, ch.Roles, ch.Seen),
     *(ch.ShardedPlan, ch.Sharding, ch.Step, ch.Summary, ch.Table, ch.TopK, ch.Totals, ch.Trace),
     *(ch.Watch, ch.WeightGradients, ch.testing.ConformanceCase),

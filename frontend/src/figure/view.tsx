@@ -101,6 +101,7 @@ export function Figure({ data, level, start, changed, ready }: ViewProps) {
   const rows = data.edit.includes("mask") || data.mask ? maskRows(data, state) : null;
   const found =
     pointed !== null && pointed !== asked ? explained(pointed, stages, trace, state) : null;
+  const spot = pointed === null ? null : placeOf(pointed);
   const origins = found?.arithmetic?.origins ?? [];
   return (
     <div class="figure" ref={place}>
@@ -112,62 +113,64 @@ export function Figure({ data, level, start, changed, ready }: ViewProps) {
           reset
         </button>
       </div>
-      <div
-        class="panels"
-        onPointerOver={hands.pointerover}
-        onPointerDown={hands.pointerdown}
-        onPointerMove={hands.pointermove}
-        onPointerCancel={hands.pointercancel}
-        onClick={hands.click}
-        onFocusIn={hands.focusin}
-        onFocusOut={hands.focusout}
-        onKeyDown={hands.keydown}
-      >
-        {data.show.map((name) => {
-          const stage = stages.get(name)!;
-          const own = origins.filter((each) => each.stage === name);
-          return (
-            <Panel
-              key={name}
-              stage={stage}
-              old={old?.get(name)}
-              rows={labels(stage, data, true)}
-              columns={labels(stage, data, false)}
-              editable={data.edit.includes(name)}
-              cut={state.cells}
-              mask={stage.columnAxis === "key" ? rows : null}
-              asked={asked}
-              typing={typing}
-              stop={stops[name] ?? `${name}.0.0`}
-              marked={(row, column) =>
-                `${name}.${row}.${column}` === pointed ||
-                own.some(
-                  (each) =>
-                    (each.row === null || each.row === row) &&
-                    (each.column === null || each.column === column),
-                )
-              }
-              count={count}
-            />
-          );
-        })}
+      <div class="work">
+        <div
+          class="panels"
+          onPointerOver={hands.pointerover}
+          onPointerDown={hands.pointerdown}
+          onPointerMove={hands.pointermove}
+          onPointerCancel={hands.pointercancel}
+          onClick={hands.click}
+          onFocusIn={hands.focusin}
+          onFocusOut={hands.focusout}
+          onKeyDown={hands.keydown}
+        >
+          {data.show.map((name) => {
+            const stage = stages.get(name)!;
+            const own = origins.filter((each) => each.stage === name);
+            return (
+              <Panel
+                key={name}
+                stage={stage}
+                old={old?.get(name)}
+                rows={labels(stage, data, true)}
+                columns={labels(stage, data, false)}
+                editable={data.edit.includes(name)}
+                cut={state.cells}
+                mask={stage.columnAxis === "key" ? rows : null}
+                asked={asked}
+                typing={typing}
+                stop={stops[name] ?? `${name}.0.0`}
+                marked={(row, column) =>
+                  (spot?.[0] === name && spot[1] === row && spot[2] === column) ||
+                  own.some(
+                    (each) =>
+                      (each.row === null || each.row === row) &&
+                      (each.column === null || each.column === column),
+                  )
+                }
+                count={count}
+              />
+            );
+          })}
+        </div>
+        <div class="reading">
+          {found ? (
+            <Reading {...found} data={data} />
+          ) : (
+            <p class="quiet">
+              {pointed !== null && pointed === asked
+                ? "This is the number that is asked for."
+                : `Point at a number to see how it comes about. ${handy(data)}`}
+            </p>
+          )}
+        </div>
       </div>
       {data.predict && (
         <Predict data={data} state={state} stages={stages} act={act}>
           <Reading {...explained(data.predict.join("."), stages, trace, state)} data={data} />
         </Predict>
       )}
-      <div class="reading">
-        {found ? (
-          <Reading {...found} data={data} />
-        ) : (
-          <p class="quiet">
-            {pointed !== null && pointed === asked
-              ? "This is the number that is asked for."
-              : `Point at a number to see how it comes about. ${handy(data)}`}
-          </p>
-        )}
-      </div>
       <p role="status">{drawn.said}</p>
     </div>
   );

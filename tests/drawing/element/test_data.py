@@ -106,7 +106,7 @@ def renormalised() -> ch.Trace:
     return ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS)
 
 
-SINKS = {"sinks": torch.zeros(1)}
+SINKS: dict[str, Any] = {"sinks": torch.zeros(1)}
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,7 @@ def made() -> dict[str, Any]:
         "EditReport": edit.report,
         "Effects": ch.effects(layer, x, lambda out: out.sum(), progress=False),
         "Estimate": ch.watch(layer).estimate(batch=1, query_len=5),
+        "Figure": ch.figure(query, query, query),
         "HeadLinks": seen.find(-1, 0),
         "Kernels": seen.plan(),
         "Mask": ch.causal(),

@@ -31,7 +31,7 @@ ORDER = (
 EDITABLE = ("x", "source", *WEIGHTS, "query", "key", "value", "scores", "weights", "mask", "scale")
 
 
-class Part(NamedTuple):
+class StageStart(NamedTuple):
     """One stage of a figure as it begins, with the words of its rows and columns."""
 
     name: str
@@ -44,10 +44,10 @@ class FigureData(NamedTuple):
     """A figure as its script reads it, and its stages as they begin."""
 
     json: dict[str, Any]
-    parts: list[Part]
+    parts: list[StageStart]
 
 
-class _Part(NamedTuple):
+class _OneHead(NamedTuple):
     """One sample and head of a trace."""
 
     trace: Trace
@@ -121,7 +121,7 @@ def figure_data(
             raise SelectionError(
                 "trace.part", f"there are {count} along {axis}; got {shown(index)}."
             )
-    part = _Part(trace, sample, head)
+    part = _OneHead(trace, sample, head)
     weights = {name: part.weight(name) for name in ("query", "key", "value")}
     inputs: dict[str, Tensor] = {}
     if any(each is not None for each in weights.values()):
@@ -260,7 +260,7 @@ def _words(labels: Sequence[str]) -> list[str]:
 
 def _labelled(
     name: str, numbers: Tensor, trace: Trace, queries: list[str], keys: list[str]
-) -> Part:
+) -> StageStart:
     rows, columns = numbers.shape
     if name in WEIGHTS:
         source = "source" if name != "W_query" and "source" in trace else "x"
@@ -269,7 +269,7 @@ def _labelled(
     else:
         labels = keys if name in ("key", "value", "source") else queries
     over_keys = name == "mask" or (name in stages.NAMES and name != "context")
-    return Part(
+    return StageStart(
         name, numbers, labels, keys if over_keys else [str(each) for each in range(columns)]
     )
 

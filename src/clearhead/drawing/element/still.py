@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from clearhead._common.elements import Html, element
-from clearhead.drawing.element.data import Part
+from clearhead.drawing.element.data import StageStart
 from clearhead.drawing.labels import clusters
 from clearhead.tracing.text import number
 
@@ -24,7 +24,7 @@ WORD = 8
 """Characters of a word for which there is room."""
 
 
-def still_svg(parts: Sequence[Part], title: str, asked: tuple[str, int, int] | None) -> Html:
+def still_svg(parts: Sequence[StageStart], title: str, asked: tuple[str, int, int] | None) -> Html:
     """The stages from left to right, with their numbers where these are few.
 
     Args:
@@ -33,7 +33,7 @@ def still_svg(parts: Sequence[Part], title: str, asked: tuple[str, int, int] | N
         asked: the place of a number that is not told.
 
     Example:
-        >>> part = Part("weights", torch.eye(2), ["it", "is"], ["it", "is"])
+        >>> part = StageStart("weights", torch.eye(2), ["it", "is"], ["it", "is"])
         >>> drawn = still_svg([part], "two words", None)
         >>> drawn[:4], drawn.count("<path"), "1.0000" in drawn
         ('<svg', 1, True)
@@ -60,19 +60,19 @@ def still_svg(parts: Sequence[Part], title: str, asked: tuple[str, int, int] | N
     )
 
 
-def _cell(part: Part) -> tuple[int, int]:
+def _cell(part: StageStart) -> tuple[int, int]:
     """Width and height of a cell; where there are many, they are colours alone."""
     if part.name == "mask":
         return ROW, ROW
     return (SMALL, SMALL) if len(part.columns) > 12 else (58, ROW)
 
 
-def _size(part: Part) -> tuple[int, int]:
+def _size(part: StageStart) -> tuple[int, int]:
     wide, high = _cell(part)
     return 64 + wide * len(part.columns) + 24, 36 + high * len(part.rows) + 16
 
 
-def _panel(part: Part, hidden: Tensor | None, asked: tuple[int, ...] | None) -> list[Html]:
+def _panel(part: StageStart, hidden: Tensor | None, asked: tuple[int, ...] | None) -> list[Html]:
     wide, high = _cell(part)
     drawn = [element("text", element("tspan", part.name, font_weight=600), y=12)]
     if wide > ROW:
