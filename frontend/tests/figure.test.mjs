@@ -2,10 +2,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { matrix, stages } from "../src/figure/core";
 import {
+  blocksOf,
   compute,
   maskNamed,
   read,
   reduce,
+  runsOf,
   START,
   scaleOf,
   stepped,
@@ -13,6 +15,7 @@ import {
   withPair,
   write,
 } from "../src/figure/model";
+import { foot, hull, reach, turned } from "../src/figure/plane";
 
 const of = (rows) => matrix(rows.length, rows[0].length, (row, column) => rows[row][column]);
 const numbers = (rows) => ({
@@ -236,4 +239,48 @@ test("what JSON has no numbers for stands as text", () => {
     START,
   );
   assert.equal(single.get("key").at(0, 0), Math.fround(0.1));
+});
+
+test("a row is put elsewhere at once, as an arrow is", () => {
+  const state = reduce(START, { stage: "query", row: 1, numbers: [3, 4] });
+  assert.equal(write(state), "query.1.0=3&query.1.1=4");
+  assert.deepEqual(row(compute(data(), state).get("scores"), 1), [7, 4]);
+});
+
+test("vectors are projected, turned and held together", () => {
+  assert.deepEqual(foot([3, 4], [2, 0]), [3, 0]);
+  assert.deepEqual(foot([3, 4], [0, 0]), [0, 0]);
+  assert.deepEqual(turned([1, 0], 90, 2), [0, 2]);
+  const corners = [
+    [0, 0],
+    [2, 0],
+    [2, 2],
+    [0, 2],
+  ];
+  const found = hull([[1, 1], ...corners, [1, 0], [0.5, 1]]);
+  assert.deepEqual(new Set(found.map(String)), new Set(corners.map(String)));
+  assert.deepEqual(hull([[1, 2]]), [[1, 2]]);
+  assert.equal(
+    hull([
+      [0, 0],
+      [1, 1],
+      [2, 2],
+    ]).length,
+    2,
+  );
+  assert.equal(reach([[2.1, -0.5]]), 3);
+  assert.equal(reach([[0.3, Number.NaN]]), 0.3);
+  assert.equal(reach([[0, 0]]) > 0, true);
+});
+
+test("a mask alone has runs and blocks", () => {
+  assert.equal(runsOf("110010"), "0–1, 4");
+  assert.equal(runsOf("000"), "none");
+  const causal = ["10000", "11000", "11100", "11110", "11111"];
+  assert.deepEqual(blocksOf(causal, 2), [
+    ["◪", "·", "·"],
+    ["■", "◪", "·"],
+    ["■", "■", "■"],
+  ]);
+  assert.equal(compute(data({ inputs: {} }), START).size, 0);
 });

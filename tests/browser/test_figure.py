@@ -330,14 +330,15 @@ def test_everybody_can_use_it(
     size: dict[str, int],
 ) -> None:
     edit = ["query", "key", "value", "scores", "weights", "mask", "scale"]
-    made = figure(edit=edit, predict=("context", 1, 0), title="Three words")
+    show = ["plane", "weights", "context"]
+    made = figure(edit=edit, show=show, predict=("context", 1, 0), title="Three words")
     page = drawn(opens, made, tmp_path, dark=dark, size=size)
     cell(page, "scores.1.0").focus()
     page.keyboard.press("ArrowUp")
     assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     small = page.locator(
-        "ch-figure :is(button, [role=spinbutton], [role=switch], input)"
+        "ch-figure :is(button, [role=spinbutton], [role=switch], [role=slider], select, input)"
     ).evaluate_all(
         "(all) => all.map((each) => each.getBoundingClientRect())"
         ".filter((box) => Math.min(box.width, box.height) < 24 && box.height < 16).length"
@@ -350,6 +351,55 @@ def test_no_digit_is_cut_off(opens: Opens, tmp_path: Path) -> None:
     page = drawn(opens, made, tmp_path)
     cut = "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).length"
     assert page.locator("ch-figure .cell").evaluate_all(cut) == 0
+
+
+def test_arrows_are_dragged_turned_and_stretched(opens: Opens, tmp_path: Path) -> None:
+    made = figure(mask=None, show=("plane", "weights", "context"), edit=("query", "value"))
+    page = drawn(opens, made, tmp_path)
+    arrow = page.get_by_role("slider", name="query journey")
+    assert arrow.get_attribute("aria-valuetext") == "0.0000, 2.0000"
+    arrow.focus()
+    for key in ("ArrowUp", *["ArrowRight"] * 18):
+        page.keyboard.press(key)
+    x, y = (float(each) for each in (arrow.get_attribute("aria-valuetext") or "").split(", "))
+    assert abs(x - 2.2) < 1e-2
+    assert abs(y) < 1e-2
+    assert arrow.get_attribute("aria-valuenow") == "0"
+    changed = QUERY.clone()
+    changed[1] = torch.tensor([x, y])
+    weights = ch.trace(ch.attend, changed, KEY, VALUE)["weights"]
+    assert numbers(page, "weights") == texts(weights)
+    assert page.locator(".bars li").nth(2).inner_text().split() == [
+        WORDS[2],
+        number(float(weights[1, 2])),
+    ]
+    page.get_by_role("combobox", name="query").select_option("starts")
+    box = page.get_by_role("slider", name="value Your").locator("circle.handle").bounding_box()
+    assert box is not None
+    at = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(*at)
+    page.mouse.down()
+    page.mouse.move(at[0], at[1] + 30)
+    page.mouse.move(at[0], at[1] + 65)
+    page.mouse.up()
+    moved = page.get_by_role("slider", name="value Your").get_attribute("aria-valuetext") or ""
+    down, right = (abs(float(each.replace("−", "-"))) for each in reversed(moved.split(", ")))
+    assert abs(right - 1.0) < 0.05
+    assert abs(down - 65 / 130 * 2) < 0.05
+    assert cell(page, "value.0.0").locator("span").inner_text() == moved.split(", ")[0]
+
+
+def test_a_mask_alone_says_what_a_kernel_skips(
+    opens: Opens, violations: Callable[[Page], list[str]], tmp_path: Path
+) -> None:
+    page = drawn(opens, ch.causal().figure(6), tmp_path)
+    reading = page.locator(".reading")
+    assert "3 full, 3 partial, 3 empty" in reading.inner_text()
+    cell(page, "mask.0.5").click()
+    page.get_by_role("combobox", name="blocks of").select_option("4 × 4")
+    assert "1 full, 3 partial, 0 empty" in reading.inner_text()
+    assert "0: 0, 5" in reading.inner_text()
+    assert violations(page) == []
 
 
 def test_of_many_keys_the_colours_and_the_number_that_is_pointed_at(

@@ -5,10 +5,12 @@ import { number } from "../views/steps/model";
 import type { Touched } from "./core";
 import {
   type Action,
+  blocksOf,
   type FigureData,
   MASKS,
   maskNamed,
   maskRows,
+  runsOf,
   type State,
   scaleOf,
   typed,
@@ -82,6 +84,42 @@ export function Scale({ data, state, act }: Props) {
       </label>
       <span class="quiet">scores × {number(scaleOf(data, state))}</span>
     </fieldset>
+  );
+}
+
+/** What a kernel makes of a mask that stands alone: the keys of each query, and the blocks that it skips. */
+export function Blocks({ data, state }: Omit<Props, "act">) {
+  const rows = maskRows(data, state);
+  const sizes = [1, 2, 4, 8, 16].filter((each) => each < Math.max(rows.length, rows[0]!.length));
+  const [size, setSize] = useState(sizes[1] ?? 1);
+  const blocks = blocksOf(rows, size);
+  const count = (sign: string) => blocks.flat().filter((each) => each === sign).length;
+  return (
+    <>
+      <label>
+        blocks of
+        <select value={size} onChange={(event) => setSize(Number(event.currentTarget.value))}>
+          {sizes.map((each) => (
+            <option key={each} value={each}>
+              {each} × {each}
+            </option>
+          ))}
+        </select>
+      </label>
+      <p class="name">
+        {count("■")} full, {count("◪")} partial, {count("·")} empty
+      </p>
+      <pre aria-hidden="true">{blocks.map((row) => row.join(" ")).join("\n")}</pre>
+      <p>A kernel skips the empty ones, and asks the mask in the partial ones alone.</p>
+      <p class="name">keys that each query sees</p>
+      <ul class="runs">
+        {rows.map((row, at) => (
+          <li key={at}>
+            {data.tokens[at]}: {runsOf(row)}
+          </li>
+        ))}
+      </ul>
+    </>
   );
 }
 

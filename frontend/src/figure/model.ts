@@ -39,6 +39,8 @@ export interface State {
 
 export type Action =
   | { set: string; to: number | null }
+  /** A whole row of a stage at once. */
+  | { stage: string; row: number; numbers: number[] }
   | { mask: string }
   | { scale: number }
   | { temperature: number }
@@ -56,8 +58,15 @@ export const START: State = {
 /** The state behind an action; none changes the one that it is given. */
 export function reduce(state: State, action: Action): State {
   if ("state" in action) return action.state;
-  if (!("set" in action)) return { ...state, ...action };
   const cells = new Map(state.cells);
+  if ("numbers" in action) {
+    const { stage, row, numbers } = action;
+    numbers.forEach((to, column) => {
+      cells.set(`${stage}.${row}.${column}`, to);
+    });
+    return { ...state, cells };
+  }
+  if (!("set" in action)) return { ...state, ...action };
   if (action.to === null) cells.delete(action.set);
   else cells.set(action.set, action.to);
   return { ...state, cells };
@@ -121,6 +130,7 @@ export function compute(data: FigureData, state: State): Map<string, Touched> {
   const given = new Map<string, Matrix>();
   for (const [name, numbers] of Object.entries(data.inputs))
     given.set(name, put(name, matrixOf(numbers), formulaOf(name)));
+  if (given.size === 0) return found; // A mask alone.
   const made = ["query", "key", "value"].map((name) => {
     const weight = given.get(`W_${name}`);
     if (!weight) return given.get(name)!;
@@ -179,6 +189,27 @@ export function maskNamed(data: FigureData, name: string): string {
       sees(query + keys - rows, key, keys) ? "1" : "0",
     ).join(""),
   ).join(".");
+}
+
+/** The runs of keys of a row, as "0–2, 5". */
+export function runsOf(row: string): string {
+  const runs = [...row.matchAll(/1+/g)].map(({ 0: run, index }) =>
+    run.length === 1 ? `${index}` : `${index}–${index + run.length - 1}`,
+  );
+  return runs.join(", ") || "none";
+}
+
+/** Blocks of so many tokens a side: "■" is visible whole, "◪" in part, "·" not at all. */
+export function blocksOf(rows: string[], size: number): string[][] {
+  const starts = (count: number) =>
+    Array.from({ length: Math.ceil(count / size) }, (_, at) => at * size);
+  return starts(rows.length).map((top) =>
+    starts(rows[0]!.length).map((left) => {
+      const block = rows.slice(top, top + size).map((row) => row.slice(left, left + size));
+      const text = block.join("");
+      return !text.includes("1") ? "·" : text.includes("0") ? "◪" : "■";
+    }),
+  );
 }
 
 export function keysOf(data: FigureData): number {

@@ -2,7 +2,7 @@
 import { useMemo, useReducer, useRef, useState } from "preact/hooks";
 import { type Arithmetic, arithmeticOf } from "../views/steps/arithmetic";
 import { number, type Stage, type TraceData } from "../views/steps/model";
-import { Mask, Predict, Scale } from "./controls";
+import { Blocks, Mask, Predict, Scale } from "./controls";
 import { matrix, stageOf, type Touched } from "./core";
 import {
   type Action,
@@ -17,6 +17,7 @@ import {
   write,
 } from "./model";
 import { Panel } from "./panel";
+import { Plane } from "./plane_view";
 import { touching } from "./touching";
 
 export interface Drawn {
@@ -126,6 +127,11 @@ export function Figure({ data, level, start, changed, ready }: ViewProps) {
           onKeyDown={hands.keydown}
         >
           {data.show.map((name) => {
+            if (name === "plane") {
+              const move = (stage: string, row: number, numbers: number[], going: boolean) =>
+                act({ stage, row, numbers, going });
+              return <Plane key={name} data={data} stages={stages} move={move} />;
+            }
             const stage = stages.get(name)!;
             const own = origins.filter((each) => each.stage === name);
             return (
@@ -154,8 +160,10 @@ export function Figure({ data, level, start, changed, ready }: ViewProps) {
             );
           })}
         </div>
-        <div class="reading">
-          {found ? (
+        <div class={`reading ${found ? "" : "empty"}`}>
+          {stages.size === 1 ? (
+            <Blocks data={data} state={state} />
+          ) : found ? (
             <Reading {...found} data={data} />
           ) : (
             <p class="quiet">
@@ -304,6 +312,10 @@ function told(action: Step, data: FigureData, before: Drawn, now: Map<string, To
   }
   if ("scale" in action || "temperature" in action)
     return `Scores are multiplied by ${number(scaleOf(data, { ...before.state, ...action }))}.`;
+  if ("numbers" in action) {
+    const word = labels(now.get(action.stage)!, data, true)[action.row];
+    return `${action.stage} of ${word} is set to ${action.numbers.map(number).join(", ")}.`;
+  }
   if (!("set" in action)) return "";
   const [name, row, column] = placeOf(action.set);
   const stage = now.get(name)!;

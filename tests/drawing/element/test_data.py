@@ -115,13 +115,18 @@ SINKS: dict[str, Any] = {"sinks": torch.zeros(1)}
         (
             lambda: of(show=["scores", "wieghts"]),
             ch.SelectionError,
-            "[figure.stage] there is no stage 'wieghts' in this figure; there are query, key, scores, "
-            "scaled_scores, capped_scores, mask, masked_scores, weights, value, context.",
+            "[figure.stage] there is no stage 'wieghts' in this figure; there are query, key, plane, "
+            "scores, scaled_scores, capped_scores, mask, masked_scores, weights, value, context.",
         ),
         (
             lambda: of(show=["W_query"]),
             ch.SelectionError,
             "[figure.stage] there is no stage 'W_query' in this figure; there are query, key, ",
+        ),
+        (
+            lambda: ch.figure(*torch.zeros(3, 2, 3), show=["plane"]),
+            ch.SelectionError,
+            "[figure.stage] there is no stage 'plane' in this figure; there are query, key, scores, ",
         ),
         (
             lambda: of(show="weights"),
@@ -152,9 +157,9 @@ SINKS: dict[str, Any] = {"sinks": torch.zeros(1)}
             "'weights'.",
         ),
         (
-            lambda: of(predict=("mask", 0, 0)),
+            lambda: of(show=["plane"], predict=("plane", 0, 0)),
             ch.SelectionError,
-            "[figure.predict] predict asks for the stage 'mask'; there are query, key, scores, ",
+            "[figure.predict] predict asks for the stage 'plane'; there are query, key, scores, ",
         ),
         (
             lambda: of(predict=("weights", 0, 3)),
@@ -230,3 +235,9 @@ def test_the_most_that_goes() -> None:
     assert MOST_NUMBERS == 4096
     data = data_of(ch.figure(*torch.zeros(3, 64, 64)))
     assert len(data["inputs"]["query"]["numbers"]) == 4096
+
+
+def test_the_plane_is_drawn_where_vectors_have_two_numbers() -> None:
+    drawn = of(show=["plane", "weights"], edit=["query"])
+    assert data_of(drawn)["show"] == ["query", "plane", "weights"]
+    assert ">plane<" not in drawn.to_svg()

@@ -1,7 +1,7 @@
 """What a figure of attention holds: the numbers that its stages are made of, as JSON."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,10 +24,11 @@ MOST_NUMBERS = 64 * 64
 
 WEIGHTS = ("W_query", "W_key", "W_value")
 ORDER = (
-    *("x", "source", "W_query", "query", "W_key", "key", "scores", "scaled_scores"),
+    *("x", "source", "W_query", "query", "W_key", "key", "plane", "scores", "scaled_scores"),
     *("capped_scores", "mask", "masked_scores", "weights", "W_value", "value", "context"),
 )
-"""In which panels stand; the values behind the weights, with which they are mixed."""
+"""In which panels stand; the values behind the weights, with which they are mixed. The plane is no stage: query
+and keys of width 2 as arrows."""
 EDITABLE = ("x", "source", *WEIGHTS, "query", "key", "value", "scores", "weights", "mask", "scale")
 
 
@@ -139,7 +140,8 @@ def figure_data(
     if show is None:
         show = ("query", "key", "scores", "weights", "context")
         show = ("x", "W_query", *show) if projected else show
-    known = [name for name in ORDER if name in numbers]
+    flat = {"plane"} if numbers["query"].shape[-1] == 2 else set[str]()
+    known = [name for name in ORDER if name in numbers or name in flat]
     _check_names("show", show)
     for name in show:
         if name not in known:
@@ -155,10 +157,11 @@ def figure_data(
                 "figure.edit",
                 f"{shown(name)} cannot be edited; in this figure {', '.join(editable)} can.",
             )
-    asked = _asked(predict, numbers, known)
+    asked = _asked(predict, numbers, [name for name in known if name not in ("mask", "plane")])
     wanted = {*show, *edit, *([asked[0]] if asked else [])}
     names = [name for name in known if name in wanted]
-    _check_sizes({name: numbers[name] for name in (*names, *inputs)})
+    sizes = {name: numbers[name].shape for name in (*names, *inputs) if name not in flat}
+    check_sizes(sizes, "The page of a trace shows more: trace(…).to_html(file).")
     bias = part.bias()
     queries, keys = (_words(each) for each in (trace.tokens, trace.source_tokens))
     made = {
@@ -176,7 +179,9 @@ def figure_data(
         "edit": [name for name in EDITABLE if name in edit],
         "predict": asked,
     }
-    parts = [_labelled(name, numbers[name], trace, queries, keys) for name in names]
+    parts = [
+        _labelled(name, numbers[name], trace, queries, keys) for name in names if name not in flat
+    ]
     return FigureData(made, parts)
 
 
@@ -208,16 +213,28 @@ def _check_names(name: str, given: object) -> None:
         )
 
 
-def _check_sizes(numbers: dict[str, Tensor]) -> None:
-    for name, each in numbers.items():
-        rows, columns = each.shape
-        if each.numel() > MOST_NUMBERS:
+def check_sizes(sizes: Mapping[str, Sequence[int]], instead: str) -> None:
+    """Refuse stages that have too many numbers to touch, or none.
+
+    Args:
+        sizes: rows and columns of each.
+        instead: what shows more.
+
+    Raises:
+        TooLargeError: code `figure.size`.
+        ArgumentError: code `figure.empty`.
+
+    Example:
+        >>> check_sizes({"scores": (64, 64)}, "Nothing shows more.")
+    """
+    for name, (rows, columns) in sizes.items():
+        if rows * columns > MOST_NUMBERS:
             raise TooLargeError(
                 "figure.size",
                 f"{name} is {rows} × {columns} numbers; a figure holds {MOST_NUMBERS:,} of a stage to "
-                "touch. The page of a trace shows more: trace(…).to_html(file).",
+                f"touch. {instead}",
             )
-        if not each.numel():
+        if not rows * columns:
             raise ArgumentError(
                 "figure.empty", f"{name} is {rows} × {columns}: there is no number to touch."
             )
@@ -235,11 +252,10 @@ def _asked(
             f'predict must be a stage, a row and a column, as ("weights", 1, 0); got {shown(predict)}.',
         )
     name = predict[0]
-    if name not in known or name == "mask":
+    if name not in known:
         raise SelectionError(
             "figure.predict",
-            f"predict asks for the stage {shown(name)}; there are "
-            f"{', '.join(each for each in known if each != 'mask')}.",
+            f"predict asks for the stage {shown(name)}; there are {', '.join(known)}.",
         )
     places = []
     for axis, (given, length) in enumerate(zip(predict[1:], numbers[name].shape, strict=True)):

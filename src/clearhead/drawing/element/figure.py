@@ -187,7 +187,8 @@ def figure(
         head: which query head.
         show: the stages that are drawn: of x, source, W_query, query, W_key, key, scores,
             scaled_scores, capped_scores, mask, masked_scores, weights, W_value, value and context
-            those that there are. What may be edited is drawn as well.
+            those that there are, and plane for vectors of width 2: query and keys as arrows, the
+            context in the hull of the values. What may be edited is drawn as well.
         edit: what may be edited: x, source, W_query, W_key, W_value, query, key, value, scores, weights, mask, scale.
         predict: a stage, a row and a column: a number that is asked for before it is told.
         title: what stands above it.
