@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { matrix, stages } from "../src/figure/core";
+import { entropy, matrix, stages } from "../src/figure/core";
 import {
   blocksOf,
   compute,
@@ -283,4 +283,9 @@ test("a mask alone has runs and blocks", () => {
     ["■", "■", "■"],
   ]);
   assert.equal(compute(data({ inputs: {} }), START).size, 0);
+});
+
+test("entropy is that of Shannon, in nats", () => {
+  assert.equal(entropy([0, 1, 0]), 0);
+  near([entropy([0.25, 0.25, 0.25, 0.25]), entropy([0.5, 0.5])], [Math.log(4), Math.log(2)]);
 });

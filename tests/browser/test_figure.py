@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 import clearhead as ch
 from clearhead import ladder
@@ -204,6 +204,14 @@ def test_a_number_that_is_asked_for(opens: Opens, tmp_path: Path) -> None:
     assert asked.inner_text() == "?"
 
 
+def test_the_spread_of_a_row_of_weights(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    cell(page, "weights.2.1").hover()
+    entropy = ch.AttentionMatrix(QUERY, KEY, mask=ch.causal()).entropy()
+    told = f"Entropy of the row: {number(float(entropy.flatten()[2]))} nats."
+    assert told in page.locator(".reading").inner_text()
+
+
 def test_the_sum_behind_a_number(opens: Opens, tmp_path: Path) -> None:
     page = drawn(opens, figure(), tmp_path)
     cell(page, "scores.0.0").hover()
@@ -305,12 +313,33 @@ def test_a_frame_is_told_the_height(opens: Opens, tmp_path: Path) -> None:
     assert high > 300
 
 
-def test_where_nothing_runs_there_is_a_picture(tmp_path: Path, window: Any) -> None:
+def test_where_nothing_runs_there_is_a_picture(tmp_path: Path, window: BrowserContext) -> None:
     path = figure().to_html(tmp_path / "figure.html")
+    assert window.browser is not None
     context = window.browser.new_context(java_script_enabled=False, offline=True)
     page = context.new_page()
     page.goto(path.as_uri())
     assert page.locator("ch-figure > svg").is_visible()
+    context.close()
+
+
+def test_by_touch(tmp_path: Path, window: BrowserContext) -> None:
+    assert window.browser is not None
+    context = window.browser.new_context(has_touch=True, viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(figure().to_html(tmp_path / "figure.html").as_uri())
+    cell(page, "mask.1.0").tap()
+    expect(cell(page, "mask.1.0")).to_have_attribute("aria-checked", "false")
+    score = cell(page, "scores.2.2")
+    score.tap()
+    assert "scores starts → starts" in page.locator(".reading").inner_text()
+    assert score.locator("input").count() == 0
+    page.wait_for_timeout(600)  # apart from a double tap
+    score.tap()
+    score.locator("input").fill("4")
+    cell(page, "weights.0.0").tap()
+    expect(score.locator("span")).to_have_text("4.0000")
+    assert state(page) == "scores.2.2=4&mask=100.010.111"
     context.close()
 
 

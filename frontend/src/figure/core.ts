@@ -216,6 +216,11 @@ export function projected(x: Matrix, weight: Matrix): Matrix {
   });
 }
 
+/** How spread a row of shares is, in nats: 0 for one that has all (Shannon, 1948). */
+export function entropy(shares: number[]): number {
+  return shares.reduce((sum, share) => (share > 0 ? sum - share * Math.log(share) : sum), 0);
+}
+
 function rootOf(scale: number, width: number): string {
   return Math.abs(scale * Math.sqrt(width) - 1) < 1e-6 ? ` (1/√${width})` : "";
 }

@@ -49,7 +49,7 @@ class Cell extends Component<CellProps> {
           {old && <small>{old}</small>}
         </>
       ) : (
-        <input value={typing} inputMode="decimal" aria-label={label} ref={focusEnd} />
+        <input defaultValue={typing} inputMode="decimal" aria-label={label} ref={focusEnd} />
       );
     const own = {
       "data-at": at,

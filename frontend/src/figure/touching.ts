@@ -26,6 +26,8 @@ export function placeUnder(target: EventTarget | null): string | null {
 export function touching(hands: Hands) {
   let drag: { at: string; x: number; value: number; moved: boolean; touch: boolean } | null = null;
   let typing: string | null = null;
+  /** The number that was clicked once. */
+  let ready: string | null = null;
   const focus = (at: string) =>
     hands.root().querySelector<HTMLElement>(`[data-at="${at}"]`)?.focus();
   const isPair = (at: string) => placeOf(at)[0] === "mask";
@@ -35,6 +37,7 @@ export function touching(hands: Hands) {
   };
   const open = (at: string, text = "") => {
     typing = at;
+    ready = null;
     hands.type({ at, text });
   };
   const close = (to: number | null, move: boolean) => {
@@ -49,6 +52,7 @@ export function touching(hands: Hands) {
   return {
     pointerover: (event: PointerEvent) => {
       const at = placeUnder(event.target);
+      if (event.buttons === 0) drag = null; // It ended where nothing tells.
       if (at !== null && !drag?.moved) hands.point(at);
     },
     pointerdown: (event: PointerEvent) => {
@@ -77,7 +81,8 @@ export function touching(hands: Hands) {
       }
       const steps = Math.round((event.clientX - x) / PIXELS);
       if (!drag.moved && steps === 0) return;
-      if (!drag.moved) (event.target as Element).setPointerCapture?.(event.pointerId);
+      if (!drag.moved)
+        (event.target as Element).closest("[data-at]")?.setPointerCapture(event.pointerId);
       hands.set(at, stepped(value, steps * STEP), drag.moved);
       drag.moved = true;
     },
@@ -92,20 +97,16 @@ export function touching(hands: Hands) {
       hands.point(at);
       if (!hands.editable(at)) return focus(at);
       if (isPair(at)) return toggle(at);
-      const root = hands.root().getRootNode() as ShadowRoot;
       // The first click takes the focus, the next one opens the number.
-      if (event.detail > 1 || root.activeElement?.getAttribute("data-open") === at)
-        open(at, String(hands.valueAt(at)));
-      else {
-        for (const each of hands.root().querySelectorAll("[data-open]"))
-          each.removeAttribute("data-open");
-        focus(at);
-        root.activeElement?.setAttribute("data-open", at);
-      }
+      if (event.detail > 1 || ready === at) return open(at, String(hands.valueAt(at)));
+      ready = at;
+      focus(at);
     },
     focusin: (event: FocusEvent) => {
       const at = placeUnder(event.target);
-      if (at !== null) hands.point(at);
+      if (at === null) return;
+      if (at !== ready) ready = null;
+      hands.point(at);
     },
     focusout: (event: FocusEvent) => {
       if (event.target instanceof HTMLInputElement && typing !== null)

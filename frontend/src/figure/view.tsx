@@ -3,7 +3,7 @@ import { useMemo, useReducer, useRef, useState } from "preact/hooks";
 import { type Arithmetic, arithmeticOf } from "../views/steps/arithmetic";
 import { number, type Stage, type TraceData } from "../views/steps/model";
 import { Blocks, Mask, Predict, Scale } from "./controls";
-import { matrix, stageOf, type Touched } from "./core";
+import { entropy, matrix, stageOf, type Touched } from "./core";
 import {
   type Action,
   compute,
@@ -260,7 +260,9 @@ function explained(
   if (cut) known.set(name, { ...stage, at: stage.made });
   const arithmetic = arithmeticOf(known, data, 0, name, row, column);
   const told = cut && `${cut}is what ${stage.formula} gives, from which it is cut:`;
-  return { heading, words: told, arithmetic };
+  if (name !== "weights" || cut) return { heading, words: told, arithmetic };
+  const shares = words.map((_, key) => stage.at(row, key));
+  return { heading, words: `Entropy of the row: ${number(entropy(shares))} nats.`, arithmetic };
 }
 
 function Reading({ heading, words, arithmetic, data }: Explained & { data: FigureData }) {

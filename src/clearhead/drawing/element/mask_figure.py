@@ -14,8 +14,8 @@ def of_mask(
     """Return the figure of a mask.
 
     Example:
-        >>> of_mask(ch.causal(), 2, 3).to_element(script=False).count("figure")
-        3
+        >>> of_mask(ch.causal(), 2, 3)
+        figure of causal(): 2 queries × 3 keys; mask; edited: mask
     """
     queries = check_length("query_len", query_len)
     keys = queries if kv_len is None else check_length("kv_len", kv_len)
