@@ -160,7 +160,11 @@ export function Figure({ data, level, start, changed, ready }: ViewProps) {
             );
           })}
         </div>
-        <div class={`reading ${found ? "" : "empty"}`}>
+        <section
+          class={`reading ${found ? "" : "empty"}`}
+          aria-label="how it comes about"
+          tabIndex={0}
+        >
           {stages.size === 1 ? (
             <Blocks data={data} state={state} />
           ) : found ? (
@@ -172,7 +176,7 @@ export function Figure({ data, level, start, changed, ready }: ViewProps) {
                 : `Point at a number to see how it comes about. ${handy(data)}`}
             </p>
           )}
-        </div>
+        </section>
       </div>
       {data.predict && (
         <Predict data={data} state={state} stages={stages} act={act}>
