@@ -1,10 +1,11 @@
-// Bundles src/ into one module and one style sheet, beside the Python that puts them into a page.
+// Bundles src/ into the module and the style sheet of a page and the script of a figure, beside the Python that
+// puts them into pages.
 // With --check nothing is written: the exit code tells whether what is there is what would be.
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { dirname, join, relative } from "node:path";
+import { basename, dirname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
-import { build } from "esbuild";
+import { build, transform } from "esbuild";
 import { minify } from "terser";
 
 const here = dirname(fileURLToPath(import.meta.url));
@@ -24,29 +25,59 @@ function digest() {
   return hash.digest("hex");
 }
 
-const result = await build({
+const options = {
   absWorkingDir: here,
-  entryPoints: { page: "src/index.tsx" },
   outdir: assets,
   bundle: true,
   write: false,
   minify: true,
-  format: "esm",
   target: ["es2022", "chrome111", "firefox113", "safari16.4"],
   jsx: "automatic",
   jsxImportSource: "preact",
   charset: "utf8",
   legalComments: "none",
   logLevel: "warning",
-});
+};
 
-const note = `/* clearhead: built from frontend/ by "make page". sources sha256 ${digest()}
-   With preact and @preact/signals, MIT licence, copyright Jason Miller and the Preact contributors. */\n`;
+/** A style sheet as a text, for a script that takes it into a shadow. */
+const styleText = {
+  name: "style as text",
+  setup(plugin) {
+    plugin.onLoad({ filter: /figure\.css$/ }, async ({ path }) => {
+      const { target, minify } = options;
+      const { code } = await transform(readFileSync(path, "utf8"), {
+        loader: "css",
+        target,
+        minify,
+      });
+      return { contents: code, loader: "text" };
+    });
+  },
+};
+
+// The figure stands in pages of others, and in each notebook's cell: as a script of its own, without a name outside.
+const results = await Promise.all([
+  build({ ...options, entryPoints: { page: "src/index.tsx" }, format: "esm" }),
+  build({
+    ...options,
+    entryPoints: { figure: "src/figure/index.tsx" },
+    format: "iife",
+    plugins: [styleText],
+  }),
+]);
+
+const digests = digest();
+const notes = {
+  page: "preact and @preact/signals, MIT licence, copyright Jason Miller and the Preact contributors",
+  figure: "preact, MIT licence, copyright Jason Miller",
+};
 let stale = 0;
-for (const { path, text } of result.outputFiles) {
+for (const { path, text } of results.flatMap(({ outputFiles }) => outputFiles)) {
+  const note = `/* clearhead: built from frontend/ by "make page". sources sha256 ${digests}
+   With ${notes[basename(path).split(".")[0]]}. */\n`;
   // Deflated, 2 kB less than by esbuild alone.
   const small = path.endsWith(".js")
-    ? (await minify(text, { module: true, ecma: 2020 })).code
+    ? (await minify(text, { module: path.endsWith("page.js"), ecma: 2020 })).code
     : text;
   const content = `${note + small.trimEnd()}\n`;
   if (!process.argv.includes("--check")) writeFileSync(path, content);

@@ -783,12 +783,13 @@ def _() -> None:
     assert "animal" in command("show", "The animal was tired")
 
 
-@smoke("clearhead trace, kernels")
+@smoke("clearhead trace, figure, kernels")
 def _() -> None:
     assert "journey" in command("trace", "--causal")
     assert "blockwise" in command("kernels")
     with place() as folder:
         command("trace", "--html", str(folder / "steps.html"))
+        command("figure", str(folder / "figure.html"))
 
 
 WRONG = """

@@ -6,6 +6,7 @@ from .attention.functional import attend, plan
 from .attention.planning import Plan
 from .attention.sharded.sharded_plan import ShardedPlan
 from .checking import Contract, Finding, Report, check
+from .drawing.element.figure import Figure, figure
 from .drawing.notebook.widget import view
 from .editing.edit import Edit, edit
 from .editing.effects import Effects, effects
@@ -81,6 +82,7 @@ __all__ = [
     "EditWarning",
     "Effects",
     "Estimate",
+    "Figure",
     "FileError",
     "Finding",
     "HeadRow",
@@ -126,6 +128,7 @@ __all__ = [
     "documents",
     "edit",
     "effects",
+    "figure",
     "full",
     "layers",
     "load",

@@ -27,6 +27,7 @@ RESULTS = (
         ch.Edit,
         ch.Effects,
         ch.Estimate,
+        ch.Figure,
         ch.Finding,
         ch.HeadRow,
     ),

@@ -81,7 +81,7 @@ def test_misuse(arguments: list[str]) -> None:
 
 def test_version_and_help() -> None:
     assert lines("--version") == [f"clearhead {version('clearhead')}"]
-    assert {"show", "trace", "kernels"} <= {
+    assert {"show", "trace", "figure", "kernels"} <= {
         line.split()[0] for line in lines("--help") if line.strip()
     }
     assert "--png" in "\n".join(lines("show", "-h"))

@@ -11,6 +11,7 @@ from clearhead._common.text import readable
 from clearhead._common.version import __version__
 from clearhead.cli.check import check
 from clearhead.cli.explain import explain
+from clearhead.cli.figure import figure
 from clearhead.cli.kernels import kernels
 from clearhead.cli.samples import samples
 from clearhead.cli.serve import serve
@@ -42,7 +43,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (show, trace, check, explain, serve, kernels):
+for command in (show, trace, figure, check, explain, serve, kernels):
     app.command()(command)
 app.add_typer(samples)
 

@@ -2,12 +2,23 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from clearhead.cli.progress import say
+
+if TYPE_CHECKING:
+    from clearhead.tracing.trace import Trace
+
+Text = Annotated[
+    str | None, typer.Option(help="A sentence; its words get random vectors of width 3.")
+]
+Seed = Annotated[int, typer.Option(help="Of everything that is random.", min=0, max=2**63 - 1)]
+QueryWidth = Annotated[int, typer.Option(help="Width of a query and of a key.")]
+ValueWidth = Annotated[int, typer.Option(help="Width of a value.")]
+IsCausal = Annotated[bool, typer.Option("--causal", help="No token sees a later one.")]
 
 
 class Init(StrEnum):
@@ -17,20 +28,19 @@ class Init(StrEnum):
     uniform = "uniform"
 
 
+InitOption = Annotated[
+    Init | None,
+    typer.Option(help="How the matrices are drawn; uniform with --text, else normal."),
+]
+
+
 def trace(
-    text: Annotated[
-        str | None, typer.Option(help="A sentence; its words get random vectors of width 3.")
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Of everything that is random.", min=0, max=2**63 - 1)
-    ] = 123,
-    d_qk: Annotated[int, typer.Option(help="Width of a query and of a key.")] = 2,
-    d_v: Annotated[int, typer.Option(help="Width of a value.")] = 2,
-    causal: Annotated[bool, typer.Option("--causal", help="No token sees a later one.")] = False,
-    init: Annotated[
-        Init | None,
-        typer.Option(help="How the matrices are drawn; uniform with --text, else normal."),
-    ] = None,
+    text: Text = None,
+    seed: Seed = 123,
+    d_qk: QueryWidth = 2,
+    d_v: ValueWidth = 2,
+    causal: IsCausal = False,
+    init: InitOption = None,
     query: Annotated[
         int | None,
         typer.Option(help="The token whose arithmetic is written out, from 0; else the second."),
@@ -45,15 +55,29 @@ def trace(
     Without --text it is the sentence "Your journey starts with one step", whose words have vectors
     of width 3. Query, key and value are made with three matrices of random numbers.
     """
+    if html is not None:
+        from clearhead._common.writing import check_writable
+
+        check_writable(html)
+    steps = steps_of(text, seed, d_qk, d_v, causal, init)
+    from clearhead.drawing.terminal.terminal import Traced
+
+    console = Console()
+    query = min(1, len(steps.tokens) - 1) if query is None else query
+    console.print(Traced(steps, query), soft_wrap=True)
+    if html is not None:
+        say(console, f"\nThe page to step through is {steps.to_html(html)}")
+
+
+def steps_of(
+    text: str | None, seed: int, d_qk: int, d_v: int, causal: bool, init: Init | None
+) -> "Trace":
+    """Trace a sentence, as the options of the command say."""
     import torch
 
     import clearhead as ch
     from clearhead import ladder
 
-    if html is not None:
-        from clearhead._common.writing import check_writable
-
-        check_writable(html)
     if text is None:
         tokens, embeddings = ladder.EXAMPLE_TOKENS, ladder.EXAMPLE_EMBEDDINGS
     else:
@@ -68,11 +92,4 @@ def trace(
         rung = ladder.MaskedAttention(
             width, head_dim=d_qk, value_head_dim=d_v, mask=ch.causal()
         ).with_weights(rung.query_weight, rung.key_weight, rung.value_weight)
-    steps = ch.trace(rung, embeddings, tokens=tokens)
-    from clearhead.drawing.terminal.terminal import Traced
-
-    console = Console()
-    query = min(1, len(tokens) - 1) if query is None else query
-    console.print(Traced(steps, query), soft_wrap=True)
-    if html is not None:
-        say(console, f"\nThe page to step through is {steps.to_html(html)}")
+    return ch.trace(rung, embeddings, tokens=tokens)

@@ -295,6 +295,28 @@ class Mask(ABC):
             ax=ax,
         )
 
+    def figure(
+        self, query_len: int, kv_len: int | None = None, *, sample: int = 0, head: int = 0
+    ) -> Any:
+        """Return the mask as a figure of cells to toggle, with the runs and the blocks that result.
+
+        Args:
+            query_len: number of queries, in tokens, 64 at most.
+            kv_len: number of keys, in tokens; None is as many as queries.
+            sample, head: as `plot` takes them.
+
+        Raises:
+            TooLargeError: code `figure.size`.
+            ArgumentError, ArgumentTypeError, SelectionError, MaskError: as `plot` does.
+
+        Example:
+            >>> import clearhead as ch
+            >>> ch.causal().figure(6)
+            figure of causal(): 6 queries × 6 keys; mask; edited: mask
+        """
+        made = drawing("element.mask_figure").of_mask
+        return made(self, query_len, kv_len, sample=sample, head=head)
+
     # What combines masks is made of them, and so imported here and not above.
     def __and__(self, other: "Mask") -> "Mask":
         from clearhead.masks.algebra import And

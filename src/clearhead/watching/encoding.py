@@ -217,7 +217,7 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
             f"a {name} has the fields {', '.join(fields) or 'none'}; the file gives "
             f"{', '.join(values) or 'none'}.",
         )
-    values = dict.fromkeys(fields) | values
+    values: dict[str, Any] = dict.fromkeys(fields) | values
     for key, expected in fields.items():
         if not _is_of(values[key], expected):
             raise FileError(

@@ -100,6 +100,7 @@ def made() -> dict[str, Any]:
         "Effects": ch.effects(layer, x, lambda out: out.sum(), progress=False),
         "Estimate": ch.watch(layer).estimate(batch=1, query_len=5),
         "HeadResults": contexts.results(0, layer),
+        "Figure": ch.figure(query, query, query),
         "HeadLinks": seen.find(-1, 0),
         "Kernels": seen.plan(),
         "Mask": ch.causal(),

@@ -1,0 +1,231 @@
+// The stages of attention between query, key and value and the context, as stages.py defines them, in
+// float64. What is no number there is none here: a row that may overflow, a value that is not finite.
+import type { Axis, Stage } from "../views/steps/model";
+
+/** Numbers row by row. */
+export interface Matrix {
+  rows: number;
+  columns: number;
+  numbers: Float64Array;
+}
+
+export interface Options {
+  scale: number;
+  /** 1 where a query may attend, row by row; null is everywhere. */
+  mask?: Uint8Array | null;
+  bias?: Float64Array | null;
+  softcap?: number | null;
+  /** What a hand has put in the place of some numbers of a stage. */
+  edited?: (name: string, made: Matrix) => Matrix;
+}
+
+/** A stage, with what it would be had nobody touched it. */
+export interface Touched extends Stage {
+  made(row: number, column: number): number;
+}
+
+/** The sum of squares up to which a row counts as finite. */
+const LONGEST = Number.MAX_VALUE / 4;
+
+const AXES: Record<string, [string, string]> = {
+  x: ["tokens", "embed_dim"],
+  source: ["source_tokens", "context_dim"],
+  W_query: ["embed_dim", "head_dim"],
+  W_key: ["embed_dim", "head_dim"],
+  W_value: ["embed_dim", "value_head_dim"],
+  query: ["query_len", "head_dim"],
+  key: ["kv_len", "head_dim"],
+  value: ["kv_len", "value_head_dim"],
+  context: ["query_len", "value_head_dim"],
+};
+const KIND: Record<string, Axis> = {
+  tokens: "query",
+  query_len: "query",
+  source_tokens: "key",
+  kv_len: "key",
+};
+
+/** A matrix of so many rows and columns, each number worked out by its place. */
+export function matrix(
+  rows: number,
+  columns: number,
+  at: (row: number, column: number) => number,
+): Matrix {
+  const numbers = new Float64Array(rows * columns);
+  for (let row = 0; row < rows; row++)
+    for (let column = 0; column < columns; column++)
+      numbers[row * columns + column] = at(row, column);
+  return { rows, columns, numbers };
+}
+
+/** A stage of these numbers; `made` are those that its formula gives. */
+export function stageOf(
+  name: string,
+  { rows, columns, numbers }: Matrix,
+  made: Matrix,
+  formula: string,
+  sameAs: string | null = null,
+): Touched {
+  const [rowName, columnName] = AXES[name] ?? ["query_len", "kv_len"];
+  let largest = 0;
+  for (const each of numbers) {
+    const size = Math.abs(each);
+    if (size > largest && size < Infinity) largest = size;
+  }
+  return {
+    name,
+    formula,
+    shape: `${rowName}=${rows}, ${columnName}=${columns}`,
+    sameAs,
+    rows,
+    columns,
+    rowAxis: KIND[rowName] ?? "width",
+    columnAxis: KIND[columnName] ?? "width",
+    rowName,
+    columnName,
+    bias: false,
+    parts: "",
+    changes: null,
+    largest,
+    at: (row, column) => numbers[row * columns + column]!,
+    made: (row, column) => made.numbers[row * columns + column]!,
+  };
+}
+
+/** Every stage behind query, key and value, by name and in order. */
+export function stages(
+  query: Matrix,
+  key: Matrix,
+  value: Matrix,
+  { scale, mask = null, bias = null, softcap = null, edited = (_, made) => made }: Options,
+): Map<string, Touched> {
+  const found = new Map<string, Touched>();
+  const put = (name: string, formula: string, made: Matrix, sameAs: string | null = null) => {
+    const now = edited(name, made);
+    found.set(name, stageOf(name, now, made, formula, sameAs));
+    return now;
+  };
+  const [rows, columns, width] = [query.rows, key.rows, query.columns];
+  const scores = put("scores", "query · keyᵀ", dots(query, key, largestFactor(scale, softcap)));
+  const scaled = put(
+    "scaled_scores",
+    scale === 1 ? "scale is 1" : `scores × ${short(scale)}${rootOf(scale, width)}`,
+    matrix(rows, columns, (i, j) => scores.numbers[i * columns + j]! * scale),
+    scale === 1 ? "scores" : null,
+  );
+  const capped = put(
+    "capped_scores",
+    softcap === null ? "no softcap" : `${short(softcap)} · tanh(scaled_scores / ${short(softcap)})`,
+    softcap === null
+      ? scaled
+      : matrix(
+          rows,
+          columns,
+          (i, j) => softcap * Math.tanh(scaled.numbers[i * columns + j]! / softcap),
+        ),
+    softcap === null ? "scaled_scores" : null,
+  );
+  const masked = put(
+    "masked_scores",
+    `capped_scores${bias ? " + bias" : ""}${mask ? ", −∞ where hidden" : ""}`,
+    matrix(rows, columns, (i, j) => {
+      const at = i * columns + j;
+      if (mask && !mask[at]) return -Infinity;
+      return capped.numbers[at]! + (bias ? bias[at]! : 0);
+    }),
+    mask || bias ? null : "capped_scores",
+  );
+  const weights = put("weights", "softmax over the keys", softmax(masked));
+  put("dropped_weights", "no dropout", weights, "weights");
+  put("context", "weights · value", mixed(weights, value, mask));
+  return found;
+}
+
+function largestFactor(scale: number, softcap: number | null): number {
+  const factor = Math.max(1, Math.abs(scale));
+  return softcap === null ? factor : Math.max(factor, Math.abs(scale) / softcap);
+}
+
+/** Rows that count as not finite: so long, times a factor, that a product may overflow. */
+function tooLong({ rows, columns, numbers }: Matrix, factor: number): boolean[] {
+  return Array.from({ length: rows }, (_, row) => {
+    let sum = 0;
+    for (let at = row * columns; at < (row + 1) * columns; at++)
+      sum += (numbers[at]! * factor) ** 2;
+    return !(sum <= LONGEST);
+  });
+}
+
+function dots(query: Matrix, key: Matrix, factor: number): Matrix {
+  const [queries, keys] = [tooLong(query, factor), tooLong(key, 1)];
+  const width = query.columns;
+  return matrix(query.rows, key.rows, (i, j) => {
+    if (queries[i] || keys[j]) return NaN;
+    let sum = 0;
+    for (let d = 0; d < width; d++)
+      sum += query.numbers[i * width + d]! * key.numbers[j * width + d]!;
+    return sum;
+  });
+}
+
+/** Each row as shares of 1; 0 where nothing is visible, and no number beside one that is none or ∞. */
+function softmax({ rows, columns, numbers }: Matrix): Matrix {
+  const made = new Float64Array(rows * columns);
+  for (let row = 0; row < rows; row++) {
+    const scores = numbers.subarray(row * columns, (row + 1) * columns);
+    let top = -Infinity;
+    let finite = true;
+    for (const score of scores) {
+      if (!(score < Infinity)) finite = false;
+      else if (score > top) top = score;
+    }
+    let total = 0;
+    for (const score of scores) if (score !== -Infinity) total += Math.exp(score - top);
+    scores.forEach((score, column) => {
+      if (score !== -Infinity)
+        made[row * columns + column] = finite ? Math.exp(score - top) / total : NaN;
+    });
+  }
+  return { rows, columns, numbers: made };
+}
+
+/** The mean of the values by weight; a value that is no number shows only where it may be seen. */
+function mixed(weights: Matrix, value: Matrix, mask: Uint8Array | null): Matrix {
+  const keys = weights.columns;
+  return matrix(weights.rows, value.columns, (i, d) => {
+    let sum = 0;
+    for (let j = 0; j < keys; j++) {
+      const weight = weights.numbers[i * keys + j]!;
+      const each = value.numbers[j * value.columns + d]!;
+      if (Number.isFinite(each)) sum += weight * each;
+      else if (!mask || mask[i * keys + j]) return NaN;
+      else if (Number.isNaN(weight)) return NaN;
+    }
+    return sum;
+  });
+}
+
+/** A linear map of each row; the last row of `weight` is a bias, if it has one more than `x` columns. */
+export function projected(x: Matrix, weight: Matrix): Matrix {
+  const { columns } = weight;
+  return matrix(x.rows, columns, (i, j) => {
+    let sum = weight.rows > x.columns ? weight.numbers[x.columns * columns + j]! : 0;
+    for (let d = 0; d < x.columns; d++)
+      sum += x.numbers[i * x.columns + d]! * weight.numbers[d * columns + j]!;
+    return sum;
+  });
+}
+
+/** How spread a row of shares is, in nats: 0 for one that has all (Shannon, 1948). */
+export function entropy(shares: number[]): number {
+  return shares.reduce((sum, share) => (share > 0 ? sum - share * Math.log(share) : sum), 0);
+}
+
+function rootOf(scale: number, width: number): string {
+  return Math.abs(scale * Math.sqrt(width) - 1) < 1e-6 ? ` (1/√${width})` : "";
+}
+
+/** A number to four places at most. */
+export function short(value: number): string {
+  return String(Number(value.toFixed(4))).replace("-", "−");
+}

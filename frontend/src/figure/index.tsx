@@ -1,0 +1,79 @@
+// <ch-figure data-figure="…">: attention whose numbers are touched, in any page. What it draws stands in a
+// shadow of its own, so that several in one page share no id, no style and no state.
+import { render } from "preact";
+import style from "./figure.css";
+import { type FigureData, read, START, type State, write } from "./model";
+import { Figure } from "./view";
+
+let sheet: CSSStyleSheet | undefined;
+
+class ChFigure extends HTMLElement {
+  #place: HTMLElement | null = null;
+  #data: FigureData | null = null;
+  #text = "";
+  #put: (state: State) => void = () => {};
+  #watch = new ResizeObserver(() => this.#tellHeight());
+
+  connectedCallback() {
+    try {
+      this.#data = JSON.parse(this.dataset.figure ?? "") as FigureData;
+    } catch {
+      return; // What stands inside stays: the picture.
+    }
+    const data = this.#data;
+    const start = read(this.getAttribute("state") ?? "", data);
+    if (this.#place === null) {
+      const root = this.attachShadow({ mode: "open" });
+      if (sheet === undefined) {
+        sheet = new CSSStyleSheet();
+        sheet.replaceSync(style);
+      }
+      root.adoptedStyleSheets = [sheet];
+      this.#place = document.createElement("div");
+      this.#place.className = "live";
+      root.append(this.#place, document.createElement("slot"));
+    }
+    this.#text = write(start);
+    render(
+      <Figure
+        data={data}
+        level={this.getAttribute("level") === "1" ? 1 : 2}
+        start={start}
+        ready={(put) => {
+          this.#put = put;
+        }}
+        changed={(text) => {
+          if (text === this.#text) return;
+          this.#text = text;
+          this.dispatchEvent(new CustomEvent("statechange", { detail: text, bubbles: true }));
+        }}
+      />,
+      this.#place,
+    );
+    this.#watch.observe(this);
+  }
+
+  disconnectedCallback() {
+    this.#watch.disconnect();
+    if (this.#place !== null) render(null, this.#place);
+  }
+
+  /** All that a reader has changed, as one short text; "" is how it began. */
+  get state(): string {
+    return this.#text;
+  }
+
+  set state(text: string) {
+    if (this.#data !== null) this.#put(text === "" ? START : read(text, this.#data));
+  }
+
+  /** In a frame, what is around it is told how high it is. */
+  #tellHeight() {
+    if (window.parent === window) return;
+    const height = Math.ceil(document.documentElement.getBoundingClientRect().height);
+    window.parent.postMessage({ clearhead: "figure", height }, "*");
+  }
+}
+
+// A notebook may hold this script once for each figure.
+if (customElements.get("ch-figure") === undefined) customElements.define("ch-figure", ChFigure);

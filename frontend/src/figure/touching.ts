@@ -1,0 +1,158 @@
+// What a pointer and the keys do to a cell. Nothing is listened to outside of the figure.
+import { placeOf, stepped, typed, withPair } from "./model";
+
+/** What a figure lets hands do. */
+export interface Hands {
+  root: () => HTMLElement;
+  valueAt: (at: string) => number;
+  rows: () => string[];
+  editable: (at: string) => boolean;
+  size: (stage: string) => [number, number];
+  /** `going` is true while a drag is under way: what stood before it stays the old number. */
+  set: (at: string, to: number | null, going?: boolean) => void;
+  paint: (rows: string[], going?: boolean) => void;
+  type: (typing: { at: string; text: string } | null) => void;
+  point: (at: string) => void;
+}
+
+const PIXELS = 6;
+const STEP = 0.1;
+
+export function placeUnder(target: EventTarget | null): string | null {
+  const cell = target instanceof Element ? target.closest<HTMLElement>("[data-at]") : null;
+  return cell?.dataset.at ?? null;
+}
+
+export function touching(hands: Hands) {
+  let drag: { at: string; x: number; value: number; moved: boolean; touch: boolean } | null = null;
+  let typing: string | null = null;
+  /** The number that was clicked once. */
+  let ready: string | null = null;
+  const focus = (at: string) =>
+    hands.root().querySelector<HTMLElement>(`[data-at="${at}"]`)?.focus();
+  const isPair = (at: string) => placeOf(at)[0] === "mask";
+  const toggle = (at: string) => {
+    const [, row, column] = placeOf(at);
+    hands.paint(withPair(hands.rows(), row, column, hands.valueAt(at) === 0));
+  };
+  const open = (at: string, text = "") => {
+    typing = at;
+    ready = null;
+    hands.type({ at, text });
+  };
+  const close = (to: number | null, move: boolean) => {
+    if (typing === null) return;
+    const at = typing;
+    typing = null;
+    hands.type(null);
+    if (to !== null && to !== hands.valueAt(at)) hands.set(at, to);
+    if (move) requestAnimationFrame(() => focus(at));
+  };
+
+  return {
+    pointerover: (event: PointerEvent) => {
+      const at = placeUnder(event.target);
+      if (event.buttons === 0) drag = null; // It ended where nothing tells.
+      if (at !== null && !drag?.moved) hands.point(at);
+    },
+    pointerdown: (event: PointerEvent) => {
+      const at = placeUnder(event.target);
+      if (at === null || typing === at || event.button !== 0 || !hands.editable(at)) return;
+      const touch = event.pointerType === "touch";
+      drag = { at, x: event.clientX, value: hands.valueAt(at), moved: false, touch };
+    },
+    pointermove: (event: PointerEvent) => {
+      if (!drag || event.buttons === 0) return;
+      const { at, x, value } = drag;
+      if (isPair(at)) {
+        // A finger toggles by tapping, and scrolls by dragging.
+        const root = hands.root().getRootNode() as ShadowRoot;
+        const under = placeUnder(root.elementFromPoint(event.clientX, event.clientY));
+        if (drag.touch || under === null || !isPair(under) || (under === at && !drag.moved)) return;
+        const going = drag.moved;
+        drag.moved = true;
+        let rows = hands.rows();
+        for (const each of [at, under]) {
+          const [, row, column] = placeOf(each);
+          rows = withPair(rows, row, column, value === 0);
+        }
+        hands.paint(rows, going);
+        return;
+      }
+      const steps = Math.round((event.clientX - x) / PIXELS);
+      if (!drag.moved && steps === 0) return;
+      if (!drag.moved)
+        (event.target as Element).closest("[data-at]")?.setPointerCapture(event.pointerId);
+      hands.set(at, stepped(value, steps * STEP), drag.moved);
+      drag.moved = true;
+    },
+    pointercancel: () => {
+      drag = null;
+    },
+    click: (event: MouseEvent) => {
+      const at = placeUnder(event.target);
+      const moved = drag?.moved;
+      drag = null;
+      if (at === null || moved || typing === at) return;
+      hands.point(at);
+      if (!hands.editable(at)) return focus(at);
+      if (isPair(at)) return toggle(at);
+      // The first click takes the focus, the next one opens the number.
+      if (event.detail > 1 || ready === at) return open(at, String(hands.valueAt(at)));
+      ready = at;
+      focus(at);
+    },
+    focusin: (event: FocusEvent) => {
+      const at = placeUnder(event.target);
+      if (at === null) return;
+      if (at !== ready) ready = null;
+      hands.point(at);
+    },
+    focusout: (event: FocusEvent) => {
+      if (event.target instanceof HTMLInputElement && typing !== null)
+        close(typed(event.target.value), false);
+    },
+    keydown: (event: KeyboardEvent) => {
+      const at = placeUnder(event.target);
+      if (at === null || event.metaKey) return;
+      if (typing === at) {
+        if (event.key === "Enter") close(typed((event.target as HTMLInputElement).value), true);
+        else if (event.key === "Escape") close(null, true);
+        else return;
+        event.preventDefault();
+        return;
+      }
+      const [stage, row, column] = placeOf(at);
+      const [rows, columns] = hands.size(stage);
+      const editable = hands.editable(at);
+      const spins = editable && !isPair(at) && !event.ctrlKey;
+      const go = (to: number) => {
+        const next = Math.max(0, Math.min(rows * columns - 1, to));
+        focus(`${stage}.${Math.floor(next / columns)}.${next % columns}`);
+      };
+      const here = row * columns + column;
+      const vertical = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+      const plain = !event.ctrlKey && !event.altKey;
+      if (vertical && spins)
+        hands.set(at, stepped(hands.valueAt(at), vertical * (event.shiftKey ? 1 : STEP)));
+      else if (vertical) {
+        const next = row - vertical;
+        if (next >= 0 && next < rows) go(next * columns + column);
+      } else if (event.key === "ArrowRight" && plain) go(here + 1);
+      else if (event.key === "ArrowLeft" && plain) go(here - 1);
+      else if (event.key === "Home" && plain) go(row * columns);
+      else if (event.key === "End" && plain) go((row + 1) * columns - 1);
+      else if (!editable || !plain) return;
+      else if (isPair(at)) {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        toggle(at);
+      } else if (event.key === "PageUp") hands.set(at, stepped(hands.valueAt(at), 1));
+      else if (event.key === "PageDown") hands.set(at, stepped(hands.valueAt(at), -1));
+      else if (event.key === "Delete" || event.key === "Backspace") hands.set(at, null);
+      else if (event.key === "Enter" || event.key === "F2") open(at, String(hands.valueAt(at)));
+      else if (/^[-−.,\d]$/.test(event.key)) open(at, event.key);
+      else return;
+      event.preventDefault();
+    },
+  };
+}

@@ -1,0 +1,332 @@
+// A figure: panels of stages, what may be touched beside them, and the arithmetic of what is pointed at.
+import { useMemo, useReducer, useRef, useState } from "preact/hooks";
+import { type Arithmetic, arithmeticOf } from "../views/steps/arithmetic";
+import { number, type Stage, type TraceData } from "../views/steps/model";
+import { Blocks, Mask, Predict, Scale } from "./controls";
+import { entropy, matrix, stageOf, type Touched } from "./core";
+import {
+  type Action,
+  compute,
+  type FigureData,
+  maskRows,
+  placeOf,
+  reduce,
+  START,
+  type State,
+  scaleOf,
+  write,
+} from "./model";
+import { Panel } from "./panel";
+import { Plane } from "./plane_view";
+import { touching } from "./touching";
+
+export interface Drawn {
+  state: State;
+  stages: Map<string, Touched>;
+  old: Map<string, Touched> | null;
+  count: number;
+  said: string;
+}
+
+type Step = Action & { going?: boolean };
+
+export interface ViewProps {
+  data: FigureData;
+  /** Of its heading, among those of the page. */
+  level: number;
+  start: State;
+  /** Told the state as a text whenever it is another. */
+  changed: (state: string) => void;
+  /** Given what sets the state from outside. */
+  ready: (put: (state: State) => void) => void;
+}
+
+export function Figure({ data, level, start, changed, ready }: ViewProps) {
+  const Heading = `h${level}` as "h2";
+  const step = (now: Drawn, action: Step): Drawn => {
+    const state = reduce(now.state, action);
+    const stages = all(data, state);
+    return {
+      state,
+      stages,
+      old: action.going ? now.old : now.stages,
+      count: now.count + 1,
+      said: told(action, data, now, stages),
+    };
+  };
+  const [drawn, act] = useReducer(step, start, (state) => ({
+    state,
+    stages: all(data, state),
+    old: null,
+    count: 0,
+    said: "",
+  }));
+  const { state, stages, old, count } = drawn;
+  const [pointed, setPointed] = useState<string | null>(null);
+  const [typing, setTyping] = useState<{ at: string; text: string } | null>(null);
+  const [stops, setStops] = useState<Record<string, string>>({});
+  const place = useRef<HTMLDivElement>(null);
+  const latest = useRef({ drawn, act, known: START });
+  latest.current.drawn = drawn;
+  if (latest.current.known !== state) {
+    latest.current.known = state;
+    changed(write(state));
+  }
+  const asked = data.predict && state.guess === null ? data.predict.join(".") : null;
+  const waits = useRef(asked);
+  waits.current = asked;
+  const hands = useMemo(() => {
+    ready((given) => latest.current.act({ state: given }));
+    return touching({
+      root: () => place.current!,
+      valueAt: (at) => {
+        const [stage, row, column] = placeOf(at);
+        return latest.current.drawn.stages.get(stage)!.at(row, column);
+      },
+      rows: () => maskRows(data, latest.current.drawn.state),
+      editable: (at) => data.edit.includes(placeOf(at)[0]) && at !== waits.current,
+      size: (name) => {
+        const stage = latest.current.drawn.stages.get(name)!;
+        return [stage.rows, stage.columns];
+      },
+      set: (at, to, going = false) => latest.current.act({ set: at, to, going }),
+      paint: (rows, going = false) => latest.current.act({ mask: rows.join("."), going }),
+      type: setTyping,
+      point: (at) => {
+        setPointed(at);
+        setStops((now) => ({ ...now, [placeOf(at)[0]]: at }));
+      },
+    });
+  }, [data, ready]);
+  const trace: TraceData = { ...TRACE, ...data, scale: scaleOf(data, state) };
+  const rows = data.edit.includes("mask") || data.mask ? maskRows(data, state) : null;
+  const found =
+    pointed !== null && pointed !== asked ? explained(pointed, stages, trace, state) : null;
+  const spot = pointed === null ? null : placeOf(pointed);
+  const origins = found?.arithmetic?.origins ?? [];
+  return (
+    <div class="figure" ref={place}>
+      {data.title && <Heading>{data.title}</Heading>}
+      <div class="tools">
+        {data.edit.includes("mask") && <Mask data={data} state={state} act={act} />}
+        {data.edit.includes("scale") && <Scale data={data} state={state} act={act} />}
+        <button type="button" onClick={() => act({ state: START })}>
+          reset
+        </button>
+      </div>
+      <div class="work">
+        <div
+          class="panels"
+          onPointerOver={hands.pointerover}
+          onPointerDown={hands.pointerdown}
+          onPointerMove={hands.pointermove}
+          onPointerCancel={hands.pointercancel}
+          onClick={hands.click}
+          onFocusIn={hands.focusin}
+          onFocusOut={hands.focusout}
+          onKeyDown={hands.keydown}
+        >
+          {data.show.map((name) => {
+            if (name === "plane") {
+              const move = (stage: string, row: number, numbers: number[], going: boolean) =>
+                act({ stage, row, numbers, going });
+              return <Plane key={name} data={data} stages={stages} move={move} />;
+            }
+            const stage = stages.get(name)!;
+            const own = origins.filter((each) => each.stage === name);
+            return (
+              <Panel
+                key={name}
+                stage={stage}
+                old={old?.get(name)}
+                rows={labels(stage, data, true)}
+                columns={labels(stage, data, false)}
+                editable={data.edit.includes(name)}
+                cut={state.cells}
+                mask={stage.columnAxis === "key" ? rows : null}
+                asked={asked}
+                typing={typing}
+                stop={stops[name] ?? `${name}.0.0`}
+                marked={(row, column) =>
+                  (spot?.[0] === name && spot[1] === row && spot[2] === column) ||
+                  own.some(
+                    (each) =>
+                      (each.row === null || each.row === row) &&
+                      (each.column === null || each.column === column),
+                  )
+                }
+                count={count}
+              />
+            );
+          })}
+        </div>
+        <section
+          class={`reading ${found ? "" : "empty"}`}
+          aria-label="how it comes about"
+          tabIndex={0}
+        >
+          {stages.size === 1 ? (
+            <Blocks data={data} state={state} />
+          ) : found ? (
+            <Reading {...found} data={data} />
+          ) : (
+            <p class="quiet">
+              {pointed !== null && pointed === asked
+                ? "This is the number that is asked for."
+                : `Point at a number to see how it comes about. ${handy(data)}`}
+            </p>
+          )}
+        </section>
+      </div>
+      {data.predict && (
+        <Predict data={data} state={state} stages={stages} act={act}>
+          <Reading {...explained(data.predict.join("."), stages, trace, state)} data={data} />
+        </Predict>
+      )}
+      <p role="status">{drawn.said}</p>
+    </div>
+  );
+}
+
+/** What the arithmetic of a trace wants to know beside the numbers. */
+const TRACE = {
+  of: "",
+  steps: [],
+  dropout: null,
+  sinks: null,
+  renormalised: false,
+  samples: [0],
+  heads: [0],
+  kernel: "",
+  difference: null,
+};
+
+function handy({ edit }: FigureData): string {
+  const cells = edit.filter((name) => name !== "scale" && name !== "mask");
+  const pairs = edit.includes("mask") ? " Click a cell of the mask to hide or show a key." : "";
+  if (cells.length === 0) return pairs.trim();
+  return `Numbers of ${cells.join(", ")} can be changed: arrow up and down, drag sideways, or type.${pairs}`;
+}
+
+/** Every stage, and the mask as one more. */
+function all(data: FigureData, state: State): Map<string, Touched> {
+  const found = compute(data, state);
+  if (!data.show.includes("mask")) return found;
+  const rows = maskRows(data, state);
+  const made = matrix(data.tokens.length, data.source_tokens.length, (i, j) => Number(rows[i]![j]));
+  return found.set("mask", stageOf("mask", made, made, "● sees, · does not"));
+}
+
+function labels(
+  stage: Stage,
+  data: Pick<FigureData, "tokens" | "source_tokens">,
+  ofRows: boolean,
+): string[] {
+  const axis = ofRows ? stage.rowAxis : stage.columnAxis;
+  if (axis === "query") return data.tokens;
+  if (axis === "key") return data.source_tokens;
+  const count = ofRows ? stage.rows : stage.columns;
+  return Array.from({ length: count }, (_, at) =>
+    ofRows && stage.bias && at === count - 1 ? "bias" : String(at),
+  );
+}
+
+interface Explained {
+  heading: string;
+  words: string;
+  arithmetic: Arithmetic | null;
+}
+
+/** How the number at a place comes about, or that a hand has set it, and what it would be. */
+function explained(
+  at: string,
+  stages: Map<string, Touched>,
+  data: TraceData,
+  state: State,
+): Explained {
+  const [name, row, column] = placeOf(at);
+  const stage = stages.get(name)!;
+  const words = data.source_tokens;
+  const [from, to] = [labels(stage, data, true)[row]!, labels(stage, data, false)[column]!];
+  const arrow = stage.columnAxis === "key" ? "→" : "·";
+  if (name === "mask") {
+    const sees = stage.at(row, column) ? "sees" : "does not see";
+    return { heading: `${from} ${sees} ${words[column]}`, words: "", arithmetic: null };
+  }
+  const heading = `${name} ${from} ${arrow} ${to} = ${number(stage.at(row, column))}`;
+  const isGiven =
+    stage.formula === "an argument" || /^the (input|weights|sequence)/.test(stage.formula);
+  const cut = state.cells.has(at) ? `Set by hand; ${number(stage.made(row, column))} ` : "";
+  if (isGiven)
+    return { heading, words: cut ? `${cut}is what came.` : `${stage.formula}.`, arithmetic: null };
+  // What a hand has set follows from nothing: shown is what the formula would give.
+  const known = new Map<string, Stage>(stages);
+  if (cut) known.set(name, { ...stage, at: stage.made });
+  const arithmetic = arithmeticOf(known, data, 0, name, row, column);
+  const told = cut && `${cut}is what ${stage.formula} gives, from which it is cut:`;
+  if (name !== "weights" || cut) return { heading, words: told, arithmetic };
+  const shares = words.map((_, key) => stage.at(row, key));
+  return { heading, words: `Entropy of the row: ${number(entropy(shares))} nats.`, arithmetic };
+}
+
+function Reading({ heading, words, arithmetic, data }: Explained & { data: FigureData }) {
+  return (
+    <>
+      <p class="name">{heading}</p>
+      {words && <p>{words}</p>}
+      {arithmetic?.lines.map((line, at) => (
+        <p key={at} class={line.sum ? "sum" : ""}>
+          {line.text}
+        </p>
+      ))}
+      {arithmetic && arithmetic.keys.length > 0 && (
+        <table class="keys">
+          <thead>
+            <tr>
+              {["key", "score", "exp", "weight"].map((each) => (
+                <th key={each} scope="col">
+                  {each}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {arithmetic.keys.map((line) => (
+              <tr key={line.key} class={line.picked ? "picked" : ""}>
+                <th scope="row">
+                  <bdi>{data.source_tokens[line.key]}</bdi>
+                </th>
+                {line.cells.map((each, at) => (
+                  <td key={at}>{each}</td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      {arithmetic?.more && <p>{arithmetic.more}</p>}
+    </>
+  );
+}
+
+/** What an action did, in words for those who cannot see it. */
+function told(action: Step, data: FigureData, before: Drawn, now: Map<string, Touched>): string {
+  if ("state" in action) return action.state === START ? "Everything is as it was." : "";
+  if ("mask" in action) {
+    const rows = action.mask.split(".").join("");
+    return `${[...rows].filter((each) => each === "1").length} of ${rows.length} pairs are visible.`;
+  }
+  if ("scale" in action || "temperature" in action)
+    return `Scores are multiplied by ${number(scaleOf(data, { ...before.state, ...action }))}.`;
+  if ("numbers" in action) {
+    const word = labels(now.get(action.stage)!, data, true)[action.row];
+    return `${action.stage} of ${word} is set to ${action.numbers.map(number).join(", ")}.`;
+  }
+  if (!("set" in action)) return "";
+  const [name, row, column] = placeOf(action.set);
+  const stage = now.get(name)!;
+  const value = number(stage.at(row, column));
+  if (action.to === null) return `${name} is ${value}, as ${stage.formula} gives it.`;
+  const cut = / · |softmax/.test(stage.formula) ? `, cut from ${stage.formula}` : "";
+  return `${name} of ${labels(stage, data, true)[row]}, ${labels(stage, data, false)[column]} is set to ${value}${cut}.`;
+}

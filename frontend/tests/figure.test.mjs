@@ -1,0 +1,291 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { entropy, matrix, stages } from "../src/figure/core";
+import {
+  blocksOf,
+  compute,
+  maskNamed,
+  read,
+  reduce,
+  runsOf,
+  START,
+  scaleOf,
+  stepped,
+  typed,
+  withPair,
+  write,
+} from "../src/figure/model";
+import { foot, hull, reach, turned } from "../src/figure/plane";
+
+const of = (rows) => matrix(rows.length, rows[0].length, (row, column) => rows[row][column]);
+const numbers = (rows) => ({
+  rows: rows.length,
+  columns: rows[0].length,
+  single: false,
+  numbers: rows.flat(),
+});
+const row = (stage, at) =>
+  Array.from({ length: stage.columns }, (_, column) => stage.at(at, column));
+const near = (found, expected) =>
+  found.forEach((each, at) => {
+    assert.ok(Math.abs(each - expected[at]) < 1e-12, `${found} is not ${expected}`);
+  });
+
+function data(change = {}) {
+  return {
+    title: "",
+    tokens: ["a", "b"],
+    source_tokens: ["a", "b"],
+    inputs: {
+      query: numbers([
+        [1, 0],
+        [0, 2],
+      ]),
+      key: numbers([
+        [1, 1],
+        [0, 1],
+      ]),
+      value: numbers([
+        [1, 2],
+        [3, 4],
+      ]),
+    },
+    scale: 0.5,
+    softcap: null,
+    mask: null,
+    bias: null,
+    show: ["query", "scores", "weights", "context"],
+    edit: ["query", "scores", "mask", "scale"],
+    predict: ["weights", 1, 0],
+    ...change,
+  };
+}
+
+test("the stages follow each other", () => {
+  const eye = of([
+    [1, 0],
+    [0, 1],
+  ]);
+  const found = stages(eye, eye, eye, { scale: 1 });
+  assert.deepEqual(
+    [...found.keys()],
+    "scores scaled_scores capped_scores masked_scores weights dropped_weights context".split(" "),
+  );
+  const share = Math.E / (Math.E + 1);
+  near(row(found.get("context"), 0), [share, 1 - share]);
+  assert.equal(found.get("scaled_scores").sameAs, "scores");
+});
+
+test("a query that sees nothing gets 0, and one number that is none stays where it is hidden", () => {
+  const query = of([
+    [1, 0],
+    [0, 1],
+  ]);
+  const value = of([
+    [1, 2],
+    [Number.NaN, 3],
+  ]);
+  const found = stages(query, query, value, { scale: 1, mask: Uint8Array.from([1, 0, 0, 0]) });
+  assert.deepEqual(row(found.get("weights"), 1), [0, 0]);
+  assert.deepEqual(row(found.get("context"), 1), [0, 0]);
+  assert.deepEqual(row(found.get("context"), 0), [1, 2]);
+  const open = stages(query, query, value, { scale: 1 });
+  assert.ok(Number.isNaN(open.get("context").at(0, 0)));
+  assert.ok(Number.isFinite(open.get("context").at(0, 1)));
+});
+
+test("a score that is set by hand is cut from the query, and the other scores are not", () => {
+  const cut = reduce(START, { set: "scores.1.0", to: 5 });
+  const found = compute(data(), reduce(cut, { set: "query.1.0", to: 3 }));
+  assert.deepEqual(row(found.get("scores"), 1), [5, 2]);
+  assert.equal(found.get("scores").made(1, 0), 5);
+  assert.equal(compute(data(), cut).get("scores").made(1, 0), 2);
+  near([found.get("weights").at(1, 0)], [1 / (1 + Math.exp(0.5 * (2 - 5)))]);
+  const mended = reduce(cut, { set: "scores.1.0", to: null });
+  assert.deepEqual(row(compute(data(), mended).get("scores"), 1), [2, 2]);
+  assert.equal(START.cells.size, 0);
+});
+
+test("an entry of a projection changes what is made with it", () => {
+  const made = data({
+    inputs: {
+      x: numbers([
+        [1, 2],
+        [3, 4],
+      ]),
+      W_query: numbers([
+        [1, 0],
+        [0, 1],
+        [10, 20],
+      ]),
+      W_key: numbers([
+        [1, 0],
+        [0, 1],
+      ]),
+      value: numbers([[1], [2]]),
+    },
+    edit: ["W_query"],
+  });
+  assert.deepEqual(row(compute(made, START).get("query"), 0), [11, 22]);
+  assert.ok(compute(made, START).get("W_query").bias);
+  assert.ok(!compute(made, START).get("W_key").bias);
+  const found = compute(made, reduce(START, { set: "W_query.1.0", to: 1 }));
+  assert.deepEqual(row(found.get("query"), 0), [13, 22]);
+  assert.deepEqual(row(found.get("key"), 0), [1, 2]);
+});
+
+test("masks have names, and their pairs are shown and hidden", () => {
+  assert.equal(maskNamed(data(), "causal"), "10.11");
+  const wide = data({ source_tokens: ["a", "b", "c"] });
+  assert.equal(maskNamed(wide, "causal"), "110.111");
+  assert.equal(maskNamed(wide, "window"), "110.011");
+  assert.equal(maskNamed(wide, "padding"), "110.110");
+  assert.equal(maskNamed(wide, "all"), "111.111");
+  assert.deepEqual(withPair(["10", "11"], 0, 1, true), ["11", "11"]);
+  const found = compute(data(), reduce(START, { mask: "10.11" }));
+  assert.deepEqual(row(found.get("weights"), 0), [1, 0]);
+  assert.equal(found.get("masked_scores").at(0, 1), Number.NEGATIVE_INFINITY);
+});
+
+test("a scale is divided by a temperature", () => {
+  const hot = reduce(reduce(START, { scale: 1 }), { temperature: 4 });
+  assert.equal(scaleOf(data(), hot), 0.25);
+  assert.equal(compute(data(), hot).get("scaled_scores").at(1, 1), 0.5);
+});
+
+test("a bias is added, and a softcap bends", () => {
+  const found = compute(
+    data({
+      bias: numbers([
+        [1, 2],
+        [3, 4],
+      ]),
+      softcap: 2,
+    }),
+    START,
+  );
+  near(row(found.get("masked_scores"), 1), [3 + 2 * Math.tanh(0.5), 4 + 2 * Math.tanh(0.5)]);
+});
+
+test("the state is one text, and a text that says nothing of this figure changes nothing", () => {
+  let state = START;
+  assert.equal(write(state), "");
+  for (const action of [
+    { set: "scores.1.0", to: -2.5 },
+    { set: "query.0.1", to: 1e-7 },
+    { mask: "10.11" },
+    { scale: 1 },
+    { temperature: 2 },
+    { guess: 0.25 },
+  ]) {
+    state = reduce(state, action);
+  }
+  const text = write(state);
+  assert.equal(text, "scores.1.0=-2.5&query.0.1=1e-7&mask=10.11&scale=1&temperature=2&guess=0.25");
+  assert.deepEqual(read(text, data()), state);
+  for (const wrong of [
+    ...["scores.2.0=1", "scores.0.2=1", "scores.0=1", "scores.0.0=a", "scores.0.0=", "key.0.0=1"],
+    ...[
+      "mask=10",
+      "mask=10.12",
+      "mask=10.11.11",
+      "temperature=0",
+      "temperature=-1",
+      "scale=Infinity",
+    ],
+    ...["scores.-1.0=1", "scores.00.0=1", "nothing=1", "", "&&", "=", "weights.0.0=1"],
+  ]) {
+    assert.deepEqual(read(wrong, data()), START, wrong);
+  }
+  assert.deepEqual(read("guess=1", data({ predict: null })), START);
+  assert.deepEqual(read("scale=1&mask=10.11", data({ edit: [] })), START);
+});
+
+test("numbers are read as they are typed", () => {
+  assert.equal(typed(" −0,5 "), -0.5);
+  assert.equal(typed("1e2"), 100);
+  for (const none of ["", " ", "-", "a", "1.2.3", "Infinity"]) assert.equal(typed(none), null);
+  assert.equal(stepped(0.2, 0.1), 0.3);
+});
+
+test("what JSON has no numbers for stands as text", () => {
+  const found = compute(
+    data({
+      inputs: {
+        ...data().inputs,
+        value: numbers([
+          ["NaN", 1],
+          ["Infinity", 2],
+        ]),
+      },
+    }),
+    START,
+  );
+  assert.ok(Number.isNaN(found.get("value").at(0, 0)));
+  assert.equal(found.get("value").at(1, 0), Number.POSITIVE_INFINITY);
+  const single = compute(
+    data({
+      inputs: {
+        ...data().inputs,
+        key: {
+          ...numbers([
+            [0.1, 1],
+            [0, 1],
+          ]),
+          single: true,
+        },
+      },
+    }),
+    START,
+  );
+  assert.equal(single.get("key").at(0, 0), Math.fround(0.1));
+});
+
+test("a row is put elsewhere at once, as an arrow is", () => {
+  const state = reduce(START, { stage: "query", row: 1, numbers: [3, 4] });
+  assert.equal(write(state), "query.1.0=3&query.1.1=4");
+  assert.deepEqual(row(compute(data(), state).get("scores"), 1), [7, 4]);
+});
+
+test("vectors are projected, turned and held together", () => {
+  assert.deepEqual(foot([3, 4], [2, 0]), [3, 0]);
+  assert.deepEqual(foot([3, 4], [0, 0]), [0, 0]);
+  assert.deepEqual(turned([1, 0], 90, 2), [0, 2]);
+  const corners = [
+    [0, 0],
+    [2, 0],
+    [2, 2],
+    [0, 2],
+  ];
+  const found = hull([[1, 1], ...corners, [1, 0], [0.5, 1]]);
+  assert.deepEqual(new Set(found.map(String)), new Set(corners.map(String)));
+  assert.deepEqual(hull([[1, 2]]), [[1, 2]]);
+  assert.equal(
+    hull([
+      [0, 0],
+      [1, 1],
+      [2, 2],
+    ]).length,
+    2,
+  );
+  assert.equal(reach([[2.1, -0.5]]), 3);
+  assert.equal(reach([[0.3, Number.NaN]]), 0.3);
+  assert.equal(reach([[0, 0]]) > 0, true);
+});
+
+test("a mask alone has runs and blocks", () => {
+  assert.equal(runsOf("110010"), "0–1, 4");
+  assert.equal(runsOf("000"), "none");
+  const causal = ["10000", "11000", "11100", "11110", "11111"];
+  assert.deepEqual(blocksOf(causal, 2), [
+    ["◪", "·", "·"],
+    ["■", "◪", "·"],
+    ["■", "■", "■"],
+  ]);
+  assert.equal(compute(data({ inputs: {} }), START).size, 0);
+});
+
+test("entropy is that of Shannon, in nats", () => {
+  assert.equal(entropy([0, 1, 0]), 0);
+  near([entropy([0.25, 0.25, 0.25, 0.25]), entropy([0.5, 0.5])], [Math.log(4), Math.log(2)]);
+});

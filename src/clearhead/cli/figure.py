@@ -1,0 +1,36 @@
+"""`clearhead figure`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from clearhead.cli.progress import say
+from clearhead.cli.trace import InitOption, IsCausal, QueryWidth, Seed, Text, ValueWidth, steps_of
+
+
+def figure(
+    file: Annotated[Path, typer.Argument(help="The page that is written.")] = Path("figure.html"),
+    text: Text = None,
+    seed: Seed = 123,
+    d_qk: QueryWidth = 2,
+    d_v: ValueWidth = 2,
+    causal: IsCausal = False,
+    init: InitOption = None,
+) -> None:
+    """Write self-attention of a sentence as a page whose numbers are touched.
+
+    It is the sentence of `clearhead trace`, with the same numbers. Change an entry of a matrix, a
+    score or the mask: what follows is worked out in the page, without Python and without a network.
+    """
+    from clearhead._common.writing import check_writable
+
+    check_writable(file)
+    steps = steps_of(text, seed, d_qk, d_v, causal, init)
+    import clearhead as ch
+
+    words = " ".join(each.partition(" ")[2] for each in steps.tokens)
+    shown = ("x", "W_query", "query", "key", "value", "scores", "weights", "context")
+    drawn = ch.figure(steps, show=shown, title=words)
+    say(Console(), f"The page to touch is {drawn.to_html(file)}")

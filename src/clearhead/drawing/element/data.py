@@ -1,0 +1,305 @@
+"""What a figure of attention holds: the numbers that its stages are made of, as JSON."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead._common.checks import as_int
+from clearhead._common.text import shown
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    SelectionError,
+    TooLargeError,
+    UnsupportedError,
+)
+from clearhead.tracing.trace import Trace
+
+MOST_NUMBERS = 64 * 64
+"""Of a stage that a figure draws: each is a cell of its own."""
+
+WEIGHTS = ("W_query", "W_key", "W_value")
+ORDER = (
+    *("x", "source", "W_query", "query", "W_key", "key", "plane", "scores", "scaled_scores"),
+    *("capped_scores", "mask", "masked_scores", "weights", "W_value", "value", "context"),
+)
+"""In which panels stand; the values behind the weights, with which they are mixed. The plane is no stage: query
+and keys of width 2 as arrows."""
+EDITABLE = ("x", "source", *WEIGHTS, "query", "key", "value", "scores", "weights", "mask", "scale")
+
+
+class StageStart(NamedTuple):
+    """One stage of a figure as it begins, with the words of its rows and columns."""
+
+    name: str
+    numbers: Tensor
+    rows: list[str]
+    columns: list[str]
+
+
+class FigureData(NamedTuple):
+    """A figure as its script reads it, and its stages as they begin."""
+
+    json: dict[str, Any]
+    parts: list[StageStart]
+
+
+class _OneHead(NamedTuple):
+    """One sample and head of a trace."""
+
+    trace: Trace
+    sample: int
+    head: int
+
+    def stage(self, name: str) -> Tensor:
+        numbers, _ = self.trace._part(self.trace.steps[name], self.sample, self.head)
+        return numbers.detach().to("cpu")
+
+    def weight(self, name: str) -> Tensor | None:
+        """The matrix of a projection, with the bias as its last row; None where it is not all there is."""
+        made = self.trace.projections.get(name)
+        if made is None or made.parts or made.input.shape[-2] != self.stage(name).shape[-2]:
+            return None
+        weight, bias = made.weight.detach(), made.bias
+        if weight.ndim > 2:
+            own = self.head * len(weight) // _count(self.trace, "num_heads")
+            weight, bias = weight[own], None if bias is None else bias[own]
+        if bias is not None:
+            weight = torch.cat([weight, bias.detach()[None]])
+        return weight.to("cpu")
+
+    def visible(self) -> Tensor | None:
+        """Which pairs the mask shows; None without one."""
+        hidden = self.stage("masked_scores") == -math.inf
+        return None if self.trace.mask is None else ~hidden
+
+    def bias(self) -> Tensor | None:
+        """What was added to the scores: what the mask makes of them, less what they were."""
+        before, after = self.stage("capped_scores").double(), self.stage("masked_scores").double()
+        visible = self.visible()
+        added = torch.where(after.isnan() | (before == after), 0.0, after - before)
+        if visible is not None:
+            added = added.masked_fill(~visible, 0.0)
+        return added if bool((added != 0).any()) else None
+
+
+def figure_data(
+    trace: Trace,
+    *,
+    sample: int,
+    head: int,
+    show: Sequence[str] | None,
+    edit: Sequence[str] | None,
+    predict: tuple[str, int, int] | None,
+    title: str,
+) -> FigureData:
+    """Read a figure from a trace, or refuse it.
+
+    Raises:
+        SelectionError: codes `figure.stage`, `figure.predict` and `trace.part`.
+        ArgumentError: codes `figure.edit` and `figure.empty`.
+        ArgumentTypeError: codes `figure.names` and `figure.predict`.
+        TooLargeError: code `figure.size`.
+        UnsupportedError: code `figure.stages`.
+
+    Example:
+        >>> x = torch.eye(2)
+        >>> trace = ch.trace(ch.attend, x, x, x)
+        >>> made = figure_data(
+        ...     trace, sample=0, head=0, show=["weights"], edit=["query"], predict=None, title=""
+        ... )
+        >>> [part.name for part in made.parts], made.json["show"]
+        (['query', 'weights'], ['query', 'weights'])
+    """
+    _check_kind(trace)
+    for axis, index in (("batch", sample), ("num_heads", head)):
+        count = _count(trace, axis)
+        if as_int(index) is None or not 0 <= index < max(1, count):
+            raise SelectionError(
+                "trace.part", f"there are {count} along {axis}; got {shown(index)}."
+            )
+    part = _OneHead(trace, sample, head)
+    weights = {name: part.weight(name) for name in ("query", "key", "value")}
+    inputs: dict[str, Tensor] = {}
+    if any(each is not None for each in weights.values()):
+        inputs |= {name: part.stage(name) for name in ("x", "source") if name in trace}
+    inputs |= {f"W_{name}": each for name, each in weights.items() if each is not None}
+    inputs |= {name: part.stage(name) for name, each in weights.items() if each is None}
+    numbers = inputs | {name: part.stage(name) for name in ("query", "key", "value")}
+    numbers |= {name: part.stage(name) for name in stages.NAMES if name != "dropped_weights"}
+    visible = part.visible()
+    pairs = torch.ones_like(numbers["scores"], dtype=torch.bool) if visible is None else visible
+    numbers["mask"] = pairs.double()
+    projected = "W_query" in inputs
+    if edit is None:
+        edit = ("W_query" if projected else "query", "scores", "mask", "scale")
+    if show is None:
+        show = ("query", "key", "scores", "weights", "context")
+        show = ("x", "W_query", *show) if projected else show
+    flat = {"plane"} if numbers["query"].shape[-1] == 2 else set[str]()
+    known = [name for name in ORDER if name in numbers or name in flat]
+    _check_names("show", show)
+    for name in show:
+        if name not in known:
+            raise SelectionError(
+                "figure.stage",
+                f"there is no stage {shown(name)} in this figure; there are {', '.join(known)}.",
+            )
+    editable = [name for name in EDITABLE if name in (*known, "scale")]
+    _check_names("edit", edit)
+    for name in edit:
+        if name not in editable:
+            raise ArgumentError(
+                "figure.edit",
+                f"{shown(name)} cannot be edited; in this figure {', '.join(editable)} can.",
+            )
+    asked = _asked(predict, numbers, [name for name in known if name not in ("mask", "plane")])
+    wanted = {*show, *edit, *([asked[0]] if asked else [])}
+    names = [name for name in known if name in wanted]
+    sizes = {name: numbers[name].shape for name in (*names, *inputs) if name not in flat}
+    check_sizes(sizes, "The page of a trace shows more: trace(…).to_html(file).")
+    bias = part.bias()
+    queries, keys = (_words(each) for each in (trace.tokens, trace.source_tokens))
+    made = {
+        "title": title,
+        "tokens": queries,
+        "source_tokens": keys,
+        "inputs": {name: _listed(each) for name, each in inputs.items()},
+        "scale": trace.scale,
+        "softcap": trace.softcap,
+        "mask": None
+        if visible is None
+        else ["".join(map(str, row)) for row in pairs.int().tolist()],
+        "bias": None if bias is None else _listed(bias),
+        "show": names,
+        "edit": [name for name in EDITABLE if name in edit],
+        "predict": asked,
+    }
+    parts = [
+        _labelled(name, numbers[name], trace, queries, keys) for name in names if name not in flat
+    ]
+    return FigureData(made, parts)
+
+
+def _count(trace: Trace, axis: str) -> int:
+    """How many samples or heads there are; 1 where there is no such axis."""
+    step = trace.steps["query"]
+    return dict(zip(step.axes, step.tensor.shape, strict=True)).get(axis, 1)
+
+
+def _check_kind(trace: Trace) -> None:
+    has = {
+        "sinks": trace.sinks is not None,
+        "dropout": bool(trace.dropout),
+        "weights that are renormalised": trace.renormalised,
+    }
+    if any(has.values()):
+        found = ", ".join(name for name, there in has.items() if there)
+        raise UnsupportedError(
+            "figure.stages",
+            "a figure works out scores, scale, softcap, mask, bias, softmax and the weighted sum; "
+            f"this attention has {found}. The page of a trace shows it: trace(…).to_html(file).",
+        )
+
+
+def _check_names(name: str, given: object) -> None:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ArgumentTypeError(
+            "figure.names", f"{name} must be a sequence of names of stages; got {shown(given)}."
+        )
+
+
+def check_sizes(sizes: Mapping[str, Sequence[int]], instead: str) -> None:
+    """Refuse stages that have too many numbers to touch, or none.
+
+    Args:
+        sizes: rows and columns of each.
+        instead: what shows more.
+
+    Raises:
+        TooLargeError: code `figure.size`.
+        ArgumentError: code `figure.empty`.
+
+    Example:
+        >>> check_sizes({"scores": (64, 64)}, "Nothing shows more.")
+    """
+    for name, (rows, columns) in sizes.items():
+        if rows * columns > MOST_NUMBERS:
+            raise TooLargeError(
+                "figure.size",
+                f"{name} is {rows} × {columns} numbers; a figure holds {MOST_NUMBERS:,} of a stage to "
+                f"touch. {instead}",
+            )
+        if not rows * columns:
+            raise ArgumentError(
+                "figure.empty", f"{name} is {rows} × {columns}: there is no number to touch."
+            )
+
+
+def _asked(
+    predict: object, numbers: dict[str, Tensor], known: Sequence[str]
+) -> tuple[str, int, int] | None:
+    """The place of the number that is asked for, counted from the beginning."""
+    if predict is None:
+        return None
+    if not isinstance(predict, tuple | list) or len(predict) != 3:
+        raise ArgumentTypeError(
+            "figure.predict",
+            f'predict must be a stage, a row and a column, as ("weights", 1, 0); got {shown(predict)}.',
+        )
+    name = predict[0]
+    if name not in known:
+        raise SelectionError(
+            "figure.predict",
+            f"predict asks for the stage {shown(name)}; there are {', '.join(known)}.",
+        )
+    places = []
+    for axis, (given, length) in enumerate(zip(predict[1:], numbers[name].shape, strict=True)):
+        place = as_int(given)
+        if place is None or not -length <= place < length:
+            which = ("rows", "columns")[axis]
+            raise SelectionError(
+                "figure.predict", f"{name} has {length} {which}; predict asks for {shown(given)}."
+            )
+        places.append(place % length)
+    return name, places[0], places[1]
+
+
+def _words(labels: Sequence[str]) -> list[str]:
+    """The words of a trace's labels, which have their place in front."""
+    return [label.partition(" ")[2] or label for label in labels]
+
+
+def _labelled(
+    name: str, numbers: Tensor, trace: Trace, queries: list[str], keys: list[str]
+) -> StageStart:
+    rows, columns = numbers.shape
+    if name in WEIGHTS:
+        source = "source" if name != "W_query" and "source" in trace else "x"
+        width = trace[source].shape[-1]
+        labels = [str(each) if each < width else "bias" for each in range(rows)]
+    else:
+        labels = keys if name in ("key", "value", "source") else queries
+    over_keys = name == "mask" or (name in stages.NAMES and name != "context")
+    return StageStart(
+        name, numbers, labels, keys if over_keys else [str(each) for each in range(columns)]
+    )
+
+
+def _listed(tensor: Tensor) -> dict[str, Any]:
+    """A matrix as JSON: numbers of float32 in nine digits, which say which one is meant."""
+    rows, columns = tensor.shape
+    single = tensor.dtype != torch.float64
+    numbers = tensor.double().flatten().tolist()
+    texts = [float(f"{each:.9g}") if single else each for each in numbers]
+    plain = [each if math.isfinite(each) else _name(each) for each in texts]
+    return {"rows": rows, "columns": columns, "single": single, "numbers": plain}
+
+
+def _name(value: float) -> str:
+    """What JavaScript calls a number that JSON has not."""
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,0 +1,246 @@
+"""Attention whose numbers are touched: `figure`, and the object that it gives."""
+
+import json
+import os
+from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from clearhead._common.elements import Drawn, Html, document, element, joined
+from clearhead._common.hints import with_hints
+from clearhead._common.text import shown
+from clearhead._common.writing import replacing
+from clearhead.attention.biases import Bias
+from clearhead.attention.functional import attend
+from clearhead.drawing.element.data import FigureData, figure_data
+from clearhead.drawing.element.still import still_svg
+from clearhead.drawing.labels import label
+from clearhead.drawing.notebook.inline.markup import frame, line, table
+from clearhead.drawing.page.page import asset
+from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.ladder.rung import Rung
+from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.masks.base import Mask
+from clearhead.tracing.text import MOST_COLUMNS, MOST_ROWS, number
+from clearhead.tracing.trace import Trace, trace
+
+
+class Figure(Drawn):
+    """A figure of attention whose numbers are touched, as `figure` makes it.
+
+    Example:
+        >>> x = torch.eye(2)
+        >>> ch.figure(x, x, x, show=["weights"], edit=["scores", "scale"])
+        figure of attention: 2 queries × 2 keys; scores, weights; edited: scores, scale
+    """
+
+    def __init__(self, data: FigureData) -> None:
+        self._data = data
+
+    def __str__(self) -> str:
+        made = self._data.json
+        edits = ", ".join(made["edit"]) or "nothing"
+        size = f"{len(made['tokens'])} queries × {len(made['source_tokens'])} keys"
+        shows = ", ".join(made["show"])
+        return f"figure of {self._name}: {size}; {shows}; edited: {edits}"
+
+    def _repr_html_(self) -> str:
+        return frame(self._element(*self._tables()), _script())
+
+    @property
+    def _name(self) -> str:
+        return self._data.json["title"] or "attention"
+
+    def to_svg(self) -> str:
+        """The figure as it begins, as a picture, SVG.
+
+        Example:
+            >>> ch.figure(torch.eye(2), torch.eye(2), torch.eye(2)).to_svg()[:4]
+            '<svg'
+        """
+        made = self._data.json
+        return still_svg(self._data.parts, f"figure of {self._name}", made["predict"])
+
+    def to_element(self, *, script: bool = True) -> str:
+        """The figure as an element for any page, `<ch-figure>` with its data, and its script.
+
+        Where nothing runs, and in print, it is a picture of its beginning. A page with several figures
+        needs the script once. The element has a property `state`, one short text of all that a reader has
+        changed, which the attribute `state` begins with; an event `statechange` tells a new one. In a frame it
+        posts `{clearhead: "figure", height}` to the page around it.
+
+        Args:
+            script: False leaves the script out, for a page that has it already.
+
+        Example:
+            >>> x = torch.eye(2)
+            >>> drawn = ch.figure(x, x, x)
+            >>> "<script>" in drawn.to_element(), "<script>" in drawn.to_element(script=False)
+            (True, False)
+        """
+        made = self._element(Html(self.to_svg()))
+        return str(joined([made, _script()]) if script else made)
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the figure as a page of its own, which opens without a network.
+
+        Args:
+            path: the file; whatever was there is replaced.
+
+        Returns:
+            The path.
+
+        Raises:
+            ArgumentTypeError: code `path.type`, for what is no path.
+            FileError: code `file.unwritable`, if the place cannot be written to.
+
+        Example:
+            >>> import tempfile
+            >>> x = torch.eye(2)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ch.figure(x, x, x).to_html(f"{folder}/figure.html").name
+            'figure.html'
+        """
+        script = asset("figure.js")
+        hashed = b64encode(sha256(script.encode("utf-8")).digest()).decode("ascii")
+        policy = (
+            f"default-src 'none'; script-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"
+        )
+        head = [
+            element("meta", http_equiv="Content-Security-Policy", content=policy),
+            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            element("meta", name="color-scheme", content="light dark"),
+            element("title", f"figure of {self._name}"),
+        ]
+        made = self._data.json | {"title": self._name}
+        body = [element("main", self._element(Html(self.to_svg()), data=made, level=1)), _script()]
+        content = str(document(head, body))
+        with replacing(path) as (name, target):
+            Path(name).write_text(content, encoding="utf-8", newline="\n")
+        return target
+
+    def _element(
+        self, *inside: str, data: dict[str, Any] | None = None, level: int | None = None
+    ) -> Html:
+        made = json.dumps(data or self._data.json, ensure_ascii=False, separators=(",", ":"))
+        return element("ch-figure", *inside, data_figure=made, level=level)
+
+    def _tables(self) -> list[Html]:
+        """The stages in numbers, for a notebook in which nothing runs."""
+        asked = self._data.json["predict"]
+        found = []
+        for part in self._data.parts:
+            rows, columns = part.numbers.shape
+            if rows > MOST_ROWS or columns > MOST_COLUMNS:
+                found.append(line(f"{part.name}: {rows} × {columns} numbers"))
+                continue
+            cells = [[number(value) for value in row] for row in part.numbers.tolist()]
+            if asked and asked[0] == part.name:
+                cells[asked[1]][asked[2]] = "?"
+            labelled = ([row, *each] for row, each in zip(part.rows, cells, strict=True))
+            made = table([part.name, *part.columns], labelled)
+            found.append(element("div", made, style="overflow-x:auto"))
+        return found
+
+
+@with_hints
+def figure(
+    query: Tensor | Trace | MultiHeadAttention | Rung,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+    *,
+    mask: Mask | Tensor | None = None,
+    scale: float | None = None,
+    bias: Bias | Tensor | None = None,
+    softcap: float | None = None,
+    tokens: Sequence[str] | None = None,
+    source_tokens: Sequence[str] | None = None,
+    sample: int = 0,
+    head: int = 0,
+    show: Sequence[str] | None = None,
+    edit: Sequence[str] | None = None,
+    predict: tuple[str, int, int] | None = None,
+    title: str | None = None,
+) -> Figure:
+    """A figure of attention whose numbers are touched, and that works the rest out before one's eyes.
+
+    It is drawn in a notebook, in a page of its own (`to_html`) and in any page (`to_element`), and
+    needs neither a network nor Python then. A number that may be edited is changed with the arrows
+    of the keyboard, by a drag sideways or by typing; every stage after it follows, with the number
+    that stood there before beside it. A score that is set by hand is cut from query · key.
+
+    Args:
+        query: (…, query_len, head_dim); or a trace; or a layer or a rung of the ladder, followed by its inputs.
+        key: (…, kv_len, head_dim); behind a layer or a rung, x.
+        value: (…, kv_len, value_head_dim); behind a layer or a rung, the sequence that is attended to.
+        mask: which keys each query may attend to; None hides nothing.
+        scale: the factor of the scores; None is 1/√head_dim.
+        bias: added to the scores, or None.
+        softcap: the bound of the scaled scores, or None.
+        tokens: a word for each query.
+        source_tokens: a word for each key, where they are not those of the queries.
+        sample: which row of the batch.
+        head: which query head.
+        show: the stages that are drawn: of x, source, W_query, query, W_key, key, scores,
+            scaled_scores, capped_scores, mask, masked_scores, weights, W_value, value and context
+            those that there are, and plane for vectors of width 2: query and keys as arrows, the
+            context in the hull of the values. What may be edited is drawn as well.
+        edit: what may be edited: x, source, W_query, W_key, W_value, query, key, value, scores, weights, mask, scale.
+        predict: a stage, a row and a column: a number that is asked for before it is told.
+        title: what stands above it.
+
+    Raises:
+        SelectionError: codes `figure.stage` and `figure.predict`, for a stage or a number that is not there; code
+            `trace.part`, for no such sample or head.
+        ArgumentError: code `figure.edit`, for what cannot be edited; `figure.empty`, for a stage without
+            numbers; `figure.options`, for options of a trace; `trace.tokens`, for words that do not fit.
+        ArgumentTypeError: codes `figure.thing`, `figure.names`, `figure.predict` and `figure.title`.
+        TooLargeError: code `figure.size`, for a stage of more than 64 × 64 numbers.
+        UnsupportedError: code `figure.stages`, for dropout, sinks and weights that are renormalised.
+        ClearheadError: what `trace` raises.
+
+    Example:
+        >>> x = torch.tensor([[0.43, 0.15], [0.55, 0.87], [0.57, 0.85]])
+        >>> drawn = ch.figure(x, x, x, mask=ch.causal(), tokens=["Your", "journey", "starts"])
+        >>> drawn.to_element()[:24]
+        '<ch-figure data-figure="'
+    """
+    if title is not None and not isinstance(title, str):
+        raise ArgumentTypeError("figure.title", f"title must be a string; got {shown(title)}.")
+    given = {"mask": mask, "scale": scale, "bias": bias, "softcap": softcap}
+    options: dict[str, Any] = {name: each for name, each in given.items() if each is not None}
+    words: dict[str, Any] = {"tokens": tokens, "source_tokens": source_tokens}
+    inputs = [each for each in (key, value) if each is not None]
+    if isinstance(query, Trace):
+        named = [name for name, each in (options | words).items() if each is not None]
+        if inputs or named:
+            what = "further tensors" if inputs else f"{named[0]}="
+            raise ArgumentError(
+                "figure.options",
+                f"a trace has its numbers, options and tokens already; got {what} beside it.",
+            )
+        steps = query
+    elif isinstance(query, MultiHeadAttention | Rung):
+        steps = trace(query, *inputs, **words, **options)
+    elif isinstance(query, Tensor) and len(inputs) == 2:
+        steps = trace(attend, query, *inputs, **words, **options)
+    else:
+        raise ArgumentTypeError(
+            "figure.thing",
+            "figure takes query, key and value, a Trace, or a layer or a rung with its inputs; got "
+            f"{type(query).__name__} and {len(inputs)} tensors beside it.",
+        )
+    name = "" if title is None else label(title).replace("␣", " ")
+    made = figure_data(
+        steps, sample=sample, head=head, show=show, edit=edit, predict=predict, title=name
+    )
+    return Figure(made)
+
+
+def _script() -> Html:
+    """The one script of all figures of a page."""
+    return element("script", Html(asset("figure.js")))

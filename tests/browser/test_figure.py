@@ -1,0 +1,445 @@
+"""Figures whose numbers are touched: by keys, by a pointer, by typing; several in one page."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import BrowserContext, Locator, Page, expect
+
+import clearhead as ch
+from clearhead import ladder
+from clearhead.drawing.element.figure import Figure
+from clearhead.drawing.page.page import asset
+from clearhead.tracing.text import number
+from tests.browser.conftest import DESKTOP, PHONE, Opens
+
+WORDS = ["Your", "journey", "starts"]
+QUERY = torch.tensor([[1.0, 0.5], [0.0, 2.0], [-1.0, 1.0]], dtype=torch.float64)
+KEY = torch.tensor([[1.0, 1.0], [0.5, -1.0], [2.0, 0.0]], dtype=torch.float64)
+VALUE = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]], dtype=torch.float64)
+
+
+def figure(**options: Any) -> Figure:
+    return ch.figure(QUERY, KEY, VALUE, **{"tokens": WORDS, "mask": ch.causal()} | options)
+
+
+def drawn(opens: Opens, made: Figure, folder: Path, **options: Any) -> Page:
+    page = opens(made.to_html(folder / "figure.html").as_uri(), **options)
+    page.locator("ch-figure .panel").first.wait_for()
+    return page
+
+
+def cell(page: Page | Locator, at: str) -> Locator:
+    return page.locator(f'[data-at="{at}"]')
+
+
+def numbers(page: Page | Locator, stage: str) -> list[str]:
+    """What stands in the cells of a stage, without the old numbers beside it."""
+    cells = page.locator(f"[data-stage={stage}] [data-at] > span")
+    return cells.all_inner_texts()
+
+
+def texts(tensor: torch.Tensor) -> list[str]:
+    return [number(each) for each in tensor.flatten().tolist()]
+
+
+def state(page: Page) -> str:
+    return page.locator("ch-figure").evaluate("(each) => each.state")
+
+
+def test_it_begins_as_python_has_it(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    steps = ch.trace(ch.attend, QUERY, KEY, VALUE, mask=ch.causal())
+    for stage in ("query", "key", "scores", "weights", "context"):
+        assert numbers(page, stage) == texts(steps[stage]), stage
+    assert state(page) == ""
+    assert page.locator("svg").is_hidden()
+
+
+def test_a_query_is_changed_by_keys_and_all_else_follows(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    before = numbers(page, "weights")
+    cell(page, "query.1.0").focus()
+    for key in ("ArrowUp", "ArrowUp", "Shift+ArrowUp", "ArrowDown", "PageUp"):
+        page.keyboard.press(key)
+    changed = QUERY.clone()
+    changed[1, 0] = 2.1
+    steps = ch.trace(ch.attend, changed, KEY, VALUE, mask=ch.causal())
+    for stage in ("query", "scores", "weights", "context"):
+        assert numbers(page, stage) == texts(steps[stage]), stage
+    assert state(page) == "query.1.0=2.1"
+    # The old number is that before the last edit, and what did not change has none.
+    assert cell(page, "query.1.0").locator("small").inner_text() == "1.1000"
+    assert cell(page, "weights.0.0").locator("small").count() == 0
+    assert cell(page, "query.1.0").get_attribute("aria-valuenow") == "2.1"
+    page.get_by_role("button", name="reset").click()
+    assert numbers(page, "weights") == before
+    assert state(page) == ""
+
+
+def test_a_score_that_is_set_is_cut_and_says_so(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    score = cell(page, "scores.1.0")
+    score.focus()
+    page.keyboard.type("3,5")
+    page.keyboard.press("Enter")
+    assert score.locator("span").inner_text() == "3.5000"
+    assert "cut from query · key" in page.get_by_role("status").inner_text()
+    reading = page.locator(".reading").inner_text()
+    assert "Set by hand; 2.0000 is what query · keyᵀ gives, from which it is cut:" in reading
+    assert "0.0000·1.0000 + 2.0000·1.0000 = 2.0000" in reading
+    expect(score).to_be_focused()
+    query = cell(page, "query.1.1")
+    query.focus()
+    page.keyboard.press("ArrowUp")
+    assert score.locator("span").inner_text() == "3.5000"
+    assert cell(page, "scores.1.1").locator("span").inner_text() == number(-2.1)
+    score.focus()
+    page.keyboard.press("Delete")
+    assert score.locator("span").inner_text() == "2.1000"
+    assert state(page) == "query.1.1=2.1"
+
+
+def test_typing_can_be_given_up(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    cell(page, "query.0.0").focus()
+    for text, key in (("7", "Escape"), ("-", "Enter")):
+        page.keyboard.type(text)
+        page.keyboard.press(key)
+    assert state(page) == ""
+    expect(cell(page, "query.0.0")).to_be_focused()
+
+
+def test_a_drag_sideways_is_one_edit(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    box = cell(page, "query.0.0").bounding_box()
+    assert box is not None
+    x, y = box["x"] + 20, box["y"] + 20
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for by in (6, 18, 60):
+        page.mouse.move(x + by, y)
+    page.mouse.up()
+    assert state(page) == "query.0.0=2"
+    assert cell(page, "query.0.0").locator("small").inner_text() == "1.0000"
+    assert page.locator("ch-figure input:not([type=range])").count() == 0
+
+
+def test_a_mask_is_clicked_dragged_and_named(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    cell(page, "mask.2.0").click()
+    assert state(page) == "mask=100.110.011"
+    assert numbers(page, "weights")[6] == "0.0000"
+    assert "5 of 9 pairs are visible." in page.get_by_role("status").inner_text()
+    cell(page, "mask.0.1").focus()
+    page.keyboard.press("Space")
+    assert cell(page, "mask.0.1").get_attribute("aria-checked") == "true"
+    page.keyboard.press("ArrowDown")
+    expect(cell(page, "mask.1.1")).to_be_focused()
+    page.get_by_role("button", name="window").click()
+    assert state(page) == "mask=100.110.011"
+    cell(page, "mask.2.1").hover()
+    page.mouse.down()
+    cell(page, "mask.1.1").hover()
+    cell(page, "mask.0.0").hover()
+    page.mouse.up()
+    assert state(page) == "mask=000.100.001"
+    assert numbers(page, "context")[:2] == ["0.0000", "0.0000"]
+    page.get_by_role("button", name="all").click()
+    steps = ch.trace(ch.attend, QUERY, KEY, VALUE)
+    assert numbers(page, "weights") == texts(steps["weights"])
+
+
+def test_scale_and_temperature(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    page.get_by_role("button", name="1", exact=True).click()
+    page.get_by_role("slider", name="temperature").press("End")
+    assert state(page) == "scale=1&temperature=8"
+    steps = ch.trace(ch.attend, QUERY, KEY, VALUE, mask=ch.causal(), scale=1 / 8)
+    assert numbers(page, "weights") == texts(steps["weights"])
+
+
+def test_an_entry_of_a_projection_changes_three_stages(opens: Opens, tmp_path: Path) -> None:
+    rung = ladder.SelfAttention(3, head_dim=2, value_head_dim=2)
+    made = ch.figure(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=ladder.EXAMPLE_TOKENS)
+    page = drawn(opens, made, tmp_path)
+    weight = float(rung.query_weight[1, 0].detach())
+    entry = cell(page, "W_query.1.0")
+    entry.focus()
+    page.keyboard.press("ArrowUp")
+    with torch.no_grad():
+        rung.query_weight[1, 0] += 0.1
+    steps = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS)
+    for stage in ("query", "scores", "weights", "context"):
+        for text, true in zip(
+            numbers(page, stage), steps[stage].detach().flatten().tolist(), strict=True
+        ):
+            assert abs(float(text.replace("−", "-")) - true) < 1e-4, stage
+    assert float(entry.get_attribute("aria-valuenow") or 0) == pytest.approx(weight + 0.1)
+    assert page.locator("[data-stage=query] small").count() == 6
+    assert page.locator("[data-stage=key] small").count() == 0
+
+
+def test_a_number_that_is_asked_for(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(predict=("weights", 1, 0)), tmp_path)
+    asked = cell(page, "weights.1.0")
+    assert asked.inner_text() == "?"
+    true = number(float(ch.trace(ch.attend, QUERY, KEY, VALUE, mask=ch.causal())["weights"][1, 0]))
+    asked.hover()
+    assert true not in page.locator("[data-stage=weights]").inner_text()
+    assert page.locator(".reading").inner_text() == "This is the number that is asked for."
+    page.get_by_label("What is weights journey → Your?").fill("0.75")
+    page.get_by_role("button", name="compare").click()
+    told = page.locator(".predict").inner_text()
+    assert "0.7500" in told
+    assert true in told
+    assert "the weight is the share:" in told
+    assert asked.inner_text() == true
+    assert state(page) == "guess=0.75"
+    page.get_by_role("button", name="guess again").click()
+    assert asked.inner_text() == "?"
+
+
+def test_the_spread_of_a_row_of_weights(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    cell(page, "weights.2.1").hover()
+    entropy = ch.AttentionMatrix(QUERY, KEY, mask=ch.causal()).entropy()
+    told = f"Entropy of the row: {number(float(entropy.flatten()[2]))} nats."
+    assert told in page.locator(".reading").inner_text()
+
+
+def test_the_sum_behind_a_number(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    cell(page, "scores.0.0").hover()
+    assert "1.0000·1.0000 + 0.5000·1.0000 = 1.5000" in page.locator(".reading").inner_text()
+    marked = page.locator(".marked").evaluate_all("(all) => all.map((each) => each.dataset.at)")
+    assert set(marked) == {"scores.0.0", "query.0.0", "query.0.1", "key.0.0", "key.0.1"}
+
+
+def test_the_state_is_a_property_an_attribute_and_an_event(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    page.evaluate(
+        """() => {
+            window.heard = [];
+            document.addEventListener("statechange", (event) => window.heard.push(event.detail));
+            document.querySelector("ch-figure").state = "scores.1.0=4&nothing=1";
+        }"""
+    )
+    expect(cell(page, "scores.1.0").locator("span")).to_have_text("4.0000")
+    assert page.evaluate("window.heard") == ["scores.1.0=4"]
+    page.evaluate(
+        """() => {
+            const [old] = document.querySelectorAll("ch-figure");
+            const other = document.createElement("ch-figure");
+            other.dataset.figure = old.dataset.figure;
+            other.setAttribute("state", "scores.1.0=5");
+            old.replaceWith(other);
+        }"""
+    )
+    expect(cell(page, "scores.1.0").locator("span")).to_have_text("5.0000")
+
+
+def test_several_in_one_page_share_nothing(opens: Opens, tmp_path: Path) -> None:
+    figures = [figure(title=f"number {at}", predict=("weights", 1, 0)) for at in range(4)]
+    page_of = (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>four</title><body><main>{}</main>"
+    )
+    path = tmp_path / "four.html"
+    first = figures[0].to_element()
+    others = "".join(each.to_element(script=False) for each in figures[1:])
+    path.write_text(page_of.format(first + others + figures[0].to_element()), encoding="utf-8")
+    page = opens(path.as_uri())
+    places = page.locator("ch-figure")
+    assert places.locator(".panel").count() == 5 * 6
+    address, length = page.url, page.evaluate("history.length")
+    second = places.nth(1)
+    cell(second, "query.0.0").focus()
+    page.keyboard.press("ArrowUp")
+    second.get_by_role("button", name="causal").click()
+    second.get_by_label("What is").fill("1")
+    second.get_by_role("button", name="compare").click()
+    assert places.evaluate_all("(all) => all.map((each) => each.state)") == [
+        "",
+        "query.0.0=1.1&mask=100.110.111&guess=1",
+        "",
+        "",
+        "",
+    ]
+    ids = page.evaluate(
+        "[...document.querySelectorAll('ch-figure')].flatMap((each) => "
+        "[...each.shadowRoot.querySelectorAll('[id]')]).length"
+    )
+    assert ids == 0
+    # A key beside the figures is not theirs.
+    page.locator("body").press("ArrowUp")
+    assert (page.url, page.evaluate("history.length"), page.title()) == (address, length, "four")
+
+
+def test_each_has_a_theme_of_its_own(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path, dark=True)
+    ground = "(each) => getComputedStyle(each.shadowRoot.querySelector('.figure')).backgroundColor"
+    place = page.locator("ch-figure")
+    dark = place.evaluate(ground)
+    place.evaluate("(each) => each.setAttribute('theme', 'light')")
+    light = place.evaluate(ground)
+    assert dark == "rgb(18, 20, 23)"
+    assert light == "rgb(252, 252, 251)"
+
+
+def test_a_frame_is_told_the_height(opens: Opens, tmp_path: Path) -> None:
+    inner = json.dumps(
+        "<!doctype html><body style='margin:0'>"
+        + figure().to_element(script=False)
+        + "<script>"
+        + asset("figure.js")
+        + "</script>"
+    ).replace("</", "<\\/")
+    path = tmp_path / "around.html"
+    path.write_text(
+        "<!doctype html><html lang=en><title>around</title><body><iframe width=900 sandbox=allow-scripts>"
+        "</iframe><script>window.told = []; addEventListener('message', (event) => "
+        f"told.push(event.data)); document.querySelector('iframe').srcdoc = {inner}</script>",
+        encoding="utf-8",
+    )
+    page = opens(path.as_uri())
+    page.wait_for_function("told.length > 0")
+    frame = page.frames[1]
+    high = frame.evaluate("document.documentElement.getBoundingClientRect().height")
+    assert page.evaluate("told.at(-1)") == {"clearhead": "figure", "height": math.ceil(high)}
+    assert high > 300
+
+
+def test_where_nothing_runs_there_is_a_picture(tmp_path: Path, window: BrowserContext) -> None:
+    path = figure().to_html(tmp_path / "figure.html")
+    assert window.browser is not None
+    context = window.browser.new_context(java_script_enabled=False, offline=True)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert page.locator("ch-figure > svg").is_visible()
+    context.close()
+
+
+def test_by_touch(tmp_path: Path, window: BrowserContext) -> None:
+    assert window.browser is not None
+    context = window.browser.new_context(has_touch=True, viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(figure().to_html(tmp_path / "figure.html").as_uri())
+    cell(page, "mask.1.0").tap()
+    expect(cell(page, "mask.1.0")).to_have_attribute("aria-checked", "false")
+    score = cell(page, "scores.2.2")
+    score.tap()
+    assert "scores starts → starts" in page.locator(".reading").inner_text()
+    assert score.locator("input").count() == 0
+    page.wait_for_timeout(600)  # apart from a double tap
+    score.tap()
+    score.locator("input").fill("4")
+    cell(page, "weights.0.0").tap()
+    expect(score.locator("span")).to_have_text("4.0000")
+    assert state(page) == "scores.2.2=4&mask=100.010.111"
+    context.close()
+
+
+def test_in_print_it_is_a_picture(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    page.emulate_media(media="print")
+    assert page.locator("ch-figure > svg").is_visible()
+    assert page.locator(".panel").first.is_hidden()
+
+
+@pytest.mark.parametrize(("dark", "size"), [(False, DESKTOP), (True, PHONE)], ids=["light", "dark"])
+def test_everybody_can_use_it(
+    opens: Opens,
+    violations: Callable[[Page], list[str]],
+    tmp_path: Path,
+    dark: bool,
+    size: dict[str, int],
+) -> None:
+    edit = ["query", "key", "value", "scores", "weights", "mask", "scale"]
+    show = ["plane", "weights", "context"]
+    made = figure(edit=edit, show=show, predict=("context", 1, 0), title="Three words")
+    page = drawn(opens, made, tmp_path, dark=dark, size=size)
+    cell(page, "scores.1.0").focus()
+    page.keyboard.press("ArrowUp")
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    small = page.locator(
+        "ch-figure :is(button, [role=spinbutton], [role=switch], [role=slider], select, input)"
+    ).evaluate_all(
+        "(all) => all.map((each) => each.getBoundingClientRect())"
+        ".filter((box) => Math.min(box.width, box.height) < 24).length"
+    )
+    assert small == 0
+
+
+def test_no_digit_is_cut_off(opens: Opens, tmp_path: Path) -> None:
+    made = ch.figure(QUERY * -12345.678, KEY * 1e-9, VALUE * 1e20, tokens=WORDS)
+    page = drawn(opens, made, tmp_path)
+    cut = "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).length"
+    assert page.locator("ch-figure .cell").evaluate_all(cut) == 0
+
+
+def test_arrows_are_dragged_turned_and_stretched(opens: Opens, tmp_path: Path) -> None:
+    made = figure(mask=None, show=("plane", "weights", "context"), edit=("query", "value"))
+    page = drawn(opens, made, tmp_path)
+    arrow = page.get_by_role("slider", name="query journey")
+    assert arrow.get_attribute("aria-valuetext") == "0.0000, 2.0000"
+    arrow.focus()
+    for key in ("ArrowUp", *["ArrowRight"] * 18):
+        page.keyboard.press(key)
+    x, y = (float(each) for each in (arrow.get_attribute("aria-valuetext") or "").split(", "))
+    assert abs(x - 2.2) < 1e-2
+    assert abs(y) < 1e-2
+    assert arrow.get_attribute("aria-valuenow") == "0"
+    changed = QUERY.clone()
+    changed[1] = torch.tensor([x, y])
+    weights = ch.trace(ch.attend, changed, KEY, VALUE)["weights"]
+    assert numbers(page, "weights") == texts(weights)
+    assert page.locator(".bars li").nth(2).inner_text().split() == [
+        WORDS[2],
+        number(float(weights[1, 2])),
+    ]
+    page.get_by_role("combobox", name="query").select_option("starts")
+    box = page.get_by_role("slider", name="value Your").locator("circle.handle").bounding_box()
+    assert box is not None
+    at = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(*at)
+    page.mouse.down()
+    page.mouse.move(at[0], at[1] + 30)
+    page.mouse.move(at[0], at[1] + 65)
+    page.mouse.up()
+    moved = page.get_by_role("slider", name="value Your").get_attribute("aria-valuetext") or ""
+    down, right = (abs(float(each.replace("−", "-"))) for each in reversed(moved.split(", ")))
+    assert abs(right - 1.0) < 0.05
+    assert abs(down - 65 / 130 * 2) < 0.05
+    assert cell(page, "value.0.0").locator("span").inner_text() == moved.split(", ")[0]
+
+
+def test_a_mask_alone_says_what_a_kernel_skips(
+    opens: Opens, violations: Callable[[Page], list[str]], tmp_path: Path
+) -> None:
+    page = drawn(opens, ch.causal().figure(6), tmp_path)
+    reading = page.locator(".reading")
+    assert "3 full, 3 partial, 3 empty" in reading.inner_text()
+    cell(page, "mask.0.5").click()
+    page.get_by_role("combobox", name="blocks of").select_option("4 × 4")
+    assert "1 full, 3 partial, 0 empty" in reading.inner_text()
+    assert "0: 0, 5" in reading.inner_text()
+    assert violations(page) == []
+
+
+def test_of_many_keys_the_colours_and_the_number_that_is_pointed_at(
+    opens: Opens, tmp_path: Path
+) -> None:
+    query, key, value = torch.randn(3, 32, 8)
+    page = drawn(opens, ch.figure(query, key, value, mask=ch.causal()), tmp_path)
+    steps = ch.trace(ch.attend, query, key, value, mask=ch.causal())
+    cell(page, "weights.31.3").hover()
+    told = page.locator(".reading .name").inner_text()
+    assert told == f"weights 31 → 3 = {number(float(steps['weights'][31, 3]))}"
+    cell(page, "scores.31.3").focus()
+    page.keyboard.press("Shift+ArrowUp")
+    assert state(page).startswith("scores.31.3=")

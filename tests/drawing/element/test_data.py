@@ -1,0 +1,243 @@
+"""What a figure holds, and what is refused before anything is written."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import clearhead as ch
+from clearhead import ladder
+from clearhead.drawing.element.data import MOST_NUMBERS
+from clearhead.drawing.element.figure import Figure
+from tests.drawing.element.drawn import data_of, numbers_of
+
+X = torch.arange(6.0).view(3, 2) / 3
+
+
+def of(**options: Any) -> Figure:
+    return ch.figure(X, X, X, **options)
+
+
+def test_what_may_be_edited_is_drawn_in_the_order_of_the_work() -> None:
+    data = data_of(of(show=["context", "weights"], edit=["scale", "mask", "key"]))
+    assert data["show"] == ["key", "mask", "weights", "context"]
+    assert data["edit"] == ["key", "mask", "scale"]
+    asked = data_of(of(show=["context"], edit=[], predict=("weights", -1, 0)))
+    assert (asked["show"], asked["predict"]) == (["weights", "context"], ["weights", 2, 0])
+
+
+def test_numbers_are_those_of_the_tensors() -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        query = torch.randn(3, 2).to(dtype)
+        data = data_of(ch.figure(query, query, query))
+        assert torch.equal(numbers_of(data["inputs"]["query"]), query.double())
+        assert data["inputs"]["query"]["single"] == (dtype != torch.float64)
+
+
+def test_mask_bias_scale_and_softcap() -> None:
+    bias = torch.randn(3, 3)
+    data = data_of(of(mask=ch.causal(), bias=bias, scale=0.3, softcap=2.0))
+    assert data["mask"] == ["100", "110", "111"]
+    assert (data["scale"], data["softcap"]) == (0.3, 2.0)
+    steps = ch.trace(ch.attend, X, X, X, mask=ch.causal(), bias=bias, scale=0.3, softcap=2.0)
+    added = steps["capped_scores"].double() + numbers_of(data["bias"])
+    visible = torch.ones(3, 3).tril().bool()
+    assert torch.equal(added[visible], steps["masked_scores"].double()[visible])
+    plain = data_of(of())
+    assert (plain["mask"], plain["bias"]) == (None, None)
+
+
+def test_a_bias_of_infinity_is_no_mask() -> None:
+    bias = torch.zeros(3, 3)
+    bias[2, 0] = -math.inf
+    data = data_of(of(bias=bias))
+    assert data["mask"] is None
+    assert data["bias"]["numbers"][6] == "-Infinity"
+
+
+def test_a_number_that_is_none() -> None:
+    query = X.clone()
+    query[1, 0] = math.nan
+    data = data_of(ch.figure(query, X, X))
+    assert data["inputs"]["query"]["numbers"][2] == "NaN"
+    assert data["bias"] is None
+
+
+def test_a_layer_head_by_head() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2, bias=True).requires_grad_(False)
+    x = torch.randn(2, 5, 8)
+    steps = ch.trace(layer, x)
+    data = data_of(ch.figure(layer, x, sample=1, head=3))
+    inputs = {name: numbers_of(each) for name, each in data["inputs"].items()}
+    assert list(inputs) == ["x", "W_query", "W_key", "W_value"]
+    assert data["edit"] == ["W_query", "scores", "mask", "scale"]
+    for name, own in (("query", 3), ("key", 1), ("value", 1)):
+        weight = inputs[f"W_{name}"]
+        made = inputs["x"] @ weight[:-1] + weight[-1]
+        torch.testing.assert_close(made.float(), steps[name][1, own])
+    assert data_of(ch.figure(steps, sample=1, head=3)) == data
+
+
+def test_two_texts() -> None:
+    layer = ch.MultiHeadAttention(4, num_heads=1, context_dim=6).requires_grad_(False)
+    data = data_of(ch.figure(layer, torch.randn(1, 3, 4), torch.randn(1, 2, 6)))
+    assert list(data["inputs"]) == ["x", "source", "W_query", "W_key", "W_value"]
+    assert (data["tokens"], data["source_tokens"]) == (["0", "1", "2"], ["0", "1"])
+
+
+def test_a_projection_that_is_more_than_a_matrix_is_none() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, parts=[ch.layers.Rotary(4)])
+    data = data_of(ch.figure(layer.requires_grad_(False), torch.randn(1, 3, 8)))
+    assert list(data["inputs"]) == ["x", "W_value", "query", "key"]
+    assert data["edit"] == ["query", "scores", "mask", "scale"]
+
+
+def test_the_rung_of_the_tutorial() -> None:
+    rung = ladder.SelfAttention(3, head_dim=2, value_head_dim=2)
+    drawn = ch.figure(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=ladder.EXAMPLE_TOKENS)
+    data = data_of(drawn)
+    assert data["tokens"] == list(ladder.EXAMPLE_TOKENS)
+    assert data["inputs"]["W_key"]["rows"] == 3
+
+
+def renormalised() -> ch.Trace:
+    rung = ladder.RenormalisedAttention(3, head_dim=2, mask=ch.causal())
+    return ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS)
+
+
+SINKS: dict[str, Any] = {"sinks": torch.zeros(1)}
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: of(show=["scores", "wieghts"]),
+            ch.SelectionError,
+            "[figure.stage] there is no stage 'wieghts' in this figure; there are query, key, plane, "
+            "scores, scaled_scores, capped_scores, mask, masked_scores, weights, value, context.",
+        ),
+        (
+            lambda: of(show=["W_query"]),
+            ch.SelectionError,
+            "[figure.stage] there is no stage 'W_query' in this figure; there are query, key, ",
+        ),
+        (
+            lambda: ch.figure(*torch.zeros(3, 2, 3), show=["plane"]),
+            ch.SelectionError,
+            "[figure.stage] there is no stage 'plane' in this figure; there are query, key, scores, ",
+        ),
+        (
+            lambda: of(show="weights"),
+            ch.ArgumentTypeError,
+            "[figure.names] show must be a sequence of names of stages; got 'weights'.",
+        ),
+        (
+            lambda: of(edit=3),
+            ch.ArgumentTypeError,
+            "[figure.names] edit must be a sequence of names of stages; got 3.",
+        ),
+        (
+            lambda: of(edit=["context"]),
+            ch.ArgumentError,
+            "[figure.edit] 'context' cannot be edited; in this figure query, key, value, scores, "
+            "weights, mask, scale can.",
+        ),
+        (
+            lambda: of(edit=["W_query"]),
+            ch.ArgumentError,
+            "[figure.edit] 'W_query' cannot be edited; in this figure query, ",
+        ),
+        (lambda: of(edit=[["scores"]]), ch.ArgumentError, "[figure.edit] ['scores'] cannot be"),
+        (
+            lambda: of(predict="weights"),
+            ch.ArgumentTypeError,
+            '[figure.predict] predict must be a stage, a row and a column, as ("weights", 1, 0); got '
+            "'weights'.",
+        ),
+        (
+            lambda: of(show=["plane"], predict=("plane", 0, 0)),
+            ch.SelectionError,
+            "[figure.predict] predict asks for the stage 'plane'; there are query, key, scores, ",
+        ),
+        (
+            lambda: of(predict=("weights", 0, 3)),
+            ch.SelectionError,
+            "[figure.predict] weights has 3 columns; predict asks for 3.",
+        ),
+        (
+            lambda: of(predict=("weights", -4, 0)),
+            ch.SelectionError,
+            "[figure.predict] weights has 3 rows; predict asks for -4.",
+        ),
+        (
+            lambda: of(predict=("weights", 0.5, 0)),
+            ch.SelectionError,
+            "[figure.predict] weights has 3 rows; predict asks for 0.5.",
+        ),
+        (
+            lambda: ch.figure(*torch.zeros(3, 65, 64)),
+            ch.TooLargeError,
+            "[figure.size] query is 65 × 64 numbers; a figure holds 4,096 of a stage to touch. The page "
+            "of a trace shows more: trace(…).to_html(file).",
+        ),
+        (
+            lambda: ch.figure(*torch.zeros(3, 65, 2)),
+            ch.TooLargeError,
+            "[figure.size] scores is 65 × 65 numbers; a figure holds 4,096",
+        ),
+        (
+            lambda: ch.figure(*torch.zeros(3, 0, 2)),
+            ch.ArgumentError,
+            "[figure.empty] query is 0 × 2: there is no number to touch.",
+        ),
+        (
+            lambda: ch.figure(ch.trace(ch.attend, *X.expand(3, 1, 1, 3, 2), **SINKS)),
+            ch.UnsupportedError,
+            "[figure.stages] a figure works out scores, scale, softcap, mask, bias, softmax and the "
+            "weighted sum; this attention has sinks. The page of a trace shows it: trace(…).to_html(file).",
+        ),
+        (
+            lambda: ch.figure(ch.trace(ch.attend, X, X, X, dropout=0.5)),
+            ch.UnsupportedError,
+            "this attention has dropout.",
+        ),
+        (
+            lambda: ch.figure(renormalised()),
+            ch.UnsupportedError,
+            "this attention has weights that are renormalised.",
+        ),
+        (
+            lambda: of(head=1),
+            ch.SelectionError,
+            "[trace.part] there are 1 along num_heads; got 1.",
+        ),
+        (
+            lambda: of(sample="a"),
+            ch.SelectionError,
+            "[trace.part] there are 1 along batch; got 'a'.",
+        ),
+        (
+            lambda: of(tokens=["one"]),
+            ch.ArgumentError,
+            "[trace.tokens] tokens must hold a word for each of 3 tokens; got 1.",
+        ),
+    ],
+)
+def test_what_is_refused(make: Any, error: type[ch.ClearheadError], message: str) -> None:
+    with pytest.raises(error) as refused:
+        make()
+    assert message in str(refused.value)
+
+
+def test_the_most_that_goes() -> None:
+    assert MOST_NUMBERS == 4096
+    data = data_of(ch.figure(*torch.zeros(3, 64, 64)))
+    assert len(data["inputs"]["query"]["numbers"]) == 4096
+
+
+def test_the_plane_is_drawn_where_vectors_have_two_numbers() -> None:
+    drawn = of(show=["plane", "weights"], edit=["query"])
+    assert data_of(drawn)["show"] == ["query", "plane", "weights"]
+    assert ">plane<" not in drawn.to_svg()

@@ -1,0 +1,57 @@
+"""A mask as a figure."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import clearhead as ch
+from tests.drawing.element.drawn import data_of
+
+
+def test_it_is_the_mask() -> None:
+    mask = ch.sliding_window(left=1, right=0)
+    data = data_of(mask.figure(3, 5))
+    expected = mask.to_dense(3, 5).int().tolist()
+    assert data["mask"] == ["".join(map(str, row)) for row in expected]
+    assert (data["show"], data["edit"], data["inputs"]) == (["mask"], ["mask"], {})
+    assert (len(data["tokens"]), len(data["source_tokens"])) == (3, 5)
+    assert data["title"] == mask.describe()
+    assert mask.figure(4).to_svg().count("●") == 7
+
+
+def test_one_sample_and_head() -> None:
+    dense = torch.rand(2, 3, 4, 4) > 0.5
+    data = data_of(ch.dense(dense).figure(4, sample=1, head=-1))
+    assert data["mask"] == ["".join(map(str, row)) for row in dense[1, 2].int().tolist()]
+    padded = ch.padding([2, 4])
+    assert data_of(padded.figure(4, sample=0))["mask"][0] == "1100"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: ch.causal().figure(65),
+            ch.TooLargeError,
+            "[figure.size] mask is 65 × 65 numbers; a figure holds 4,096 of a stage to touch. blocks() "
+            "and plot() show a longer mask.",
+        ),
+        (lambda: ch.causal().figure(0), ch.ArgumentError, "[figure.empty] mask is 0 × 0: there is"),
+        (lambda: ch.causal().figure(-1), ch.ArgumentError, "[length.negative] "),
+        (
+            lambda: ch.padding([2, 4]).figure(4, sample=2),
+            ch.SelectionError,
+            "[figure.part] the mask has 2 along sample; got 2.",
+        ),
+        (
+            lambda: ch.causal().figure(4, head=1),
+            ch.SelectionError,
+            "[figure.part] the mask has 1 along head; got 1.",
+        ),
+    ],
+)
+def test_what_is_refused(make: Any, error: type[ch.ClearheadError], message: str) -> None:
+    with pytest.raises(error) as refused:
+        make()
+    assert message in str(refused.value)
