@@ -311,9 +311,11 @@ class Cache(CacheMemory):
         """Count new columns, and record which of them are real."""
         if valid is not None or self._valid is not None:
             assert self._layout is not None
-            known, every = self._valid, self._layout.every
-            known = every(self._seen) if known is None else known
-            self._valid = torch.cat([known, every(new) if valid is None else valid], dim=1)
+            every = self._layout.every
+            known = every(self._seen) if self._valid is None else self._valid
+            more = every(new) if valid is None else valid
+            total = self._seen if self._total is None else self._total
+            self._valid, self._total = torch.cat([known, more], dim=1), total + more.sum(-1)
         self._seen += new
 
 

@@ -88,8 +88,10 @@ class CacheMemory(ABC):
         lengths = lengths[:1] if int(lengths.min()) == longest else lengths
         with torch.inference_mode(False), torch.no_grad():
             valid = self._kept(lengths.to(self._layout.device), longest) if longest else None
-            self._cut(longest if valid is None else valid.sum(-1), lengths)
-            self._valid, self._shown = None if valid is None else self._columns(valid), None
+            total = None if valid is None else valid.sum(-1)
+            self._cut(longest if total is None else total, lengths)
+            self._valid, self._total = None if valid is None else self._columns(valid), total
+        self._shown = None
         self._advance(longest - held)
 
     def _kept(self, lengths: Tensor, longest: int) -> Tensor | None:
@@ -144,7 +146,10 @@ class CacheMemory(ABC):
         with torch.inference_mode(False), torch.no_grad():
             index = index.to(layout.device)
             self._take(index)
-            self._valid = None if self._valid is None else self._valid.index_select(0, index)
+            self._valid, self._total = (
+                None if each is None else each.index_select(0, index)
+                for each in (self._valid, self._total)
+            )
         self._shown = None
         self._layout = layout._replace(batch=index.shape[0])
 
@@ -161,9 +166,11 @@ class CacheMemory(ABC):
             0
         """
         self._layout: Layout | None = None
-        # Columns appended, and which of them are real, (batch, columns); None as long as all are.
+        # Columns appended, which of them are real, (batch, columns), and how many are, (batch,); None
+        # as long as all are.
         self._seen = 0
         self._valid: Tensor | None = None
+        self._total: Tensor | None = None
         # Positions and mask of the keys that `append` returned, where they are not those held.
         self._shown: tuple[Tensor, Mask] | None = None
         self._finite = True
@@ -290,7 +297,7 @@ class CacheMemory(ABC):
 
     def _counts(self) -> int | Tensor:
         """Number of real tokens: one for all rows alike, or (batch,), or a tensor of one number."""
-        return self._seen if self._valid is None else self._valid.sum(-1)
+        return self._seen if self._total is None else self._total
 
     def _advance(self, new: int) -> None:
         """Count new columns, or fewer than before."""

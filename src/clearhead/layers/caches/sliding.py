@@ -26,7 +26,8 @@ class SlidingCache(Cache):
     A ring buffer, in which a single token replaces the oldest: then `append` returns the ring, a
     view, in the order of its slots. For several tokens it returns keys and values in order: the
     `window` − 1 before them, and all that are new, so that every query of a long prompt finds what
-    it sees. In a batch with padding, the window of each row is counted in its own real tokens.
+    it sees. In a batch with padding, the window of each row is counted in its own real tokens, and
+    which tokens were real is kept for all of them, a byte each.
 
     A token that the ring has dropped is lost: `truncate` can go back by 1 + spare tokens at least,
     those of a call that was refused included.
