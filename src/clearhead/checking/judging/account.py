@@ -24,6 +24,7 @@ from clearhead.checking.hypotheses.recipe import RIGHT, right_scale, right_visib
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn_mask, first_bad, first_difference, sums_of
 from clearhead.checking.judging.facts import Facts, extras, facts_of_stages, facts_of_weights
+from clearhead.checking.judging.laws import unnamed
 from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE, SUMS
 
@@ -126,7 +127,13 @@ def _of_heads(e: HeadsEvidence) -> Account:
             Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
         ]
     if not claims:
-        claims = [Claim("product", "differs", Found("output", {}, first_difference(e.trials)))]
+        bare = Claim("product", "differs", Found("output", {}, first_difference(e.trials)))
+        law = unnamed(e)
+        claims = [
+            bare
+            if law is None
+            else replace(law, found=replace(law.found, measured=bare.found.measured))
+        ]
     return Account(tuple(claims), frozenset(), _hidden(claims[0].code), found.contract)
 
 

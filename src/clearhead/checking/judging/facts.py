@@ -95,7 +95,9 @@ def facts_of_weights(e: HeadsEvidence) -> Facts | None:
         one, read = e.observed[0], e.weighings[0]
         batch = e.trials[0].setting.batch
         shape = (batch, -1, *one.weights.shape[1:])
-        if len(one.weights) == batch * e.trials[0].setting.num_heads:
+        pairs = e.trials[0].setting.query_len, e.trials[0].setting.kv_len
+        heads = batch * e.trials[0].setting.num_heads
+        if len(one.weights) == heads and one.weights.shape[1:] == pairs:
             turned = one.layout.sides == (1, 0) and read.axis == "queries"
             softmaxes = [stage for stage in one.stages if stage.axis is not None]
             return Facts(

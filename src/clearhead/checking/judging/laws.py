@@ -7,17 +7,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence import laws
-from clearhead.checking.evidence.attempts import as_trial, attempted
+from clearhead.checking.evidence import function_laws, laws
+from clearhead.checking.evidence.attempts import as_trial, attempted, heads_first
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import Weighing, weigh
-from clearhead.checking.hypotheses.matching import fits
+from clearhead.checking.hypotheses.matching import fits, follows
 from clearhead.checking.judging.dependencies import as_promised
-from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
 from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.thresholds import LAW_LENGTHS, LAW_NUMBERS, LAW_STEPS
@@ -123,6 +123,33 @@ def _by_ids(e: TokensEvidence, model: Embedded) -> laws.Broken | None:
     ]
     ids = torch.tensor(known)[torch.randint(len(known), (2, tokens), generator=generator)]
     return laws.by_prefixes(lambda each: output_of(model.model(each))[0], ids, range(1, tokens))
+
+
+def unnamed(e: HeadsEvidence) -> Claim | None:
+    """The law that a function breaks which follows no recipe."""
+
+    def run(*tensors: Tensor) -> Tensor:
+        return heads_first(e.subject(*tensors), *tensors[0].shape[1:3]).detach().double()
+
+    if e.trials[0].target.ndim != 4:
+        return None
+    short = [
+        each for each in e.trials if each.setting.kv_len < max(t.setting.kv_len for t in e.trials)
+    ]
+    if short and follows(short, e.promised) is not None:
+        return Claim("product", "law.length", Found("definition"))
+    moved = function_laws.by_queries(run, e.inputs)
+    if moved is not None:
+        token, others = moved
+        way = "elsewhere" if len(others) == 1 else "queries"
+        values = {"token": token, "other": ", ".join(map(str, others))}
+        return Claim("product", "law.pairs", Found(way, values))
+    broken = function_laws.by_value(run, e.inputs)
+    if broken is not None:
+        values = {"factor": f"{broken.gap:.4g}", "by": broken.at}
+        return Claim("product", "law.value", Found(broken.way, values))
+    way = None if e.measured is None else function_laws.by_scores(e.measured)
+    return None if way is None else Claim("product", "law.scores", Found(way))
 
 
 def _longer(e: HeadsEvidence) -> Verdict | None:

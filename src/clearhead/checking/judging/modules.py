@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from clearhead.checking.evidence.cross import CrossEvidence
-from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.padding import PaddedEvidence, with_mask
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import ACTIVATIONS
 from clearhead.checking.judging.drawings import drawn
@@ -268,6 +268,12 @@ def padding(code: str, e: PaddedEvidence) -> Verdict:
             for each in ("mask.multiplied", "mask.added-as-number", "mask.after-softmax")
         )
     return Found(way, {}, measured, also)
+
+
+def model_padding(code: str, e: TokensEvidence) -> Verdict | None:
+    """The mistake with padding of a whole model that takes a mask, whose name says so."""
+    found = with_mask(e)
+    return None if found is None else padding(code, found)
 
 
 def _padding_before(code: str, e: PaddedEvidence) -> Found | None:
