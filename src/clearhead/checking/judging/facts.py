@@ -41,6 +41,12 @@ class Facts:
         zero = (self.products <= 0) | ~self.visible
         return self.axis is None and torch.equal(self.weights == 0, zero)
 
+    @property
+    def infinite(self) -> bool:
+        """True if scores that are to be hidden are raised to +∞."""
+        before = self.weighing.before if self.weighing is not None else ()
+        return any(each.kind == "fill" and each.number == torch.inf for each in before)
+
 
 def facts_of_stages(group: Group, recorded: Recorded | None) -> Facts:
     read = [weigh(each) for each in group.attentions]

@@ -13,6 +13,7 @@ from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.state import with_zeros_drawn
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import Weighing, weigh
 from clearhead.checking.hypotheses.matching import fits, follows
@@ -173,7 +174,7 @@ def value(e: TokensEvidence) -> Verdict | None:
     recorder, output = e.recorded.recorder, e.recorded.output
     if all(laws.unused(e.subject, e.inputs, output, each.attentions) for each in e.groups):
         # What is 0 before it is trained hides everything behind it.
-        drawn = e.subject.drawn()
+        drawn = with_zeros_drawn(e.subject)
         other = drawn.spare()(*e.inputs).detach()
         if all(laws.unused(drawn, e.inputs, other, each.attentions) for each in e.groups):
             return Found("unused")
