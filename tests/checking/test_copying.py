@@ -119,3 +119,23 @@ def test_what_a_module_keeps_of_a_call_with_nan_is_not_its_mistake() -> None:
     report = ch.check(Keeping(), takes="x", causal=True, dtypes=(torch.bfloat16,))
     assert report.ok, report
     assert "gradients" in report.passed
+
+
+class KeepingAList(Keeping):
+    def forward(self, x: Tensor) -> Tensor:
+        found = super().forward(x)
+        self.__dict__["seen"] = [found, {"found": found}]
+        return found
+
+
+def test_what_is_kept_of_a_call_in_a_list_is_copied_without_its_graph() -> None:
+    torch.manual_seed(0)
+    layer = KeepingAList()
+    layer(torch.randn(2, 5, 6))
+    other = duplicate(layer)
+    one, two = other.__dict__["seen"]
+    assert one is two["found"]
+    assert torch.equal(one, layer.__dict__["seen"][0])
+    assert one.grad_fn is None
+    assert layer.__dict__["seen"][0].grad_fn is not None
+    assert ch.check(lambda x: layer(x), takes="x", causal=True).ok

@@ -136,6 +136,20 @@ def _tokens(code: str, topic: str, applies: Callable[[Any], Verdict | None], **m
     return Rule(code, topic, applies, SELF, **more)
 
 
+PADDING = (
+    "mask.on-queries",
+    "mask.inverted",
+    "mask.missing",
+    "mask.off-by-one",
+    "mask.batch-mixed",
+    "mask.after-softmax",
+    "mask.multiplied",
+    "mask.added-as-number",
+    "mask.padding-ignored",
+    "mask.non-finite",
+    "mask.top-left",
+    "differs",
+)
 RULES: tuple[Rule, ...] = (
     # Whether it runs.
     Rule("shape.square-only", "call", first_calls.square_only, SELF, excludes=ALL),
@@ -160,23 +174,7 @@ RULES: tuple[Rule, ...] = (
     _inside("softmax.axis", "softmax", excludes="batch.mixed leaks padding", explains="mask"),
     _tokens("law.value", "product", laws.centred, excludes="leaks"),
     # Padding.
-    *(
-        _padding(code)
-        for code in (
-            "mask.on-queries",
-            "mask.inverted",
-            "mask.missing",
-            "mask.off-by-one",
-            "mask.batch-mixed",
-            "mask.after-softmax",
-            "mask.multiplied",
-            "mask.added-as-number",
-            "mask.padding-ignored",
-            "mask.non-finite",
-            "mask.top-left",
-            "differs",
-        )
-    ),
+    *(_padding(code) for code in PADDING),
     Rule("mask.padding-ignored", "padding", modules.padded_queries, (PaddedEvidence,)),
     Rule("mask.leaks-nan", "nan", modules.padding_nan, (PaddedEvidence,)),
     Rule("mask.empty-row", "empty", modules.all_padding, (PaddedEvidence,)),
@@ -219,7 +217,14 @@ RULES: tuple[Rule, ...] = (
     ),
     *(
         _inside(code, "product")
-        for code in ("law.value", "weights.scaled", "law.pairs", "parameter.dead")
+        for code in (
+            "weights.scaled",
+            "parameter.dead",
+            "law.value",
+            "law.scores",
+            "law.pairs",
+            "law.length",
+        )
     ),
     *(
         Rule(code, "heads", _claimed(code, "heads"), HEADS)
@@ -260,6 +265,10 @@ RULES: tuple[Rule, ...] = (
         for code in ("cache.window", "cache.unmasked", "cache.offset", "rope.offset")
     ),
     Rule("cache.stale", "reset", decoders.stale, DECODING),
+    *(
+        Rule(code, "padding", _named(code, modules.model_padding), SELF, (*CROSS, PaddedEvidence))
+        for code in PADDING
+    ),
     *(
         Rule(code, "mask", _named(code, decoders.full_mask), DECODING)
         for code in (*SEEN, "differs")

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import nn
 
+from tests.checking.bank import kinds
 from tests.checking.bank.entry import Built, right, wrong
 from tests.checking.bank.modules import ValueSkip
 
@@ -249,4 +250,5 @@ ENTRIES = [
     right(Built(Near, causal=True), "x", label="causal", causal=True),
     right(Built(Right), "x"),
     right(Built(Right, causal=True), "x", label="causal", causal=True),
+    *kinds.ENTRIES,
 ]

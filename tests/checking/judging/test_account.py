@@ -66,7 +66,7 @@ def nan_for_as_many_keys(query, key, value):
         (divided_before_and_after, ["weights.scaled"], "multiplied by 0.25 after the softmax"),
         (multiplied_by_root, ["scale.inverse"], "multiplied by √head_dim"),
         (divided_by_root_of_length, ["scale.wrong", "differs"], "1/√kv_len instead of"),
-        (squares_divided_behind, ["differs"], "not that of the definition"),
+        (squares_divided_behind, ["law.scores"], "no line in query · key"),
         (nan_for_as_many_keys, ["mask.missing", "mask.non-finite"], "no mask is in force"),
         (
             of_scores(lambda scores: masked(scores, -2.0).softmax(-1)),

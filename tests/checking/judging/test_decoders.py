@@ -93,3 +93,63 @@ def test_a_step_that_gives_another_number_of_outputs():
     (finding,) = found(times=2).findings
     assert finding.code == "cache.offset"
     assert "shapes [2, 22, 8] and [2, 11, 8]" in finding.measured
+
+
+class FromTheStart(Decoder):
+    """Positions that begin anew with every chunk: learned ones, or angles."""
+
+    def __init__(self, angles):
+        super().__init__()
+        self.angles, self.table = angles, nn.Embedding(64, 8)
+
+    def placed(self, x):
+        return x if self.angles else x + self.table(torch.arange(x.shape[1]))
+
+    def turned(self, x):
+        if not self.angles:
+            return x
+        places = torch.arange(x.shape[1])[:, None] * 10.0 ** -torch.arange(4)
+        one, other = x.chunk(2, -1)
+        cos, sin = places.cos(), places.sin()
+        return torch.cat([one * cos - other * sin, one * sin + other * cos], -1)
+
+    def reset(self):
+        self.keys, self.values = [], []
+
+    def step(self, x):
+        x = self.placed(x)
+        self.keys.append(self.turned(self.key(x)))
+        self.values.append(self.value(x))
+        key, value = torch.cat(self.keys, 1), torch.cat(self.values, 1)
+        hidden = torch.ones(x.shape[1], key.shape[1]).triu(1 + key.shape[1] - x.shape[1]).bool()
+        scores = self.turned(self.query(x)) @ key.mT / 8**0.5
+        return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value
+
+    def full(self, x):
+        return FromTheStart.step(self.anew(), x)
+
+    def anew(self):
+        other = FromTheStart(self.angles)
+        other.load_state_dict(self.state_dict())
+        return other.to(self.query.weight.dtype)
+
+
+@pytest.mark.parametrize(("angles", "code"), [(False, "cache.offset"), (True, "rope.offset")])
+def test_positions_that_restart_have_one_name(angles, code):
+    torch.manual_seed(0)
+    (finding,) = ch.check(FromTheStart(angles), takes="decode", causal=True).findings
+    assert (finding.code, finding.also) == (code, ())
+
+
+class Chunks(Decoder):
+    def step(self, x):
+        self.seen = x if self.seen is None else torch.cat([self.seen, x], 1)
+        scores = self.query(x) @ self.key(self.seen).mT / 8**0.5
+        return scores.softmax(-1) @ self.value(self.seen)
+
+
+def test_a_chunk_that_is_not_masked_is_told_apart_from_another_offset():
+    torch.manual_seed(0)
+    (finding,) = ch.check(Chunks(), takes="decode", causal=True).findings
+    assert finding.code == "cache.unmasked"
+    assert "what stands behind it in its chunk" in finding.sentence

@@ -9,8 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.foreign_names import ROTARY
+from clearhead.checking.evidence.arranging import Arrangement
 from clearhead.checking.evidence.base import Evidence, Settled
 from clearhead.checking.evidence.feeding import Feed, feed
+from clearhead.checking.evidence.observed import attentions
+from clearhead.checking.evidence.raw import projected
+from clearhead.checking.evidence.recorder import Recorder
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.copying import duplicate
 from clearhead.checking.subject.refusals import first_line, raised
@@ -208,6 +212,22 @@ class DecodingEvidence(Evidence):
             if gap > 0.1 * self._close:
                 return words
         return ""
+
+    @cached_property
+    def turned(self) -> bool | None:
+        """True if full(x) changes its queries between their projection and the scores, as a rotation does; None
+        where that was not seen."""
+        x = self.inputs[0].to(self.subject.dtype)
+        recorder = Recorder([x], {}, ())
+        try:
+            with torch.no_grad(), recorder:
+                self.fresh().run.full(x)
+            first = attentions(recorder)[0]
+            heads = Arrangement(len(first.query) // len(x), batch_first=True)
+            made = projected(recorder, [first], heads, self.contract)
+        except Exception:  # code that looks at what its tensors are may fail under a mode
+            return None
+        return None if made is None or made.query is None else made.turned
 
     @cached_property
     def rotates(self) -> bool:

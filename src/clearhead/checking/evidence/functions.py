@@ -238,9 +238,9 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def alone(self) -> float:
-        """The difference of a sample alone from itself in its batch."""
-        alone = self.subject(*(each[:1] for each in self.inputs)).detach()
-        whole = self.output[:1]
+        """The difference of a sample alone, the last one, from itself in its batch."""
+        alone = self.subject(*(each[-1:] for each in self.inputs)).detach()
+        whole = self.output[-1:]
         same = alone.shape == whole.shape and torch.equal(alone.isnan(), whole.isnan())
         return distance(alone, whole) if same else torch.inf
 

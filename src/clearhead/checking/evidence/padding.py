@@ -1,9 +1,11 @@
 """Padding: whether each row alone gives what it gives in its padded batch, and who moves whom."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -13,6 +15,9 @@ from clearhead.checking.evidence.call_inputs import written
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Explanation, distance, explain
 from clearhead.checking.hypotheses.mutants import bank
+from clearhead.checking.subject.embedding import Embedded
+from clearhead.checking.subject.signatures import mask_of_tokens, of_call
+from clearhead.checking.subject.subject import prepare
 
 
 class Padded(NamedTuple):
@@ -70,6 +75,9 @@ def measure(
 def _same(one: Tensor, other: Tensor, where: Tensor) -> bool:
     first, second = one[where], other[where]
     return torch.equal(first.isnan(), second.isnan()) and distance(first, second) < 1e-6
+
+
+SAYS_SO = re.compile(r"^(attention|.*pad.*)_mask$")
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,3 +181,29 @@ class PaddedEvidence(TokensEvidence):
         except Exception:  # to refuse it is as good
             return None
         return int((~rows.isfinite()).sum()), rows.numel()
+
+
+_with_masks: WeakKeyDictionary[TokensEvidence, PaddedEvidence | None] = WeakKeyDictionary()
+
+
+def with_mask(e: TokensEvidence) -> PaddedEvidence | None:
+    """Evidence of a whole model with a mask of real tokens, made once; None where no parameter says that it is one,
+    or the call with it fails."""
+    if e not in _with_masks:
+        _with_masks[e] = _with_mask(e)
+    return _with_masks[e]
+
+
+def _with_mask(e: TokensEvidence) -> PaddedEvidence | None:
+    run = e.given.run
+    if not isinstance(run, Embedded) or isinstance(e, PaddedEvidence):
+        return None
+    name = mask_of_tokens(list(of_call(run.model)))
+    if name is None or not SAYS_SO.match(name):
+        return None
+    try:
+        subject = prepare(run.model, "ids,mask", None, e.contract, e.seed)
+        found = PaddedEvidence(subject, subject.contract, e.seed)
+        return found if found.padding.alone >= 0 else None
+    except Exception:  # a mask of another shape or kind is wanted
+        return None

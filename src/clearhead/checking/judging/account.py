@@ -29,6 +29,7 @@ from clearhead.checking.judging.facts import (
     facts_of_stages,
     facts_of_weights,
 )
+from clearhead.checking.judging.laws import unnamed
 from clearhead.checking.judging.names import (
     RIGHT_MASK,
     TOPICS,
@@ -131,7 +132,7 @@ def _of_heads(e: HeadsEvidence) -> Account:
             claims = [each for each in claims if each.topic != "mask"]
         hidden = any(each.topic == "mask" for each in claims)
         way, code = ("follows", "mask.empty-row") if hidden else ("output", "mask.non-finite")
-        if facts is not None and _infinite(facts):
+        if facts is not None and facts.infinite:
             way, code = "infinity", "mask.non-finite"
         claims.append(_broken(bad, code, way))
     if e.alone > 1e-5 and not any(each.code == "softmax.axis" for each in claims):
@@ -139,7 +140,13 @@ def _of_heads(e: HeadsEvidence) -> Account:
             Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
         ]
     if not claims:
-        claims = [Claim("product", "differs", Found("output", {}, first_difference(e.trials)))]
+        bare = Claim("product", "differs", Found("output", {}, first_difference(e.trials)))
+        law = unnamed(e)
+        claims = [
+            bare
+            if law is None
+            else replace(law, found=replace(law.found, measured=bare.found.measured))
+        ]
     return Account(tuple(claims), frozenset(), _hidden(claims[0]), found.contract)
 
 
@@ -284,7 +291,7 @@ def _read(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
     wanted = right_scale(first.setting)
     if facts.scale is not None and plain and abs(facts.scale - wanted) > SLOPE * abs(wanted):
         yield _scale_claim(facts.scale, first, e)
-    if isinstance(e, TokensEvidence) and _infinite(facts):
+    if isinstance(e, TokensEvidence) and facts.infinite:
         yield _broken(first, "mask.non-finite", "infinity")
     elif facts.axis == "keys" or facts.axis is None:
         yield from _read_mask(facts, first, e)
@@ -379,14 +386,6 @@ def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
         yield Claim("mask", named.code, Found(named.way, named.values, picture))
         return
     yield Claim("mask", "differs", Found("mask", {}, picture))
-
-
-def _infinite(facts: Facts) -> bool:
-    """True if scores that are to be hidden are raised to +∞."""
-    read = facts.weighing
-    return read is not None and any(
-        each.kind == "fill" and each.number == torch.inf for each in read.before
-    )
 
 
 def _is_the_mask(cells: Tensor | None, right: Tensor) -> bool:

@@ -25,8 +25,10 @@ def cache(e: DecodingEvidence) -> Claim | Verdict:
         name, way, also = "cache.unmasked", "chunk", ()
     elif not torch.equal(found.full, found.moves):
         name, way, also = "cache.offset", "keys", ()
-    elif e.contract.rope is not None or e.rotates:
+    elif e.contract.rope is not None or e.turned or (e.turned is None and e.rotates):
         name, way, also = "rope.offset", "restart", ()
+    elif e.turned is False:
+        name, way, also = "cache.offset", "unturned", ()
     else:
         name, way, also = "cache.offset", "positions", (("rope.offset", "restart", {}),)
     one, other = found.shapes

@@ -49,6 +49,12 @@ class Facts:
         zero = (self.products <= 0) | ~self.visible
         return self.axis is None and torch.equal(self.weights == 0, zero)
 
+    @property
+    def infinite(self) -> bool:
+        """True if scores that are to be hidden are raised to +∞."""
+        before = self.weighing.before if self.weighing is not None else ()
+        return any(each.kind == "fill" and each.number == torch.inf for each in before)
+
 
 def facts_of_stages(group: Group, recorded: Recorded | None) -> Facts:
     """The facts of a layer of a module, of all its heads."""
@@ -107,7 +113,8 @@ def facts_of_weights(e: HeadsEvidence) -> Facts | None:
     """The facts of a function, by what was done to its scores or by the identity as value."""
     if len(e.observed) == 1 and not e.observed[0].tangled:
         one, at = e.observed[0], e.trials[0].setting
-        if (len(one.weights), one.weights.shape[-1]) == (at.batch * at.num_heads, at.kv_len):
+        whole = at.batch * at.num_heads, at.query_len, at.kv_len
+        if one.weights.shape == whole:
             place = lambda each: each.view(at.batch, -1, *each.shape[1:])  # noqa: E731
             return _seen(e.observed, place, e.recorded)
     if e.measured is None:

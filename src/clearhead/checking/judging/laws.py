@@ -5,17 +5,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence import laws
+from clearhead.checking.evidence import function_laws, laws
+from clearhead.checking.evidence.attempts import heads_first
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.lengths import repeated_row
 from clearhead.checking.evidence.named_layers import weights_by_name
+from clearhead.checking.evidence.state import with_zeros_drawn
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import Weighing, weigh
+from clearhead.checking.hypotheses.matching import follows
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.lengths import broken_law
-from clearhead.checking.judging.verdicts import Clear, Found, Verdict
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
 from clearhead.checking.thresholds import SUMS
 
 
@@ -48,6 +51,33 @@ def samples(e: Evidence) -> Verdict | None:
     return _found(laws.by_samples(e.subject, e.inputs, e.output))
 
 
+def unnamed(e: HeadsEvidence) -> Claim | None:
+    """The law that a function breaks which follows no recipe."""
+
+    def run(*tensors: Tensor) -> Tensor:
+        return heads_first(e.subject(*tensors), *tensors[0].shape[1:3]).detach().double()
+
+    if e.trials[0].target.ndim != 4:
+        return None
+    short = [
+        each for each in e.trials if each.setting.kv_len < max(t.setting.kv_len for t in e.trials)
+    ]
+    if short and follows(short, e.promised) is not None:
+        return Claim("product", "law.length", Found("definition"))
+    moved = function_laws.by_queries(run, e.inputs)
+    if moved is not None:
+        token, others = moved
+        way = "elsewhere" if len(others) == 1 else "queries"
+        values = {"token": token, "other": ", ".join(map(str, others))}
+        return Claim("product", "law.pairs", Found(way, values))
+    broken = function_laws.by_value(run, e.inputs)
+    if broken is not None:
+        values = {"factor": f"{broken.gap:.4g}", "by": broken.at}
+        return Claim("product", "law.value", Found(broken.way, values))
+    way = None if e.measured is None else function_laws.by_scores(e.measured)
+    return None if way is None else Claim("product", "law.scores", Found(way))
+
+
 def value(e: TokensEvidence) -> Verdict | None:
     """The context is linear in the value, with weights that sum to one, and it is used."""
     weights = weights_by_name(e)
@@ -60,7 +90,7 @@ def value(e: TokensEvidence) -> Verdict | None:
     recorder, output = e.recorded.recorder, e.recorded.output
     if all(laws.unused(e.subject, e.inputs, output, each.attentions) for each in e.groups):
         # What is 0 before it is trained hides everything behind it.
-        drawn = e.subject.drawn()
+        drawn = with_zeros_drawn(e.subject)
         other = drawn.spare()(*e.inputs).detach()
         if all(laws.unused(drawn, e.inputs, other, each.attentions) for each in e.groups):
             return Found("unused")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from clearhead.checking.evidence.cross import CrossEvidence
-from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.padding import PaddedEvidence, with_mask
 from clearhead.checking.evidence.splitting import Splitting
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import ACTIVATIONS
@@ -238,6 +238,12 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
     else:
         name, way = "differs", "alone"
     return Claim("padding", name, Found(way, values, measured, also))
+
+
+def model_padding(e: TokensEvidence) -> Claim | Verdict | None:
+    """The mistake with padding of a whole model that takes a mask, whose name says so."""
+    found = with_mask(e)
+    return None if found is None else padding(found)
 
 
 def _padding_before(e: PaddedEvidence) -> Claim | None:

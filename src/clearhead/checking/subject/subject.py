@@ -126,17 +126,6 @@ class Subject:
             part.to(device="cpu")
         return found._converted()
 
-    def drawn(self) -> "Subject":
-        """Another one with small random numbers in the place of parameters that are 0 throughout, as gates and
-        output projections are at first."""
-        found = self.spare()
-        generator = torch.Generator().manual_seed(self.seed)
-        with torch.no_grad():
-            for each in found.parameters().values() if self.copied else ():
-                if not each.any():
-                    each.add_(0.1 * torch.randn(each.shape, generator=generator))
-        return found
-
     def made_again(self, args: Mapping[str, Any]) -> "Subject":
         """Another instance of the same class, made with other arguments."""
         made = _made(type(self.original), args, self.seed)

@@ -83,6 +83,7 @@ TAKEN = [
     Mutant("parameter.dead", "queries", {"arrange": _taking(0, 1, 0)}),
     Mutant("parameter.dead", "to-queries", {"arrange": _taking(0, 0, 2)}),
     Mutant("parameter.dead", "to-keys", {"arrange": _taking(1, 1, 2)}),
+    Mutant("law.value", "swapped", {"arrange": _taking(0, 2, 1)}),
 ]
 
 GROUPS = [

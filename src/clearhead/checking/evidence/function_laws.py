@@ -1,0 +1,99 @@
+"""The laws of attention, asked of a function of query, key and value, where no mistake has a name."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from clearhead.checking.evidence.identity_values import Weights
+from clearhead.checking.evidence.laws import Broken, Inputs, gap_of
+from clearhead.checking.thresholds import MOVES, SLOPE, SUMS
+
+Call = Callable[..., Tensor]
+
+
+def by_value(run: Call, inputs: Inputs) -> Broken | None:
+    """Double every value, and add one: each context is doubled, and moves by one, as weights sum to one.
+
+    Args:
+        run: the call, that gives (batch, heads, query_len, value_head_dim).
+        inputs: query, key, value, and a mask where it takes one.
+    """
+    query, key, value, *rest = inputs
+    still = run(*inputs)
+    twice = run(query, key, 2 * value, *rest)
+    if gap_of(twice, 2 * still) > SUMS:
+        return Broken("bent", 0.0, "")
+    moved = run(query, key, value + 1, *rest) - still
+    moved = moved[moved.isfinite()]
+    if not len(moved) or bool((moved - 1).abs().max() <= SUMS):
+        return None
+    low, high = float(moved.min()), float(moved.max())
+    if high - low > SUMS:
+        return Broken("shifted", 0.0, f"{low:.3g} … {high:.3g}")
+    return Broken("centred", 0.0, "") if abs(low) <= SUMS else Broken("factor", low, "")
+
+
+def by_queries(run: Call, inputs: Inputs) -> tuple[int, list[int]] | None:
+    """Change the query of one token after the other: the first with what moves, if that is not its own output."""
+    query, *rest = inputs
+    still = run(*inputs)
+    for token in range(query.shape[2]):
+        changed = query.clone()
+        changed[:, :, token] = -changed[:, :, token]
+        gap = (run(changed, *rest) - still).nan_to_num().abs().amax((0, 1, 3))
+        felt = (
+            (gap > MOVES[torch.float32] * still.nan_to_num().abs().max())
+            .nonzero()
+            .flatten()
+            .tolist()
+        )
+        if felt and felt != [token]:
+            return token, felt
+    return None
+
+
+def by_scores(measured: Weights) -> str | None:
+    """Hold the logarithms of the weights against query · key: a line, but for a constant of each query.
+
+    Returns:
+        None where they are that line. "chosen" where which keys are seen hangs on the numbers; "line" where a line
+        in the distance is added, "positions" where it is what hangs on the distance alone; else "other".
+    """
+    seen = measured.weights != 0
+    if not torch.equal(seen, seen[:1, :1].expand_as(seen)):
+        return "chosen"
+    if not bool((measured.weights[seen] > 0).all()):
+        return "other"
+    places = torch.arange(seen.shape[-2])[:, None] - torch.arange(seen.shape[-1])
+    distance = places.abs().double().expand(seen.shape)
+    which = (places - places.min()).unique(return_inverse=True)[1].expand(seen.shape)
+    for way, others in (
+        (None, []),
+        ("line", [distance]),
+        ("positions", [(which == each).double() for each in range(int(which.max()) + 1)]),
+    ):
+        if _explained(measured, seen, others):
+            return way
+    return "other"
+
+
+def _explained(measured: Weights, seen: Tensor, others: list[Tensor]) -> bool:
+    """True if products and these columns, in each head with factors of its own, make the logarithms."""
+    logs = measured.weights.abs().clamp_min(1e-300).log()
+    for head in range(seen.shape[1]):
+        visible = seen[:, head]
+        columns = [_apart(each[:, head], visible) for each in (measured.products, *others)]
+        wanted = _apart(logs[:, head], visible)
+        matrix = torch.stack([each[visible] for each in columns], -1)
+        found = torch.linalg.lstsq(matrix, wanted[visible][:, None], driver="gelsd").solution
+        gap = (matrix @ found).flatten() - wanted[visible]
+        if float(gap.abs().max()) > SLOPE * max(float(wanted.abs().max()), 1e-6):
+            return False
+    return True
+
+
+def _apart(numbers: Tensor, visible: Tensor) -> Tensor:
+    """Numbers less the mean of what their query sees."""
+    kept = numbers.masked_fill(~visible, 0.0)
+    return kept - kept.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp_min(1)

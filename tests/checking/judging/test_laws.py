@@ -1,0 +1,72 @@
+# pyright: basic
+"""What is said of a law that is broken, and of what cannot be judged."""
+
+import pytest
+
+import clearhead as ch
+from tests.checking.bank.kinds import (
+    ENTRIES,
+    WINDOW,
+    MadeFor,
+    NeverFilled,
+    PlusInfinity,
+    TableOfBiases,
+    a_line_in_the_distance,
+    keys_weighted,
+    queries_flipped,
+    value_added,
+    values_centred,
+)
+
+NOT_JUDGED = ("OverChannels", "NeverFilled")
+
+
+def test_what_is_right_is_called_right_but_for_what_the_definition_says_nothing_of():
+    for entry in (each for each in ENTRIES if each.code is None):
+        report = ch.check(entry.make(), takes=entry.takes, **entry.declared)
+        expected = "not judged" if any(word in entry.name for word in NOT_JUDGED) else "right"
+        assert report.outcome == expected, f"{entry.name}\n{report}"
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (queries_flipped, "what the query of token 0 collected stands at output 6"),
+        (values_centred, "what all tokens share is taken out of the values"),
+        (a_line_in_the_distance, "beside query · key the scores hold a line in the distance"),
+        (keys_weighted, "the keys are weighted, not the values"),
+        (value_added, "moves the context by 2"),
+        (lambda q, k, v: queries_flipped(q.flip(2), k, v * v), "twice the values"),
+    ],
+)
+def test_a_function_is_told_the_law_that_it_breaks(function, words):
+    finding = ch.check(function, takes="qkv").findings[0]
+    assert words in finding.sentence
+
+
+def test_a_line_in_the_distance_says_what_to_declare():
+    (finding,) = ch.check(a_line_in_the_distance, takes="qkv").findings
+    assert "alibi_slopes" in finding.likely
+
+
+def test_a_fill_with_infinity_is_called_that():
+    finding = ch.check(PlusInfinity(), takes="x", causal=True).findings[0]
+    assert "filled with +∞" in finding.sentence
+
+
+@pytest.mark.parametrize(("found", "words"), [(1e30, "never written to"), (0.0, "is 0 throughout")])
+def test_parameters_that_nobody_filled_are_the_reason_why_nothing_is_judged(found, words):
+    report = ch.check(NeverFilled(found=found), takes="x")
+    assert not report.findings
+    assert any("query, key, value" in each and words in each for each in report.unverified)
+
+
+def test_an_activation_before_the_projection_is_told():
+    report = ch.check(TableOfBiases(), takes="x", sizes=WINDOW)
+    assert "between the context and its projection stands hardswish" in report.told
+
+
+def test_a_head_dim_that_nobody_declares_is_that_which_it_was_made_for():
+    report = ch.check(MadeFor(), takes="qkv")
+    assert report.ok
+    assert "it is made for a head_dim of 81" in report.told
