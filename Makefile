@@ -119,7 +119,7 @@ speech:
 applications: samples speech
 	@for script in aligning_heads atom_mapping induction_heads kv_cache_scores look_at_photo words_in_time \
 			where_answer_came_from \
-			"monitor_training DESIGN.md"; do \
+			"monitor_training docs/layers.md"; do \
 		echo "applications: $$script"; \
 		$(RUN) examples/$${script%% *}.py $$(echo "$$script" | cut -s -d' ' -f2) || exit 1; \
 	done
@@ -132,7 +132,7 @@ across: setup
 	@for count in 1 2; do \
 		echo "across: $$count of torchrun"; \
 		OMP_NUM_THREADS=1 $(VENV)/bin/torchrun --standalone --nproc-per-node $$count \
-			examples/long_context.py DESIGN.md || exit 1; \
+			examples/long_context.py docs/layers.md || exit 1; \
 	done
 
 # The wheel alone, in an environment that has neither an extra nor numpy: the examples of every docstring.

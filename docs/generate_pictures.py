@@ -70,7 +70,7 @@ def pages(folder: Path, reader: huggingface.TextModel) -> None:
 
     sample = ch.samples.smollm2()
     ids = sample.tokenizer(
-        (FOLDER.parents[1] / "DESIGN.md").read_text(), return_tensors="pt"
+        (FOLDER.parent / "layers.md").read_text(), return_tensors="pt"
     ).input_ids[:, :4000]
     with torch.no_grad(), ch.watch(sample.model, layers="*.10.self_attn") as seen:
         sample.model(ids)

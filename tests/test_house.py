@@ -7,6 +7,7 @@ import ast
 import functools
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 import types
@@ -157,6 +158,29 @@ def test_what_is_fetched_from_above_is_there() -> None:
     for package, module, name in fetched:
         found = importlib.import_module(f"clearhead.{package}.{module}")
         assert hasattr(found, name), (package, module, name)
+
+
+def named_files(text: str) -> set[str]:
+    """The files and folders of the source that a text names in backticks."""
+    return {each for each in re.findall(r"`([\w/]+(?:\.py|/))`", text) if each.strip("/")}
+
+
+def test_the_files_that_the_design_names_are_there() -> None:
+    there = [path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*")]
+    there += [f"{each}/" for each in there]
+    root = SOURCE.parents[1]
+    texts = {"DESIGN.md": (root / "DESIGN.md").read_text(encoding="utf-8")}
+    for path in SOURCE.rglob("__init__.py"):
+        texts[str(path.parent)] = ast.get_docstring(parse(path)) or ""
+    missing = [
+        (where, each)
+        for where, text in texts.items()
+        for each in named_files(text)
+        if not (root / each).exists()
+        if not any(f"/{place}".endswith(f"/{each}") for place in there)
+    ]
+    assert missing == []
+    assert len(named_files(texts["DESIGN.md"])) > 20
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from playwright.sync_api import Locator, Page, expect
 import clearhead as ch
 from clearhead.drawing.live.pairs import stages_of_pair
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
+from clearhead.drawing.page.media import read_photo, read_sound
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.photo import read_photo
-from clearhead.drawing.page.sound import read_sound
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
 from tests.browser.conftest import DESKTOP, PHONE, Opens, still

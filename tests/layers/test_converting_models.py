@@ -176,7 +176,8 @@ def test_weights_are_shared_and_trained_ones_go_back() -> None:
     assert isinstance(separate, Separate)
     frozen = separate.k_proj.weight.requires_grad_(False)
     conversion = ch.convert(model, inputs=[x])
-    shared, packed = conversion.layers.values()
+    layers: list[Any] = list(conversion.layers.values())
+    shared, packed = layers
     assert shared.query_projection.weight is separate.q_proj.weight
     assert shared.key_projection.weight is frozen
     assert packed.query_projection.weight.requires_grad

@@ -1,4 +1,21 @@
-"""Masks of visible pairs: one idea a file, combined with `&`, `|` and `~`. True = may attend."""
+"""Masks of visible pairs: one idea a file, combined with `&`, `|` and `~`. True = may attend.
+
+A mask answers three questions. `visible(query_index, key_index)`: any pairs at all. `spans`: for each query,
+the few runs of keys that it sees, in O(tokens), where there is such a description. `check`: whether it fits a
+problem. `&`, `|`, `~` work on all three.
+
+`blocks()` counts the visible pairs of every block exactly, from the spans: a run enters the blocks it covers
+whole as +1 where they begin and −1 where they end, and each row of blocks is summed once. Sets of keys that
+are the same for every query, such as the holes of `padding(valid)`, have no short runs; they are taken as
+known, and the counts of their inside and outside are added.
+
+A mask of two texts that are packed apart (`masks/each_document.py`) asks another mask for each document
+alone: its runs are those of the document, moved to where its keys begin. What counts through the row means
+nothing beside it, so `Mask.cross` tells the algebra, biases and statistics.
+
+Masks are not tensors that happen to be bool, because a tensor cannot say what it is for: which is how a 0/1
+tensor gets added to the scores elsewhere.
+"""
 
 from clearhead.masks.base import Mask
 from clearhead.masks.blocks import BlockMap

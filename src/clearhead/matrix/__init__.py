@@ -1,0 +1,28 @@
+"""The matrix of attention weights, which is never in memory, and its numbers.
+
+Holds query, key and what goes with them; computes rows or rectangles when indexed, from the stages. A
+rectangle with few keys and many queries uses the logsumexp of all queries, which the fused kernel gives in
+O(tokens) memory, and then only the dot products of the rectangle.
+
+The value that the weights are multiplied by lies beside the problem, where it is known: no weight depends on
+it. ‖value · W‖ scales the columns, so `Norms` scale chunks of a sweep, or results of products; rows divided
+by their sums are the softmax of score + ln norm, an `AttentionMatrix` with one more bias, so that nothing
+that reads weights need know of them.
+
+A `Summary` merges with that of the chunk that comes next, or of other samples: rows are put together, and
+what is a sum over rows is added, as ranks do. It refuses what would not be the summary of one matrix.
+
+Reductions come from a sweep: the scores of some hundred rows go into one buffer, their softmax into another,
+and each `Reduction` takes what it needs of a `Chunk` while both are near. Two ways were measured: this, and
+the identities over fused calls (the entropy with the key as the value, the distance with the position, column
+sums as the transposed problem). For one number they take the same time, about that of one fused call; the
+sweep gives all of them and the context for three to four such calls, where every identity is a call of its
+own. Three things make it fast. Hidden scores are −1e30 instead of −∞, so that weight · score is 0 for them
+and no pass over the pairs is needed to say so. Only the ragged edges of a chunk are masked, since the spans
+tell which columns everybody sees. And the k largest weights are looked for in the k segments with the largest
+maxima; a segment is every n-th key, because maxima over rows of a matrix are faster than along them. What is
+not finite, or so large that a score could come near −1e30, goes by the stages instead, chunk by chunk.
+
+`A.mT @ x` is differentiable with no backward of its own: ⟨Pᵀx, g⟩ = ⟨x, Pg⟩, so its gradients are those of
+attention with g as the value.
+"""

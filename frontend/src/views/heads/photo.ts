@@ -2,7 +2,7 @@
 import type { Source } from "../../source";
 import type { HeadMap, HeadsData, LayerData } from "./data";
 
-/** Where the patches of a picture are among the tokens (drawing/page/photo.py). */
+/** Where the patches of a picture are among the tokens (drawing/page/media.py). */
 export interface PhotoData {
   kind: string;
   grid: [number, number];

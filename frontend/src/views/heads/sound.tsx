@@ -11,7 +11,7 @@ import type { Source } from "../../source";
 import type { HeadMap, HeadsData, LayerData } from "./data";
 import { lightOf, looksAtItself } from "./photo";
 
-/** When keys are (drawing/page/sound.py). */
+/** When keys are (drawing/page/media.py). */
 export interface SoundData {
   /** The length of the audio. */
   seconds: number;

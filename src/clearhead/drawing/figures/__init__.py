@@ -14,6 +14,21 @@ trace_stages  the stages of a trace
 pattern    a mask
 head_effects  the change of a metric where a head is ablated
 choosing   which of them is drawn for what
+
+`A.plot()` belongs to the matrix, and what draws it knows the matrix, packages above. The method fetches
+`drawing/figures/` by name (`_common/lazy.py`) when the first figure is asked for. Methods set on the classes
+from above would not be seen by type checkers nor stand in the source of the class; base classes with a `plot`
+would still have to import upwards.
+
+`drawing/figures/` has one figure a file. All of them take their numbers from the public methods of what they
+draw, so that a test can hold the array of an image against the matrix. What is hidden is masked in that
+array, and so grey, while a weight of 0 keeps the darkest colour, on a logarithmic scale as well. Long
+matrices go through `pool`, long masks through `blocks`; whether a cell is hidden whole is read from the spans
+of the mask. `drawing/figures/png_files.py`, the pictures of the command line, draws a head by the same
+function.
+
+Without `ax=` a figure is one of pyplot's, as with pandas and seaborn: a figure that pyplot does not know
+shows itself neither in a notebook nor by `plt.show()`. With `ax=` pyplot is not even imported.
 """
 
 from clearhead.errors import missing_extra

@@ -17,4 +17,20 @@
     convert        clearhead.convert
 
 Nothing of another library is imported: a module is known by the names of what it holds.
+
+`convert` (`layers/converting/`) reads a module by a `ModuleReader`: the sizes of a layer, its parts, and for
+each tensor of ours a `TensorPair` with a view of theirs in our shape. The same pairs are read from in one
+direction and written to in the other, so the two cannot differ. What no pair was made of is left over, which
+is an error. Weights do not tell what a forward does. For a model of transformers it is looked up: its type is
+in a list of those whose outputs were compared, and tests compare them. For any other class it is run: a copy
+with other weights runs on a few tokens, and twice on up to 257, beside the layer that was read. What was hung
+on the instance, a hook or another forward, is in neither account, and is refused.
+
+A whole model (`models.py`) keeps its code, so each layer stands behind the call of the module that it
+replaces: an `Adapter`, of a class that is also the module's, since models ask for it. For transformers
+positions, masks and caches are the model's, read as `watch` reads them
+(`integrations/transformers_adapter.py`, fetched by name); projections, norms and what is compared are the
+layer's. A call of the model with a hook on each attention compares both on what the model really gives.
+Weights are shared where the numbers are the same, so `undo` has little to write. `layers/drop_in.py` is
+PyTorch's module as a subclass, which reads the same parameters at each call.
 """

@@ -1,6 +1,6 @@
 """Attention layers of other libraries as layers of ours, and back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, overload
@@ -123,16 +123,31 @@ def convert(
 ) -> Conversion: ...
 
 
-# The type of a module does not tell one attention from a model.
+@overload
+def convert(module: nn.Module, *, inputs: Sequence[Any] | Mapping[str, Any]) -> ModelConversion: ...
+
+
+@overload
+def convert(
+    module: nn.Module,
+    *,
+    output: nn.Module,
+    relative_bias: nn.Module | None = ...,
+    mask: Mask | Tensor | None = ...,
+) -> Conversion: ...
+
+
+# The type of any other module does not tell one attention from a model, and a union would have to be taken apart by
+# every caller, who knows.
 @overload
 def convert(
     module: nn.Module,
     *,
     into: None = ...,
-    output: nn.Module | None = ...,
+    output: None = ...,
     relative_bias: nn.Module | None = ...,
     mask: Mask | Tensor | None = ...,
-    inputs: Any = ...,
+    inputs: Sequence[Any] | Mapping[str, Any] | None = ...,
 ) -> Any: ...
 
 
@@ -144,7 +159,7 @@ def convert(
     output: nn.Module | None = None,
     relative_bias: nn.Module | None = None,
     mask: Mask | Tensor | None = None,
-    inputs: Any = None,
+    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
 ) -> Conversion | ModelConversion:
     """Convert an attention layer of another library to one of ours, or back; or all of a model.
 

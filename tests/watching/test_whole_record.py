@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.watching import difference
+from clearhead.watching import whole_record
 
 X = torch.randn(2, 7, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -35,7 +35,7 @@ def dense(one: Any, other: Any, real: Tensor | None = None) -> Tensor:
 def test_it_is_half_of_what_the_weights_differ_by(
     monkeypatch: pytest.MonkeyPatch, portion: int
 ) -> None:
-    monkeypatch.setattr(difference, "PORTION", portion)
+    monkeypatch.setattr(whole_record, "PORTION", portion)
     made = model()
     one, other = seen(made), seen(made, X.flip(1))
     found = one.difference(other)
