@@ -10,7 +10,7 @@ from clearhead import stages
 from clearhead._common.torch_internals import in_backward
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
-from clearhead.editing.context_operations import OfContext, Place
+from clearhead.editing.context_operations import HeadsAt, OfContext
 from clearhead.editing.operation import Operation, chosen_queries
 from clearhead.editing.places import Places
 from clearhead.editing.rescoring import Rescoring, apart, attended_anew, attended_without, touched
@@ -225,7 +225,7 @@ class EditedCall:
                         each.tally.add(mine.shape[:3].numel())
                 elif isinstance(each, OfContext):
                     every = each.chosen(num_heads, self.path)
-                    new = each.edited(new, Place(places, heads, every, self.path), counts=counts)
+                    new = each.edited(new, HeadsAt(places, heads, every, self.path), counts=counts)
             for each in operations:
                 if isinstance(each, Average) and counts:
                     each.add(new, self.problem, heads, self.path)
