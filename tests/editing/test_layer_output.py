@@ -94,3 +94,20 @@ def test_what_has_no_projection_of_its_own_is_refused() -> None:
     )
     with pytest.raises(EditError, match=re.escape(text)):
         coming.added(torch.zeros(2, 4, WIDTH))
+
+
+@torch.no_grad()
+def test_a_run_that_raised_leaves_nothing_to_add() -> None:
+    layer, x = ch.MultiHeadAttention(WIDTH, num_heads=HEADS), torch.randn(1, LEN, WIDTH)
+    expected = layer(x) + 1
+
+    def stop(module: Any, given: Any) -> None:
+        raise KeyError
+
+    with ch.edit(layer) as edit:
+        edit[0].add(torch.ones(WIDTH), output=True)
+        handle = layer.output_projection.register_forward_pre_hook(stop)
+        with pytest.raises(KeyError):
+            layer(x)
+        handle.remove()
+        torch.testing.assert_close(layer(x), expected)

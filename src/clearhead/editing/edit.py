@@ -180,13 +180,16 @@ class Edit(Drawn):
         """Have what is for the output of a layer change it, once its projection has run."""
         for layer, _, each in self._operations:
             if isinstance(each, AddToOutput) and is_like(path, layer):
-                self._outputs.append(each.to_come(self._model, path, at))
+                # A run that raised may have left one.
+                rest = [one for one in self._outputs if (one.operation, one.path) != (each, path)]
+                self._outputs[:] = [*rest, each.to_come(self._model, path, at)]
 
     def _leave_module(self, module: nn.Module, output: object) -> object:
         other = None
         for each in [each for each in self._outputs if each.projection is module]:
             self._outputs.remove(each)
-            other = each.added(output if other is None else other)
+            if output is not None:  # the module did not raise
+                other = each.added(output if other is None else other)
         self._follow(module, output)
         return other
 
