@@ -101,10 +101,20 @@ def vit() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
 
 def whisper() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
     torch.manual_seed(0)
-    sizes = {"d_model": 16, "vocab_size": 60, "num_mel_bins": 8, "max_source_positions": 6}
+    sizes: dict[str, Any] = {
+        "d_model": 16,
+        "vocab_size": 60,
+        "num_mel_bins": 8,
+        "max_source_positions": 6,
+    }
     sizes |= {"encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 16, "init_std": 0.5}
     sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 16}
-    tokens = {"decoder_start_token_id": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    tokens: dict[str, Any] = {
+        "decoder_start_token_id": 1,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     model = transformers.WhisperModel(transformers.WhisperConfig(**sizes, **tokens))
     clean, corrupt = torch.randn(2, 2, 8, 12, dtype=torch.float64)
     ids = torch.randint(3, 60, (2, 5))
