@@ -133,7 +133,9 @@ def test_pictures_and_sound(make_model: Callable[[], Any]) -> None:
         model(**corrupt)
     assert len(said) == (2 if make_model is vit else 5)
     for path in said:
-        torch.testing.assert_close(own[path].context, own[path].dense() @ own[path].value)
+        value = own[path].value
+        assert value is not None
+        torch.testing.assert_close(own[path].context, own[path].dense() @ value)
 
         def change(z: Tensor, other: Tensor = said[path].context) -> None:
             z[:, 1, 1:] = other[:, 1, 1:]
