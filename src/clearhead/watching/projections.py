@@ -103,6 +103,7 @@ def projection_of(model: nn.Module, path: str) -> nn.Module | None:
     """Return the output projection of a module that attended, None where none is known.
 
     Example:
+        >>> import torch, clearhead as ch
         >>> layer = ch.MultiHeadAttention(8, num_heads=2)
         >>> projection_of(layer, "") is layer.output_projection
         True
