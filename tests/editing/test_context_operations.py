@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError, EditWarning
 from clearhead.watching.projections import _holders, _projections
 from tests.integrations.models import KINDS, inputs, make
+from tests.tiny_models import VISION
 
 WIDTH, HEADS, LEN = 12, 4, 5
 
@@ -90,15 +92,72 @@ def test_edits_are_those_of_hooks(name: str, implementation: str) -> None:
             assert edit.report[0].queries
 
 
+def vit() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    torch.manual_seed(0)
+    model = transformers.ViTModel(transformers.ViTConfig(image_size=12, **VISION))
+    clean, corrupt = torch.randn(2, 2, 3, 12, 12, dtype=torch.float64)
+    return model, {"pixel_values": clean}, {"pixel_values": corrupt}
+
+
+def whisper() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "d_model": 16,
+        "vocab_size": 60,
+        "num_mel_bins": 8,
+        "max_source_positions": 6,
+    }
+    sizes |= {"encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 16, "init_std": 0.5}
+    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 16}
+    tokens: dict[str, Any] = {
+        "decoder_start_token_id": 1,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    model = transformers.WhisperModel(transformers.WhisperConfig(**sizes, **tokens))
+    clean, corrupt = torch.randn(2, 2, 8, 12, dtype=torch.float64)
+    ids = torch.randint(3, 60, (2, 5))
+    one = {"input_features": clean, "decoder_input_ids": ids}
+    return model, one, {"input_features": corrupt, "decoder_input_ids": ids.flip(0)}
+
+
+@pytest.mark.parametrize("make_model", [vit, whisper])
+@torch.no_grad()
+def test_pictures_and_sound(make_model: Callable[[], Any]) -> None:
+    model, clean, corrupt = make_model()
+    model = model.double().eval()
+    with ch.watch(model, keep="contexts") as said:
+        model(**clean)
+    with ch.watch(model, contexts=True, values=True) as own:
+        model(**corrupt)
+    assert len(said) == (2 if make_model is vit else 5)
+    for path in said:
+        value = own[path].value
+        assert value is not None
+        torch.testing.assert_close(own[path].context, own[path].dense() @ value)
+
+        def change(z: Tensor, other: Tensor = said[path].context) -> None:
+            z[:, 1, 1:] = other[:, 1, 1:]
+
+        with by_hand(model, path, said[path].num_heads, change):
+            expected = model(**corrupt)[0]
+        with ch.edit(model) as edit:
+            edit[path].heads[1].replace(said, query=slice(1, None))
+            found = model(**corrupt)[0]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
 @torch.no_grad()
 def test_a_whole_run_can_be_replaced_and_other_heads_keep_their_bits() -> None:
     model, given = make("llama", "sdpa"), inputs("llama", "left")
     with ch.watch(model, keep="contexts") as clean:
         expected = model(**given)[0]
-    with ch.edit(model) as edit:
-        edit["*"].replace(clean)
-        found = model(**inputs("llama", "left") | {"input_ids": given["input_ids"].flip(0)})[0]
-    torch.testing.assert_close(found, found)
+    edit = ch.edit(model)
+    edit["*"].replace(clean)
+    said = pytest.warns(EditWarning, match="or it was there already")
+    with said, edit:
+        assert torch.equal(model(**given)[0], expected)
     layer, x = ch.MultiHeadAttention(WIDTH, num_heads=HEADS), torch.randn(2, 3, LEN, WIDTH)
     with ch.watch(layer, keep="contexts", heads=[3, 1]) as some:
         layer(x[0])

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from typing import Any, cast
+from typing import Any
 
 import matplotlib
 import pytest
@@ -14,6 +14,7 @@ import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, EditError
 
 WIDTH, HEADS, LEN = 12, 4, 5
+effects: Any = ch.effects  # with arguments that no overload has
 
 
 def model() -> nn.Module:
@@ -28,7 +29,7 @@ def metric(output: Tensor) -> Tensor:
 
 def test_each_row_is_the_ablation_of_that_head_alone() -> None:
     attending, x = model(), torch.randn(2, LEN, WIDTH)
-    found = ch.effects(attending, x, metric)
+    found = effects(attending, x, metric)
     assert [(row.layer, row.head) for row in found] == [("0", h) for h in range(HEADS)] + [
         ("1", 0),
         ("1", 1),
@@ -48,8 +49,8 @@ def test_each_row_is_the_ablation_of_that_head_alone() -> None:
 
 def test_layers_and_inputs_of_every_kind() -> None:
     attending, x = model(), torch.randn(2, LEN, WIDTH)
-    whole = ch.effects(attending, {"input": x}, metric, by="layer")
-    again = ch.effects(attending, (x,), lambda out: float(metric(out)), by="layer", layers=[1])
+    whole = effects(attending, {"input": x}, metric, by="layer")
+    again = effects(attending, (x,), lambda out: float(metric(out)), by="layer", layers=[1])
     assert [(row.layer, row.head) for row in whole] == [("0", None), ("1", None)]
     assert again[0] == whole[1]
 
@@ -57,7 +58,7 @@ def test_layers_and_inputs_of_every_kind() -> None:
 def test_progress_is_reported_run_by_run() -> None:
     done: list[tuple[int, int]] = []
     x = torch.randn(1, LEN, WIDTH)
-    ch.effects(model(), x, metric, layers=["1"], progress=lambda *counts: done.append(counts))
+    effects(model(), x, metric, layers=["1"], progress=lambda *counts: done.append(counts))
     assert done == [(0, 2), (1, 2), (2, 2)]
 
 
@@ -65,24 +66,24 @@ def test_a_terminal_shows_the_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = torch.randn(1, LEN, WIDTH)
-    ch.effects(model(), x, metric, layers=["1"], progress=True)
+    effects(model(), x, metric, layers=["1"], progress=True)
     assert capsys.readouterr().err == ""  # no terminal
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    ch.effects(model(), x, metric, layers=["1"], progress=True)
+    effects(model(), x, metric, layers=["1"], progress=True)
     lines = capsys.readouterr().err.split("\r")
     assert lines == [*(f"effects: {done} of 2 runs" for done in range(3)), "\x1b[K"]
 
 
 def test_a_picture_has_the_changes() -> None:
     matplotlib.use("Agg")
-    found = ch.effects(model(), torch.randn(1, LEN, WIDTH), metric)
+    found = effects(model(), torch.randn(1, LEN, WIDTH), metric)
     axes = found.plot()
     image = axes.images[0].get_array()
     assert image.shape == (2, HEADS)
     assert image[0].tolist() == [row.change for row in found[:HEADS]]
     assert image.mask[1].tolist() == [False, False, True, True]
     assert axes.get_xlabel() == "head ablated"
-    layers = ch.effects(model(), torch.randn(1, LEN, WIDTH), metric, by="layer").plot()
+    layers = effects(model(), torch.randn(1, LEN, WIDTH), metric, by="layer").plot()
     assert layers.images[0].get_array().shape == (2, 1)
     pyplot.close("all")
 
@@ -92,9 +93,9 @@ def test_what_has_no_effect_to_measure_is_refused() -> None:
     with pytest.raises(
         ArgumentError, match=re.escape('[by.value] by must be one of "head", "head,')
     ):
-        ch.effects(model(), x, metric, by="all")  # pyright: ignore[reportArgumentType]
+        effects(model(), x, metric, by="all")
     with pytest.raises(ArgumentTypeError, match=re.escape("[effects.metric] metric must make one")):
-        ch.effects(model(), x, lambda output: output)
+        effects(model(), x, lambda output: output)
     wrong: dict[str, tuple[Any, str]] = {
         "metric": (None, "[effects.metric] metric must make one number of an output; got None."),
         "layers": ("0", "[layers.list] layers must be a list of paths and numbers, or None for all; got '0'."),
@@ -103,9 +104,9 @@ def test_what_has_no_effect_to_measure_is_refused() -> None:
     for name, (given, text) in wrong.items():
         options: dict[str, Any] = {"metric": metric, name: given}
         with pytest.raises(ArgumentTypeError, match=re.escape(text)):
-            ch.effects(model(), x, **options)
+            effects(model(), x, **options)
     with pytest.raises(EditError, match=re.escape("[effects.none] nothing in Linear that was")):
-        ch.effects(nn.Linear(WIDTH, 2), x, metric)
+        effects(nn.Linear(WIDTH, 2), x, metric)
 
 
 def pair() -> tuple[nn.Module, Tensor, Tensor]:
@@ -122,7 +123,7 @@ def pair() -> tuple[nn.Module, Tensor, Tensor]:
 @torch.no_grad()
 def test_a_patched_head_is_that_of_the_clean_run(patch: Any) -> None:
     attending, clean, corrupt = pair()
-    found = ch.effects(attending, clean, corrupt, metric=metric, patch=patch)
+    found = effects(attending, clean, corrupt, metric=metric, patch=patch)
     assert found.clean == float(metric(attending(clean)))
     assert found.baseline == float(metric(attending(corrupt)))
     with ch.watch(attending, values=True) as one:
@@ -132,7 +133,7 @@ def test_a_patched_head_is_that_of_the_clean_run(patch: Any) -> None:
     for row in found:
         assert row.head is not None
         mine, theirs = other[row.layer], one[row.layer]
-        parts = {
+        parts: dict[str, Any] = {
             "query": mine.problem.query, "key": mine.problem.key, "value": mine.value,
             "weights": mine.dense(),
         }  # fmt: skip
@@ -149,7 +150,7 @@ def test_a_patched_head_is_that_of_the_clean_run(patch: Any) -> None:
             parts["weights"], parts["value"] = theirs.dense(), theirs.value
         context = parts["weights"] @ parts["value"]
         # By a hook on the projection, not by an edit.
-        layer = attending.get_submodule(row.layer)
+        layer: Any = attending.get_submodule(row.layer)
 
         def put(module: Any, given: Any, head: int = row.head, new: Tensor = context) -> Any:
             z = given[0].clone().unflatten(-1, (HEADS, -1))
@@ -169,9 +170,9 @@ def test_a_patched_head_is_that_of_the_clean_run(patch: Any) -> None:
 @torch.no_grad()
 def test_positions_and_layers_are_patched_alone() -> None:
     attending, clean, corrupt = pair()
-    last = ch.effects(attending, clean, corrupt, metric=metric, by="layer", layers=[-1])
+    last = effects(attending, clean, corrupt, metric=metric, by="layer", layers=[-1])
     assert last[0].restored == pytest.approx(1.0)
-    found = ch.effects(attending, clean, corrupt, metric=metric, by="head,position")
+    found = effects(attending, clean, corrupt, metric=metric, by="head,position")
     assert len(found) == 2 * HEADS * LEN
     early = [row for row in found if row.layer == "0" and (row.position or 0) < 2]
     assert all(row.restored == 0 for row in early)  # where the texts are alike
@@ -182,7 +183,7 @@ def test_positions_and_layers_are_patched_alone() -> None:
     with ch.edit(attending) as edit:
         edit[1].heads[2].replace(seen, query=3)
         assert row.metric == float(metric(attending(corrupt)))
-    ablated = ch.effects(attending, clean, metric, by="head,position", layers=[0])
+    ablated = effects(attending, clean, metric, by="head,position", layers=[0])
     with ch.edit(attending) as edit:
         edit[0].heads[1].ablate(query=4)
         assert ablated[LEN + 4].metric == float(metric(attending(clean)))
@@ -194,9 +195,9 @@ def test_several_edits_in_one_run_are_those_alone(parallel: int) -> None:
     counts: list[tuple[int, int]] = []
     options: dict[str, Any] = {"metric": metric, "by": "head,position"}
     for given in ((clean, corrupt), (clean,)):
-        alone = ch.effects(attending, *given, **options)
+        alone = effects(attending, *given, **options)
         counts.clear()
-        together = ch.effects(
+        together = effects(
             attending, *given, **options, parallel=parallel, progress=lambda *n: counts.append(n)
         )
         assert counts[-1] == (40, 40)
@@ -217,14 +218,14 @@ def test_a_metric_of_all_copies_is_refused() -> None:
     _, clean, corrupt = pair()
     for given in ((clean, corrupt), (clean,)):
         with pytest.raises(EditError, match=re.escape("[effects.parallel] the metric of one copy")):
-            ch.effects(Loss(), *given, metric=lambda loss: loss, parallel=4)
+            effects(Loss(), *given, metric=lambda loss: loss, parallel=4)
     model, text = (
         ch.MultiHeadAttention(WIDTH, num_heads=HEADS).double(),
         "[effects.parallel] parallel=",
     )
     given = {"x": clean, "mask": torch.ones(LEN, LEN, dtype=torch.bool)}
     with pytest.raises(EditError, match=re.escape(text)):
-        ch.effects(model, given, metric=metric, parallel=2)
+        effects(model, given, metric=metric, parallel=2)
 
 
 def test_estimates_are_exact_where_the_metric_is_linear() -> None:
@@ -233,19 +234,20 @@ def test_estimates_are_exact_where_the_metric_is_linear() -> None:
     for given in ((clean, corrupt), (clean,)):
         for by in ("head", "head,position", "layer"):
             options: dict[str, Any] = {"metric": linear, "by": by, "layers": [1]}
-            exact = ch.effects(attending, *given, **options)
-            near = ch.effects(attending, *given, **options, approximate=True)
+            exact = effects(attending, *given, **options)
+            near = effects(attending, *given, **options, approximate=True)
             assert [row[:2] for row in near] == [row[:2] for row in exact]
             assert near["change"].tolist() == pytest.approx(exact["change"].tolist(), abs=1e-9)
     # Elsewhere to first order: the gradient by hand.
-    found = ch.effects(attending, clean, corrupt, metric=metric, layers=[0], approximate=True)
+    found = effects(attending, clean, corrupt, metric=metric, layers=[0], approximate=True)
     z: list[Tensor] = []
 
     def take(module: Any, given: Any) -> None:
         given[0].retain_grad()
         z.append(given[0])
 
-    handle = attending.get_submodule("0").output_projection.register_forward_pre_hook(take)
+    first: Any = attending.get_submodule("0")
+    handle = first.output_projection.register_forward_pre_hook(take)
     attending(clean)
     metric(attending(corrupt)).backward()
     handle.remove()
@@ -262,21 +264,21 @@ def test_an_interrupt_gives_what_there_is() -> None:
         if done == 3:
             raise KeyboardInterrupt
 
-    found = ch.effects(attending, clean, corrupt, metric=metric, progress=stop)
+    found = effects(attending, clean, corrupt, metric=metric, progress=stop)
     assert (len(found), found.runs) == (3, 8)
     assert found.caption.endswith("interrupted, 3 of 8")
     with pytest.raises(KeyboardInterrupt):
-        ch.effects(attending, clean, metric, progress=lambda done, total: stop(3, 8))
+        effects(attending, clean, metric, progress=lambda done, total: stop(3, 8))
 
 
 def test_a_picture_of_what_is_restored() -> None:
     matplotlib.use("Agg")
     attending, clean, corrupt = pair()
-    heads = ch.effects(attending, clean, corrupt, metric=metric)
+    heads = effects(attending, clean, corrupt, metric=metric)
     axes = heads.plot()
     assert axes.images[0].get_array()[1].tolist() == [row.restored for row in heads[HEADS:]]
     assert axes.get_xlabel() == "head patched"
-    found = ch.effects(attending, clean, corrupt, metric=metric, by="head,position")
+    found = effects(attending, clean, corrupt, metric=metric, by="head,position")
     axes = found.plot()
     shown = axes.images[0].get_array()
     assert shown.shape == (2, LEN)
@@ -291,11 +293,11 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
     for patch in ("z", "value"):
         text = "[effects.inputs] the clean and the corrupt run must have as many samples and tokens; 0 has"
         with pytest.raises(EditError, match=re.escape(text)):
-            ch.effects(attending, clean[:, :3], corrupt, metric=metric, patch=patch)
+            effects(attending, clean[:, :3], corrupt, metric=metric, patch=patch)
     with pytest.raises(ArgumentError, match=re.escape('[patch.value] patch must be one of "z", ')):
-        ch.effects(attending, clean, corrupt, metric=metric, patch="x")  # pyright: ignore
+        effects(attending, clean, corrupt, metric=metric, patch="x")
     for name, code in {"parallel": "argument.size", "approximate": "approximate.type"}.items():
         with pytest.raises(ClearheadError, match=re.escape(f"[{code}]")):
-            ch.effects(attending, clean, metric=metric, **cast(Any, {name: 0}))
+            effects(attending, clean, metric=metric, **{name: 0})
     with pytest.raises(EditError, match=re.escape("[effects.gradients] gradients need a metric")):
-        ch.effects(attending, clean, lambda out: out.sum().item(), approximate=True)
+        effects(attending, clean, lambda out: out.sum().item(), approximate=True)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.attention.problem import make_problem
-from clearhead.errors import ArgumentError, ArgumentTypeError, FileError
-from clearhead.watching.context_calls import without_numbers
+from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, WatchError
+from clearhead.watching.context_calls import ContextCalls, without_numbers
 from clearhead.watching.files import write_seen
 from clearhead.watching.projections import _holders, _projections
 from tests.integrations.models import KINDS, inputs, make
@@ -253,3 +253,11 @@ def test_an_estimate_counts_contexts() -> None:
     shown = repr(watch(layer, keep="contexts"))
     assert shown == "watch(MultiHeadAttention): the contexts of each call"
     assert "query and key, and the contexts, of each call" in repr(watch(layer, contexts=True))
+
+
+def test_a_call_that_raised_has_no_context() -> None:
+    calls, query = ContextCalls(), torch.randn(1, 2, 3, 4)
+    calls.add(make_problem(query, query, query))
+    for read in (calls.all, calls.whole):
+        with pytest.raises(WatchError, match=re.escape("[watch.context] a call raised before it")):
+            read()

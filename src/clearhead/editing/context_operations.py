@@ -15,7 +15,7 @@ from clearhead.errors import EditError
 from clearhead.matrix.contexts import Contexts
 
 
-class Place(NamedTuple):
+class HeadsAt(NamedTuple):
     """The place of some heads in a call.
 
     Attributes:
@@ -47,7 +47,7 @@ class OfContext(Operation):
     query: Selection | None = None
     samples: slice | None = field(default=None, kw_only=True)
 
-    def edited(self, context: Tensor, at: Place, *, counts: bool) -> Tensor:
+    def edited(self, context: Tensor, at: HeadsAt, *, counts: bool) -> Tensor:
         """Return the context of some heads, (batch, heads, query_len, value_head_dim), as it is edited; other
         queries keep theirs, bit for bit."""
         batch, heads, query_len, _ = context.shape
@@ -74,7 +74,7 @@ class OfContext(Operation):
         return False
 
     @abstractmethod
-    def made(self, context: Tensor, at: Place, rows: Tensor | None) -> Tensor:
+    def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
         """Return the context of all queries, of which those of `rows` are taken, bool, (batch or 1, query_len)."""
 
 
@@ -88,7 +88,7 @@ class Ablate(OfContext):
     def always(self) -> bool:
         return True
 
-    def made(self, context: Tensor, at: Place, rows: Tensor | None) -> Tensor:
+    def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
         new = context.new_zeros(context.shape)
         if self.mean is None:
             return new
@@ -109,7 +109,7 @@ class AddVector(OfContext):
     vector: Tensor = field(default_factory=lambda: torch.zeros(()))
     scale: float = 1.0
 
-    def made(self, context: Tensor, at: Place, rows: Tensor | None) -> Tensor:
+    def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
         width = context.shape[3]
         if tuple(self.vector.shape) not in ((width,), (len(at.every), width)):
             raise EditError(
@@ -140,7 +140,7 @@ class Replace(OfContext):
     find: Find = _nothing
     length: int | None = None
 
-    def made(self, context: Tensor, at: Place, rows: Tensor | None) -> Tensor:
+    def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
         other = _fitting(self.find(at.path, at.every), context, at)
         self.length = other.shape[2]
         places = _positions(self.length, at, rows)
@@ -164,7 +164,7 @@ class Resample(OfContext):
     def always(self) -> bool:
         return True
 
-    def made(self, context: Tensor, at: Place, rows: Tensor | None) -> Tensor:
+    def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
         found = self.find(at.path, at.every)
         pool = found.context.transpose(1, 2).flatten(0, 1)
         if found.real is not None:
@@ -181,7 +181,7 @@ class Resample(OfContext):
         return made.transpose(0, 1).to(context)
 
 
-def _fitting(found: Contexts, context: Tensor, at: Place) -> Tensor:
+def _fitting(found: Contexts, context: Tensor, at: HeadsAt) -> Tensor:
     """The contexts of the heads of a call, (batch or 1, heads, positions, value_head_dim)."""
     other, (batch, _, _, width) = found.context, context.shape
     numbers = list(range(other.shape[1])) if found.heads is None else list(found.heads)
@@ -196,14 +196,14 @@ def _fitting(found: Contexts, context: Tensor, at: Place) -> Tensor:
     return other[:, [numbers.index(head) for head in at.heads]]
 
 
-def _of_heads(vectors: Tensor, at: Place) -> Tensor:
+def _of_heads(vectors: Tensor, at: HeadsAt) -> Tensor:
     """One vector for all heads, or those of some."""
     if vectors.ndim == 1:
         return vectors
     return vectors[[at.every.index(head) for head in at.heads], None]
 
 
-def _positions(length: int, at: Place, rows: Tensor | None) -> Tensor | None:
+def _positions(length: int, at: HeadsAt, rows: Tensor | None) -> Tensor | None:
     """The positions of the queries among so many of another run; None where they are just these."""
     places = at.places
     query, query_len = places.query, places.problem.query_len

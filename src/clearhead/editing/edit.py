@@ -22,8 +22,9 @@ from clearhead._common.torch_internals import is_compiled
 from clearhead.editing import entering, hooks
 from clearhead.editing.context_operations import Replace
 from clearhead.editing.layer_edit import LayerEdit
+from clearhead.editing.layer_output import AddToOutput, ToCome
 from clearhead.editing.operation import Operation
-from clearhead.editing.places import Running
+from clearhead.editing.places import Places, Running
 from clearhead.editing.report import EditReport, Tally
 from clearhead.editing.selections import Selection
 from clearhead.errors import ArgumentTypeError, EditError, EditWarning
@@ -175,7 +176,24 @@ class Edit(Drawn):
             self._stack.append(Running(module, dict(enumerate(inputs)) | dict(named or {})))
             self._parts.enter(path, module)
 
-    def _leave_module(self, module: nn.Module, output: object) -> None:
+    def _await_outputs(self, path: str, at: Places) -> None:
+        """Have what is for the output of a layer change it, once its projection has run."""
+        for layer, _, each in self._operations:
+            if isinstance(each, AddToOutput) and is_like(path, layer):
+                # A run that raised may have left one.
+                rest = [one for one in self._outputs if (one.operation, one.path) != (each, path)]
+                self._outputs[:] = [*rest, each.to_come(self._model, path, at)]
+
+    def _leave_module(self, module: nn.Module, output: object) -> object:
+        other = None
+        for each in [each for each in self._outputs if each.projection is module]:
+            self._outputs.remove(each)
+            if output is not None:  # the module did not raise
+                other = each.added(output if other is None else other)
+        self._follow(module, output)
+        return other
+
+    def _follow(self, module: nn.Module, output: object) -> None:
         if module is self._model:
             self._parts.leave(output)
         if any(each.module is module for each in self._stack):
@@ -187,6 +205,12 @@ class Edit(Drawn):
         path = self._paths.of(self._stack[-1].module) if self._stack else None
         if path is not None:
             self._parts.witness(path, self._stack[-1].module, kind, shape)
+
+    @property
+    def _outputs(self) -> list[ToCome]:
+        if not hasattr(self._running, "outputs"):
+            self._running.outputs = []
+        return self._running.outputs
 
     @property
     def _stack(self) -> list[Running]:
@@ -242,6 +266,13 @@ class Edit(Drawn):
                         f"{chosen.name}= of {shown(layer)} begins at position {chosen.first}; there were "
                         f"{tally.tokens[chosen.name]} tokens.",
                     )
+            if isinstance(operation, AddToOutput) and not operation.was_added:
+                raise EditError(
+                    "edit.output",
+                    f"the output projection of {shown(layer)} of {name} did not run as a module of its own, as in "
+                    "nn.MultiheadAttention, so that nothing was added behind it. Add to the context, without "
+                    "output=True.",
+                )
             length = operation.length if isinstance(operation, Replace) else None
             if (
                 length is not None

@@ -28,9 +28,12 @@ class _Editing:
         for each in entering.in_force():
             each._enter_module(module, inputs, named)
 
-    def leave(self, module: nn.Module, output: Any) -> None:
+    def leave(self, module: nn.Module, output: Any) -> Any:
+        other = None
         for each in entering.in_force():
-            each._leave_module(module, output)
+            made = each._leave_module(module, output if other is None else other)
+            other = other if made is None else made
+        return other
 
     def edit(self, read: tap.Read, child: str | None) -> tap.Edited | None:
         problem: Problem | None = None
@@ -56,6 +59,7 @@ class _Editing:
             place = found[0]
             each._note(place, problem.num_heads)
             operations += found[1]
+            each._await_outputs(place, at)
         if problem is None or at is None or not operations:
             return None
         call = EditedCall(problem, operations, at, place)

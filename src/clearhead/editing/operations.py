@@ -13,7 +13,7 @@ from clearhead.attention.biases import DenseBias
 from clearhead.attention.distance_biases import Alibi
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
-from clearhead.editing.context_operations import OfContext, Place
+from clearhead.editing.context_operations import HeadsAt, OfContext
 from clearhead.editing.operation import Operation, chosen_queries
 from clearhead.editing.places import Places
 from clearhead.editing.rescoring import Rescoring, apart, attended_anew, attended_without, touched
@@ -234,7 +234,7 @@ class EditedCall:
                         each.tally.add(mine.shape[:3].numel())
                 elif isinstance(each, OfContext):
                     every = each.chosen(num_heads, self.path)
-                    new = each.edited(new, Place(places, heads, every, self.path), counts=counts)
+                    new = each.edited(new, HeadsAt(places, heads, every, self.path), counts=counts)
             if new is not mine:
                 result = result.index_copy(1, index, new.to(own.dtype))
         return result

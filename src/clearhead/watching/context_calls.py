@@ -7,6 +7,7 @@ from torch import Tensor
 
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
+from clearhead.errors import WatchError
 from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
@@ -65,6 +66,11 @@ class ContextCalls(Calls[Contexts]):
         return self._calls.add(without_numbers(call))
 
     def all(self) -> tuple[Contexts, ...]:
+        """Return every call, in order.
+
+        Raises:
+            WatchError: code `watch.context`, for a call that raised.
+        """
         return tuple(self._loaded) or tuple(map(_contexts, self._calls.all()))
 
     def several(self) -> str:
@@ -81,6 +87,9 @@ class ContextCalls(Calls[Contexts]):
 
 def _contexts(matrix: AttentionMatrix) -> Contexts:
     context = matrix.context
-    assert context is not None
+    if context is None:
+        raise WatchError(
+            "watch.context", "a call raised before it had a context, so that there is none to read."
+        )
     heads = None if matrix.heads is None else numbers_of_heads(matrix)
     return Contexts(context, matrix.kv_len, matrix.real, heads)

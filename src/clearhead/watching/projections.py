@@ -99,6 +99,21 @@ def output_projection(
     raise _unknown(path, f"no name in {type(module).__name__} is one of an output projection")
 
 
+def projection_of(model: nn.Module, path: str) -> nn.Module | None:
+    """Return the output projection of a module that attended, None where none is known.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+        >>> projection_of(layer, "") is layer.output_projection
+        True
+    """
+    found = [
+        each for one in _holders(dict(model.named_modules()), path) for each in _projections(one)
+    ]
+    return found[0][1] if found else None
+
+
 def _holders(modules: dict[str, nn.Module], path: str) -> list[nn.Module]:
     """The module, and the attention that it is a part of, as in BERT."""
     parent = modules.get(path.rpartition(".")[0]) if path else None

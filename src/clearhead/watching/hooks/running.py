@@ -17,10 +17,10 @@ from clearhead._common.undoing import Undo
 
 class Follower(Protocol):
     """Is called when a module begins to run, with its arguments, and when it has run or raised. Those by name
-    are there for the modules that show them."""
+    are there for the modules that show them. What `leave` returns is another output, None for none."""
 
     def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None: ...
-    def leave(self, module: nn.Module, output: Any) -> None: ...
+    def leave(self, module: nn.Module, output: Any) -> Any: ...
 
 
 followers: list[Follower] = []
@@ -111,16 +111,19 @@ def _enter(module: nn.Module, inputs: Any, named: Mapping[str, Any] | None = Non
         each.enter(module, inputs, named)
 
 
-def _leave(module: nn.Module, inputs: Any, output: Any) -> None:
+def _leave(module: nn.Module, inputs: Any, output: Any) -> Any:
     if torch.compiler.is_compiling():
-        return
+        return None
     running = _stacks.get(threading.get_ident(), [])
     if any(each() is module for each, _ in running):
         # A module that raised before its hook ran is still on top.
         while running.pop()[0]() is not module:
             pass
+    other = None
     for each in list(followers):
-        each.leave(module, output)
+        made = each.leave(module, output if other is None else other)
+        other = other if made is None else made
+    return other
 
 
 def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Texts | None:
