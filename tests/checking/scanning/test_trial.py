@@ -384,6 +384,23 @@ class ChannelsFirst(Attention):
         return super().forward(x.mT).mT
 
 
+class Columns(RowsLast):
+    """Along the rows of an image, as axial attention: an image of one column has one key."""
+
+    def forward(self, x):
+        return Attention.forward(self, x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+class Untold(Attention):
+    """A mode of its own, that gives nothing back, as in LeViT."""
+
+    def train(self, mode=True):
+        super().train(mode)
+
+    def eval(self):
+        self.train(False)
+
+
 class Grid(Attention):
     """As in PVT: how high and how wide the image of the tokens is."""
 
@@ -482,6 +499,8 @@ def test_images_are_tokens_in_another_order(found, remark):
     assert made is not None
     assert (made.report.name, made.report.outcome) == (found.__name__, "right"), f"\n{made.report}"
     assert made.report.told[0] == remark
+    assert made.report.place is not None
+    assert made.report.place[0] == __file__
 
 
 @pytest.mark.parametrize(
@@ -491,6 +510,18 @@ def test_what_a_call_wants_beside_its_tokens_is_handed_over(found, unasked):
     made = tried(found, ch.Contract(), None, 0)
     assert made is not None
     assert (made.takes, made.report.outcome, made.unasked) == ("x", "right", unasked)
+
+
+def test_an_image_of_one_column_says_nothing_of_attention_along_its_rows():
+    with pytest.raises(ch.ModelError) as caught:
+        tried(Columns, ch.Contract(), None, 0)
+    assert "Columns was called with takes='x' and raised" in caught.value.message
+
+
+def test_a_module_may_have_a_mode_that_gives_nothing_back():
+    made = tried(Untold, ch.Contract(), None, 0)
+    assert made is not None
+    assert made.report.outcome == "right"
 
 
 def test_a_rotation_that_nobody_declared_is_told_with_its_declaration():

@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from clearhead._common.foreign_names import CONTEXTS
 from clearhead._common.text import raised_words
 from clearhead.checking import words
-from clearhead.checking.checking import KINDS, exited, is_part, reported
+from clearhead.checking.checking import KINDS, defined_at, exited, is_part, reported
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.observed import ObservedAttention
@@ -160,11 +160,12 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
                     subject = prepare(found, way, None, contract, seed)
                 if way == "x" and "qkv" in tries and not subject.parameters():
                     continue  # nothing projects x: query, key and value come from outside
+                at = defined_at(subject)
                 if order:
                     subject = _reordered(subject, way, order, seed)
                 report, seen = _reported(subject, way, seed)
-                report = replace(report, name=name_of(found))
-                if order and (not seen.attends or _misread(report)):
+                report = replace(report, name=name_of(found), place=at)
+                if order and (not seen.attends or seen.alone or _misread(report)):
                     continue
                 if seen.attends:
                     report, seen = _meant(found, subject, way, report, seen, seed)
@@ -199,11 +200,13 @@ class _Seen(NamedTuple):
 
     Attributes:
         attends: two products make an attention, by weights that were normalised.
+        alone: an attention in it has one key, so that nothing of it shows.
         undeclared: what it does beside the definition, and how that is declared.
         held: why its scale, or the whole of it, is not held against the definition, by topic.
     """
 
     attends: bool
+    alone: bool = False
     undeclared: tuple[str, ...] = ()
     held: Mapping[str, str] = MappingProxyType({})
 
@@ -218,7 +221,8 @@ def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, _Seen]:
         if not attends and (not ATTENTION.search(subject.name) or is_part(evidence)):
             return Report(subject.name, ()), _Seen(False)
         report = reported(evidence, judge(evidence))
-        return report, _Seen(attends, tuple(_undeclared(evidence)), _held(evidence))
+        alone = any(each.weights.shape[-1] == 1 for each in evidence.observed)
+        return report, _Seen(attends, alone, tuple(_undeclared(evidence)), _held(evidence))
 
 
 def _undeclared(evidence: Evidence) -> Iterator[str]:

@@ -166,7 +166,8 @@ def _handed(
             hook = kept(name)
             undo.append(partial(unhook, each, hook))
             each.register_forward_pre_hook(hook)
-        model.eval()(ids, **more)
+        model.eval()
+        model(ids, **more)
     return handed
 
 

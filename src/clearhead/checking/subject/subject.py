@@ -102,6 +102,11 @@ class Subject:
         """Another one, in another precision."""
         return replace(self.spare(), dtype=dtype)._converted()
 
+    def _settled(self) -> None:
+        for part in self.parts():
+            part.eval()  # whose own train() may return nothing
+            part.to(device="cpu")
+
     def _converted(self) -> "Subject":
         for part in self.parts() if self.copied else ():
             part.to(dtype=self.dtype)
@@ -121,8 +126,7 @@ class Subject:
         if not self.copied:
             return self
         found = replace(self, run=duplicate(self.original))
-        for part in found.parts():
-            part.eval().to(device="cpu")
+        found._settled()
         return found._converted()
 
     def made_again(self, args: Mapping[str, Any]) -> "Subject":
@@ -230,8 +234,7 @@ def _prepared(
     copied, run = _copy(original)
     subject = Subject(run, original, name, takes, contract, args, guessed, seed, copied)
     if copied:
-        for part in subject.parts():
-            part.eval().to(device="cpu")
+        subject._settled()
     return subject._converted()
 
 
