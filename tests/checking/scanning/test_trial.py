@@ -384,6 +384,14 @@ class ChannelsFirst(Attention):
         return super().forward(x.mT).mT
 
 
+class LinearAttention(Image):
+    """Of features, over the places of an image."""
+
+    def forward(self, x):
+        query, key, value = (each(x).flatten(2).mT for each in (self.query, self.key, self.value))
+        return linear_attention(query, key, value).mT.view(x.shape)
+
+
 class Columns(RowsLast):
     """Along the rows of an image, as axial attention: an image of one column has one key."""
 
@@ -543,6 +551,7 @@ def test_a_rotation_that_nobody_declared_is_told_with_its_declaration():
             "weights and value: the weights are changed after the softmax, by convolution",
         ),
         (linear_attention, "weights and value: the first product goes over the tokens"),
+        (LinearAttention, "weights and value: the first product goes over the tokens"),
     ],
 )
 def test_another_mechanism_that_nobody_declared_is_not_judged(found, words):

@@ -34,7 +34,7 @@ from clearhead.checking.subject.constructing import unguessed
 from clearhead.checking.subject.locating import imported
 from clearhead.checking.subject.refusals import place
 from clearhead.checking.subject.signatures import needed, of_call
-from clearhead.checking.subject.subject import Subject, left_alone, name_of, prepare, undisturbed
+from clearhead.checking.subject.subject import Subject, left_alone, prepare, undisturbed
 from clearhead.checking.thresholds import SCANNED_PARAMETERS, SUMS
 from clearhead.errors import ClearheadError, ModelError
 
@@ -164,10 +164,10 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
                 if order:
                     subject = _reordered(subject, way, order, seed)
                 report, seen = _reported(subject, way, seed)
-                report = replace(report, name=name_of(found), place=at)
-                if order and (not seen.attends or seen.alone or _misread(report)):
+                report = replace(report, place=at)
+                if order and (seen.alone or _misread(report) or not (seen.attends or seen.held)):
                     continue
-                if seen.attends:
+                if seen.attends or order:
                     report, seen = _meant(found, subject, way, report, seen, seed)
                     if order:
                         told = (words.filled("note", order, {}), *report.told)
@@ -268,8 +268,8 @@ def _is_normed(rows: Tensor) -> bool:
 
 def _reordered(subject: Subject, way: str, order: str, seed: int) -> Subject:
     """The same, called with its axes or its inputs in another order."""
-    made = Reordered(subject.original, way, order)
-    return prepare(made, way, None, subject.contract, seed)
+    made = prepare(Reordered(subject.original, way, order), way, None, subject.contract, seed)
+    return replace(made, name=subject.name)
 
 
 def _meant(
@@ -287,7 +287,7 @@ def _meant(
             other.findings and order_meant(way, other.findings[0].code) == order
         ):
             told = (words.filled("note", order, {}), *other.told)
-            report, seen = replace(other, name=report.name, place=report.place, told=told), again
+            report, seen = replace(other, place=report.place, told=told), again
     reasons = dict(seen.held)
     names = of_call(found)
     if any(map(SCALES.search, names)):

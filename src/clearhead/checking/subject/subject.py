@@ -95,7 +95,9 @@ class Subject:
     def parameters(self) -> dict[str, Tensor]:
         """Its parameters by name."""
         named = self.module.named_parameters() if self.module is not None else ()
-        left_out = {id(each) for each in getattr(self.run, "left_out", ())}
+        left_out = {
+            id(each) for each in (self.run.left_out if isinstance(self.run, Embedded) else ())
+        }
         return {name: each for name, each in named if id(each) not in left_out}
 
     def within(self, dtype: torch.dtype) -> "Subject":
