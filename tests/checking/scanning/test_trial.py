@@ -582,12 +582,33 @@ def test_what_is_hidden_otherwise_than_by_a_causal_mask_is_told():
 
 
 class Wants(nn.Module):
-    def __init__(self, inner_layer, d_model):
+    def __init__(self, inner_layer, d_model, dropout, layer_idx):
         super().__init__()
         self.attention = inner_layer
 
     def forward(self, x):
         return self.attention(x)
+
+
+class Processor:
+    """As in diffusers: it is handed the layer that it runs."""
+
+    def __call__(self, attn, hidden_states, encoder_hidden_states=None):
+        return hidden_states
+
+
+def makes_attention():
+    return attends
+
+
+def test_what_is_handed_a_layer_is_called_in_no_way():
+    with pytest.raises(ch.ModelError) as caught:
+        tried(Processor, ch.Contract(), None, 0)
+    assert caught.value.message == "it takes attn, hidden_states, and no takes= stands for that."
+
+
+def test_what_takes_nothing_computes_no_attention():
+    assert tried(makes_attention, ch.Contract(), None, 0) is None
 
 
 def test_what_nobody_can_guess_is_named(tmp_path):

@@ -148,7 +148,9 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
     without: Tried | None = None
     tries = (takes,) if takes is not None else ways(found)
     if not tries:
-        names = ", ".join(needed(of_call(found)))
+        names = ", ".join(needed(of_call(found)) or of_call(found))
+        if not names:
+            return None  # it makes something, and computes nothing
         raise ModelError("check.call", f"it takes {names}, and no takes= stands for that.")
     pictures = PICTURES if inspect.isclass(found) and takes is None and "x" in tries else ()
     for way, order in (*((way, "") for way in tries), *(("x", each) for each in pictures)):

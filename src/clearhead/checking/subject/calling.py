@@ -12,6 +12,7 @@ from clearhead._common.foreign_names import OUTPUTS
 from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import is_concrete
 from clearhead.checking.subject.signatures import (
+    ROTARY,
     Parameters,
     Sides,
     context_of,
@@ -195,7 +196,7 @@ def _of_transformers(
         if other is not None:
             named[other] = tensors[1]
             named.pop("attention_mask", None)
-    return named
+    return {**named, **(filled(run, names, named, x, causal) or {})}
 
 
 def hidden_by_itself(run: Any) -> bool:
@@ -230,9 +231,9 @@ def unfilled_mask(run: Any, takes: str) -> str | None:
 
 def _called(run: Any, x: Tensor, named: dict[str, Any]) -> Any:
     """The call, with cos and sin if it wants them: of the whole width, or of each pair once."""
-    if "position_embeddings" not in of_call(run):
+    if ROTARY not in of_call(run):
         return run(**named)
     try:
-        return run(**named, position_embeddings=rotary(run, x, twice=True))
+        return run(**named, **{ROTARY: rotary(run, x, twice=True)})
     except RuntimeError:
-        return run(**named, position_embeddings=rotary(run, x, twice=False))
+        return run(**named, **{ROTARY: rotary(run, x, twice=False)})
