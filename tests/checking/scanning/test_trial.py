@@ -581,6 +581,35 @@ def test_what_is_hidden_otherwise_than_by_a_causal_mask_is_told():
     assert made.undeclared == ("hides pairs that a causal mask would not: declare what hides them",)
 
 
+class Asleep(Attention):
+    """The projection behind the heads begins as zeros, as in diffusion models."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+
+class Biased(Attention):
+    """Learned positions are added to the scores, and begin as zeros."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.positions = nn.Parameter(torch.zeros(num_heads, 600))
+
+    def scores(self, query, key):
+        return super().scores(query, key) + self.positions[:, None, : key.shape[-2]]
+
+
+def test_weights_that_begin_as_zeros_are_asked_as_training_makes_them():
+    made = tried(Asleep, ch.Contract(), None, 0)
+    assert made is not None
+    assert made.report.outcome == "right", f"\n{made.report}"
+    biased = tried(Biased, ch.Contract(), None, 0)
+    assert biased is not None
+    assert biased.undeclared == ("adds numbers to the scores: declare bias=… or alibi_slopes=…",)
+
+
 class Wants(nn.Module):
     def __init__(self, inner_layer, d_model, dropout, layer_idx):
         super().__init__()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
@@ -162,6 +163,8 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
                     subject = prepare(found, way, None, contract, seed)
                 if way == "x" and "qkv" in tries and not subject.parameters():
                     continue  # nothing projects x: query, key and value come from outside
+                if inspect.isclass(found):
+                    subject = _awake(subject, seed)
                 at = defined_at(subject)
                 if order:
                     subject = _reordered(subject, way, order, seed)
@@ -188,6 +191,20 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
             failed.add_note(f"nothing says what {' and '.join(names[:3])} should be")
         raise failed
     return without if without and without.report.asked else None
+
+
+def _awake(subject: Subject, seed: int) -> Subject:
+    """The same, with numbers in the place of weights that begin as zeros: training moves them, and what
+    stands behind them shows only then."""
+    if not isinstance(subject.original, nn.Module):
+        return subject
+    generator = torch.Generator().manual_seed(seed)
+    named = subject.original.named_parameters()
+    asleep = [each for name, each in named if not name.endswith("bias") and not each.any()]
+    for each in asleep:
+        width = each[0].numel() if each.ndim > 1 else 1
+        each.data.copy_(torch.randn(each.shape, generator=generator) / max(width, 1) ** 0.5)
+    return subject.fresh() if asleep else subject
 
 
 def _misread(report: Report) -> bool:
@@ -236,6 +253,9 @@ def _undeclared(evidence: Evidence) -> Iterator[str]:
     if rotated is not None and contract.rope is None:
         layout, base = rotated
         yield f"rotates queries and keys: declare rope=dict(layout={layout!r}, base={base:.0f})"
+    kinds = {change.kind for each in evidence.weighings for change in each.before}
+    if "add" in kinds and contract.bias is None and contract.alibi_slopes is None:
+        yield "adds numbers to the scores: declare bias=… or alibi_slopes=…"
     cells = [
         change.cells.any(0)
         for each in evidence.weighings

@@ -14,7 +14,7 @@ from clearhead._common.torch_internals import is_concrete
 from clearhead.checking.subject.signatures import (
     ROTARY,
     Parameters,
-    Sides,
+    SideNames,
     context_of,
     filled,
     mask_of_tokens,
@@ -150,7 +150,7 @@ def _arguments(
 
 
 def _by_sides(
-    names: Parameters, sides: Sides, takes: str, tensors: Sequence[Tensor]
+    names: Parameters, sides: SideNames, takes: str, tensors: Sequence[Tensor]
 ) -> dict[str, Any] | None:
     """Query, key and value by their names: of a module that projects them, all are x."""
     if takes.startswith("qkv"):

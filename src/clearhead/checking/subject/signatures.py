@@ -52,7 +52,7 @@ ROTARY = "position_embeddings"
 HEIGHT, WIDTH = ("H", "h", "height"), ("W", "w", "width")
 
 
-class Sides(NamedTuple):
+class SideNames(NamedTuple):
     """The parameters that query, key and value come by."""
 
     query: str
@@ -165,7 +165,7 @@ def masks_of(names: Parameters) -> list[str]:
     return [name for name in names if MASKS.search(name)]
 
 
-def sides_of(names: Parameters) -> Sides | None:
+def sides_of(names: Parameters) -> SideNames | None:
     """The parameters of query, key and value, in whatever order; None where there are not all three,
     or where something else is what the call is about."""
     found: dict[str, str] = {}
@@ -174,7 +174,7 @@ def sides_of(names: Parameters) -> Sides | None:
         if side is not None and kind_of(names[name], list(names)) == "tensor":
             found.setdefault(side, name)
     others = [name for name in tensors_of(names) if side_of(name) is None]
-    return Sides(**found) if len(found) == 3 and not others else None
+    return SideNames(**found) if len(found) == 3 and not others else None
 
 
 def context_of(names: Sequence[str]) -> str | None:
