@@ -709,3 +709,28 @@ def test_padding_is_looked_at_whatever_is_done_where_there_is_some(
     torch.manual_seed(0)
     report = ch.check(Padded(way), takes="x,mask", empty_row="zero")
     assert [each.code for each in report.findings] == codes
+
+
+def softmax_of(x: Tensor) -> Tensor:
+    powers = (x - x.amax()).exp()
+    return powers / powers.sum(0, keepdim=True)
+
+
+def by_sums(x: Tensor) -> Tensor:
+    scores = (x[:, :, None] * x[:, None]).sum(-1) / x.shape[-1] ** 0.5
+    return (scores.softmax(-1)[..., None] * x[:, None]).sum(-2)
+
+
+@pytest.mark.parametrize("takes", [None, "x"])
+@pytest.mark.parametrize("part", [softmax_of, torch.tanh, lambda x: x.softmax(-1)])
+def test_a_part_of_an_attention_is_refused_by_its_name(part: Any, takes: str | None) -> None:
+    with pytest.raises(ch.ModelError) as caught:
+        ch.check(part, takes=takes)
+    assert str(caught.value) == (
+        f"[check.part] {part.__name__} takes one tensor, and multiplies none of its numbers with each "
+        "other: it is a part of an attention, and none. Check what calls it."
+    )
+
+
+def test_what_multiplies_in_another_way_is_no_part() -> None:
+    assert ch.check(by_sums).outcome == "not judged"

@@ -18,6 +18,7 @@ from clearhead.checking.subject.constructing import (
     guessed_arguments,
     nested,
     sizes_for,
+    unguessed,
 )
 from clearhead.checking.subject.signatures import of_constructor
 from clearhead.checking.subject.subject import prepare
@@ -174,3 +175,39 @@ def test_a_dataclass_of_settings_is_made_small_where_that_changes_no_attention()
     assert made == Settings("", n_embd=30, n_layer=2, num_layers=1, vocab_size=50304)
     given = nested({"config.n_layer": 3, "config.scaling": "root"}, Configured, Contract())
     assert (given["config"].n_layer, given["config"].scaling) == (3, "root")
+
+
+class Unknown(nn.Module):
+    def __init__(self, inner, width: int, dropout, layer_idx, cfg, use_it, flag: bool) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+
+
+def test_what_no_name_and_no_type_says() -> None:
+    assert unguessed(Unknown) == ["inner"]
+
+
+class Windowed(nn.Module):
+    """A window as in Swin, or as a length, and heads of a decoder."""
+
+    def __init__(self, dim, window_size, decoder_attention_heads, num_points) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        assert dim % decoder_attention_heads == 0
+        self.tokens = window_size[0] * window_size[1] * num_points
+
+
+def test_windows_are_guessed_as_lengths_and_then_as_pairs() -> None:
+    prepared = prepare(Windowed, "x", None, Contract(), 0)
+    assert prepared.args == {
+        "dim": 30, "window_size": (4, 4), "decoder_attention_heads": 3, "num_points": 4,
+    }  # fmt: skip
+
+
+@dataclass
+class Unset:
+    n_heads: int | None = None
+    n_kv_heads: int | None = None
+    vocab_size: int = -1
+
+
+def test_sizes_that_settings_leave_open_are_set() -> None:
+    assert config(Unset, {}, sizes_for({"num_heads"}, Contract())) == Unset(3, None, 53)

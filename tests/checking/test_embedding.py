@@ -246,3 +246,21 @@ def test_a_model_is_not_profiled():
     assert str(caught.value) == (
         '[profile.takes] a whole model (takes="ids") does more than attend; profile the attention in it.'
     )
+
+
+class Unused(nn.Module):
+    """A table of no rows is a table all the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Embedding(0, 4)
+
+    def forward(self, ids):
+        return ids
+
+
+def test_a_table_without_rows_embeds_no_ids():
+    with pytest.raises(ch.ModelError) as caught:
+        ch.check(Unused(), takes="ids")
+    assert caught.value.code == "check.ids"
+    assert "Unused has 1, none of which is handed them" in str(caught.value)

@@ -143,7 +143,8 @@ def test_sarif(place: str, tmp_path: Path) -> None:
     assert (result["ruleId"], result["level"]) == ("mask.off-by-one", "error")
     physical = result["locations"][0]["physicalLocation"]
     assert physical["artifactLocation"]["uri"].endswith("mine.py")
-    assert physical["region"]["startLine"] == 5
+    # That of the operation, masked_fill.
+    assert physical["region"]["startLine"] == 17
     assert run["tool"]["driver"]["rules"][0]["help"]["text"] == "clearhead explain mask.off-by-one"
 
 

@@ -240,7 +240,7 @@ def reported(evidence: Evidence | AskedOfRanks, judged: tuple[Judged, ...]) -> R
         ),
         tuple(_asked(each) for each in judged),
         minor,
-        _place(evidence.given),
+        defined_at(evidence.given),
     )
 
 
@@ -322,7 +322,7 @@ def _asked(each: Judged) -> tuple[str, str, str]:
     return code, "not asked", ""
 
 
-def _place(subject: Subject) -> tuple[str, int] | None:
+def defined_at(subject: Subject) -> tuple[str, int] | None:
     """File and line of what is checked."""
     original = subject.original
     original = original.model if isinstance(original, Embedded) else original

@@ -384,6 +384,31 @@ class ChannelsFirst(Attention):
         return super().forward(x.mT).mT
 
 
+class LinearAttention(Image):
+    """Of features, over the places of an image."""
+
+    def forward(self, x):
+        query, key, value = (each(x).flatten(2).mT for each in (self.query, self.key, self.value))
+        return linear_attention(query, key, value).mT.view(x.shape)
+
+
+class Columns(RowsLast):
+    """Along the rows of an image, as axial attention: an image of one column has one key."""
+
+    def forward(self, x):
+        return Attention.forward(self, x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+class Untold(Attention):
+    """A mode of its own, that gives nothing back, as in LeViT."""
+
+    def train(self, mode=True):
+        super().train(mode)
+
+    def eval(self):
+        self.train(False)
+
+
 class Grid(Attention):
     """As in PVT: how high and how wide the image of the tokens is."""
 
@@ -482,6 +507,8 @@ def test_images_are_tokens_in_another_order(found, remark):
     assert made is not None
     assert (made.report.name, made.report.outcome) == (found.__name__, "right"), f"\n{made.report}"
     assert made.report.told[0] == remark
+    assert made.report.place is not None
+    assert made.report.place[0] == __file__
 
 
 @pytest.mark.parametrize(
@@ -491,6 +518,18 @@ def test_what_a_call_wants_beside_its_tokens_is_handed_over(found, unasked):
     made = tried(found, ch.Contract(), None, 0)
     assert made is not None
     assert (made.takes, made.report.outcome, made.unasked) == ("x", "right", unasked)
+
+
+def test_an_image_of_one_column_says_nothing_of_attention_along_its_rows():
+    with pytest.raises(ch.ModelError) as caught:
+        tried(Columns, ch.Contract(), None, 0)
+    assert "Columns was called with takes='x' and raised" in caught.value.message
+
+
+def test_a_module_may_have_a_mode_that_gives_nothing_back():
+    made = tried(Untold, ch.Contract(), None, 0)
+    assert made is not None
+    assert made.report.outcome == "right"
 
 
 def test_a_rotation_that_nobody_declared_is_told_with_its_declaration():
@@ -512,6 +551,7 @@ def test_a_rotation_that_nobody_declared_is_told_with_its_declaration():
             "weights and value: the weights are changed after the softmax, by convolution",
         ),
         (linear_attention, "weights and value: the first product goes over the tokens"),
+        (LinearAttention, "weights and value: the first product goes over the tokens"),
     ],
 )
 def test_another_mechanism_that_nobody_declared_is_not_judged(found, words):
@@ -541,13 +581,63 @@ def test_what_is_hidden_otherwise_than_by_a_causal_mask_is_told():
     assert made.undeclared == ("hides pairs that a causal mask would not: declare what hides them",)
 
 
+class Asleep(Attention):
+    """The projection behind the heads begins as zeros, as in diffusion models."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+
+class Biased(Attention):
+    """Learned positions are added to the scores, and begin as zeros."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.positions = nn.Parameter(torch.zeros(num_heads, 600))
+
+    def scores(self, query, key):
+        return super().scores(query, key) + self.positions[:, None, : key.shape[-2]]
+
+
+def test_weights_that_begin_as_zeros_are_asked_as_training_makes_them():
+    made = tried(Asleep, ch.Contract(), None, 0)
+    assert made is not None
+    assert made.report.outcome == "right", f"\n{made.report}"
+    biased = tried(Biased, ch.Contract(), None, 0)
+    assert biased is not None
+    assert biased.undeclared == ("adds numbers to the scores: declare bias=… or alibi_slopes=…",)
+
+
 class Wants(nn.Module):
-    def __init__(self, inner_layer, d_model):
+    def __init__(self, inner_layer, d_model, dropout, layer_idx):
         super().__init__()
         self.attention = inner_layer
 
     def forward(self, x):
         return self.attention(x)
+
+
+class Processor:
+    """As in diffusers: it is handed the layer that it runs."""
+
+    def __call__(self, attn, hidden_states, encoder_hidden_states=None):
+        return hidden_states
+
+
+def makes_attention():
+    return attends
+
+
+def test_what_is_handed_a_layer_is_called_in_no_way():
+    with pytest.raises(ch.ModelError) as caught:
+        tried(Processor, ch.Contract(), None, 0)
+    assert caught.value.message == "it takes attn, hidden_states, and no takes= stands for that."
+
+
+def test_what_takes_nothing_computes_no_attention():
+    assert tried(makes_attention, ch.Contract(), None, 0) is None
 
 
 def test_what_nobody_can_guess_is_named(tmp_path):

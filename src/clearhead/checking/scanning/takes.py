@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from clearhead._common.foreign_names import MASKS, side_of
+from clearhead._common.foreign_names import CONTEXTS, MASKS, side_of
 from clearhead.checking.subject.calling import call
 from clearhead.checking.subject.signatures import (
     IDS,
@@ -50,7 +50,8 @@ def ways(found: Any) -> tuple[str, ...]:
     if next(iter(names), "") in IDS:
         return ("ids", "ids,mask") if masked else ("ids", "x")
     if "hidden_states" in names:
-        return ("x", "x,context")
+        others = [name for name in plain if name != "hidden_states" and name not in CONTEXTS]
+        return () if others and not issubclass(found, nn.Module) else ("x", "x,context")
     if len(plain) == 2:
         two = sides == {"query", "key"} or context_of(plain) is not None
         return ("x,context",) if two else ()

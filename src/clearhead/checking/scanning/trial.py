@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from clearhead._common.foreign_names import CONTEXTS
 from clearhead._common.text import raised_words
 from clearhead.checking import words
-from clearhead.checking.checking import KINDS, exited, is_part, reported
+from clearhead.checking.checking import KINDS, defined_at, exited, is_part, reported
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.observed import ObservedAttention
@@ -34,7 +35,7 @@ from clearhead.checking.subject.constructing import unguessed
 from clearhead.checking.subject.locating import imported
 from clearhead.checking.subject.refusals import place
 from clearhead.checking.subject.signatures import needed, of_call
-from clearhead.checking.subject.subject import Subject, left_alone, name_of, prepare, undisturbed
+from clearhead.checking.subject.subject import Subject, left_alone, prepare, undisturbed
 from clearhead.checking.thresholds import SCANNED_PARAMETERS, SUMS
 from clearhead.errors import ClearheadError, ModelError
 
@@ -148,7 +149,9 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
     without: Tried | None = None
     tries = (takes,) if takes is not None else ways(found)
     if not tries:
-        names = ", ".join(needed(of_call(found)))
+        names = ", ".join(needed(of_call(found)) or of_call(found))
+        if not names:
+            return None  # it makes something, and computes nothing
         raise ModelError("check.call", f"it takes {names}, and no takes= stands for that.")
     pictures = PICTURES if inspect.isclass(found) and takes is None and "x" in tries else ()
     for way, order in (*((way, "") for way in tries), *(("x", each) for each in pictures)):
@@ -160,13 +163,16 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
                     subject = prepare(found, way, None, contract, seed)
                 if way == "x" and "qkv" in tries and not subject.parameters():
                     continue  # nothing projects x: query, key and value come from outside
+                if inspect.isclass(found):
+                    subject = _awake(subject, seed)
+                at = defined_at(subject)
                 if order:
                     subject = _reordered(subject, way, order, seed)
                 report, seen = _reported(subject, way, seed)
-                report = replace(report, name=name_of(found))
-                if order and (not seen.attends or _misread(report)):
+                report = replace(report, place=at)
+                if order and (seen.alone or _misread(report) or not (seen.attends or seen.held)):
                     continue
-                if seen.attends:
+                if seen.attends or order:
                     report, seen = _meant(found, subject, way, report, seen, seed)
                     if order:
                         told = (words.filled("note", order, {}), *report.told)
@@ -187,6 +193,20 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
     return without if without and without.report.asked else None
 
 
+def _awake(subject: Subject, seed: int) -> Subject:
+    """The same, with numbers in the place of weights that begin as zeros: training moves them, and what
+    stands behind them shows only then."""
+    if not isinstance(subject.original, nn.Module):
+        return subject
+    generator = torch.Generator().manual_seed(seed)
+    named = subject.original.named_parameters()
+    asleep = [each for name, each in named if not name.endswith("bias") and not each.any()]
+    for each in asleep:
+        width = each[0].numel() if each.ndim > 1 else 1
+        each.data.copy_(torch.randn(each.shape, generator=generator) / max(width, 1) ** 0.5)
+    return subject.fresh() if asleep else subject
+
+
 def _misread(report: Report) -> bool:
     """True of a mistake that another order of axes explains: where the order is a guess, it is none."""
     return any(
@@ -199,11 +219,13 @@ class _Seen(NamedTuple):
 
     Attributes:
         attends: two products make an attention, by weights that were normalised.
+        alone: an attention in it has one key, so that nothing of it shows.
         undeclared: what it does beside the definition, and how that is declared.
         held: why its scale, or the whole of it, is not held against the definition, by topic.
     """
 
     attends: bool
+    alone: bool = False
     undeclared: tuple[str, ...] = ()
     held: Mapping[str, str] = MappingProxyType({})
 
@@ -218,7 +240,8 @@ def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, _Seen]:
         if not attends and (not ATTENTION.search(subject.name) or is_part(evidence)):
             return Report(subject.name, ()), _Seen(False)
         report = reported(evidence, judge(evidence))
-        return report, _Seen(attends, tuple(_undeclared(evidence)), _held(evidence))
+        alone = any(each.weights.shape[-1] == 1 for each in evidence.observed)
+        return report, _Seen(attends, alone, tuple(_undeclared(evidence)), _held(evidence))
 
 
 def _undeclared(evidence: Evidence) -> Iterator[str]:
@@ -230,6 +253,9 @@ def _undeclared(evidence: Evidence) -> Iterator[str]:
     if rotated is not None and contract.rope is None:
         layout, base = rotated
         yield f"rotates queries and keys: declare rope=dict(layout={layout!r}, base={base:.0f})"
+    kinds = {change.kind for each in evidence.weighings for change in each.before}
+    if "add" in kinds and contract.bias is None and contract.alibi_slopes is None:
+        yield "adds numbers to the scores: declare bias=… or alibi_slopes=…"
     cells = [
         change.cells.any(0)
         for each in evidence.weighings
@@ -264,8 +290,8 @@ def _is_normed(rows: Tensor) -> bool:
 
 def _reordered(subject: Subject, way: str, order: str, seed: int) -> Subject:
     """The same, called with its axes or its inputs in another order."""
-    made = Reordered(subject.original, way, order)
-    return prepare(made, way, None, subject.contract, seed)
+    made = prepare(Reordered(subject.original, way, order), way, None, subject.contract, seed)
+    return replace(made, name=subject.name)
 
 
 def _meant(
@@ -283,7 +309,7 @@ def _meant(
             other.findings and order_meant(way, other.findings[0].code) == order
         ):
             told = (words.filled("note", order, {}), *other.told)
-            report, seen = replace(other, name=report.name, place=report.place, told=told), again
+            report, seen = replace(other, place=report.place, told=told), again
     reasons = dict(seen.held)
     names = of_call(found)
     if any(map(SCALES.search, names)):

@@ -12,8 +12,9 @@ from clearhead._common.foreign_names import OUTPUTS
 from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import is_concrete
 from clearhead.checking.subject.signatures import (
+    ROTARY,
     Parameters,
-    Sides,
+    SideNames,
     context_of,
     filled,
     mask_of_tokens,
@@ -149,7 +150,7 @@ def _arguments(
 
 
 def _by_sides(
-    names: Parameters, sides: Sides, takes: str, tensors: Sequence[Tensor]
+    names: Parameters, sides: SideNames, takes: str, tensors: Sequence[Tensor]
 ) -> dict[str, Any] | None:
     """Query, key and value by their names: of a module that projects them, all are x."""
     if takes.startswith("qkv"):
@@ -195,7 +196,7 @@ def _of_transformers(
         if other is not None:
             named[other] = tensors[1]
             named.pop("attention_mask", None)
-    return named
+    return {**named, **(filled(run, names, named, x, causal) or {})}
 
 
 def hidden_by_itself(run: Any) -> bool:
@@ -230,9 +231,9 @@ def unfilled_mask(run: Any, takes: str) -> str | None:
 
 def _called(run: Any, x: Tensor, named: dict[str, Any]) -> Any:
     """The call, with cos and sin if it wants them: of the whole width, or of each pair once."""
-    if "position_embeddings" not in of_call(run):
+    if ROTARY not in of_call(run):
         return run(**named)
     try:
-        return run(**named, position_embeddings=rotary(run, x, twice=True))
+        return run(**named, **{ROTARY: rotary(run, x, twice=True)})
     except RuntimeError:
-        return run(**named, position_embeddings=rotary(run, x, twice=False))
+        return run(**named, **{ROTARY: rotary(run, x, twice=False)})

@@ -120,7 +120,7 @@ def unguessed(cls: type) -> list[str]:
         if mine[name].annotation not in (int, float, bool, str)
         and not FLAGS.search(name)
         and not is_config(name)
-        and guess(name, mine[name].annotation, _NONE) in (False, None)
+        and any(guess(name, mine[name].annotation, _NONE) is each for each in (False, None))
     ]
 
 

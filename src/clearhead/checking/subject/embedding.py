@@ -106,7 +106,7 @@ def _embedding_of(model: nn.Module, masked: bool) -> tuple[str, int | None]:
     """The place of the embedding that is handed the ids, and the positions that are embedded."""
     tables = {n: each for n, each in model.named_modules() if isinstance(each, nn.Embedding)}
     # Ids must be in the table of tokens, whose size is one of these: the smallest that is.
-    limits = sorted({each.num_embeddings for each in tables.values()} - {1, 2})
+    limits = sorted({each.num_embeddings for each in tables.values() if each.num_embeddings > 2})
     error: Exception | None = None
     ran = False
     for limit, tokens in ((limit, tokens) for limit in limits for tokens in LENGTHS):

@@ -34,20 +34,25 @@ FLAGS = re.compile(
     r"^(is|use|return|need|needs|enable|with|output|do|average|add|average_attn)_|^(training|verbose|train|causal|deterministic)$"
 )
 # What a call could do without: of earlier calls, of other layers, or added to the scores.
-OPTIONAL = re.compile(r"cache|past|prev|incremental|bias|^ve$|state$")
-# Positions, as a number, one for each token, as angles in a complex number, as cos and sin, or as vectors.
+OPTIONAL = re.compile(r"alibi|cache|past|prev|incremental|bias|^ve$|state$")
+# Positions, as a number, one for each token, as angles in a complex number, as cos and sin, or as vectors;
+# a residual is a vector too, which is 0 where there is none.
 START = re.compile(r"^(start|input|cache|seq)_(pos|position|offset|idx|index)$|^(pos|offset)$")
 PLACES = re.compile(r"^(position_ids|positions|pos_ids|input_positions)$")
 ANGLES = re.compile(r"^freqs?(_?cis|_complex)?$|^rotary_freqs$")
 TURNS = re.compile(r"^(cos_?sin|rotary_(pos_)?emb(eddings?)?|rope)$")
-VECTORS = re.compile(r"^(pos|position|positional)_?(emb|embed|embedding|embeddings|enc|encoding)$")
-POSITIONS = re.compile(
-    "|".join(f"(?:{each.pattern})" for each in (PLACES, ANGLES, TURNS, VECTORS)) + "|^rel_pos|rope"
+VECTORS = re.compile(
+    r"^(pos|position|positional)_?(emb|embed|embedding|embeddings|enc|encoding)$|^residual$"
 )
+POSITIONS = re.compile(
+    r"^pos(ition)?(al)?_?(ids|emb|enc)|^positions$|^freqs|^cos_?sin$|^rel_pos|rope|rotary|alibi"
+)
+# cos and sin, of the whole width or of each pair: which is seen when it is called.
+ROTARY = "position_embeddings"
 HEIGHT, WIDTH = ("H", "h", "height"), ("W", "w", "width")
 
 
-class Sides(NamedTuple):
+class SideNames(NamedTuple):
     """The parameters that query, key and value come by."""
 
     query: str
@@ -160,7 +165,7 @@ def masks_of(names: Parameters) -> list[str]:
     return [name for name in names if MASKS.search(name)]
 
 
-def sides_of(names: Parameters) -> Sides | None:
+def sides_of(names: Parameters) -> SideNames | None:
     """The parameters of query, key and value, in whatever order; None where there are not all three,
     or where something else is what the call is about."""
     found: dict[str, str] = {}
@@ -169,7 +174,7 @@ def sides_of(names: Parameters) -> Sides | None:
         if side is not None and kind_of(names[name], list(names)) == "tensor":
             found.setdefault(side, name)
     others = [name for name in tensors_of(names) if side_of(name) is None]
-    return Sides(**found) if len(found) == 3 and not others else None
+    return SideNames(**found) if len(found) == 3 and not others else None
 
 
 def context_of(names: Sequence[str]) -> str | None:
@@ -193,7 +198,7 @@ def filled(
     """
     found: dict[str, Any] = {}
     for name in needed(names):
-        if name in named:
+        if name in named or name == ROTARY:
             continue
         kind = kind_of(names[name], list(names))
         if kind in ("tensor", "config") or (kind == "mask" and causal):

@@ -95,12 +95,19 @@ class Subject:
     def parameters(self) -> dict[str, Tensor]:
         """Its parameters by name."""
         named = self.module.named_parameters() if self.module is not None else ()
-        left_out = {id(each) for each in getattr(self.run, "left_out", ())}
+        left_out = {
+            id(each) for each in (self.run.left_out if isinstance(self.run, Embedded) else ())
+        }
         return {name: each for name, each in named if id(each) not in left_out}
 
     def within(self, dtype: torch.dtype) -> "Subject":
         """Another one, in another precision."""
         return replace(self.spare(), dtype=dtype)._converted()
+
+    def _settled(self) -> None:
+        for part in self.parts():
+            part.eval()  # whose own train() may return nothing
+            part.to(device="cpu")
 
     def _converted(self) -> "Subject":
         for part in self.parts() if self.copied else ():
@@ -121,9 +128,7 @@ class Subject:
         if not self.copied:
             return self
         found = replace(self, run=duplicate(self.original))
-        for part in found.parts():
-            part.eval()  # whose own train() need not return anything
-            part.to(device="cpu")
+        found._settled()
         return found._converted()
 
     def made_again(self, args: Mapping[str, Any]) -> "Subject":
@@ -231,9 +236,7 @@ def _prepared(
     copied, run = _copy(original)
     subject = Subject(run, original, name, takes, contract, args, guessed, seed, copied)
     if copied:
-        for part in subject.parts():
-            part.eval()  # whose own train() need not return anything
-            part.to(device="cpu")
+        subject._settled()
     return subject._converted()
 
 
