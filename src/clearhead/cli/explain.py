@@ -10,6 +10,7 @@ from rich.console import Console
 
 from clearhead import errors
 from clearhead._common.text import shown
+from clearhead.cli.law_figures import figure
 from clearhead.errors import ArgumentError
 
 SECTION = re.compile(r"^## (.+)\n\n((?:(?!## ).*\n)*)", re.MULTILINE)
@@ -25,8 +26,8 @@ def explain(
 ) -> None:
     """Explain a finding of check, or an error, by its code.
 
-    For a finding it prints what is wrong, with wrong and with right code; for an error what is
-    expected. An unknown code is answered with the nearest ones.
+    For a finding it prints what is wrong, with wrong and with right code, and a law of attention as
+    numbers; for an error what is expected. An unknown code is answered with the nearest ones.
     """
     paragraphs = _explain_finding(code) + _explain_error(code)
     if not paragraphs:
@@ -57,7 +58,8 @@ def _explain_finding(code: str) -> list[str]:
     if code not in _sections(PAGES[0]):
         return [section.strip()]
     how_to_read = _sections(PAGES[0])["The mistakes"].split("\n\n")[1]
-    return [section.strip(), how_to_read]
+    drawn = figure(code)
+    return [section.strip(), *([f"```text\n{drawn}\n```"] if drawn else []), how_to_read]
 
 
 def _explain_error(code: str) -> list[str]:
