@@ -10,7 +10,6 @@ from rich.console import Console
 
 from clearhead import errors
 from clearhead._common.text import shown
-from clearhead.cli.law_figures import figure
 from clearhead.errors import ArgumentError
 
 SECTION = re.compile(r"^## (.+)\n\n((?:(?!## ).*\n)*)", re.MULTILINE)
@@ -58,6 +57,8 @@ def _explain_finding(code: str) -> list[str]:
     if code not in _sections(PAGES[0]):
         return [section.strip()]
     how_to_read = _sections(PAGES[0])["The mistakes"].split("\n\n")[1]
+    from clearhead.cli.law_figures import figure
+
     drawn = figure(code)
     return [section.strip(), *([f"```text\n{drawn}\n```"] if drawn else []), how_to_read]
 

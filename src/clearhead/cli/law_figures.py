@@ -25,7 +25,8 @@ def figure(code: str) -> str:
 
 def _fed(tokens: int = 4, batch: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(3, batch, tokens, 2, generator=generator, dtype=torch.float64).unbind()
+    query, key, value = torch.randn(3, batch, tokens, 2, generator=generator, dtype=torch.float64)
+    return query, key, value
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
@@ -62,7 +63,10 @@ def _scores() -> str:
         "of weights²": squared - squared[..., :1],
     }
     slopes = [_slope(columns["q·(k − k₀)"], each) for each in list(columns.values())[1:]]
-    said = f"A line through the origin: its slope is the scale, {slopes[0]:.4g} = 1/√2; of squared weights it is {slopes[1]:.4g}."
+    said = (
+        f"A line through the origin: its slope is the scale, {slopes[0]:.4g} = 1/√2; "
+        f"of squared weights it is {slopes[1]:.4g}."
+    )
     return _drawn(columns, said)
 
 

@@ -165,13 +165,13 @@ def reach(run: Call, x: Tensor) -> Carried | None:
     return Carried(first, first if first == x.shape[1] - 1 else last(first), x.shape[1])
 
 
-class Held(NamedTuple):
+class AtLength(NamedTuple):
     """A call of many tokens that was held against the definition: what is broken, if anything is."""
 
     broken: Broken | None
 
 
-def by_the_definition(e: TokensEvidence, tokens: int) -> Held | None:
+def by_the_definition(e: TokensEvidence, tokens: int) -> AtLength | None:
     """Hold the attentions inside a call of so many tokens against the definition, where it fits shorter ones.
 
     With padding where a mask is taken, and with the rotation where one is declared.
@@ -195,13 +195,13 @@ def by_the_definition(e: TokensEvidence, tokens: int) -> Held | None:
             continue
         held = True
         if fits([_windowed(case, same, group.arranged)], RIGHT) is None:
-            return Held(_other(case))
+            return AtLength(_other(case))
         if index == 0 and e.rotated is not None and e.rotated.right:
             made = projected(recorded.recorder, same, group.arranged, e.promised)
             turned = None if made is None or not made.known else made.trial(e.contract)
             if turned is not None and fits([turned], RIGHT) is None:
-                return Held(_other(turned)._replace(way="rotated"))
-    return Held(None) if held else None
+                return AtLength(_other(turned)._replace(way="rotated"))
+    return AtLength(None) if held else None
 
 
 def _windowed(
