@@ -90,7 +90,9 @@ def _findings() -> dict[str, str]:
 
 
 def _sections(page: str) -> dict[str, str]:
-    return dict(SECTION.findall(_page(page)))
+    """By its heading the text of each section, without what folds it."""
+    found = SECTION.findall(_page(page))
+    return {heading: text.partition("\n</details>")[0] for heading, text in found}
 
 
 def _errors() -> dict[str, list[tuple[str, str]]]:
