@@ -22,7 +22,7 @@ def test_a_finding_has_its_section() -> None:
     found = "\n".join(lines(*arguments))
     page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
     _, section = page.split("## scale.missing\n")
-    assert found.startswith("## scale.missing\n" + section.partition("## ")[0].rstrip())
+    assert found.startswith("## scale.missing\n" + section.partition("</details>")[0].rstrip())
     assert found.endswith("`name(attention)` prints the name of the first finding.")
 
 

@@ -62,6 +62,9 @@ FOLDED_NUMBERS = 64
 # The spread of drawn inputs: weights are far from uniform, and none vanishes.
 SPREAD_HEADS = 1.3
 SPREAD_TOKENS = 2.0
+# What is off by less with many tokens, of the largest number, is rounding: angles of a rotation in float32 lose
+# 1e-4 at a thousand tokens, and what is another mechanism from some length on is off by far more.
+LAW_ROUNDING = 1e-3
 # Of this, with which weights are about equal, so that each of a thousand tokens is felt.
 NARROW = 0.05
 # The law of length is asked at these numbers of tokens: across the edges of blocks of 16, 64, 256, 512 and 1024.

@@ -25,8 +25,8 @@ def explain(
 ) -> None:
     """Explain a finding of check, or an error, by its code.
 
-    For a finding it prints what is wrong, with wrong and with right code; for an error what is
-    expected. An unknown code is answered with the nearest ones.
+    For a finding it prints what is wrong, with wrong and with right code, and a law of attention as
+    numbers; for an error what is expected. An unknown code is answered with the nearest ones.
     """
     paragraphs = _explain_finding(code) + _explain_error(code)
     if not paragraphs:
@@ -57,7 +57,10 @@ def _explain_finding(code: str) -> list[str]:
     if code not in _sections(PAGES[0]):
         return [section.strip()]
     how_to_read = _sections(PAGES[0])["The mistakes"].split("\n\n")[1]
-    return [section.strip(), how_to_read]
+    from clearhead.cli.law_figures import figure
+
+    drawn = figure(code)
+    return [section.strip(), *([f"```text\n{drawn}\n```"] if drawn else []), how_to_read]
 
 
 def _explain_error(code: str) -> list[str]:
@@ -87,7 +90,9 @@ def _findings() -> dict[str, str]:
 
 
 def _sections(page: str) -> dict[str, str]:
-    return dict(SECTION.findall(_page(page)))
+    """By its heading the text of each section, without what folds it."""
+    found = SECTION.findall(_page(page))
+    return {heading: text.partition("\n</details>")[0] for heading, text in found}
 
 
 def _errors() -> dict[str, list[tuple[str, str]]]:

@@ -222,7 +222,218 @@ class ExpWithoutMaximum(Right):
         return grown / grown.sum(-1, keepdim=True) @ value
 
 
+def blocks_of_512(query, key, value):
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    blocks = torch.arange(query.shape[2]) // 512
+    hidden = torch.ones(scores.shape[-2:]).triu(1).bool()
+    if query.shape[2] == key.shape[2]:
+        hidden = hidden | (blocks[:, None] != blocks)
+    else:
+        hidden = torch.ones(scores.shape[-2:]).triu(1 + key.shape[2] - query.shape[2]).bool()
+    return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value
+
+
+class MaskOfFewTokens(Right):
+    """From forty tokens on each sees the next one."""
+
+    def hidden(self, scores):
+        more = 1 if scores.shape[-1] < 40 else 2
+        return torch.ones(scores.shape[-2:], dtype=torch.bool).triu(more)
+
+
+class MaskOfManyTokens(Right):
+    """A mask of 512 tokens, beyond which all see all."""
+
+    def hidden(self, scores):
+        return super().hidden(scores) & (scores.shape[-1] <= 512)
+
+
+class TopEight(Right):
+    def scores(self, query, key):
+        scores = super().scores(query, key)
+        if scores.shape[-1] <= 8:
+            return scores
+        least = scores.topk(8, dim=-1).values[..., -1:]
+        return scores.masked_fill(scores < least, -torch.inf)
+
+
+class RunningMean(Right):
+    def attend(self, query, key, value):
+        weights = self.scores(query, key).softmax(-1)
+        last = getattr(self, "last", weights.mean())
+        self.last = (0.5 * last + 0.5 * weights.mean()).detach()
+        return weights * (self.last / self.last.clamp(min=0.1)) @ value
+
+
+SLOPES = torch.tensor([0.25, 0.0625])
+
+
+class NearDistances(Right):
+    """ALiBi whose distances end at sixteen."""
+
+    def scores(self, query, key):
+        places = torch.arange(key.shape[-2])
+        far = (places - places[:, None]).clamp(min=-16)
+        scores = query @ key.mT / math.sqrt(query.shape[-1]) + SLOPES[:, None, None] * far
+        return scores.masked_fill(self.hidden(scores), -torch.inf)
+
+
+class FirstSlope(NearDistances):
+    """Every head has the slope of the first one."""
+
+    def scores(self, query, key):
+        places = torch.arange(key.shape[-2])
+        far = places - places[:, None]
+        scores = query @ key.mT / math.sqrt(query.shape[-1]) + SLOPES[0] * far
+        return scores.masked_fill(self.hidden(scores), -torch.inf)
+
+
+class Turned(Right):
+    """Rotary positions, by the places of the tokens."""
+
+    def places(self, x):
+        return torch.arange(x.shape[-2])
+
+    def turned(self, x):
+        angles = 10000.0 ** -(torch.arange(0, x.shape[-1], 2) / x.shape[-1])
+        angles = self.places(x)[..., None] * torch.cat([angles, angles])
+        one, other = x.chunk(2, -1)
+        return x * angles.cos() + torch.cat([-other, one], -1) * angles.sin()
+
+    def scores(self, query, key):
+        return super().scores(self.turned(query), self.turned(key))
+
+
+class TurnedInThirtyTwos(Turned):
+    def places(self, x):
+        return torch.arange(x.shape[-2]) % 32
+
+
+class TurnedByHeads(Turned):
+    def places(self, x):
+        return torch.arange(x.shape[1])[:, None].expand(-1, x.shape[-2])
+
+
+class PositionsInTurns(OnePosition):
+    """Sixty-four positions, and then the first again, in a table of many."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.positions = nn.Embedding(512, 6)
+
+    def forward(self, x):
+        return Right.forward(self, x + self.positions(torch.arange(x.shape[1]) % 64))
+
+
+class CacheOfSixteen(Right):
+    def __init__(self):
+        super().__init__(causal=True)
+        self.reset()
+
+    def reset(self):
+        self.kept = None
+
+    def hidden(self, scores):
+        queries, keys = scores.shape[-2:]
+        return torch.ones(queries, keys, dtype=torch.bool).triu(1 + keys - queries)
+
+    def full(self, x):
+        return self.forward(x)
+
+    def step(self, x):
+        query, key, value = self.project(x)
+        if self.kept is not None:
+            key, value = (torch.cat(each, 2) for each in zip(self.kept, (key, value)))
+        self.kept = key[:, :, -16:], value[:, :, -16:]
+        return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
+
+
+class AllButTheLast(Right):
+    def forward(self, x, context):
+        query, context = self.split(self.w_query(x)), context[:, :-1]
+        key, value = (self.split(each(context)) for each in (self.w_key, self.w_value))
+        return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
+
+
+class ShortPadding(Right):
+    """The padding of texts up to twenty tokens is hidden."""
+
+    def forward(self, x, mask):
+        query, key, value = self.project(x)
+        scores = self.scores(query, key)
+        if x.shape[1] <= 20:
+            scores = scores.masked_fill(~mask[:, None, None], -1e9)
+        return self.out_proj((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+
+class ValueOfTheQuery(Right):
+    def attend(self, query, key, value):
+        weights = self.scores(query, key).softmax(-1)
+        return torch.einsum("bhqk,bhqd->bhqd", weights, value)
+
+
+class Dots(nn.Module):
+    """Token by token, dot by dot."""
+
+    def __init__(self, d_in=6):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(d_in, d_in) for _ in range(3))
+
+    def weighed(self, i):
+        return range(i + 1)
+
+    def summed(self, i):
+        return self.weighed(i)
+
+    def forward(self, x):
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        rows = []
+        for i in range(len(x)):
+            dots = [query[i] @ key[j] / math.sqrt(key.shape[-1]) for j in self.weighed(i)]
+            weights = torch.stack(dots).softmax(0)
+            rows.append(sum(weights[j] * value[j] for j in self.summed(i)))
+        return torch.stack(rows)
+
+
+class DotsBeforeIt(Dots):
+    def weighed(self, i):
+        return range(max(i, 1))
+
+
+class DotsFromTheSecond(Dots):
+    def summed(self, i):
+        return range(min(i, 1), i + 1)
+
+
+class NormedSides(Right):
+    """Query and key of one length, as by a norm without weights."""
+
+    def scores(self, query, key):
+        length = math.sqrt(query.shape[-1])
+        query, key = (nn.functional.normalize(each, dim=-1) * length for each in (query, key))
+        return query @ key.mT / length
+
+
+ROPE = {"base": 10000.0, "layout": "half"}
 ENTRIES = [
+    wrong("law.length", blocks_of_512, "qkv", causal=True),
+    wrong("law.length", Built(MaskOfFewTokens, causal=True), "x", causal=True),
+    wrong("law.length", Built(MaskOfManyTokens, causal=True), "x", causal=True),
+    wrong("law.length", Built(TopEight), "x"),
+    wrong("law.length", Built(RunningMean), "x", ["law.again"]),
+    wrong("law.length", Built(NearDistances, causal=True), "x", causal=True, alibi_slopes=SLOPES),
+    wrong("differs", Built(FirstSlope, causal=True), "x", causal=True, alibi_slopes=SLOPES),
+    wrong("law.length", Built(TurnedInThirtyTwos, causal=True), "x", causal=True, rope=ROPE),
+    wrong("differs", Built(TurnedByHeads, causal=True), "x", causal=True, rope=ROPE),
+    wrong("law.length", Built(PositionsInTurns, causal=True), "x", causal=True),
+    wrong("law.length", Built(CacheOfSixteen), "decode", causal=True),
+    wrong("law.pairs", Built(AllButTheLast), "x,context"),
+    wrong("law.length", Built(ShortPadding), "x,mask"),
+    wrong("law.pairs", Built(ValueOfTheQuery, causal=True), "x", causal=True),
+    wrong("law.pairs", Built(DotsBeforeIt), "x2d", causal=True),
+    wrong("law.value", Built(DotsFromTheSecond), "x2d", causal=True),
+    right(Built(Turned, causal=True), "x", causal=True, rope=ROPE),
+    right(Built(NormedSides), "x"),
     wrong("law.value", Built(AddsTheValue), "x"),
     wrong("law.value", Built(ValueSkip), "x"),
     wrong("law.value", Built(ContextNotUsed), "x", ["parameter.dead"]),

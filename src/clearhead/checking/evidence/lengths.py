@@ -20,13 +20,14 @@ from clearhead.checking.evidence.raw import projected
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import weigh
 from clearhead.checking.hypotheses.matching import Trial, fits, window_of
-from clearhead.checking.hypotheses.recipe import RIGHT
+from clearhead.checking.hypotheses.recipe import RIGHT, Recipe
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import (
     FELT,
     LAW_LENGTHS,
     LAW_NUMBERS,
     LAW_PAIRS,
+    LAW_ROUNDING,
     LAW_STEPS,
     ROUNDING,
 )
@@ -165,13 +166,13 @@ def reach(run: Call, x: Tensor) -> Carried | None:
     return Carried(first, first if first == x.shape[1] - 1 else last(first), x.shape[1])
 
 
-class Held(NamedTuple):
+class AtLength(NamedTuple):
     """A call of many tokens that was held against the definition: what is broken, if anything is."""
 
     broken: Broken | None
 
 
-def by_the_definition(e: TokensEvidence, tokens: int) -> Held | None:
+def by_the_definition(e: TokensEvidence, tokens: int) -> AtLength | None:
     """Hold the attentions inside a call of so many tokens against the definition, where it fits shorter ones.
 
     With padding where a mask is taken, and with the rotation where one is declared.
@@ -194,14 +195,19 @@ def by_the_definition(e: TokensEvidence, tokens: int) -> Held | None:
         except RuntimeError:  # another number of blocks a sample
             continue
         held = True
-        if fits([_windowed(case, same, group.arranged)], RIGHT) is None:
-            return Held(_other(case))
+        if not holds(_windowed(case, same, group.arranged)):
+            return AtLength(_other(case))
         if index == 0 and e.rotated is not None and e.rotated.right:
             made = projected(recorded.recorder, same, group.arranged, e.promised)
             turned = None if made is None or not made.known else made.trial(e.contract)
-            if turned is not None and fits([turned], RIGHT) is None:
-                return Held(_other(turned)._replace(way="rotated"))
-    return Held(None) if held else None
+            if turned is not None and not holds(turned):
+                return AtLength(_other(turned)._replace(way="rotated"))
+    return AtLength(None) if held else None
+
+
+def holds(case: Trial, recipe: Recipe = RIGHT) -> bool:
+    """True if the definition gives what a call of many tokens gave, but for rounding."""
+    return fits([case], recipe) is not None or case.error(recipe) < LAW_ROUNDING
 
 
 def _windowed(

@@ -161,7 +161,7 @@ def _of_fused(node: Node) -> ObservedAttention:
     kept = torch.arange(key.shape[1])
     layout = ScoreLayout(node, node, (0, 1), False, places[0], places[1], kept)
     context = blocks_of(node.output).double()
-    gains = _gains(node, (0, 1))
+    gains = _gains(node, (0, 1), query, key)
     return ObservedAttention(query, key, value, context, scores, tuple(found), gains, layout)
 
 
@@ -204,7 +204,7 @@ def _of_products(
         output.mT if flip else output,
         blocks_of(scores.output).double().flatten()[whole],
         tuple(found),
-        None if through else _gains(scores, sides),
+        None if through else _gains(scores, sides, query, key),
         layout,
         tangled=not clean or through,
         beside=beside,
@@ -232,16 +232,22 @@ def _first(block: Tensor, place: Tensor, valid: Tensor, axis: int) -> tuple[Tens
     return block.gather(axis, position).squeeze(axis), place.gather(axis, position).squeeze(axis)
 
 
-def _gains(scores: Node, sides: tuple[int, int]) -> tuple[float, float] | None:
+def _gains(
+    scores: Node, sides: tuple[int, int], query: Tensor, key: Tensor
+) -> tuple[float, float] | None:
+    """What query and key were multiplied by; the length that a norm gives its rows is part of the norm."""
     found = []
-    for side in sides:
+    for side, rows in zip(sides, (query, key), strict=True):
         tags = scores.tags[side]
         if tags is None:
             return None
         gains = tags.gain[tags.node != 0].unique()
         if len(gains) > 1 or bool(gains.isnan().any()):
             return None
-        found.append(gains.item() if len(gains) else 1.0)
+        gain = gains.item() if len(gains) else 1.0
+        lengths = rows.norm(dim=-1)
+        normed = rows.shape[-1] > 1 and torch.allclose(lengths, lengths.new_tensor(abs(gain)))
+        found.append(1.0 if normed else gain)
     return found[0], found[1]
 
 

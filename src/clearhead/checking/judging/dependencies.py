@@ -42,7 +42,7 @@ def _setting(e: TokensEvidence, contract: Contract) -> Setting:
 
 def _masked_inside(e: TokensEvidence, group: int) -> bool:
     """True if the weights of a group, of all tokens at once, are masked as declared."""
-    if e.groups[group].arranged is None or not e.explanations[group].right:
+    if not e.explanations[group].right:
         return False
     at, tokens = e.group_trials(group)[0].setting, e.inputs[0].shape[-2]
     return at.query_len == at.kv_len == tokens

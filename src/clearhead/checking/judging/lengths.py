@@ -15,7 +15,6 @@ from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.laws import Broken
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.matching import fits
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 from clearhead.checking.subject.calling import output_of
@@ -141,6 +140,6 @@ def _of_function(e: HeadsEvidence) -> Verdict | None:
             sizes = replace(sizes, num_heads=1, num_kv_heads=1)
         made = attempted(e.subject, replace(sizes, name=f"{tokens} tokens"), e.seed)
         trial = as_trial(made, e.explained.contract, e.rounded)
-        if trial is not None and fits([trial], e.explained.recipe) is None:
+        if trial is not None and not lengths.holds(trial, e.explained.recipe):
             return broken_law(Broken("definition", trial.error(e.explained.recipe), trial.name))
     return _verdict(None, asked[-1]) if asked else Unknown("law-costs", {}, False)
