@@ -5,6 +5,7 @@ import argparse
 import inspect
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -83,7 +84,7 @@ class Child(Parent):
         super().__init__(**others)
 
 
-def kind(name, annotation=inspect.Parameter.empty, names=()):
+def kind(name: str, annotation: Any = inspect.Parameter.empty, names: Any = ()) -> str:
     return kind_of(
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation), names
     )

@@ -20,6 +20,7 @@ from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.judge import Judged, judge, required
 from clearhead.checking.judging.notes import notes, ticks
 from clearhead.checking.judging.places import place_of
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown
@@ -27,7 +28,6 @@ from clearhead.checking.ranks.launching import AskedOfRanks
 from clearhead.checking.ranks.on_ranks import on_ranks
 from clearhead.checking.ranks.rank_calls import LOSS
 from clearhead.checking.report import Finding, Report
-from clearhead.checking.rules import Judged, judge, required
 from clearhead.checking.scanning.takes import ways
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.locating import located

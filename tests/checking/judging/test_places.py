@@ -59,9 +59,10 @@ def test_a_finding_points_at_its_operation(wrong, code, comment):
     layer = Layer(wrong)
     report = ch.check(layer, takes="x", causal=True, num_heads=3)
     first = report.findings[0]
-    assert (first.code, first.place) == (code, (__file__, line_of(layer, comment)))
+    line = line_of(layer, comment)
+    assert (first.code, first.place) == (code, (__file__, line))
     (result, *_) = json.loads(report.to_sarif())["runs"][0]["results"]
-    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == first.place[1]
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == line
     text = result["message"]["text"]
     assert text == f"Layer: {first.sentence}.\nLikely: {first.likely}."
 

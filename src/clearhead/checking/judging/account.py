@@ -4,12 +4,9 @@ The first witness is a recipe that gives the same numbers on every call; the sec
 the scores, step by step; the third, for functions, the weights that the identity as value shows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
-
-import torch
-from torch import Tensor
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
@@ -19,9 +16,9 @@ from clearhead.checking.evidence.splitting import asks
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, fits
 from clearhead.checking.hypotheses.mutants import Mutant, bank
-from clearhead.checking.hypotheses.recipe import RIGHT, right_scale, right_visible
+from clearhead.checking.hypotheses.recipe import RIGHT, right_scale
 from clearhead.checking.judging.dependencies import as_promised
-from clearhead.checking.judging.drawings import drawn_mask, first_bad, first_difference, sums_of
+from clearhead.checking.judging.drawings import drawn_mask, first_difference, sums_of
 from clearhead.checking.judging.facts import (
     DECLARED,
     Facts,
@@ -31,17 +28,15 @@ from clearhead.checking.judging.facts import (
 )
 from clearhead.checking.judging.laws import unnamed
 from clearhead.checking.judging.names import (
-    RIGHT_MASK,
     TOPICS,
     TOUCHES,
-    mask_named,
-    scale_named,
     topic_of,
 )
+from clearhead.checking.judging.reading import broken, read_claims, slope
 from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.ranks.launching import AskedOfRanks
 from clearhead.checking.ranks.ranks_evidence import RanksEvidence
-from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE, SUMS
+from clearhead.checking.thresholds import FOLDED, HALF_INSIDE
 
 SEEN_WRONG = 1e-6
 """An error, of the largest number, beyond rounding."""
@@ -94,7 +89,7 @@ def _of_ranks(e: RanksEvidence) -> Account:
         return _of_recipe(found, e.trials, (*TOPICS, "heads", "positions", "exchange"))
     bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
     if bad is not None:
-        claim = _broken(bad, "mask.non-finite", "output")
+        claim = broken(bad, "mask.non-finite", "output")
     else:
         measured = first_difference([each.under(found.contract) for each in e.trials])
         claim = Claim("order", "differs", Found("ranks", {}, measured))
@@ -121,9 +116,9 @@ def _of_heads(e: HeadsEvidence) -> Account:
         if among.known and among.mutants:
             named = _of_recipe(among, finite, (*TOPICS, "heads", "positions"))
             bad = next(each for each in e.judged if not each.target.isfinite().all())
-            return replace(named, claims=(*named.claims, _broken(bad, "mask.non-finite", "output")))
+            return replace(named, claims=(*named.claims, broken(bad, "mask.non-finite", "output")))
     facts = facts_of_weights(e)
-    claims = list(_read(facts, first, e)) if facts is not None else []
+    claims = list(read_claims(facts, first, e)) if facts is not None else []
     bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
     if bad is not None:
         claims = [each for each in claims if each.code != "differs"]
@@ -134,7 +129,7 @@ def _of_heads(e: HeadsEvidence) -> Account:
         way, code = ("follows", "mask.empty-row") if hidden else ("output", "mask.non-finite")
         if facts is not None and facts.infinite:
             way, code = "infinity", "mask.non-finite"
-        claims.append(_broken(bad, code, way))
+        claims.append(broken(bad, code, way))
     if e.alone > 1e-5 and not any(each.code == "softmax.axis" for each in claims):
         claims = [
             Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
@@ -148,11 +143,6 @@ def _of_heads(e: HeadsEvidence) -> Account:
             else replace(law, found=replace(law.found, measured=bare.found.measured))
         ]
     return Account(tuple(claims), frozenset(), _hidden(claims[0]), found.contract)
-
-
-def _broken(bad: Trial, code: str, way: str) -> Claim:
-    """The claim of a call that gave what is not finite."""
-    return Claim("mask", code, Found(way, {}, ("first-bad", first_bad(bad.target))))
 
 
 def _of_tokens(e: TokensEvidence) -> Account:
@@ -195,7 +185,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
             found = replace(found, mutants=(turned, *found.mutants))
         return _of_recipe(found, trials, TOPICS)
     facts = facts_of_stages(group, e.recorded)
-    claims = list(_read(facts, trials[0].under(found.contract), e))
+    claims = list(read_claims(facts, trials[0].under(found.contract), e))
     notes = tuple(extras(facts))
     unknown: dict[str, tuple[str, Values]] = {}
     if group.arranged is None:
@@ -251,7 +241,7 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
         bad = next((each for each in trials if not each.target.isfinite().all()), None)
         if bad is not None:
             code = "mask.non-finite" if mutant.code.startswith("softmax") else "mask.empty-row"
-            claims.append(_broken(bad, code, "follows"))
+            claims.append(broken(bad, code, "follows"))
     unknown = _hidden(claims[0]) if claims else {}
     unknown = {topic: why for topic, why in unknown.items() if topic not in clear}
     return Account(tuple(claims), clear, unknown, found.contract)
@@ -260,7 +250,7 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
 def _measured(mutant: Mutant, trials: Sequence[Trial], found: Explanation) -> tuple[str, Values]:
     first = trials[0]
     if mutant.code.startswith("scale."):
-        return _slope(found.recipe.scale(first.setting), first)
+        return slope(found.recipe.scale(first.setting), first)
     if mutant.code.startswith(("mask.", "ranks.")) and {"visible", "start"} & set(mutant.changes):
         wrong = [each for each in trials if each.error(RIGHT) > SEEN_WRONG] or trials
         shown = next((each for each in wrong if each.setting.kv_len <= DRAWN), wrong[0])
@@ -270,131 +260,6 @@ def _measured(mutant: Mutant, trials: Sequence[Trial], found: Explanation) -> tu
         weights = found.recipe.weights(first.query, first.key, first.setting)
         return "sums", sums_of(weights)
     return first_difference(trials)
-
-
-def _slope(used: float, first: Trial) -> tuple[str, Values]:
-    right, words = right_scale(first.setting), scale_in_words(first)
-    return "slope", {"used": f"{used:.4g}", "right": f"{right:.4g}", "words": words}
-
-
-def scale_in_words(case: Trial) -> str:
-    """The declared scale as a person writes it."""
-    given = case.setting.contract.scale
-    return f"1/√{case.setting.head_dim}" if given is None else f"{given:g}"
-
-
-def _read(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
-    """Name each thing that was done wrong, one by one."""
-    yield from _read_softmax(facts)
-    contract = first.setting.contract
-    plain = contract.softcap is None and contract.bias is None and contract.alibi_slopes is None
-    wanted = right_scale(first.setting)
-    if facts.scale is not None and plain and abs(facts.scale - wanted) > SLOPE * abs(wanted):
-        yield _scale_claim(facts.scale, first, e)
-    if isinstance(e, TokensEvidence) and facts.infinite:
-        yield _broken(first, "mask.non-finite", "infinity")
-    elif facts.axis == "keys" or facts.axis is None:
-        yield from _read_mask(facts, first, e)
-    for change in facts.weighing.after if facts.weighing is not None else ():
-        if change.kind == "scale" and abs(change.number - 1) > SLOPE:
-            values = {"factor": f"{change.number:.4g}"}
-            yield Claim(
-                "product",
-                "weights.scaled",
-                Found("scaled", values, ("sums", sums_of(facts.weights))),
-            )
-        if change.kind == "unknown" and change.stage.name and change.stage.axis is None:
-            values = {"operation": change.stage.name}
-            yield Claim("product", "differs", Found("after-softmax", values))
-
-
-def _read_softmax(facts: Facts) -> Iterator[Claim]:
-    measured = ("sums", sums_of(facts.weights))
-    if facts.twice:
-        yield Claim("softmax", "softmax.twice", Found("twice", {}, measured))
-        return
-    if facts.turned:
-        yield Claim("product", "law.value", Found("transposed", {}, measured))
-        return
-    if facts.axis == "keys" or facts.beside:
-        return
-    for axis, name in ((-2, "queries"), (1, "heads"), (0, "batch")):
-        total = facts.weights.sum(axis)
-        total = total[~total.isnan()]  # what is hidden in all samples is 0 / 0
-        one = len(total) > 0 and torch.allclose(total, torch.ones_like(total), atol=SUMS)
-        if facts.weights.shape[axis] > 1 and one:
-            yield Claim("softmax", "softmax.axis", Found("over", {"axis": name}, measured))
-            return
-    if facts.axis is not None:
-        names = {"queries": "queries", "blocks": "heads", "all": "queries and keys together"}
-        yield Claim("softmax", "softmax.axis", Found("over", {"axis": names[facts.axis]}, measured))
-        return
-    if facts.rectified:
-        yield Claim("softmax", "softmax.missing", Found("relu", {}, ("zeros", {})))
-        return
-    if facts.divided:
-        return
-    way, values = (
-        ("operation", {"operation": facts.normaliser}) if facts.normaliser else ("none", {})
-    )
-    yield Claim("softmax", "softmax.missing", Found(way, values, measured))
-
-
-def _scale_claim(used: float, first: Trial, e: Evidence) -> Claim:
-    """The name for a factor: that of a size, or none."""
-    at, measured = first.setting, _slope(used, first)
-    if isinstance(e, TokensEvidence) and e.num_heads:
-        at = at._replace(num_heads=e.num_heads)
-    named = scale_named(used, at)
-    if named:
-        code, others = named[0].code, named[1:]
-        also = tuple((code, each.way, each.values) for each in others if each.code == code)
-        return Claim("scale", code, Found(named[0].way, named[0].values, measured, also))
-    values = {"used": f"{used:.4g}", "square": f"{used**-2:.4g}"}
-    return Claim("scale", "scale.wrong", Found("constant", values, measured))
-
-
-def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
-    at = first.setting
-    right = right_visible(at).expand(facts.visible.shape)
-    declared = e.contract.causal is not None or e.contract.window is not None or at.mask is not None
-    if not declared or (bool(right.all()) and bool(facts.visible.all())):
-        return
-
-    # A score below 0 that became a weight of 0 says nothing of the mask.
-    told = (facts.products > 0) | (not facts.rectified)
-    named = mask_named(facts.visible, at, told)
-    if named is RIGHT_MASK:
-        read = facts.weighing
-        # Where there is no softmax, weights may be zeroed before they are divided by their sum.
-        after = read.after if read is not None and not read.sums else ()
-        if facts.axis is not None and any(change.kind == "fill" for change in after):
-            sums = ("sums", sums_of(facts.weights))
-            yield Claim("mask", "mask.after-softmax", Found("zeroed", {}, sums))
-        return
-    picture = ("mask", drawn_mask(first, None, facts.visible[0, 0]))
-    for change in facts.weighing.before if facts.weighing is not None else ():
-        if change.kind == "fill":
-            way = "zero" if abs(change.number) < 1e-3 else "number"
-            values = {"number": f"{change.number:.4g}"}
-            yield Claim("mask", "mask.multiplied", Found(way, values, picture))
-            return
-        if change.kind == "number" and _is_the_mask(change.cells, right):
-            yield Claim("mask", "mask.added-as-number", Found("hidden", {}, picture))
-            return
-    if named is not None:
-        yield Claim("mask", named.code, Found(named.way, named.values, picture))
-        return
-    yield Claim("mask", "differs", Found("mask", {}, picture))
-
-
-def _is_the_mask(cells: Tensor | None, right: Tensor) -> bool:
-    """True of the pairs that are hidden, or of all others: by how much these are raised, a softmax
-    does not know."""
-    if cells is None:
-        return False
-    seen = right.flatten(0, 1)[: len(cells)]
-    return torch.equal(cells, seen) or torch.equal(cells, ~seen)
 
 
 def _folded(e: TokensEvidence) -> bool:

@@ -13,9 +13,10 @@ from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.judging.account import account, scale_in_words
+from clearhead.checking.judging.account import account
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn
+from clearhead.checking.judging.reading import scale_in_words
 from clearhead.checking.judging.verdicts import Clear, Values
 from clearhead.checking.ranks.launching import AskedOfRanks, Stuck
 from clearhead.checking.ranks.rank_rules import does

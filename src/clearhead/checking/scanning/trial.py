@@ -19,8 +19,8 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.observed import ObservedAttention
 from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.judge import judge
 from clearhead.checking.report import Report
-from clearhead.checking.rules import judge
 from clearhead.checking.scanning.sources import ATTENTION, Definition, Source
 from clearhead.checking.scanning.takes import (
     PICTURES,

@@ -1,0 +1,89 @@
+"""Ask every rule, and say what must be known before anything is called right."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.decoding import DecodingEvidence
+from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.state import unfilled
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.judging.verdicts import Found, Unknown, Verdict
+from clearhead.checking.ranks.launching import AskedOfRanks
+from clearhead.checking.ranks.rank_labels import LabelsEvidence
+from clearhead.checking.ranks.ranks_evidence import RanksEvidence
+from clearhead.checking.rules import RULES, Rule
+
+# What must be known before anything is called right; the rest is, where it is declared.
+REQUIRED = {
+    HeadsEvidence: ("softmax", "scale", "product", "heads"),
+    TokensEvidence: ("softmax", "scale", "product", "heads"),
+    DecodingEvidence: ("decoding",),
+    RanksEvidence: ("exchange", "gradients"),
+    LabelsEvidence: ("labels",),
+}
+DECLARED = {
+    "mask": ("causal", "window"),
+    "order": ("bias", "alibi_slopes", "softcap", "sinks"),
+    "positions": ("rope",),
+    "dropout": ("dropout",),
+    "dtypes": ("dtypes",),
+}
+
+
+def required(evidence: Evidence | AskedOfRanks) -> tuple[str, ...]:
+    """The topics that must be verified for this evidence to be right."""
+    always = [topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)]
+    found = [topic for topics in always for topic in topics]
+    for topic, names in DECLARED.items():
+        if isinstance(evidence, DecodingEvidence) and topic != "mask":
+            continue
+        if isinstance(evidence, LabelsEvidence) or (
+            isinstance(evidence, RanksEvidence) and topic == "dtypes"
+        ):
+            continue
+        given = [getattr(evidence.contract, name) for name in names]
+        if any(isinstance(each, Tensor) or each not in (None, (), False, 0) for each in given):
+            found.append(topic)
+    if isinstance(evidence, TokensEvidence) and evidence.steps is not None:
+        found.append("decoding")
+    if isinstance(evidence, PaddedEvidence):
+        found.append("padding")
+    if isinstance(evidence, CrossEvidence):
+        found.append("context")
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The result of one rule: its verdict, or the code that excluded it."""
+
+    rule: Rule
+    verdict: Verdict | None
+    by: str = ""
+
+
+def judge(evidence: Evidence | AskedOfRanks) -> tuple[Judged, ...]:
+    """Ask every rule, in order."""
+    judged: list[Judged] = []
+    excluded: dict[str, str] = {}
+    names = unfilled(evidence.given) if isinstance(evidence, Evidence) else ()
+    never_filled = Unknown("unfilled", {"names": ", ".join(names)}) if names else None
+    for rule in RULES:
+        if not rule.asked(evidence):
+            continue
+        failed = evidence.settled.error
+        if failed is not None and rule.topic != "call" and "*" not in excluded:
+            raise evidence.call_error(failed) from failed
+        by = next((excluded[key] for key in ("*", rule.code, rule.topic) if key in excluded), "")
+        if rule.topic == "law" and not by:  # what has a name breaks a law too
+            by = next((each.rule.code for each in judged if isinstance(each.verdict, Found)), "")
+        verdict = None if by else never_filled or rule.verdict(evidence)
+        judged.append(Judged(rule, verdict, by))
+        if isinstance(verdict, Found):
+            for each in rule.excludes.split():
+                excluded.setdefault(each, rule.code)
+    return tuple(judged)
