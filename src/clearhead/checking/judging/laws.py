@@ -159,7 +159,14 @@ def _alone(e: TokensEvidence) -> bool:
     moves = e.dependency.moves
     own = torch.eye(*moves.shape, dtype=torch.bool)
     hidden = e.contract.window is not None or bool(e.dependency.broken.any())
-    return not hidden and len(moves) > 1 and torch.equal(moves, own)
+    if hidden or len(moves) < 2 or not torch.equal(moves, own):
+        return False
+    # What is 0 before it is trained hides everything behind it.
+    x, *others = e.inputs
+    drawn, other = with_zeros_drawn(e.subject), x.clone()
+    other[..., 1:, :] += 1.0
+    one, two = (drawn.spare()(each, *others).detach()[..., 0, :] for each in (x, other))
+    return torch.equal(one, two)
 
 
 def _all_seen(e: CrossEvidence) -> Verdict | None:
