@@ -126,7 +126,7 @@ def test_what_does_not_merge() -> None:
     ):
         whole.merge(seen_of(model, [TEXTS], keep="total", layers="layers.1"))
     with pytest.raises(
-        ch.ArgumentError, match=r"plot needs matrices or summaries; keep= was \"total\"\."
+        ch.ArgumentError, match=r"plot needs matrices or summaries; keep= was 'total'\."
     ):
         whole.plot()
     assert "Totals [num_heads=2] of 27 queries" in repr(whole)

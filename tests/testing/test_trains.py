@@ -2,6 +2,7 @@
 
 import copy
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -312,7 +313,7 @@ def test_a_code_that_is_not_known() -> None:
 
 def test_a_script_that_cannot_be_copied() -> None:
     made = decoder()
-    made["model"].last = made["model"](made["batch"])
+    made["model"].lock = threading.Lock()
     with pytest.raises(ch.ModelError, match=r"\[trains.copy\] a rehearsal trains a copy"):
         ch.testing.check_training(**made)
 

@@ -1,10 +1,14 @@
 // What the colours mean.
-import { Choice } from "./choice";
 import { css, cssSigned } from "./colour";
-import { percent, type Scale, scale, signedPercent, ticks } from "./scale";
+import { nextScale, percent, type Scale, scale, signedPercent, ticks } from "./scale";
 import { theme } from "./theme";
 
 const STEPS = 24;
+const NAMES: Record<Scale, string> = {
+  root: "square-root",
+  linear: "linear",
+  log: "logarithmic",
+};
 
 interface LegendProps {
   top: number;
@@ -39,23 +43,11 @@ export function Legend({ top, beyond, unit, signed = false }: LegendProps) {
         ))}
       </div>
       <div class="ch-legend-unit">
-        {unit}
-        {kind === "log" ? ", logarithmic" : kind === "root" ? " on a square-root scale" : ""}
+        {`${unit}, `}
+        <button type="button" class="ch-link" onClick={() => (scale.value = nextScale(kind))}>
+          {`${NAMES[kind]} scale`}
+        </button>
       </div>
     </div>
-  );
-}
-
-const NAMES: Record<Scale, string> = { root: "square root", linear: "linear", log: "logarithm" };
-
-export function ScaleChoice() {
-  return (
-    <Choice
-      name="Colours"
-      title="How colours grow with the weight"
-      value={scale.value}
-      all={NAMES}
-      onChoice={(kind) => (scale.value = kind)}
-    />
   );
 }

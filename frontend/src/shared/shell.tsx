@@ -54,7 +54,7 @@ export function Shell({ title, note, tools, bare = false, guide, keys, children 
           </div>
           <div class="ch-tools">
             {tools}
-            <button type="button" class="ch-button" onClick={toggleTheme} title="Dark or light">
+            <button type="button" class="ch-button" onClick={toggleTheme}>
               {theme.value === "dark" ? "Light" : "Dark"}
             </button>
             <button type="button" class="ch-button" onClick={open} aria-keyshortcuts="?">

@@ -566,10 +566,6 @@ def finite_in_float32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return (raw + future(raw) * torch.finfo(raw.dtype).min).softmax(-1) @ value
 
 
-def softmax_in_halves(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return causal_scores(query, key).half().softmax(-1).to(value.dtype) @ value
-
-
 ENTRIES = [
     wrong(
         "mask.inverted",
@@ -579,7 +575,6 @@ ENTRIES = [
         unproved="what is visible has equal weights",
     ),
     right(finite_in_float32, "qkv", causal=True, unproved="it is right in float32 only"),
-    wrong("law.scores", softmax_in_halves, "qkv", causal=True, unproved="it rounds to 16 bits"),
     right(F.scaled_dot_product_attention, "qkv"),
     right(ch.attend, "qkv"),
     right(filled_with_a_billion, "qkv", causal=True),

@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.checking.bank import kinds
 from tests.checking.bank.entry import Built, right, wrong
+from tests.checking.bank.functions import causal_scores
 from tests.checking.bank.modules import ValueSkip
 
 
@@ -415,7 +416,14 @@ class NormedSides(Right):
 
 
 ROPE = {"base": 10000.0, "layout": "half"}
+
+
+def softmax_in_halves(query, key, value):
+    return causal_scores(query, key).half().softmax(-1).to(value.dtype) @ value
+
+
 ENTRIES = [
+    wrong("law.scores", softmax_in_halves, "qkv", causal=True),
     wrong("law.length", blocks_of_512, "qkv", causal=True),
     wrong("law.length", Built(MaskOfFewTokens, causal=True), "x", causal=True),
     wrong("law.length", Built(MaskOfManyTokens, causal=True), "x", causal=True),

@@ -69,7 +69,7 @@ export function Filters({
         </label>
       ))}
       {links && (
-        <label title="Links below this weight are not drawn">
+        <label>
           At least
           <input
             type="range"
@@ -89,7 +89,7 @@ export function Filters({
         !soundOf(data, layer) &&
         fitsColumns(layer) &&
         (layer.query.text ?? layer.key.text) !== null && (
-          <label title="Queries and keys in two columns, with lines between them">
+          <label>
             <input
               type="checkbox"
               checked={columns.value}

@@ -216,7 +216,6 @@ export function Overview({
             type="button"
             class="ch-button"
             aria-pressed={adding.value}
-            title="A click adds a head to those that are shown, as Ctrl and a click do"
             onClick={() => (adding.value = !adding.value)}
           >
             Several

@@ -1,7 +1,6 @@
 // The buttons beside the title.
 
 import type { ReadonlySignal, Signal } from "@preact/signals";
-import { ScaleChoice } from "../../shared/legend";
 import { CopyLink } from "./address";
 
 interface ToolsProps {
@@ -23,13 +22,7 @@ export function Tools(props: ToolsProps) {
         Compare
       </button>
       {comparing && (
-        <button
-          type="button"
-          class="ch-button"
-          aria-pressed={minus.value}
-          title="What the first head gives more than the second"
-          onClick={subtract}
-        >
+        <button type="button" class="ch-button" aria-pressed={minus.value} onClick={subtract}>
           A − B
         </button>
       )}
@@ -37,13 +30,11 @@ export function Tools(props: ToolsProps) {
         type="button"
         class="ch-button"
         aria-pressed={playing.value}
-        title="Point at query after query"
         onClick={() => (playing.value = !playing.value)}
       >
         Play
       </button>
       {linked && <CopyLink />}
-      <ScaleChoice />
       <button type="button" class="ch-button" onClick={() => picture("png")}>
         PNG
       </button>

@@ -31,9 +31,8 @@ export function Steps({ head, source }: ViewProps) {
       (error: unknown) => (failed.value = String(error)),
     );
   }, [trace, source]);
-  const { of, tokens, source_tokens, kernel, difference } = trace.data;
-  const distance = difference === null ? "nan" : difference.toExponential(1);
-  const note = `${of === head.title ? "" : `${of}; `}${tokens.length} queries × ${source_tokens.length} keys; largest distance to the context of kernel '${kernel}': ${distance}`;
+  const { of, tokens, source_tokens } = trace.data;
+  const note = `${of === head.title ? "" : `${of}; `}${tokens.length} queries × ${source_tokens.length} keys`;
   return (
     <Shell title={head.title} note={note} keys={KEYS}>
       {failed.value && <p role="alert">{failed.value}</p>}

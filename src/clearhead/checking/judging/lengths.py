@@ -134,7 +134,8 @@ def _of_function(e: HeadsEvidence) -> Verdict | None:
     limit = e.contract.sizes.get("context_length")
     heads = e.contract.heads()[0]
     asked = lengths.bearable(steps, heads or 1, 0, limit)
-    for tokens in asked:
+    # As many tokens as heads do not tell which axis is which.
+    for tokens in (each for each in asked if each != heads):
         sizes = replace(main.sizes, batch=1, query_len=tokens, kv_len=tokens)
         if heads is None and tokens > LAW_RECORDED:
             sizes = replace(sizes, num_heads=1, num_kv_heads=1)

@@ -322,14 +322,14 @@ def _meant(
 def _without_promises(report: Report, reasons: Mapping[str, str]) -> Report:
     """The report without mistakes of what nobody promised: a scale, or a mechanism that has no name here.
 
-    What breaks a law, and what is a known mistake, stays.
+    What breaks a law, and what is a known mistake, stays; where no weights are, there is no law of scores.
     """
     gone: dict[str, str] = {}
     for each in report.findings:
         topic = each.code.partition(".")[0]
         if topic in reasons:
             reason = reasons[topic]
-        elif topic in DEFINED and "softmax" in reasons:
+        elif (topic in DEFINED or each.code == "law.scores") and "softmax" in reasons:
             reason = reasons["softmax"]
         elif each.code == "differs" and not each.also:
             reason = "no-mistake"
