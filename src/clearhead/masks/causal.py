@@ -53,14 +53,11 @@ class Positioned(Mask):
         first = kv_len - query_len if self.offset is None else self.offset.value
         if isinstance(first, Tensor):
             return None
-        start, stop = _cut(self.run_from(first, kv_len), kv_len)
+        run = _cut(self.run_from(first, kv_len), kv_len)
         # Neither edge goes back: where the last query sees what the first does, all of them do.
-        if query_len > 1 and _cut(self.run_from(first + query_len - 1, kv_len), kv_len) != (
-            start,
-            stop,
-        ):
-            return None
-        return slice(start, stop)
+        last = first + query_len - 1
+        alike = query_len < 2 or run == _cut(self.run_from(last, kv_len), kv_len)
+        return slice(*run) if alike else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

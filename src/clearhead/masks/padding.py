@@ -66,9 +66,8 @@ class PaddedTo(Mask):
         value = self.lengths.value
         if self.shortest < self.longest or (isinstance(value, Tensor) and not is_concrete(value)):
             return None
-        if self.side == "right":
-            return slice(0, self.longest)
-        return slice(kv_len - self.longest, kv_len)
+        real = min(self.longest, kv_len)
+        return slice(0, real) if self.side == "right" else slice(kv_len - real, kv_len)
 
     def describe(self) -> str:
         side = "" if self.side == "right" else ', side="left"'

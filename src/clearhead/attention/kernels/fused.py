@@ -33,8 +33,7 @@ from clearhead.attention.kernels._lowering import (
     mask_numbers,
     place_of,
 )
-from clearhead.attention.kernels._nonfinite import FEW as SMALL
-from clearhead.attention.kernels._nonfinite import all_finite, contain
+from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain
 from clearhead.attention.problem import Problem
 from clearhead.sharding.dtensors import is_dtensor
 
