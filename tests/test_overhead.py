@@ -42,6 +42,24 @@ def _attend_causal() -> Callable[[], object]:
     return lambda: ch.attend(query, key, value, mask=ch.causal())
 
 
+def _one_token_of_a_window() -> Callable[[], object]:
+    query, (key, value) = torch.randn(1, 4, 1, 16), torch.randn(2, 1, 4, 16, 16).unbind()
+    mask = ch.sliding_window(left=7, right=0)
+    return lambda: ch.attend(query, key, value, mask=mask)
+
+
+def _one_token_padded() -> Callable[[], object]:
+    query, (key, value) = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 4, 16, 16).unbind()
+    mask = ch.padding([12, 7])
+    return lambda: ch.attend(query, key, value, mask=mask)
+
+
+def _attend_padded() -> Callable[[], object]:
+    query, key, value = torch.randn(3, 2, 4, 16, 16).unbind()
+    mask = ch.causal() & ch.padding([12, 7])
+    return lambda: ch.attend(query, key, value, mask=mask)
+
+
 def _layer() -> Callable[[], object]:
     layer, x = ch.MultiHeadAttention(16, num_heads=2), torch.randn(1, 5, 16)
     return lambda: layer(x)
@@ -54,7 +72,16 @@ def _step() -> Callable[[], object]:
 
 
 @pytest.mark.parametrize(
-    ("make", "most"), [(_attend, 29), (_attend_causal, 33), (_layer, 54), (_step, 87)]
+    ("make", "most"),
+    [
+        (_attend, 29),
+        (_attend_causal, 33),
+        (_one_token_of_a_window, 44),
+        (_one_token_padded, 63),
+        (_attend_padded, 75),
+        (_layer, 54),
+        (_step, 87),
+    ],
 )
 def test_a_small_call_makes_few(make: Callable[[], Callable[[], object]], most: int) -> None:
     call = make()

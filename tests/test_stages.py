@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -311,6 +312,32 @@ def test_autocast_does_not_reach_the_sums(dtype: torch.dtype) -> None:
         actual = stages.compute(query, key, value, scale=0.25, visible=visible)
     for name, stage in actual._asdict().items():
         assert torch.equal(stage, getattr(expected, name)), name
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "whole": lambda whole: whole,
+    "tokens": lambda whole: whole[:, :, 3:7],
+    "every second token": lambda whole: whole[:, :, ::2],
+    "heads": lambda whole: whole[:, 1:3],
+    "one head": lambda whole: whole[:, 2:3, 1:],
+    "turned": lambda whole: whole.transpose(1, 2),
+    "tokens, turned": lambda whole: whole.transpose(1, 2)[:, 3:7],
+    "tokens of one head, turned": lambda whole: whole.transpose(1, 2)[:, 3:7, :1],
+    "across the width": lambda whole: whole.mT,
+    "part of the width": lambda whole: whole[..., 1:3],
+    "one for all": lambda whole: whole[:, :1, :1].expand(-1, 4, 9, -1),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_of_any_layout_are_all_looked_at(layout: str) -> None:
+    part = LAYOUTS[layout](torch.ones(2, 4, 9, 5))
+    assert stages.rows_finite(part)
+    for place in torch.ones(part.shape).nonzero():
+        for bad in (torch.nan, -torch.inf, 1e20):
+            poisoned = LAYOUTS[layout](torch.ones(2, 4, 9, 5))
+            poisoned[tuple(place)] = bad
+            assert not stages.rows_finite(poisoned), (place, bad)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -36,6 +36,56 @@ def assert_in_order(spans: Spans, kv_len: int) -> None:
 
 
 @given(expressions)
+def test_a_common_run_is_what_every_query_sees(expression: Expression) -> None:
+    mask, sizes, expected = expression
+    run = mask.common_run(sizes.query_len, sizes.kv_len)
+    if run is None:
+        return
+    assert 0 <= run.start <= run.stop <= sizes.kv_len
+    key = torch.arange(sizes.kv_len)
+    assert torch.equal(((run.start <= key) & (key < run.stop)).expand(sizes), expected)
+
+
+@pytest.mark.parametrize(
+    ("mask", "query_len", "run"),
+    [
+        (ch.full(), 3, (0, 9)),
+        (ch.causal(), 1, (0, 9)),
+        (ch.causal(), 2, None),
+        (ch.causal(offset=4), 1, (0, 5)),
+        (ch.causal(offset=-3), 2, (0, 0)),
+        (ch.causal(offset=[4, 4]), 1, None),
+        (ch.sliding_window(left=2, right=0), 1, (6, 9)),
+        (ch.sliding_window(left=2, right=1, offset=3), 1, (1, 5)),
+        (ch.sliding_window(left=20, right=20), 4, (0, 9)),
+        (ch.sliding_window(left=2), 2, None),
+        (ch.causal(offset=6) & ch.sliding_window(left=3), 1, (5, 7)),
+        (ch.causal(offset=2) & ch.padding(4, side="left"), 1, (5, 5)),
+        (ch.padding([4, 4]), 5, (0, 4)),
+        (ch.padding([4, 4], side="left"), 5, (5, 9)),
+        (ch.padding([4, 3]), 5, None),
+        (ch.padding(torch.arange(9) > 5), 5, (6, 9)),
+        (ch.padding((torch.arange(9) > 5).expand(2, 9)), 5, (6, 9)),
+        (ch.padding(torch.stack([torch.arange(9) > 5, torch.arange(9) > 4])), 5, None),
+        (ch.padding(torch.arange(9) % 2 == 0), 5, None),
+        (ch.padding(torch.zeros(9).bool()), 5, (0, 0)),
+        (ch.causal() | ch.padding(4), 1, None),
+    ],
+    ids=lambda each: each.describe() if isinstance(each, ch.Mask) else None,
+)
+def test_the_common_runs_that_are_known(
+    mask: ch.Mask, query_len: int, run: tuple[int, int] | None
+) -> None:
+    assert mask.common_run(query_len, 9) == (None if run is None else slice(*run))
+
+
+def test_a_common_run_is_read_from_no_tensor_without_numbers() -> None:
+    lengths = torch.zeros(2, dtype=torch.int64, device="meta")
+    assert ch.padding(lengths).common_run(1, 9) is None
+    assert ch.padding(torch.zeros(2, 9, device="meta").bool()).common_run(1, 9) is None
+
+
+@given(expressions)
 def test_spans_agree_with_the_tensor(expression: Expression) -> None:
     mask, sizes, expected = expression
     spans = mask.spans(sizes.query_len, sizes.kv_len, CPU)

@@ -104,6 +104,14 @@ class And(_Pair):
         both = self._both_spans(query_len, kv_len, device)
         return both and intersection(*both, kv_len)
 
+    def common_run(self, query_len: int, kv_len: int) -> slice | None:
+        left = self.left.common_run(query_len, kv_len)
+        right = None if left is None else self.right.common_run(query_len, kv_len)
+        if left is None or right is None:
+            return None
+        start = max(left.start, right.start)
+        return slice(start, max(start, min(left.stop, right.stop)))
+
     def describe(self) -> str:
         return f"{_bracketed(self.left, And)} & {_bracketed(self.right, And)}"
 

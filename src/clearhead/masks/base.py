@@ -113,6 +113,11 @@ class Mask(ABC):
         """The keys of each query as a few runs, or None if there is no such short description."""
         return None
 
+    def common_run(self, query_len: int, kv_len: int) -> slice | None:
+        """The keys that every query of every sample sees, where they are one run, the same for all, and
+        known sooner than the spans are; else None."""
+        return None
+
     def columns(self) -> Iterator["Mask"]:
         """The parts of the expression that hide the same keys from every query, in no short runs."""
         return iter(())

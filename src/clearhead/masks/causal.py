@@ -1,5 +1,6 @@
 """Causal masks: no query sees a later key (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Never
@@ -43,6 +44,21 @@ class Positioned(Mask):
         """Position of query 0: an int, or a tensor of the given shape with one per row."""
         return kv_len - query_len if self.offset is None else self.offset.on(device, *shape)
 
+    @abstractmethod
+    def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
+        """The first key that a query at a position sees, and the one after the last, if all keys went
+        on without an end."""
+
+    def common_run(self, query_len: int, kv_len: int) -> slice | None:
+        first = kv_len - query_len if self.offset is None else self.offset.value
+        if isinstance(first, Tensor):
+            return None
+        run = _cut(self.run_from(first, kv_len), kv_len)
+        # Neither edge goes back: where the last query sees what the first does, all of them do.
+        last = first + query_len - 1
+        alike = query_len < 2 or run == _cut(self.run_from(last, kv_len), kv_len)
+        return slice(*run) if alike else None
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Causal(Positioned):
@@ -60,8 +76,17 @@ class Causal(Positioned):
         )
         return one_run(torch.zeros_like(position), position + 1, kv_len)
 
+    def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
+        return 0, position + 1
+
     def describe(self) -> str:
         return "causal()" if self.offset is None else f"causal(offset={self.offset.describe()})"
+
+
+def _cut(run: tuple[int, int], kv_len: int) -> tuple[int, int]:
+    """The keys of a run that there are."""
+    start = max(0, min(run[0], kv_len))
+    return start, max(start, min(run[1], kv_len))
 
 
 @catching

@@ -25,6 +25,9 @@ class Full(Mask):
     def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
         return every_key(query_len, kv_len, device)
 
+    def common_run(self, query_len: int, kv_len: int) -> slice | None:
+        return slice(0, kv_len)
+
     def describe(self) -> str:
         return "full()"
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from clearhead._common.checks import check_tensor
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
+from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
@@ -25,6 +26,7 @@ class PaddedTo(Mask):
 
     lengths: PerRow
     side: Side
+    shortest: int
     longest: int
 
     @property
@@ -60,6 +62,13 @@ class PaddedTo(Mask):
             return one_run(first, lengths, kv_len)
         return one_run(kv_len - lengths, first + kv_len, kv_len)
 
+    def common_run(self, query_len: int, kv_len: int) -> slice | None:
+        value = self.lengths.value
+        if self.shortest < self.longest or (isinstance(value, Tensor) and not is_concrete(value)):
+            return None
+        real = min(self.longest, kv_len)
+        return slice(0, real) if self.side == "right" else slice(kv_len - real, kv_len)
+
     def describe(self) -> str:
         side = "" if self.side == "right" else ', side="left"'
         return f"padding({self.lengths.describe()}{side})"
@@ -82,6 +91,20 @@ class Valid(Mask):
         last = rows.shape[-1] - rows.flip(-1).long().argmax(-1)
         first, last = first.masked_fill(count == 0, 0), last.masked_fill(count == 0, 0)
         return (first, last) if bool((last - first == count).all()) else None
+
+    @cached_property
+    def run(self) -> slice | None:
+        """The valid keys of all rows, if they are one run, the same for all."""
+        if not self.valid.numel() or not is_concrete(self.valid):
+            return None
+        row, *others = torch.atleast_2d(self.valid)
+        if not all(torch.equal(other, row) for other in others):
+            return None
+        seen = row.nonzero()
+        if not seen.shape[0]:
+            return slice(0, 0)
+        first, stop = int(seen[0]), int(seen[-1]) + 1
+        return slice(first, stop) if stop - first == seen.shape[0] else None
 
     @property
     def batch(self) -> int | None:
@@ -110,6 +133,9 @@ class Valid(Mask):
                 f"the mask must be on the query's device; its valid is on {self.valid.device}, "
                 f"the query on {device}.",
             )
+
+    def common_run(self, query_len: int, kv_len: int) -> slice | None:
+        return self.run
 
     def columns(self) -> Iterator[Mask]:
         if self.runs is None:
@@ -198,7 +224,7 @@ def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None
         raise MaskError(
             "mask.negative-length", f"lengths must be 0 or more tokens; got {lengths.describe()}."
         )
-    return PaddedTo(lengths, side or "right", longest)
+    return PaddedTo(lengths, side or "right", smallest, longest)
 
 
 def _valid(valid: Tensor, side: Side | None) -> Mask:

@@ -44,6 +44,10 @@ class SlidingWindow(Positioned):
         stop = unbounded if self.right is None else position + self.right + 1
         return one_run(start, stop, kv_len)
 
+    def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
+        start = 0 if self.left is None else position - self.left
+        return start, kv_len if self.right is None else position + self.right + 1
+
     def describe(self) -> str:
         offset = "" if self.offset is None else f", offset={self.offset.describe()}"
         return f"sliding_window(left={self.left}, right={self.right}{offset})"

@@ -31,6 +31,7 @@ kernels = pytest.mark.parametrize("kernel", NAMES)
 def take_apart(patch: pytest.MonkeyPatch) -> None:
     """Take small problems apart as only large ones are."""
     patch.setattr(_lowering, "MASK_PORTION", 1)
+    patch.setattr(_lowering, "WORTH_SPANS", 0)
     patch.setattr(_lowering, "WORTH_SLICING", 0)
     patch.setattr(eager, "PORTION", 1)
 

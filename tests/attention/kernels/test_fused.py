@@ -9,7 +9,7 @@ import clearhead as ch
 from clearhead.attention.kernels import _lowering, eager, fused
 from clearhead.attention.kernels.fused import Piece
 from clearhead.attention.problem import Problem, make_problem
-from tests.attention.kernels.definition import assert_agrees, draw
+from tests.attention.kernels.definition import assert_agrees, draw, outcome
 from tests.memory import LargestTensor
 
 MASKS: dict[str, Any] = {
@@ -42,6 +42,7 @@ def covered(pieces: list[Piece], posed: Problem) -> torch.Tensor:
 def test_every_query_is_computed_once(
     name: str, worth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(_lowering, "WORTH_SPANS", worth)
     monkeypatch.setattr(_lowering, "WORTH_SLICING", worth)
     monkeypatch.setattr(_lowering, "MASK_PORTION", 1 << 10)
     posed = problem(MASKS[name])
@@ -60,12 +61,14 @@ def test_every_query_is_computed_once(
 def test_simple_masks_need_no_mask(
     name: str, kinds: list[tuple[bool, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(_lowering, "WORTH_SPANS", 0)
     monkeypatch.setattr(_lowering, "WORTH_SLICING", 1)
     pieces = _lowering.lower(problem(MASKS[name]))
     assert [(piece.causal, piece.masked) for piece in pieces] == kinds
 
 
-def test_rows_that_are_alike_are_one_call() -> None:
+def test_rows_that_are_alike_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_lowering, "WORTH_SPANS", 0)
     (piece,) = _lowering.lower(problem(ch.causal() & ch.padding([64, 64, 64])))
     assert (piece.rows, piece.causal) == (slice(0, 3), True)
 
@@ -76,6 +79,54 @@ def test_a_window_reads_the_keys_it_can_see(monkeypatch: pytest.MonkeyPatch) -> 
     pieces = _lowering.lower(posed)
     read = sum(piece.keys.stop - piece.keys.start for piece in pieces)
     assert read < 4096 + 9 * len(pieces) + 1
+
+
+# One run of keys for all queries, or a short hull of several: the keys beside it are not there.
+IN_SIGHT = {
+    "window": (ch.sliding_window(left=9, right=0), 1, slice(502, 512)),
+    "window of few queries": (ch.sliding_window(left=9, right=0), 70, slice(433, 512)),
+    "causal from an offset": (ch.causal(offset=99), 1, slice(0, 100)),
+    "padding on the left": (ch.padding([40, 40], side="left"), 5, slice(472, 512)),
+    "valid": (ch.padding((torch.arange(512) > 490).expand(2, -1)), 5, slice(491, 512)),
+    "window and padding": (
+        ch.sliding_window(left=9, right=0) & ch.padding([507, 507]), 1, slice(502, 507)
+    ),
+    "nothing": (ch.padding([0, 0]), 3, slice(0, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -9.0, -1.0, 2.0]).double()])
+@pytest.mark.parametrize("name", IN_SIGHT)
+def test_what_no_query_sees_is_not_read(
+    name: str, sinks: torch.Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even to look for NaN, of which it is full."""
+    mask, query_len, keys = IN_SIGHT[name]
+    options: dict[str, Any] = {"mask": mask, "sinks": sinks}
+    tensors = draw(2, 4, 2, query_len=query_len, kv_len=512, dtype=torch.float64)
+    assert_agrees("fused", tensors, **options)
+
+    posed = make_problem(**tensors, **options)
+    expected = fused.attend(posed), fused.logsumexp(posed)
+    grad = torch.randn_like(expected[0])
+
+    def attended(**given: torch.Tensor) -> torch.Tensor:
+        return ch.attend(**given, **options, kernel="fused")
+
+    clean = outcome(attended, tensors, grad)
+    beside = torch.ones(512, dtype=torch.bool)
+    beside[keys] = False
+    for each in ("key", "value"):
+        tensors[each][:, :, beside] = torch.nan
+    monkeypatch.delattr(fused, "contain")  # the way on which a NaN that is found leads
+    posed = make_problem(**tensors, **options)
+    assert torch.equal(fused.attend(posed), expected[0])
+    total = fused.logsumexp(posed)
+    assert total is not None
+    assert expected[1] is not None
+    assert torch.equal(total, expected[1])
+    for of, result in outcome(attended, tensors, grad).items():
+        assert torch.equal(result, clean[of]), of
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
+from clearhead import stages
 from clearhead.attention.kernels import _lowering, eager, fused
 from tests.attention.kernels.definition import (
     Tensors,
@@ -36,6 +37,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if "parts" in request.param:
             patch.setattr(_lowering, "MASK_PORTION", 1)
+            patch.setattr(_lowering, "WORTH_SPANS", 0)
             patch.setattr(_lowering, "WORTH_SLICING", 0)
         if "looking" in request.param:
             patch.setattr(fused, "can_sync", lambda query: False)
@@ -230,6 +232,48 @@ def test_nan_in_the_open_is_never_swallowed(kernel: str, kv_len: int, dtype: tor
             assert ch.attend(**tensors, mask=mask, kernel=kernel).isnan().all(), (tensor, mask)
 
 
+@pytest.mark.parametrize("kv_len", [600, 2049])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
+)
+def test_one_token_shows_what_it_sees(kv_len: int, dtype: torch.dtype) -> None:
+    """Whatever it weighs: a weight may be 0, and a key of −∞ scores −∞."""
+    clean = draw(1, 4, 2, 1, kv_len, 64, 64, dtype)
+    clean["query"][..., 0] = 3.0
+    clean["key"][:, :, 7, 0] = -1e4  # so that the weight of this token is 0
+    sinks = torch.tensor([0.5, 3.0, -9.0, -1.0]).to(dtype)
+    beside = ch.sliding_window(left=kv_len - 6, right=0)  # sees from the sixth on
+    for tensor, poison in [("key", NAN), ("key", -INF), ("key", INF), ("key", LONG),
+                           ("value", NAN), ("value", INF), ("value", -INF)]:  # fmt: skip
+        if poison == LONG and dtype in (torch.float16, torch.float64):
+            continue  # ∞, and not long
+        for token in (3, 7, kv_len - 1):
+            tensors = {name: each.clone() for name, each in clean.items()}
+            tensors[tensor][:, 1, token, 0] = poison
+            for mask in (None, ch.causal(), beside):
+                for given_sinks in (None, sinks):
+                    result = ch.attend(**tensors, mask=mask, sinks=given_sinks, kernel="fused")
+                    shows = torch.zeros_like(result, dtype=torch.bool)
+                    if mask is not beside or token > 4:
+                        shows[:, 2:, :, :] = tensor == "key"
+                        shows[:, 2:, :, 0] = True
+                    assert torch.equal(result.isnan(), shows), (tensor, poison, token, mask)
+                    assert result[~shows].isfinite().all()
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_one_token_reads_its_context_for_the_value(
+    trained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is much shorter; but a gradient asks for the value itself."""
+    tensors = draw(1, 2, 2, 1, 600, 64, 64)
+    tensors["query"].requires_grad_(trained)
+    read = []
+    monkeypatch.setattr(stages, "all_finite", lambda each: read.append(each.shape[2]) or True)
+    ch.attend(**tensors, mask=ch.sliding_window(left=499), kernel="fused")
+    assert read == [500 if trained else 1]
+
+
 @st.composite
 def poisoned(draw_: st.DrawFn) -> tuple[Tensors, ch.Mask]:
     """Any mask, and tensors with a few entries that are not finite anywhere."""
@@ -255,6 +299,7 @@ def test_any_mask(way: str, case: tuple[Tensors, ch.Mask]) -> None:
     tensors, mask = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_lowering, "MASK_PORTION", 1)
+        patch.setattr(_lowering, "WORTH_SPANS", 0)
         patch.setattr(eager, "PORTION", 1)
         if "looking" in way:
             patch.setattr(fused, "can_sync", lambda query: False)

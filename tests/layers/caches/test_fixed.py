@@ -47,6 +47,17 @@ def test_its_tensors_are_the_cache(padded: bool) -> None:
     assert torch.equal(cache.mask().to_dense(2, 11), again.mask().to_dense(2, 11))
 
 
+def test_the_last_token_sees_what_is_held() -> None:
+    cache = FixedCache(7)
+    for held in (1, 2, 7):
+        cache.append(*tokens(2, held - len(cache))[1:])
+        mask = cache.mask()
+        run = mask.common_run(1, 7)
+        assert run == slice(0, held)
+        assert mask.to_dense(1, 7)[0].tolist() == [key < held for key in range(7)]
+        assert mask.common_run(2, 7) is None
+
+
 def test_what_is_cut_is_no_padding_and_its_tensors_stay_in_place() -> None:
     cache = FixedCache(7)
     cache.append(*tokens(2, 5)[1:], valid=torch.arange(5) < torch.tensor([[5], [2]]))

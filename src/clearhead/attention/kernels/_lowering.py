@@ -14,6 +14,8 @@ from clearhead.masks.tiles import hull, length, portions
 MASK_PORTION = 1 << 22
 SLICES_PER_ROW = 3
 WORTH_SLICING = 1 << 19
+WORTH_SPANS = 1 << 16
+"""From how many pairs of queries and keys, of all heads, the spans of a mask save more than they take."""
 
 
 class Piece(NamedTuple):
@@ -52,6 +54,13 @@ def lower(problem: Problem) -> list[Piece]:
         and is_concrete(problem.query)
         and not is_tracing()
     ):
+        (batch, heads, query_len, _), kv_len = problem.query.shape, problem.key.shape[2]
+        if problem.bias is None:
+            run = mask.common_run(query_len, kv_len)
+            if run is not None:
+                return [Piece(slice(0, batch), slice(0, query_len), run, False, False)]
+        if batch * heads * query_len * kv_len < WORTH_SPANS:
+            return EVERYTHING_MASKED
         spans = problem.spans
         if spans is not None and spans.pieces == 1 and problem.bias is None:
             sliced = _slices(problem, spans)
@@ -117,6 +126,20 @@ def _portions(problem: Problem, spans: Spans | None) -> list[Piece]:
             keys = hull(spans.start[:, queries], spans.stop[:, queries])
         pieces.append(Piece(slice(0, problem.batch), queries, keys, False, True))
     return pieces
+
+
+def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
+    """The problem with the keys alone that a piece reads: there is no call for a look at others."""
+    if pieces[0].whole:
+        return problem
+    runs = [piece.keys for piece in pieces if piece.keys.start < piece.keys.stop]
+    if not runs:
+        runs = [slice(0, 0)]
+    low, high = min([run.start for run in runs]), max([run.stop for run in runs])
+    if high - low == problem.key.shape[2]:
+        return problem
+    key, value = problem.key[:, :, low:high], problem.value[:, :, low:high]
+    return problem.replace(key=key, value=value, mask=None)
 
 
 def mask_numbers(problem: Problem, piece: Piece) -> int:

@@ -9,7 +9,7 @@ from clearhead import stages
 from clearhead._common.torch_internals import norms
 from clearhead.attention.problem import Problem
 
-FEW = 2**14
+SMALL = 2**14
 """Up to how many numbers of a tensor a call of PyTorch's takes longer than what it computes."""
 
 
@@ -61,7 +61,7 @@ def all_finite(problem: Problem, *, value: bool = True) -> bool:
     if problem.sinks is not None and not stages.all_finite(problem.sinks):
         return False
     query, key = problem.query, problem.key
-    if value and not problem.keys_finite and query.numel() <= FEW >= key.numel():
+    if value and not problem.keys_finite and query.numel() <= SMALL >= key.numel():
         of_query, of_key, of_value = norms((query, key, problem.value))
         total = (of_query.item() + of_key.item() + of_value.item()) * problem.factor
         if total <= stages.SAFE_LENGTH:

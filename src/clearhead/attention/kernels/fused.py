@@ -27,12 +27,13 @@ from clearhead.attention.kernels._lowering import (
     WORTH_SLICING,
     Piece,
     assemble,
+    in_sight,
     lengths_of,
     lower,
     mask_numbers,
     place_of,
 )
-from clearhead.attention.kernels._nonfinite import all_finite, contain
+from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain
 from clearhead.attention.problem import Problem
 from clearhead.sharding.dtensors import is_dtensor
 
@@ -147,9 +148,23 @@ def attend(problem: Problem) -> Tensor:
         problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
     if can_sync(query):
+        seen = problem
+        if not pieces[0].whole:
+            seen = in_sight(problem, pieces)
+            only = len(pieces) == 1 and not (pieces[0].causal or pieces[0].masked)
+            if only and seen.key.shape[2]:
+                # All queries see these keys: what lies beside them need not be there.
+                problem, pieces = seen, EVERYTHING
         # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
         # NaN even where the result is not: so it is the inputs that are read.
-        is_safe = all_finite(problem)
+        is_one = pieces is EVERYTHING and query.shape[2] == 1
+        value_shows = is_one and not problem.keys_finite and _value_shows(problem)
+        is_safe = all_finite(seen, value=not value_shows)
+        if is_safe and value_shows:
+            context = _run(problem, pieces)
+            if stages.all_finite(context):
+                return context
+            is_safe = False
     else:
         # A GPU's kernels show a NaN in the open themselves, and spare the passes over the inputs that
         # contain it; ONNX has an operator for attention, which says nothing of NaN.
@@ -171,9 +186,9 @@ def logsumexp(problem: Problem) -> Tensor | None:
     query = problem.query
     if not query.is_cpu or refusals(problem) or _is_in_functorch():
         return None
-    if can_sync(query) and not all_finite(problem, value=False):
-        return None
     pieces = lower(problem)
+    if can_sync(query) and not all_finite(in_sight(problem, pieces), value=False):
+        return None
     parts = [_logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
     return assemble(parts, pieces)[..., 0]
 
@@ -200,6 +215,17 @@ def _has_gradient(problem: Problem) -> bool:
     sinks = problem.sinks is not None and problem.sinks.requires_grad
     inputs = problem.query.requires_grad or problem.key.requires_grad or problem.value.requires_grad
     return inputs or sinks
+
+
+def _value_shows(problem: Problem) -> bool:
+    """Return True if a value that is not finite makes a context that is not, so that the few numbers of
+    the context can be read in place of the many of the value: of one query, with nothing hidden, as
+    0 · ∞ is NaN.
+
+    Of a key that would not do, which of −∞ scores −∞ and takes no part; nor of a gradient, which a
+    query that sees a NaN does not pass on.
+    """
+    return problem.value.numel() > SMALL and not _has_gradient(problem)
 
 
 def _is_transformed_beside(problem: Problem) -> bool:

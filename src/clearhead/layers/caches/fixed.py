@@ -222,6 +222,9 @@ class Held(Mask):
         stop = torch.arange(query_len, device=device)[None] + (self.length - query_len + 1)
         return one_run(torch.zeros_like(stop), stop, kv_len)
 
+    def common_run(self, query_len: int, kv_len: int) -> slice | None:
+        return slice(0, max(0, min(int(self.length), kv_len))) if query_len == 1 else None
+
     def describe(self) -> str:
         return "held by the cache"
 
