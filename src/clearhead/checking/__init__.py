@@ -1,4 +1,90 @@
-"""An attention goes in, the name of the mistake comes out."""
+"""An attention goes in, the name of the mistake comes out.
+
+`check` goes one way: a `Subject` (found, made, copied, called) gives `Evidence`, `Evidence` gives verdicts,
+verdicts give a `Report`. Nothing that comes later changes what came before.
+
+`checking/evidence/` measures, and judges nothing; each part is measured when it is first asked for, and kept.
+A `DispatchMode` (`recorder.py`) sees every operation of the copy, whatever the layers are called. Beside each
+storage lies a shadow of tags: for each number, the element of the last product, or of the input, that it
+stands for. Two products whose sides both depend on the input make an attention (`observed.py`); what was done
+to the scores in between is followed number by number (`weighing.py`): scaled, hidden, filled, added to,
+dropped, normalised over an axis. Tokens are changed one after the other, and the operands of the same
+products taken again: so each row of query, key and value has its token (`provenance.py`), which gives samples
+and heads their place in any layout (`arranging.py`), and shows heads that are split or merged from the wrong
+rows (`splitting.py`). Where rows are in another order, contexts are shifted one by one, and the output that
+moves says where they arrive.
+
+A whole model (`takes="ids"`) is one of these subjects too: it is called behind its token embedding, where
+vectors go in in the place of ids (`subject/embedding.py`), and each of its layers is a group of heads. Its
+cache is a decoder of its own.
+
+With query, key, value and context in hand a subject is held against a `Recipe` (`checking/hypotheses/`): the
+definition as a row of functions. A mutant is a recipe with one of them replaced by a mistake. The right
+recipe is tried first, in every way that what is undeclared leaves open; then each mutant. What equals a
+mutant on all calls, whose sizes are distinct, makes that mistake; what is equal is decided by the error of
+the plain computation, as in `testing`. NaN equals NaN, so where most of the output is NaN nothing is
+concluded from it. Where no recipe fits, what was done to the scores names the mistake, one thing at a time
+(`judging/account.py`, `judging/reading.py`); for a function the weights that the identity as value shows are
+a third witness. Two mistakes at once are named by the second and the third. A witness shows a mask or a
+scale; `judging/names.py` finds the member of the family that gives the same, for all but a padded mask that
+nobody saw inside. Ranks give an account like any function. Where no product is seen,
+`evidence/named_layers.py` takes query, key, value and context from the layers of these names, and weights by
+a shift of one value.
+
+Where no mistake has a name, the laws are asked (`evidence/laws.py`, `judging/laws.py`): of calls alone, the
+same again, sample by sample, at any length; of a run that is repeated with every value shifted, linear in the
+value; of what was recorded, that scores alone make weights and that a token sees itself. A broken law is a
+finding, so that what nobody thought of is not called right. A function is asked the same
+(`evidence/function_laws.py`): doubled and shifted values, one query at a time, logarithms of weights against
+query · key. The law of length (`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole by
+calls alone, and what is the definition with few tokens under the recorder with many; the lengths follow from
+operations on fresh copies, parameters and weights.
+
+A scan (`checking/scanning/`) asks the same of a package of which nothing is known. Sources are read, not
+imported: a definition that multiplies and normalises, in its own lines or through the names in them, is worth
+trying (`sources.py`). It is made with guessed arguments and called as its parameters suggest: foreign
+signatures are read in `subject/signatures.py` alone; it attends if weights that were normalised stand between
+two products (`trial.py`). What was guessed is no promise: where another order of axes or inputs explains a
+mistake, that order was meant. A mechanism that nobody declared is not judged, and weights that are 0
+throughout are filled first. One process tries them one after the other and writes each row as it is there
+(`cli/apart.py`); where it ends or hangs, the next one goes on behind the definition that it fell over.
+
+`rules.py` is one tuple, asked in `judge.py`: each rule has a code, a topic, a verdict (`Found`, `Clear`,
+`Unknown`), what it excludes and what it explains. The order is that of the tuple. A topic is verified where
+its rules are clear; a report is right where all topics that belong to any attention, or were declared, are
+verified. An exception inside a rule means that it cannot be read, never more. Every sentence is in
+`words.toml`, every threshold with its reason in `thresholds.py`.
+
+A function is copied too (`copying.py`), with the modules that it calls: `copy.deepcopy` leaves a function as
+it is, and a lambda in an attribute, as in minGPT, would run the original's layers in their own mode. What is
+taken is cloned, since fairseq scales the query in place; what a call leaves behind, a cache or weights, is
+detached: a copy holds no graph of an earlier call.
+
+Three things look like mistakes and are not. A scale that is missing may be in the weights of a projection,
+which shows in their size. A sliding window that is not declared is a window. A mask among the saved buffers
+is the custom of most tutorials. These are reported.
+
+Attention that ranks share (`checking/ranks/`) is evidence of its own: processes that are forked once make
+every call, or those of the caller's group, where rank 0 asks and judges and the others follow. Outputs and
+gradients are put back in the order of the text and held against the same recipes, with mutants of the
+exchange in front: who sees whom by other places, partial results merged otherwise. Gradients are taken apart
+by the rank whose queries give them, so that each way to sum them is a hypothesis. A process that hangs is
+asked for its stack by a signal, which faulthandler answers also inside a collective. Of a loss the label and
+the weight of each token are read off the gradient of its logits, which a cross-entropy has at the label alone
+below 0.
+
+An error is a finding where equal widths mend it: the class is made again, with the arguments that the sizes
+or the instance show (`constructing.py`). What refuses in so many words, by `raise` or `assert`, is left alone
+(`refusals.py`).
+
+The rates of the banks in `tests/checking/bank` are held by tests; a part of the bank is set aside and held by
+none.
+
+Gradients are held against differences of the output, at three steps: at a kink of a ReLU the small ones
+agree, with float32 inside the large one does. What disagrees is asked once more at a place nearby; if the
+differences do not agree with each other, nothing is said. Once there is a finding, `evidence/lines.py`
+repeats a call to note the line of each operation, and `judging/places.py` chooses one by topic.
+"""
 
 from clearhead.checking.checking import check
 from clearhead.checking.contract import Contract

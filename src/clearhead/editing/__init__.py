@@ -21,4 +21,10 @@ are on says no while an edited model runs.
 Positions are those of the sequence (`editing/places.py`): a KV cache is asked how long it is, since with a
 window or a static cache the number of keys does not tell. Where they cannot be told, what needs them is
 refused.
+
+Operations on z are `OfContext` (`editing/context_operations.py`); a query takes the context of its position,
+and another length is refused at the latest when the block ends. What is added behind a projection waits for
+it to run (`editing/layer_output.py`). In `effects` every patch is a replaced z, since upstream of it is the
+corrupt run, so two runs tell all of them (`editing/patching.py`); of several edits in one run the first is
+none, and its metric must be the baseline.
 """

@@ -1,6 +1,6 @@
 """Masks of visible pairs: one idea a file, combined with `&`, `|` and `~`. True = may attend.
 
-A mask answers three questions. `visible(query_index, key_index)`: any pairs at all. `spans`: for each query,
+A mask answers four questions. `visible(query_index, key_index)`: any pairs at all. `spans`: for each query,
 the few runs of keys that it sees, in O(tokens), where there is such a description. `check`: whether it fits a
 problem. `&`, `|`, `~` work on all three.
 
@@ -15,6 +15,8 @@ nothing beside it, so `Mask.cross` tells the algebra, biases and statistics.
 
 Masks are not tensors that happen to be bool, because a tensor cannot say what it is for: which is how a 0/1
 tensor gets added to the scores elsewhere.
+
+`common_run`: the one run of keys that all queries see, if there is one, as numbers and without the spans.
 """
 
 from clearhead.masks.base import Mask

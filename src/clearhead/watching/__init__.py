@@ -57,4 +57,9 @@ None. Tensors that begin at the same place of memory are written once, so a cach
 steps is one tensor in the file too. It is read by one open descriptor, since safetensors opens a path twice
 and a save may come between, and written by `_common/writing.py`, which locks what it writes, so that what a
 killed save left can be told from one in progress.
+
+With contexts a call's z is copied as it goes back into the model; what hands out none has it worked out
+(`watching/context_calls.py`). Of keys a number each is kept, a sum of their bits by drawn factors, which
+tells what goes on from what. The hooks say whether a call hands out a context, and whether it is ablated
+(`tap.Gives`).
 """

@@ -5,10 +5,12 @@ that a later one is faster for a problem, as a measurement has shown. A kernel a
 raises with every reason; there is no fallback, and no `except` in the choice.
 
 fused lowers a mask to pieces: calls that together cover every query once. No mask and plain causal are one
-call. If every sample's mask is a few rectangles and triangles (causal with padding is: a triangle, and a
-rectangle below it), each is a call on slices, without a mask. Anything else goes in tiles of queries, each
-with the keys that it can see at all and its part of the mask, so that no mask of queries × keys is ever
-whole. A value of another width than the key is padded to it, since PyTorch's fused kernels want one width.
+call, and so is what sees one run of keys, on that slice. Below `WORTH_SPANS` pairs spans take longer than
+they save, and the mask is one tensor. If every sample's mask is a few rectangles and triangles (causal with
+padding is: a triangle, and a rectangle below it), each is a call on slices, without a mask. Anything else
+goes in tiles of queries, each with the keys that it can see at all and its part of the mask, so that no mask
+of queries × keys is ever whole. A value of another width than the key is padded to it, since PyTorch's fused
+kernels want one width.
 
 *Sinks* need the logsumexp: the output is multiplied by sigmoid(logsumexp − sink). PyTorch's CPU kernel gives
 the logsumexp but no gradient for it. `FlashWithLogsumexp` adds one with the kernel's own backward: a value
