@@ -57,3 +57,24 @@ def test_no_text_is_refused(start: Any) -> None:
 def test_of_a_figure_without_anything_to_change() -> None:
     with pytest.raises(ch.ArgumentError, match="it has nothing; got 'scale=1'"):
         ch.figure(X, X, X, edit=[], start="scale=1")
+
+
+@pytest.mark.parametrize(
+    ("edit", "right", "wrong"),
+    [
+        ("width", "width=2", "width=3"),
+        ("dropout", "dropout=0.9&draws=3", "dropout=1"),
+        ("dropout", "draws=10000", "draws=10001"),
+        ("dropout", "draws=0", "draws=0.5"),
+        ("order", "order=2.0.1", "order=0.0.1"),
+        ("rotary", "rotary=1", "rotary=2"),
+    ],
+)
+def test_what_is_set_beside_the_cells(edit: str, right: str, wrong: str) -> None:
+    def drawn(start: str) -> str:
+        shown = ch.figure(X, X, X, show=["weights"], edit=[edit], start=start)
+        return shown.to_element(script=False)
+
+    assert f'state="{right.replace("&", "&amp;")}"' in drawn(right)
+    with pytest.raises(ch.ArgumentError, match=r"\[figure.start\]"):
+        drawn(wrong)

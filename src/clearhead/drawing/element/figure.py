@@ -194,7 +194,9 @@ def figure(
             scaled_scores, capped_scores, mask, masked_scores, weights, W_value, value and context
             those that there are, and plane for vectors of width 2: query and keys as arrows, the
             context in the hull of the values. What may be edited is drawn as well.
-        edit: what may be edited: x, source, W_query, W_key, W_value, query, key, value, scores, weights, mask, scale.
+        edit: what may be edited: x, source, W_query, W_key, W_value, query, key, value, scores, weights, mask, scale;
+            width: how many numbers of query and key are taken, in the place of both; dropout, drawn
+            anew by hand; order: tokens are moved; rotary: queries and keys are turned by their place.
         predict: a stage, a row and a column: a number that is asked for before it is told.
         title: what stands above it.
         start: what is changed when it opens, as the property `state` of the element has it:

@@ -8,6 +8,16 @@ from clearhead.drawing.element.data import FigureData
 from clearhead.errors import ArgumentError, ArgumentTypeError
 
 CELL = re.compile(r"(\w+)\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
+FIELDS = {
+    "mask": ["mask"],
+    "scale": ["scale", "temperature"],
+    "width": ["width"],
+    "dropout": ["dropout", "draws"],
+    "order": ["order"],
+    "rotary": ["rotary"],
+}
+"""What a state says of what is edited beside the cells."""
+MOST_DRAWS = 10_000
 NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)
 
 
@@ -51,10 +61,11 @@ def check_start(start: object, data: FigureData) -> str:
 def _names(data: FigureData) -> list[str]:
     """The names that a state of this figure has."""
     made = data.json
-    cells = [f"{name}.row.column" for name in made["edit"] if name not in ("mask", "scale")]
-    mask = ["mask"] if "mask" in made["edit"] else []
-    scales = ["scale", "temperature"] if "scale" in made["edit"] else []
-    return [*cells, *mask, *scales, *(["guess"] if made["predict"] else [])]
+    found = []
+    for name in made["edit"]:
+        cell = f"{name}.row.column"
+        found += FIELDS.get(name, [cell])
+    return [*found, *(["guess"] if made["predict"] else [])]
 
 
 def _is_of(name: str, value: str, data: FigureData) -> bool:
@@ -64,10 +75,22 @@ def _is_of(name: str, value: str, data: FigureData) -> bool:
         keys = len(data.json["source_tokens"])
         fits = len(rows) == len(data.json["tokens"]) and {len(row) for row in rows} == {keys}
         return "mask" in edit and fits and set(value) <= set("01.")
+    if name == "order":
+        places = [str(each) for each in range(len(data.json["tokens"]))]
+        return "order" in edit and sorted(value.split(".")) == sorted(places)
     if not NUMBER.fullmatch(value) or not math.isfinite(float(value)):
         return False
-    if name in ("scale", "temperature", "guess"):
-        return name in _names(data) and (name != "temperature" or float(value) > 0)
+    to = float(value)
+    if "." not in name:
+        widths = [each["width"] for each in data.json.get("widths", [])]
+        fits = {
+            "temperature": to > 0,
+            "width": to in widths,
+            "dropout": 0 <= to < 1,
+            "draws": to.is_integer() and 0 <= to <= MOST_DRAWS,
+            "rotary": to in (0, 1),
+        }
+        return name in _names(data) and fits.get(name, True)
     cell = CELL.fullmatch(name)
     if cell is None or cell[1] not in edit:
         return False
