@@ -289,3 +289,73 @@ test("entropy is that of Shannon, in nats", () => {
   assert.equal(entropy([0, 1, 0]), 0);
   near([entropy([0.25, 0.25, 0.25, 0.25]), entropy([0.5, 0.5])], [Math.log(4), Math.log(2)]);
 });
+
+test("dropout draws the same numbers for the same count, and their mean goes to the weights", () => {
+  const made = data({ edit: ["dropout"] });
+  const at = (draws) => compute(made, { ...START, draws, dropout: 0.5 });
+  assert.equal(at(0).get("dropped_weights").sameAs, "weights");
+  const [one, again, many] = [at(1), at(1), at(5000)];
+  for (const row_ of [0, 1]) {
+    const weights = row(one.get("weights"), row_);
+    row(one.get("dropped_weights"), row_).forEach((each, column) => {
+      assert.ok(each === 0 || each === weights[column] * 2);
+    });
+    assert.deepEqual(row(one.get("context"), row_), row(again.get("context"), row_));
+    row(many.get("mean_weights"), row_).forEach((each, column) => {
+      assert.ok(Math.abs(each - weights[column]) < 0.06);
+    });
+  }
+  const drawn = new Set(
+    [1, 2, 3, 4, 5, 6].map((draws) => row(at(draws).get("dropped_weights"), 0).join()),
+  );
+  assert.ok(drawn.size > 1);
+});
+
+test("tokens in another order take everything along, and what a hand has set", () => {
+  const made = data({ edit: ["order", "scores", "query"] });
+  let state = reduce(START, { set: "scores.0.1", to: 5 });
+  state = reduce(state, { set: "query.1.0", to: 7 });
+  const before = compute(made, state);
+  state = reduce(state, { order: [1, 0] });
+  const after = compute(made, state);
+  assert.equal(write(state), "scores.1.0=5&query.0.0=7&order=1.0");
+  assert.deepEqual(read(write(state), made), state);
+  for (const at of [0, 1]) near(row(after.get("context"), 1 - at), row(before.get("context"), at));
+  assert.equal(write(reduce(state, { order: [0, 1] })), "scores.0.1=5&query.1.0=7");
+  for (const text of ["order=0.0", "order=0", "order=0.1.2", "order=a.b"])
+    assert.equal(read(text, made).order, null);
+});
+
+test("rotary turns by the place, so that only the distance counts", () => {
+  const made = data({ edit: ["rotary", "order"] });
+  const plain = compute(made, START);
+  const turned = compute(made, { ...START, rotary: 1 });
+  near(row(turned.get("rotated_query"), 0), row(plain.get("query"), 0));
+  near(row(turned.get("rotated_query"), 1), [-2 * Math.sin(1), 2 * Math.cos(1)]);
+  near([turned.get("scores").at(1, 1)], [plain.get("scores").at(1, 1)]);
+  assert.notEqual(turned.get("scores").at(0, 1), plain.get("scores").at(0, 1));
+});
+
+test("a width has scores of its own, and 1/√width goes along", () => {
+  const widths = [2, 4].map((width) => ({
+    width,
+    scores: numbers([
+      [width, 1],
+      [0, 0],
+    ]),
+  }));
+  const made = data({ edit: ["width", "scale"], widths, scale: 1 });
+  delete made.inputs.query;
+  delete made.inputs.key;
+  assert.equal(compute(made, START).get("scores").at(0, 0), 4);
+  assert.equal(
+    compute(made, { ...START, width: 2 })
+      .get("scores")
+      .at(0, 0),
+    2,
+  );
+  assert.equal(scaleOf(made, { ...START, width: 2 }), 1);
+  near([scaleOf(made, { ...START, width: 2, scale: 0.5 })], [Math.SQRT1_2]);
+  assert.equal(read("width=3", made).width, null);
+  assert.equal(read("width=2", made).width, 2);
+});

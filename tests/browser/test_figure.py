@@ -443,3 +443,53 @@ def test_of_many_keys_the_colours_and_the_number_that_is_pointed_at(
     cell(page, "scores.31.3").focus()
     page.keyboard.press("Shift+ArrowUp")
     assert state(page).startswith("scores.31.3=")
+
+
+def test_tokens_are_moved_and_turned_by_their_place(opens: Opens, tmp_path: Path) -> None:
+    made = figure(mask=None, show=("weights", "context"), edit=("order", "rotary"))
+    page = drawn(opens, made, tmp_path)
+    page.get_by_role("button", name="Your, place 1").focus()
+    page.keyboard.press("ArrowRight")
+    order = [1, 0, 2]
+    steps = ch.trace(ch.attend, QUERY[order], KEY[order], VALUE[order])
+    assert numbers(page, "weights") == texts(steps["weights"])
+    box = page.get_by_role("button", name="starts, place 3").bounding_box()
+    to = page.get_by_role("button", name="journey, place 1").bounding_box()
+    assert box is not None
+    assert to is not None
+    page.mouse.move(box["x"] + 9, box["y"] + 9)
+    page.mouse.down()
+    page.mouse.move(to["x"] + 9, to["y"] + 9)
+    page.mouse.up()
+    assert state(page) == "order=2.1.0"
+    page.get_by_role("button", name="rotary").click()
+    turn = ch.layers.Rotary(2)
+    query, key = (turn(each.flip(0), torch.arange(3)) for each in (QUERY, KEY))
+    steps = ch.trace(ch.attend, query, key, VALUE.flip(0))
+    assert numbers(page, "weights") == texts(steps["weights"])
+    assert state(page) == "order=2.1.0&rotary=1"
+
+
+def test_dropout_is_drawn_by_hand(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(show=("weights",), edit=("dropout",)), tmp_path)
+    assert numbers(page, "dropped_weights") == numbers(page, "weights")
+    page.get_by_role("button", name="draw anew").click()
+    assert state(page) == "draws=1"
+    assert numbers(page, "dropped_weights") == numbers(page, "mean_weights")
+    page.get_by_role("button", name="100 more").click()
+    assert state(page) == "draws=101"
+    assert numbers(page, "dropped_weights") != numbers(page, "mean_weights")
+
+
+def test_a_width_is_chosen(opens: Opens, tmp_path: Path) -> None:
+    query, key = (torch.cat([each, each, each], dim=-1) for each in (QUERY, KEY))
+    made = ch.figure(query, key, VALUE, scale=1.0, show=["weights"], edit=["width", "scale"])
+    page = drawn(opens, made, tmp_path)
+    page.get_by_role("slider", name="width").press("Home")
+    assert numbers(page, "weights") == texts(
+        ch.trace(ch.attend, QUERY, KEY, VALUE, scale=1.0)["weights"]
+    )
+    entropy = ch.AttentionMatrix(QUERY, KEY, scale=1.0).entropy().mean()
+    assert f"entropy {float(entropy):.2f} nats" in page.locator(".tools").inner_text()
+    page.get_by_role("button", name="1/√2").click()
+    assert numbers(page, "weights") == texts(ch.trace(ch.attend, QUERY, KEY, VALUE)["weights"])

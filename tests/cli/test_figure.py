@@ -47,3 +47,12 @@ def test_a_place_that_cannot_be_written_to_is_refused_first(tmp_path: Path) -> N
     file = tmp_path / "figure.html"
     assert "[figure.size]" in invoke("figure", str(file), "--text", long).stderr
     assert not file.exists()
+
+
+def test_it_opens_with_what_is_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "figure.html"
+    lines("figure", str(file), "--start", "scores.1.0=3.5&scale=1")
+    assert 'state="scores.1.0=3.5&amp;scale=1"' in file.read_text(encoding="utf-8")
+    refused = invoke("figure", str(tmp_path / "other.html"), "--start", "key.0.0=1")
+    assert "[figure.start]" in refused.stderr
+    assert not (tmp_path / "other.html").exists()

@@ -1,19 +1,23 @@
 // What is touched beside the cells: masks by name, the scale, and a number that is asked for.
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { number } from "../views/steps/model";
-import type { Touched } from "./core";
+import { entropy, type Touched } from "./core";
 import {
   type Action,
+  baseOf,
   blocksOf,
   type FigureData,
   MASKS,
+  MOST_DRAWS,
   maskNamed,
   maskRows,
+  orderOf,
   runsOf,
   type State,
   scaleOf,
   typed,
+  widthOf,
 } from "./model";
 
 interface Props {
@@ -45,9 +49,10 @@ export function Mask({ data, state, act }: Props) {
 }
 
 export function Scale({ data, state, act }: Props) {
-  const width = data.inputs.query?.columns ?? data.inputs.W_query!.columns;
+  const width = widthOf(data, state);
   const root = 1 / Math.sqrt(width);
-  const scale = state.scale ?? data.scale;
+  const scale = baseOf(data, state);
+  const all = data.widths ? 1 / Math.sqrt(data.widths.at(-1)!.width) : root;
   const [sliding, setSliding] = useState(false);
   return (
     <fieldset>
@@ -58,7 +63,7 @@ export function Scale({ data, state, act }: Props) {
       <button
         type="button"
         aria-pressed={Math.abs(scale - root) < 1e-6}
-        onClick={() => act({ scale: root })}
+        onClick={() => act({ scale: all })}
       >
         1/√{width}
       </button>
@@ -83,6 +88,131 @@ export function Scale({ data, state, act }: Props) {
         <span>{state.temperature.toFixed(2)}</span>
       </label>
       <span class="quiet">scores × {number(scaleOf(data, state))}</span>
+    </fieldset>
+  );
+}
+
+/** Query and keys of fewer numbers, and how spread the weights are then. */
+export function Width({ data, state, act, stages }: Props & { stages: Map<string, Touched> }) {
+  const widths = data.widths!.map((each) => each.width);
+  const width = widthOf(data, state);
+  const keys = data.source_tokens;
+  const rows = data.tokens.map((_, row) =>
+    entropy(keys.map((_, key) => stages.get("weights")!.at(row, key))),
+  );
+  const mean = rows.reduce((sum, each) => sum + each, 0) / rows.length;
+  return (
+    <fieldset>
+      <legend>width</legend>
+      <input
+        type="range"
+        aria-label="width"
+        min={0}
+        max={widths.length - 1}
+        value={widths.indexOf(width)}
+        aria-valuetext={`${width}`}
+        onInput={(event) => act({ width: widths[Number(event.currentTarget.value)]! })}
+      />
+      <span>{width}</span>
+      <span class="quiet">
+        entropy {mean.toFixed(2)} nats; even is {Math.log(keys.length).toFixed(2)}
+      </span>
+    </fieldset>
+  );
+}
+
+/** Weights left out by chance, drawn anew by hand alone. */
+export function Dropout({ state, act }: Props) {
+  const draw = (more: number) => act({ draws: Math.min(MOST_DRAWS, state.draws + more) });
+  return (
+    <fieldset>
+      <legend>dropout</legend>
+      <input
+        type="range"
+        aria-label="dropout"
+        min={0}
+        max={0.9}
+        step={0.1}
+        value={state.dropout}
+        onInput={(event) => act({ dropout: Number(event.currentTarget.value) })}
+      />
+      <span>{state.dropout}</span>
+      <button type="button" onClick={() => draw(1)}>
+        draw anew
+      </button>
+      <button type="button" onClick={() => draw(100)}>
+        100 more
+      </button>
+      <span class="quiet">{state.draws} drawn</span>
+    </fieldset>
+  );
+}
+
+/** The tokens in their order, to drag or to move with the arrows. */
+export function Order({ data, state, act }: Props) {
+  const place = useRef<HTMLOListElement>(null);
+  const drag = useRef<number | null>(null);
+  const order = orderOf(data, state);
+  const move = (from: number, to: number) => {
+    if (to < 0 || to >= order.length || from === to) return;
+    const moved = order.filter((_, at) => at !== from);
+    moved.splice(to, 0, order[from]!);
+    act({ order: moved });
+  };
+  return (
+    <fieldset>
+      <legend>order</legend>
+      <ol class="order" ref={place}>
+        {order.map((token, at) => (
+          <li key={token}>
+            <button
+              type="button"
+              aria-label={`${data.tokens[token]}, place ${at + 1} of ${order.length}; arrow left and right move it`}
+              onPointerDown={(event) => {
+                drag.current = token;
+                event.currentTarget.setPointerCapture(event.pointerId);
+              }}
+              onPointerMove={(event) => {
+                if (drag.current !== token || event.buttons === 0) return;
+                const over = [...place.current!.children].findIndex((each) => {
+                  const box = each.getBoundingClientRect();
+                  const inside = event.clientX >= box.left && event.clientX <= box.right;
+                  return inside && event.clientY >= box.top && event.clientY <= box.bottom;
+                });
+                if (over >= 0) move(at, over);
+              }}
+              onPointerUp={() => {
+                drag.current = null;
+              }}
+              onKeyDown={(event) => {
+                const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+                if (by === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+                event.preventDefault();
+                const { currentTarget } = event;
+                move(at, at + by);
+                requestAnimationFrame(() => currentTarget.focus());
+              }}
+            >
+              {data.tokens[token]}
+            </button>
+          </li>
+        ))}
+      </ol>
+    </fieldset>
+  );
+}
+
+export function Rotary({ state, act }: Props) {
+  return (
+    <fieldset>
+      <legend>position</legend>
+      <button
+        type="button"
+        aria-pressed={state.rotary === 1}
+        onClick={() => act({ rotary: 1 - state.rotary })}
+      >
+        rotary
+      </button>
     </fieldset>
   );
 }

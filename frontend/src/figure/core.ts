@@ -15,6 +15,10 @@ export interface Options {
   mask?: Uint8Array | null;
   bias?: Float64Array | null;
   softcap?: number | null;
+  /** The share of the weights that is left out, and how often that was drawn; 0 draws leave all in. */
+  dropout?: { rate: number; draws: number } | null;
+  /** The scores, where they are not made of all numbers of query and key. */
+  scores?: { made: Matrix; formula: string; width: number } | null;
   /** What a hand has put in the place of some numbers of a stage. */
   edited?: (name: string, made: Matrix) => Matrix;
 }
@@ -37,6 +41,8 @@ const AXES: Record<string, [string, string]> = {
   key: ["kv_len", "head_dim"],
   value: ["kv_len", "value_head_dim"],
   context: ["query_len", "value_head_dim"],
+  rotated_query: ["query_len", "head_dim"],
+  rotated_key: ["kv_len", "head_dim"],
 };
 const KIND: Record<string, Axis> = {
   tokens: "query",
@@ -97,7 +103,15 @@ export function stages(
   query: Matrix,
   key: Matrix,
   value: Matrix,
-  { scale, mask = null, bias = null, softcap = null, edited = (_, made) => made }: Options,
+  {
+    scale,
+    mask = null,
+    bias = null,
+    softcap = null,
+    dropout = null,
+    scores: given = null,
+    edited = (_, made) => made,
+  }: Options,
 ): Map<string, Touched> {
   const found = new Map<string, Touched>();
   const put = (name: string, formula: string, made: Matrix, sameAs: string | null = null) => {
@@ -105,8 +119,11 @@ export function stages(
     found.set(name, stageOf(name, now, made, formula, sameAs));
     return now;
   };
-  const [rows, columns, width] = [query.rows, key.rows, query.columns];
-  const scores = put("scores", "query · keyᵀ", dots(query, key, largestFactor(scale, softcap)));
+  const scores = given
+    ? put("scores", given.formula, given.made)
+    : put("scores", "query · keyᵀ", dots(query, key, largestFactor(scale, softcap)));
+  const { rows, columns } = scores;
+  const width = given?.width ?? query.columns;
   const scaled = put(
     "scaled_scores",
     scale === 1 ? "scale is 1" : `scores × ${short(scale)}${rootOf(scale, width)}`,
@@ -136,8 +153,27 @@ export function stages(
     mask || bias ? null : "capped_scores",
   );
   const weights = put("weights", "softmax over the keys", softmax(masked));
-  put("dropped_weights", "no dropout", weights, "weights");
-  put("context", "weights · value", mixed(weights, value, mask));
+  if (!dropout?.draws) {
+    put("dropped_weights", dropout ? "nothing is drawn" : "no dropout", weights, "weights");
+    if (dropout) put("mean_weights", "nothing is drawn", weights, "weights");
+    put("context", "weights · value", mixed(weights, value, mask));
+    return found;
+  }
+  const { rate, draws } = dropout;
+  const mean = matrix(rows, columns, () => 0);
+  let dropped = weights;
+  for (let draw = 1; draw <= draws; draw++) {
+    const random = generator(draw);
+    dropped = matrix(rows, columns, (i, j) =>
+      random() < rate ? 0 : weights.numbers[i * columns + j]! / (1 - rate),
+    );
+    dropped.numbers.forEach((each, at) => {
+      mean.numbers[at]! += (each - mean.numbers[at]!) / draw;
+    });
+  }
+  put("dropped_weights", `draw ${draws}: 0, or weights / (1 − ${short(rate)})`, dropped);
+  put("mean_weights", `the mean of ${draws} draws`, mean);
+  put("context", "dropped_weights · value", mixed(dropped, value, mask));
   return found;
 }
 
@@ -213,6 +249,30 @@ export function projected(x: Matrix, weight: Matrix): Matrix {
     for (let d = 0; d < x.columns; d++)
       sum += x.numbers[i * x.columns + d]! * weight.numbers[d * columns + j]!;
     return sum;
+  });
+}
+
+/** Numbers from 0 to 1, the same for the same seed (mulberry32, Ettinger, 2017). */
+export function generator(seed: number): () => number {
+  let state = Math.imul(seed, 0x9e3779b9);
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+/** Each row turned by its place, number i with number i + half the width (RoPE, Su et al., 2021). */
+export function turnedByPlace(x: Matrix, first: number): Matrix {
+  const half = x.columns / 2;
+  return matrix(x.rows, x.columns, (row, column) => {
+    const pair = column % half;
+    const angle = (row + first) / 10000 ** (pair / half);
+    const at = row * x.columns + pair;
+    const [one, other] = [x.numbers[at]!, x.numbers[at + half]!];
+    const [cos, sin] = [Math.cos(angle), Math.sin(angle)];
+    return column < half ? one * cos - other * sin : other * cos + one * sin;
   });
 }
 

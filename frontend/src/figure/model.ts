@@ -1,5 +1,5 @@
 // What a figure holds (drawing/element/data.py), what a reader has changed of it, and what follows.
-import { type Matrix, projected, stageOf, stages, type Touched } from "./core";
+import { type Matrix, projected, stageOf, stages, type Touched, turnedByPlace } from "./core";
 
 export interface Numbers {
   rows: number;
@@ -24,6 +24,8 @@ export interface FigureData {
   show: string[];
   edit: string[];
   predict: [string, number, number] | null;
+  /** The scores of the first so many numbers of query and key, in the place of these. */
+  widths?: { width: number; scores: Numbers }[];
 }
 
 /** All that a reader has changed. */
@@ -35,6 +37,14 @@ export interface State {
   scale: number | null;
   temperature: number;
   guess: number | null;
+  /** The share that dropout leaves out, and how often that was drawn. */
+  dropout: number;
+  draws: number;
+  /** How many numbers of query and key are taken; null is all. */
+  width: number | null;
+  /** Which token stands at each place, as "1.0.2"; null is as it came. */
+  order: string | null;
+  rotary: number;
 }
 
 export type Action =
@@ -45,6 +55,11 @@ export type Action =
   | { scale: number }
   | { temperature: number }
   | { guess: number | null }
+  | { dropout: number }
+  | { draws: number }
+  | { width: number }
+  | { rotary: number }
+  | { order: number[] }
   | { state: State };
 
 export const START: State = {
@@ -53,7 +68,27 @@ export const START: State = {
   scale: null,
   temperature: 1,
   guess: null,
+  dropout: 0.5,
+  draws: 0,
+  width: null,
+  order: null,
+  rotary: 0,
 };
+
+/** What stands in a state under its own name: what must be edited for it, and which numbers it may be. */
+const FIELDS = {
+  scale: ["scale", () => true],
+  temperature: ["scale", (to: number) => to > 0],
+  dropout: ["dropout", (to: number) => to >= 0 && to < 1],
+  draws: ["dropout", (to: number) => Number.isInteger(to) && to >= 0 && to <= MOST_DRAWS],
+  width: [
+    "width",
+    (to: number, { widths = [] }: FigureData) => widths.some((each) => each.width === to),
+  ],
+  rotary: ["rotary", (to: number) => to === 0 || to === 1],
+} as const;
+/** So that no state makes a page wait. */
+export const MOST_DRAWS = 10000;
 
 /** The state behind an action; none changes the one that it is given. */
 export function reduce(state: State, action: Action): State {
@@ -66,18 +101,58 @@ export function reduce(state: State, action: Action): State {
     });
     return { ...state, cells };
   }
+  if ("order" in action) return reordered(state, action.order);
   if (!("set" in action)) return { ...state, ...action };
   if (action.to === null) cells.delete(action.set);
   else cells.set(action.set, action.to);
   return { ...state, cells };
 }
 
+/** Tokens in another order take what a hand has set along; the mask stays, since it is of places. */
+function reordered(state: State, order: number[]): State {
+  const before = state.order?.split(".").map(Number) ?? order.map((_, at) => at);
+  const moved = (at: number) => order.indexOf(before[at]!);
+  const cells = new Map<string, number>();
+  for (const [at, to] of state.cells) {
+    const [stage, row, column] = placeOf(at);
+    const both = stage === "scores" || stage === "weights";
+    if (stage.startsWith("W_")) cells.set(at, to);
+    else cells.set(`${stage}.${moved(row)}.${both ? moved(column) : column}`, to);
+  }
+  const plain = order.every((each, at) => each === at);
+  return { ...state, cells, order: plain ? null : order.join(".") };
+}
+
+/** Which token stands at each place. */
+export function orderOf(data: FigureData, state: State): number[] {
+  return state.order?.split(".").map(Number) ?? data.tokens.map((_, at) => at);
+}
+
+/** The figure with its tokens in another order. */
+export function ordered(data: FigureData, places: string | null): FigureData {
+  if (places === null) return data;
+  const order = places.split(".").map(Number);
+  const inputs = Object.entries(data.inputs).map(([name, each]) => {
+    if (name.startsWith("W_")) return [name, each];
+    const row = (at: number) => each.numbers.slice(at * each.columns, (at + 1) * each.columns);
+    return [name, { ...each, numbers: order.flatMap(row) }];
+  });
+  const [tokens, sources] = [data.tokens, data.source_tokens];
+  return {
+    ...data,
+    inputs: Object.fromEntries(inputs),
+    tokens: order.map((at) => tokens[at]!),
+    source_tokens: order.map((at) => sources[at]!),
+  };
+}
+
 /** The state as one short text. */
 export function write(state: State): string {
   const fields = [...state.cells].map(([at, value]) => `${at}=${value}`);
   if (state.mask !== null) fields.push(`mask=${state.mask}`);
-  if (state.scale !== null) fields.push(`scale=${state.scale}`);
-  if (state.temperature !== 1) fields.push(`temperature=${state.temperature}`);
+  if (state.order !== null) fields.push(`order=${state.order}`);
+  for (const name of Object.keys(FIELDS) as (keyof typeof FIELDS)[])
+    if (state[name] !== START[name]) fields.push(`${name}=${state[name]}`);
   if (state.guess !== null) fields.push(`guess=${state.guess}`);
   return fields.join("&");
 }
@@ -95,11 +170,16 @@ export function read(text: string, data: FigureData): State {
       const right = rows.every((row) => /^[01]+$/.test(row) && row.length === keysOf(data));
       if (data.edit.includes("mask") && right && rows.length === data.tokens.length)
         state = reduce(state, { mask: given });
+    } else if (name === "order") {
+      const places = [...given.split(".")].sort((one, other) => Number(one) - Number(other));
+      const right =
+        places.length === data.tokens.length && places.every((each, at) => each === `${at}`);
+      if (data.edit.includes("order") && right) state = { ...state, order: given };
     } else if (!Number.isFinite(to)) continue;
-    else if (name === "scale" && data.edit.includes("scale")) state = reduce(state, { scale: to });
-    else if (name === "temperature" && data.edit.includes("scale") && to > 0)
-      state = reduce(state, { temperature: to });
-    else if (name === "guess" && data.predict) state = reduce(state, { guess: to });
+    else if (Object.hasOwn(FIELDS, name)) {
+      const [edit, fits] = FIELDS[name as keyof typeof FIELDS];
+      if (data.edit.includes(edit) && fits(to, data)) state = { ...state, [name]: to };
+    } else if (name === "guess" && data.predict) state = reduce(state, { guess: to });
     else if (/^\w+(\.\d+){2}$/.test(name)) {
       const [stage, row, column] = placeOf(name);
       const found = data.edit.includes(stage) && start.get(stage);
@@ -112,7 +192,8 @@ export function read(text: string, data: FigureData): State {
 }
 
 /** Every stage, with what a reader has changed. */
-export function compute(data: FigureData, state: State): Map<string, Touched> {
+export function compute(as: FigureData, state: State): Map<string, Touched> {
+  const data = ordered(as, state.order);
   const found = new Map<string, Touched>();
   const touched = [...state.cells].map(([at, to]) => [placeOf(at), to] as const);
   const edited = (name: string, made: Matrix): Matrix => {
@@ -133,26 +214,60 @@ export function compute(data: FigureData, state: State): Map<string, Touched> {
   if (given.size === 0) return found; // A mask alone.
   const made = ["query", "key", "value"].map((name) => {
     const weight = given.get(`W_${name}`);
-    if (!weight) return given.get(name)!;
+    if (!weight) return given.get(name) ?? null;
     const source = name !== "query" && given.has("source") ? "source" : "x";
     const from = given.get(source)!;
     found.set(`W_${name}`, { ...found.get(`W_${name}`)!, bias: weight.rows > from.columns });
     return put(name, projected(from, weight), `${source} · W_${name}`);
   }) as [Matrix, Matrix, Matrix];
+  if (data.edit.includes("rotary")) {
+    const first = [made[1].rows - made[0].rows, 0];
+    for (const at of [0, 1]) {
+      const name = at ? "key" : "query";
+      const turned = state.rotary ? turnedByPlace(made[at]!, first[at]!) : made[at]!;
+      const formula = state.rotary ? `${name}, turned by its place` : "not turned";
+      made[at] = put(`rotated_${name}`, turned, formula);
+    }
+  }
   const options = {
     scale: scaleOf(data, state),
     softcap: data.softcap,
     mask: maskOf(data, state),
     bias: data.bias && matrixOf(data.bias).numbers,
+    dropout: data.edit.includes("dropout") ? { rate: state.dropout, draws: state.draws } : null,
+    scores: scoresOf(data, state),
     edited,
   };
   for (const [name, stage] of stages(...made, options)) found.set(name, stage);
   return found;
 }
 
-/** The factor of the scores: a scale over a temperature. */
+/** The scores of the width that is chosen, where a figure has several. */
+function scoresOf({ widths }: FigureData, state: State) {
+  if (!widths) return null;
+  const all = widths.at(-1)!.width;
+  const { width, scores } = widths.find((each) => each.width === state.width) ?? widths.at(-1)!;
+  return { made: matrixOf(scores), formula: `of the first ${width} of ${all} numbers`, width };
+}
+
+/** How many numbers of query and key are taken. */
+export function widthOf(data: FigureData, state: State): number {
+  const { query, W_query } = data.inputs;
+  if (data.widths) return state.width ?? data.widths.at(-1)!.width;
+  return (query ?? W_query)!.columns;
+}
+
+/** The factor of the scores: a scale over a temperature. A scale of 1/√width goes with the width. */
 export function scaleOf(data: FigureData, state: State): number {
-  return (state.scale ?? data.scale) / state.temperature;
+  return baseOf(data, state) / state.temperature;
+}
+
+/** The scale without the temperature. */
+export function baseOf(data: FigureData, state: State): number {
+  const scale = state.scale ?? data.scale;
+  if (!data.widths) return scale;
+  const all = Math.sqrt(data.widths.at(-1)!.width);
+  return Math.abs(scale * all - 1) < 1e-6 ? 1 / Math.sqrt(widthOf(data, state)) : scale;
 }
 
 /** The rows of the mask as texts, those of a figure without one all visible. */

@@ -2,13 +2,14 @@
 import { useMemo, useReducer, useRef, useState } from "preact/hooks";
 import { type Arithmetic, arithmeticOf } from "../views/steps/arithmetic";
 import { number, type Stage, type TraceData } from "../views/steps/model";
-import { Blocks, Mask, Predict, Scale } from "./controls";
+import { Blocks, Dropout, Mask, Order, Predict, Rotary, Scale, Width } from "./controls";
 import { entropy, matrix, stageOf, type Touched } from "./core";
 import {
   type Action,
   compute,
   type FigureData,
   maskRows,
+  ordered,
   placeOf,
   reduce,
   START,
@@ -41,27 +42,28 @@ export interface ViewProps {
   ready: (put: (state: State) => void) => void;
 }
 
-export function Figure({ data, level, start, changed, ready }: ViewProps) {
+export function Figure({ data: came, level, start, changed, ready }: ViewProps) {
   const Heading = `h${level}` as "h2";
   const step = (now: Drawn, action: Step): Drawn => {
     const state = reduce(now.state, action);
-    const stages = all(data, state);
+    const stages = all(came, state);
     return {
       state,
       stages,
       old: action.going ? now.old : now.stages,
       count: now.count + 1,
-      said: told(action, data, now, stages),
+      said: told(action, ordered(came, state.order), now, stages),
     };
   };
   const [drawn, act] = useReducer(step, start, (state) => ({
     state,
-    stages: all(data, state),
+    stages: all(came, state),
     old: null,
     count: 0,
     said: "",
   }));
   const { state, stages, old, count } = drawn;
+  const data = useMemo(() => ordered(came, state.order), [came, state.order]);
   const [pointed, setPointed] = useState<string | null>(null);
   const [typing, setTyping] = useState<{ at: string; text: string } | null>(null);
   const [stops, setStops] = useState<Record<string, string>>({});
@@ -83,8 +85,8 @@ export function Figure({ data, level, start, changed, ready }: ViewProps) {
         const [stage, row, column] = placeOf(at);
         return latest.current.drawn.stages.get(stage)!.at(row, column);
       },
-      rows: () => maskRows(data, latest.current.drawn.state),
-      editable: (at) => data.edit.includes(placeOf(at)[0]) && at !== waits.current,
+      rows: () => maskRows(came, latest.current.drawn.state),
+      editable: (at) => came.edit.includes(placeOf(at)[0]) && at !== waits.current,
       size: (name) => {
         const stage = latest.current.drawn.stages.get(name)!;
         return [stage.rows, stage.columns];
@@ -97,8 +99,9 @@ export function Figure({ data, level, start, changed, ready }: ViewProps) {
         setStops((now) => ({ ...now, [placeOf(at)[0]]: at }));
       },
     });
-  }, [data, ready]);
-  const trace: TraceData = { ...TRACE, ...data, scale: scaleOf(data, state) };
+  }, [came, ready]);
+  const dropout = state.draws ? state.dropout : null;
+  const trace: TraceData = { ...TRACE, ...data, scale: scaleOf(data, state), dropout };
   const rows = data.edit.includes("mask") || data.mask ? maskRows(data, state) : null;
   const found =
     pointed !== null && pointed !== asked ? explained(pointed, stages, trace, state) : null;
@@ -110,6 +113,10 @@ export function Figure({ data, level, start, changed, ready }: ViewProps) {
       <div class="tools">
         {data.edit.includes("mask") && <Mask data={data} state={state} act={act} />}
         {data.edit.includes("scale") && <Scale data={data} state={state} act={act} />}
+        {data.widths && <Width data={data} state={state} act={act} stages={stages} />}
+        {data.edit.includes("dropout") && <Dropout data={data} state={state} act={act} />}
+        {data.edit.includes("order") && <Order data={came} state={state} act={act} />}
+        {data.edit.includes("rotary") && <Rotary data={data} state={state} act={act} />}
         <button type="button" onClick={() => act({ state: START })}>
           reset
         </button>
@@ -202,7 +209,8 @@ const TRACE = {
 };
 
 function handy({ edit }: FigureData): string {
-  const cells = edit.filter((name) => name !== "scale" && name !== "mask");
+  const controls = "scale mask width dropout order rotary".split(" ");
+  const cells = edit.filter((name) => !controls.includes(name));
   const pairs = edit.includes("mask") ? " Click a cell of the mask to hide or show a key." : "";
   if (cells.length === 0) return pairs.trim();
   return `Numbers of ${cells.join(", ")} can be changed: arrow up and down, drag sideways, or type.${pairs}`;
@@ -255,12 +263,18 @@ function explained(
   }
   const heading = `${name} ${from} ${arrow} ${to} = ${number(stage.at(row, column))}`;
   const isGiven =
-    stage.formula === "an argument" || /^the (input|weights|sequence)/.test(stage.formula);
+    stage.formula === "an argument" ||
+    /^(the (input|weights|sequence|mean)|of the first|nothing is|not turned)|, turned/.test(
+      stage.formula,
+    );
   const cut = state.cells.has(at) ? `Set by hand; ${number(stage.made(row, column))} ` : "";
   if (isGiven)
     return { heading, words: cut ? `${cut}is what came.` : `${stage.formula}.`, arithmetic: null };
   // What a hand has set follows from nothing: shown is what the formula would give.
   const known = new Map<string, Stage>(stages);
+  if (name === "scores")
+    for (const each of ["query", "key"])
+      known.set(each, stages.get(`rotated_${each}`) ?? stages.get(each)!);
   if (cut) known.set(name, { ...stage, at: stage.made });
   const arithmetic = arithmeticOf(known, data, 0, name, row, column);
   const told = cut && `${cut}is what ${stage.formula} gives, from which it is cut:`;
@@ -322,6 +336,9 @@ function told(action: Step, data: FigureData, before: Drawn, now: Map<string, To
     const word = labels(now.get(action.stage)!, data, true)[action.row];
     return `${action.stage} of ${word} is set to ${action.numbers.map(number).join(", ")}.`;
   }
+  if ("order" in action) return `The order is ${data.tokens.join(", ")}.`;
+  if ("rotary" in action) return action.rotary ? "Turned by position." : "Not turned.";
+  if ("draws" in action) return `${action.draws} drawn.`;
   if (!("set" in action)) return "";
   const [name, row, column] = placeOf(action.set);
   const stage = now.get(name)!;

@@ -18,6 +18,9 @@ def figure(
     d_v: ValueWidth = 2,
     causal: IsCausal = False,
     init: InitOption = None,
+    start: Annotated[
+        str | None, typer.Option(help="What is changed when it opens, as scores.1.0=3.5&scale=1.")
+    ] = None,
 ) -> None:
     """Write self-attention of a sentence as a page whose numbers are touched.
 
@@ -32,5 +35,5 @@ def figure(
 
     words = " ".join(each.partition(" ")[2] for each in steps.tokens)
     shown = ("x", "W_query", "query", "key", "value", "scores", "weights", "context")
-    drawn = ch.figure(steps, show=shown, title=words)
+    drawn = ch.figure(steps, show=shown, title=words, start=start)
     say(Console(), f"The page to touch is {drawn.to_html(file)}")

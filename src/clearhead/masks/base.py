@@ -301,7 +301,13 @@ class Mask(ABC):
         )
 
     def figure(
-        self, query_len: int, kv_len: int | None = None, *, sample: int = 0, head: int = 0
+        self,
+        query_len: int,
+        kv_len: int | None = None,
+        *,
+        sample: int = 0,
+        head: int = 0,
+        start: str | None = None,
     ) -> Any:
         """Return the mask as a figure of cells to toggle, with the runs and the blocks that result.
 
@@ -309,9 +315,11 @@ class Mask(ABC):
             query_len: number of queries, in tokens, 64 at most.
             kv_len: number of keys, in tokens; None is as many as queries.
             sample, head: as `plot` takes them.
+            start: the cells that it opens with, as "mask=100.110.111"; None are those of the mask.
 
         Raises:
             TooLargeError: code `figure.size`.
+            ArgumentError, ArgumentTypeError: code `figure.start`.
             ArgumentError, ArgumentTypeError, SelectionError, MaskError: as `plot` does.
 
         Example:
@@ -320,7 +328,7 @@ class Mask(ABC):
             figure of causal(): 6 queries × 6 keys; mask; edited: mask
         """
         made = drawing("element.mask_figure").of_mask
-        return made(self, query_len, kv_len, sample=sample, head=head)
+        return made(self, query_len, kv_len, sample=sample, head=head, start=start)
 
     # What combines masks is made of them, and so imported here and not above.
     def __and__(self, other: "Mask") -> "Mask":

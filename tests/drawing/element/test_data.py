@@ -142,7 +142,7 @@ SINKS: dict[str, Any] = {"sinks": torch.zeros(1)}
             lambda: of(edit=["context"]),
             ch.ArgumentError,
             "[figure.edit] 'context' cannot be edited; in this figure query, key, value, scores, "
-            "weights, mask, scale can.",
+            "weights, mask, scale, width, dropout, order, rotary can.",
         ),
         (
             lambda: of(edit=["W_query"]),
@@ -241,3 +241,35 @@ def test_the_plane_is_drawn_where_vectors_have_two_numbers() -> None:
     drawn = of(show=["plane", "weights"], edit=["query"])
     assert data_of(drawn)["show"] == ["query", "plane", "weights"]
     assert ">plane<" not in drawn.to_svg()
+
+
+def test_a_width_takes_the_place_of_query_and_key() -> None:
+    query, key = torch.randn(1, 10), torch.randn(4, 10)
+    data = data_of(ch.figure(query, key, key, show=["weights"], edit=["width"]))
+    assert list(data["inputs"]) == ["value"]
+    assert [each["width"] for each in data["widths"]] == [2, 4, 8, 10]
+    for each in data["widths"]:
+        width = each["width"]
+        torch.testing.assert_close(
+            numbers_of(each["scores"]).float(), query[:, :width] @ key[:, :width].T
+        )
+    with pytest.raises(ch.SelectionError, match="there is no stage 'query'"):
+        ch.figure(query, key, key, show=["query"], edit=["width"])
+
+
+def test_dropout_has_stages_of_its_own() -> None:
+    drawn = of(show=["weights"], edit=["dropout"])
+    assert data_of(drawn)["show"] == ["weights", "dropped_weights", "mean_weights"]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: ch.figure(X[:2], X, X, edit=["order"]), "order"),
+        (lambda: ch.figure(*torch.ones(3, 2, 3), edit=["rotary"]), "rotary"),
+        (lambda: ch.figure(X, X, X, show=["weights"], edit=["width", "rotary"]), "width"),
+    ],
+)
+def test_what_does_not_go_with_it(make: Any, name: str) -> None:
+    with pytest.raises(ch.ArgumentError, match=f"'{name}' cannot be edited"):
+        make()

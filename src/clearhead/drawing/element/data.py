@@ -24,12 +24,14 @@ MOST_NUMBERS = 64 * 64
 
 WEIGHTS = ("W_query", "W_key", "W_value")
 ORDER = (
-    *("x", "source", "W_query", "query", "W_key", "key", "plane", "scores", "scaled_scores"),
-    *("capped_scores", "mask", "masked_scores", "weights", "W_value", "value", "context"),
+    *("x", "source", "W_query", "query", "rotated_query", "W_key", "key", "rotated_key", "plane"),
+    *("scores", "scaled_scores", "capped_scores", "mask", "masked_scores", "weights"),
+    *("dropped_weights", "mean_weights", "W_value", "value", "context"),
 )
 """In which panels stand; the values behind the weights, with which they are mixed. The plane is no stage: query
 and keys of width 2 as arrows."""
-EDITABLE = ("x", "source", *WEIGHTS, "query", "key", "value", "scores", "weights", "mask", "scale")
+CELLS = ("x", "source", *WEIGHTS, "query", "key", "value", "scores", "weights")
+EDITABLE = (*CELLS, "mask", "scale", "width", "dropout", "order", "rotary")
 
 
 class StageStart(NamedTuple):
@@ -131,6 +133,15 @@ def figure_data(
     inputs |= {name: part.stage(name) for name, each in weights.items() if each is None}
     numbers = inputs | {name: part.stage(name) for name in ("query", "key", "value")}
     numbers |= {name: part.stage(name) for name in stages.NAMES if name != "dropped_weights"}
+    _check_names("edit", () if edit is None else edit)
+    own = list(edit or ())
+    if "dropout" in own:
+        numbers |= dict.fromkeys(("dropped_weights", "mean_weights"), numbers["weights"])
+    if "rotary" in own:
+        numbers |= {f"rotated_{name}": numbers[name] for name in ("query", "key")}
+    widths = None
+    if "width" in own and "query" in inputs and "key" in inputs:
+        widths = _widths(inputs.pop("query"), inputs.pop("key"))
     visible = part.visible()
     pairs = torch.ones_like(numbers["scores"], dtype=torch.bool) if visible is None else visible
     numbers["mask"] = pairs.double()
@@ -142,6 +153,8 @@ def figure_data(
         show = ("x", "W_query", *show) if projected else show
     flat = {"plane"} if numbers["query"].shape[-1] == 2 else set[str]()
     known = [name for name in ORDER if name in numbers or name in flat]
+    if widths is not None:
+        known = [name for name in known if name not in ("query", "key", "plane")]
     _check_names("show", show)
     for name in show:
         if name not in known:
@@ -149,8 +162,8 @@ def figure_data(
                 "figure.stage",
                 f"there is no stage {shown(name)} in this figure; there are {', '.join(known)}.",
             )
-    editable = [name for name in EDITABLE if name in (*known, "scale")]
-    _check_names("edit", edit)
+    controls = _controls(trace, inputs, numbers)
+    editable = [name for name in EDITABLE if name in (*known, *controls)]
     for name in edit:
         if name not in editable:
             raise ArgumentError(
@@ -158,7 +171,8 @@ def figure_data(
                 f"{shown(name)} cannot be edited; in this figure {', '.join(editable)} can.",
             )
     asked = _asked(predict, numbers, [name for name in known if name not in ("mask", "plane")])
-    wanted = {*show, *edit, *([asked[0]] if asked else [])}
+    drawn = ("dropped_weights", "mean_weights") if "dropout" in edit else ()
+    wanted = {*show, *edit, *drawn, *([asked[0]] if asked else [])}
     names = [name for name in known if name in wanted]
     sizes = {name: numbers[name].shape for name in (*names, *inputs) if name not in flat}
     check_sizes(sizes, "The page of a trace shows more: trace(…).to_html(file).")
@@ -179,10 +193,39 @@ def figure_data(
         "edit": [name for name in EDITABLE if name in edit],
         "predict": asked,
     }
+    if widths is not None:
+        made["widths"] = widths
     parts = [
         _labelled(name, numbers[name], trace, queries, keys) for name in names if name not in flat
     ]
     return FigureData(made, parts)
+
+
+def _controls(trace: Trace, inputs: dict[str, Tensor], numbers: dict[str, Tensor]) -> Sequence[str]:
+    """What can be set beside the cells."""
+    queries, keys = numbers["scores"].shape
+    width = numbers["query"].shape[-1]
+    as_given = not any(name in inputs for name in WEIGHTS)
+    turned = any(each.parts for each in trace.projections.values())
+    found = {
+        "scale": True,
+        "width": as_given and "rotated_query" not in numbers,
+        "dropout": True,
+        "order": queries == keys and "source" not in inputs and trace.tokens == trace.source_tokens,
+        "rotary": width % 2 == 0 and not turned,
+    }
+    return [name for name, there in found.items() if there]
+
+
+def _widths(query: Tensor, key: Tensor) -> list[dict[str, Any]]:
+    """The scores of the first 2, 4, … and of all numbers of query and key."""
+    width = query.shape[-1]
+    sizes = [2**power for power in range(1, width.bit_length()) if 2**power < width]
+    made = []
+    for size in (*sizes, width):
+        scores = query.double()[:, :size] @ key.double()[:, :size].T
+        made.append({"width": size, "scores": _listed(scores.to(query.dtype))})
+    return made
 
 
 def _count(trace: Trace, axis: str) -> int:
@@ -283,8 +326,8 @@ def _labelled(
         width = trace[source].shape[-1]
         labels = [str(each) if each < width else "bias" for each in range(rows)]
     else:
-        labels = keys if name in ("key", "value", "source") else queries
-    over_keys = name == "mask" or (name in stages.NAMES and name != "context")
+        labels = keys if name in ("key", "rotated_key", "value", "source") else queries
+    over_keys = name in ("mask", "mean_weights") or (name in stages.NAMES and name != "context")
     return StageStart(
         name, numbers, labels, keys if over_keys else [str(each) for each in range(columns)]
     )

@@ -17,6 +17,7 @@ from clearhead._common.writing import replacing
 from clearhead.attention.biases import Bias
 from clearhead.attention.functional import attend
 from clearhead.drawing.element.data import FigureData, figure_data
+from clearhead.drawing.element.start import check_start
 from clearhead.drawing.element.still import still_svg
 from clearhead.drawing.labels import label
 from clearhead.drawing.notebook.inline.markup import frame, line, table
@@ -38,8 +39,9 @@ class Figure(Drawn):
         figure of attention: 2 queries × 2 keys; scores, weights; edited: scores, scale
     """
 
-    def __init__(self, data: FigureData) -> None:
+    def __init__(self, data: FigureData, start: str | None = None) -> None:
         self._data = data
+        self._start = check_start(start, data)
 
     def __str__(self) -> str:
         made = self._data.json
@@ -56,7 +58,7 @@ class Figure(Drawn):
         return self._data.json["title"] or "attention"
 
     def to_svg(self) -> str:
-        """The figure as it begins, as a picture, SVG.
+        """The figure with the numbers that it was made of, as a picture, SVG.
 
         Example:
             >>> ch.figure(torch.eye(2), torch.eye(2), torch.eye(2)).to_svg()[:4]
@@ -127,7 +129,9 @@ class Figure(Drawn):
         self, *inside: str, data: dict[str, Any] | None = None, level: int | None = None
     ) -> Html:
         made = json.dumps(data or self._data.json, ensure_ascii=False, separators=(",", ":"))
-        return element("ch-figure", *inside, data_figure=made, level=level)
+        return element(
+            "ch-figure", *inside, data_figure=made, state=self._start or None, level=level
+        )
 
     def _tables(self) -> list[Html]:
         """The stages in numbers, for a notebook in which nothing runs."""
@@ -165,6 +169,7 @@ def figure(
     edit: Sequence[str] | None = None,
     predict: tuple[str, int, int] | None = None,
     title: str | None = None,
+    start: str | None = None,
 ) -> Figure:
     """A figure of attention whose numbers are touched, and that works the rest out before one's eyes.
 
@@ -189,16 +194,21 @@ def figure(
             scaled_scores, capped_scores, mask, masked_scores, weights, W_value, value and context
             those that there are, and plane for vectors of width 2: query and keys as arrows, the
             context in the hull of the values. What may be edited is drawn as well.
-        edit: what may be edited: x, source, W_query, W_key, W_value, query, key, value, scores, weights, mask, scale.
+        edit: what may be edited: x, source, W_query, W_key, W_value, query, key, value, scores, weights, mask, scale;
+            width: how many numbers of query and key are taken, in the place of both; dropout, drawn
+            anew by hand; order: tokens are moved; rotary: queries and keys are turned by their place.
         predict: a stage, a row and a column: a number that is asked for before it is told.
         title: what stands above it.
+        start: what is changed when it opens, as the property `state` of the element has it:
+            "scores.1.0=3.5&mask=100.110.111". *reset* goes back to what it was made of, as the picture shows it.
 
     Raises:
         SelectionError: codes `figure.stage` and `figure.predict`, for a stage or a number that is not there; code
             `trace.part`, for no such sample or head.
         ArgumentError: code `figure.edit`, for what cannot be edited; `figure.empty`, for a stage without
-            numbers; `figure.options`, for options of a trace; `trace.tokens`, for words that do not fit.
-        ArgumentTypeError: codes `figure.thing`, `figure.names`, `figure.predict` and `figure.title`.
+            numbers; `figure.options`, for options of a trace; `figure.start`, for what it cannot open with;
+            `trace.tokens`, for words that do not fit.
+        ArgumentTypeError: codes `figure.thing`, `figure.names`, `figure.predict`, `figure.start` and `figure.title`.
         TooLargeError: code `figure.size`, for a stage of more than 64 × 64 numbers.
         UnsupportedError: code `figure.stages`, for dropout, sinks and weights that are renormalised.
         ClearheadError: what `trace` raises.
@@ -238,7 +248,7 @@ def figure(
     made = figure_data(
         steps, sample=sample, head=head, show=show, edit=edit, predict=predict, title=name
     )
-    return Figure(made)
+    return Figure(made, start)
 
 
 def _script() -> Html:

@@ -9,7 +9,13 @@ from clearhead.masks.base import Mask
 
 
 def of_mask(
-    mask: Mask, query_len: int, kv_len: int | None, *, sample: int = 0, head: int = 0
+    mask: Mask,
+    query_len: int,
+    kv_len: int | None,
+    *,
+    sample: int = 0,
+    head: int = 0,
+    start: str | None = None,
 ) -> Figure:
     """Return the figure of a mask.
 
@@ -44,4 +50,5 @@ def of_mask(
         "edit": ["mask"],
         "predict": None,
     }
-    return Figure(FigureData(made, [StageStart("mask", dense.cpu().double(), rows, columns)]))
+    part = StageStart("mask", dense.cpu().double(), rows, columns)
+    return Figure(FigureData(made, [part]), start)

@@ -1,0 +1,80 @@
+"""The state that a figure begins with."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import clearhead as ch
+
+X = torch.tensor([[0.43, 0.15], [0.55, 0.87], [0.57, 0.85]])
+
+
+def test_it_stands_in_the_element() -> None:
+    start = "scores.1.0=-3.5e1&mask=100.110.111&scale=1&temperature=2&guess=0.5"
+    drawn = ch.figure(X, X, X, predict=("weights", 1, 0), start=start)
+    assert f'state="{start.replace("&", "&amp;")}"' in drawn.to_element(script=False)
+    assert "state=" not in ch.figure(X, X, X, start="").to_element(script=False)
+    masked = ch.causal().figure(2, start="mask=11.01")
+    assert 'state="mask=11.01"' in masked.to_element(script=False)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "key.0.0=1",
+        "scores.3.0=1",
+        "scores.0.3=1",
+        "scores.00.0=1",
+        "scores.0.0=1e999",
+        "scores.0.0=NaN",
+        "scores.0.0=",
+        "mask=111.111",
+        "mask=11.11.11",
+        "mask=121.111.111",
+        "temperature=0",
+        "guess=1",
+        "head=1.0",
+        "scale.0.0=1",
+        "scale=1&",
+    ],
+)
+def test_what_it_is_not_is_refused(field: str) -> None:
+    with pytest.raises(ch.ArgumentError) as refused:
+        ch.figure(X, X, X, start=field)
+    assert refused.value.code == "figure.start"
+    assert "it has query.row.column, scores.row.column, mask, scale, temperature; got" in str(
+        refused.value
+    )
+
+
+@pytest.mark.parametrize("start", [1, ["scale=1"]])
+def test_no_text_is_refused(start: Any) -> None:
+    with pytest.raises(ch.ArgumentTypeError, match=r"\[figure.start\] start must be a string; got"):
+        ch.figure(X, X, X, start=start)
+
+
+def test_of_a_figure_without_anything_to_change() -> None:
+    with pytest.raises(ch.ArgumentError, match="it has nothing; got 'scale=1'"):
+        ch.figure(X, X, X, edit=[], start="scale=1")
+
+
+@pytest.mark.parametrize(
+    ("edit", "right", "wrong"),
+    [
+        ("width", "width=2", "width=3"),
+        ("dropout", "dropout=0.9&draws=3", "dropout=1"),
+        ("dropout", "draws=10000", "draws=10001"),
+        ("dropout", "draws=0", "draws=0.5"),
+        ("order", "order=2.0.1", "order=0.0.1"),
+        ("rotary", "rotary=1", "rotary=2"),
+    ],
+)
+def test_what_is_set_beside_the_cells(edit: str, right: str, wrong: str) -> None:
+    def drawn(start: str) -> str:
+        shown = ch.figure(X, X, X, show=["weights"], edit=[edit], start=start)
+        return shown.to_element(script=False)
+
+    assert f'state="{right.replace("&", "&amp;")}"' in drawn(right)
+    with pytest.raises(ch.ArgumentError, match=r"\[figure.start\]"):
+        drawn(wrong)
