@@ -127,7 +127,7 @@ def logits_of(
         >>> shares = ch.logits_of(model, x, target=3, against=7)
         >>> len(shares.heads), shares[-1].layer
         (4, 'the rest')
-        >>> logits = model(x)[0, -1]
+        >>> logits = model(x).detach()[0, -1]
         >>> abs(float(shares["logit"].sum() - (logits[3] - logits[7]))) < 1e-4
         True
     """
