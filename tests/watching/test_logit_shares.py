@@ -141,11 +141,9 @@ def test_each_head_has_the_share_of_plain_hooks_and_all_add_up(name: str) -> Non
     difference = (output[..., 3] - output[..., 7]).mean(dim=0)
     shares = ch.logits_of(model, IDS, 3, against=7, query=None)
     # Norms of transformers are worked out in float32 whatever the model is in.
-    close = (
-        {"rtol": 1e-10, "atol": 1e-10} if name in ("gpt2", "ours") else {"rtol": 1e-6, "atol": 1e-6}
-    )
+    close = 1e-10 if name in ("gpt2", "ours") else 1e-6
     got = shares.heads["logit"].reshape(-1, LEN)
-    torch.testing.assert_close(got, want, **close)
+    torch.testing.assert_close(got, want, rtol=close, atol=close)
     together = torch.zeros(LEN, dtype=torch.float64)
     for row in shares:
         together[row.query] += row.logit
@@ -153,10 +151,10 @@ def test_each_head_has_the_share_of_plain_hooks_and_all_add_up(name: str) -> Non
     torch.testing.assert_close(shares.logit, difference, rtol=1e-10, atol=1e-10)
     assert shares.scale.shape == (2, LEN)
     last = ch.logits_of(model, IDS, 3, against=7)
-    torch.testing.assert_close(last.heads["logit"], want[:, -1], **close)
+    torch.testing.assert_close(last.heads["logit"], want[:, -1], rtol=close, atol=close)
     assert {row.query for row in last} == {LEN - 1}
     third = ch.logits_of(model, IDS, 3, 7, query=2)
-    torch.testing.assert_close(third.heads["logit"], want[:, 2], **close)
+    torch.testing.assert_close(third.heads["logit"], want[:, 2], rtol=close, atol=close)
 
 
 @torch.no_grad()
