@@ -58,6 +58,7 @@ from .profiling import Profile, profile
 from .sharding.sharding import Sharding, across
 from .tracing.trace import Step, Trace, trace
 from .watching.estimate import Estimate
+from .watching.logit_shares import LogitShares, logits_of
 from .watching.missing import Missing
 from .watching.relevance import relevance, weight_gradients
 from .watching.seen import Seen, load
@@ -86,6 +87,7 @@ __all__ = [
     "FileError",
     "Finding",
     "HeadRow",
+    "LogitShares",
     "Mask",
     "MaskError",
     "Missing",
@@ -132,6 +134,7 @@ __all__ = [
     "full",
     "layers",
     "load",
+    "logits_of",
     "padding",
     "plan",
     "prefix",

@@ -30,6 +30,7 @@ RESULTS = (
         ch.Figure,
         ch.Finding,
         ch.HeadRow,
+        ch.LogitShares,
     ),
     *(ch.Missing, ch.ModelConversion, ch.Plan, ch.Profile, ch.Report, ch.Roles, ch.Seen),
     *(ch.ShardedPlan, ch.Sharding, ch.Step, ch.Summary, ch.Table, ch.TopK, ch.Totals, ch.Trace),

@@ -19,7 +19,6 @@ from clearhead.editing.patching import (
     Patched,
     as_found,
     by_gradients,
-    called,
     contexts_in,
     patched_contexts,
     repeated,
@@ -27,6 +26,7 @@ from clearhead.editing.patching import (
 )
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
 from clearhead.watching.finding import check_layers
+from clearhead.watching.logit_shares import called
 
 Progress = Callable[[int, int], None]
 """Called with the number of runs that are done, and of all."""

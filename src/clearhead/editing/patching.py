@@ -14,6 +14,7 @@ from clearhead.editing.edit import edit
 from clearhead.editing.selections import selection
 from clearhead.errors import EditError
 from clearhead.matrix.contexts import Contexts
+from clearhead.watching.logit_shares import called
 from clearhead.watching.seen import Seen
 from clearhead.watching.watch import watch
 
@@ -40,13 +41,6 @@ class Patched(NamedTuple):
         made = Ablate(heads, query) if find is None else Replace(heads, query, find)
         made.samples = samples
         return made
-
-
-def called(model: nn.Module, inputs: object) -> Any:
-    """Return the output of a model for named arguments, a tuple, or one tensor."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
 def contexts_in(model: nn.Module, inputs: object) -> dict[str, Tensor]:

@@ -87,6 +87,8 @@ def made() -> dict[str, Any]:
     with torch.no_grad(), ch.edit(layer) as edit:
         edit[0].heads[1].hide(key=0)
         layer(x)
+    block = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True, norm_first=True)
+    text = nn.Sequential(block, nn.LayerNorm(8), nn.Linear(8, 20)).eval()
     where = ch.across(world=2, tokens=8)
     shard = torch.empty(1, 2, 4, 4, device="meta")
     return {
@@ -103,6 +105,7 @@ def made() -> dict[str, Any]:
         "Figure": ch.figure(query, query, query),
         "HeadLinks": seen.find(-1, 0),
         "Kernels": seen.plan(),
+        "LogitShares": ch.logits_of(text, x, 3),
         "Mask": ch.causal(),
         "ModelConversion": ch.convert(encoder, inputs=(x,)),
         "Norms": seen.norms(0),

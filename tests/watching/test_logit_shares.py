@@ -1,0 +1,338 @@
+"""Shares of a logit, held against the stream taken apart by hand with plain hooks, in float64."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers as tf
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
+
+HEADS, WIDTH, LEN = 4, 4, 6
+SIZES: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": 2,
+    "head_dim": WIDTH,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+GPT2: dict[str, Any] = {"n_embd": 16, "n_layer": 2, "n_head": HEADS, "vocab_size": 50}
+IDS = torch.tensor([[3, 9, 4, 30, 8, 2], [7, 7, 12, 40, 5, 11]])
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.other = nn.RMSNorm(16), nn.LayerNorm(16)
+        self.attention = ch.MultiHeadAttention(16, num_heads=HEADS, mask=ch.causal())
+        self.mlp = nn.Sequential(nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm(x))
+        return x + self.mlp(self.other(x))
+
+
+class Ours(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(50, 16), nn.Sequential(Block(), Block())
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 50)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(self.embedding(ids))))
+
+
+# The model, the end of the paths of its output projections, of its last norm and its unembedding.
+MODELS: dict[str, tuple[Callable[[], nn.Module], str, str, str]] = {
+    "llama": (
+        lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES)),
+        "self_attn.o_proj",
+        "model.norm",
+        "lm_head",
+    ),
+    "llama, tied": (
+        lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES, tie_word_embeddings=True)),
+        "self_attn.o_proj",
+        "model.norm",
+        "lm_head",
+    ),
+    "qwen3": (
+        lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**SIZES)),
+        "self_attn.o_proj",
+        "model.norm",
+        "lm_head",
+    ),
+    "gemma": (
+        lambda: tf.GemmaForCausalLM(tf.GemmaConfig(**SIZES)),
+        "self_attn.o_proj",
+        "model.norm",
+        "lm_head",
+    ),
+    "gpt2": (
+        lambda: tf.GPT2LMHeadModel(tf.GPT2Config(**GPT2, bos_token_id=0, eos_token_id=1)),
+        "attn.c_proj",
+        "transformer.ln_f",
+        "lm_head",
+    ),
+    "ours": (Ours, "attention.output_projection", "norm", "head"),
+}
+
+
+def made(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    model = make().double().eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def logits(output: Any) -> Tensor:
+    return output if isinstance(output, Tensor) else output.logits
+
+
+def by_hand(model: nn.Module, name: str, d: Tensor) -> tuple[Tensor, Tensor]:
+    """(layers · heads, query_len), the mean over the samples, and the logits of the run."""
+    _, projection, norm, _ = MODELS[name]
+    modules, read = dict(model.named_modules()), {}
+    paths = [path for path in modules if path.endswith(projection)]
+    hooks = [
+        modules[path].register_forward_hook(
+            lambda module, args, output, path=path: read.update({path: args[0]})
+        )
+        for path in [*paths, norm]
+    ]
+    output = logits(model(IDS))
+    for hook in hooks:
+        hook.remove()
+    x, last = read[norm], modules[norm]
+    found = []
+    for path in paths:
+        weight: Any = modules[path].weight
+        weight = weight if "c_proj" in path else weight.mT
+        for head in range(HEADS):
+            at = slice(head * WIDTH, (head + 1) * WIDTH)
+            part = read[path].reshape(2, LEN, -1)[..., at] @ weight[at]
+            gain: Any = last.weight
+            gain = gain + 1 if name == "gemma" else gain
+            if isinstance(last, nn.LayerNorm):
+                part = part - part.mean(dim=-1, keepdim=True)
+                size = (x.var(dim=-1, correction=0) + last.eps).sqrt()
+            else:
+                eps: Any = getattr(last, "variance_epsilon", getattr(last, "eps", None))
+                size = (x.square().mean(dim=-1) + eps).sqrt()
+            found.append(((part / size[..., None] * gain) @ d).mean(dim=0))
+    return torch.stack(found), output
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_each_head_has_the_share_of_plain_hooks_and_all_add_up(name: str) -> None:
+    model = made(MODELS[name][0])
+    head: Any = dict(model.named_modules())[MODELS[name][3]]
+    want, output = by_hand(model, name, head.weight[3] - head.weight[7])
+    difference = (output[..., 3] - output[..., 7]).mean(dim=0)
+    shares = ch.logits_of(model, IDS, 3, against=7, query=None)
+    # Norms of transformers are worked out in float32 whatever the model is in.
+    close = 1e-10 if name in ("gpt2", "ours") else 1e-6
+    got = shares.heads["logit"].reshape(-1, LEN)
+    torch.testing.assert_close(got, want, rtol=close, atol=close)
+    together = torch.zeros(LEN, dtype=torch.float64)
+    for row in shares:
+        together[row.query] += row.logit
+    torch.testing.assert_close(together, difference, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(shares.logit, difference, rtol=1e-10, atol=1e-10)
+    assert shares.scale.shape == (2, LEN)
+    last = ch.logits_of(model, IDS, 3, against=7)
+    torch.testing.assert_close(last.heads["logit"], want[:, -1], rtol=close, atol=close)
+    assert {row.query for row in last} == {LEN - 1}
+    third = ch.logits_of(model, IDS, 3, 7, query=2)
+    torch.testing.assert_close(third.heads["logit"], want[:, 2], rtol=close, atol=close)
+
+
+@torch.no_grad()
+def test_a_target_for_each_sample_and_a_bias_of_the_unembedding() -> None:
+    model = made(Ours)
+    shares = ch.logits_of(model, IDS, torch.tensor([3, 9]))
+    output = model(IDS)
+    want = float(output[0, -1, 3] + output[1, -1, 9]) / 2
+    assert float(shares["logit"].sum()) == pytest.approx(want, abs=1e-10)
+    one = [float(ch.logits_of(model, IDS[i : i + 1], t)[0].logit) for i, t in ((0, 3), (1, 9))]
+    assert shares[0].logit == pytest.approx(sum(one) / 2, abs=1e-10)
+
+
+@torch.no_grad()
+def test_the_rows_are_a_table() -> None:
+    shares = ch.logits_of(made(Ours), {"ids": IDS}, 3)
+    top = shares.heads.top(2)
+    assert abs(top[0].logit) == float(shares.heads["logit"].abs().max())
+    assert top.scale is shares.scale
+    assert shares.caption == f"logit: {float(shares.logit):.4f}"
+    assert repr(shares[:1]).splitlines()[0].split() == ["layer", "head", "query", "logit"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_other_dtypes_add_up_to_their_rounding(dtype: torch.dtype) -> None:
+    model = made(MODELS["llama"][0]).to(dtype)
+    shares, output = ch.logits_of(model, IDS, 3), logits(model(IDS)).double()
+    close = 1e-4 if dtype == torch.float32 else 0.05
+    assert float(shares["logit"].sum()) == pytest.approx(float(output[:, -1, 3].mean()), abs=close)
+
+
+def gemma2(cap: float | None) -> Callable[[], nn.Module]:
+    return lambda: tf.Gemma2ForCausalLM(tf.Gemma2Config(**SIZES, final_logit_softcapping=cap))
+
+
+class Between(Ours):
+    """Something stands between the blocks."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.blocks[0](self.embedding(ids)) * 2
+        return self.head(self.norm(self.blocks[1](x)))
+
+
+class Behind(Ours):
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(self.embedding(ids)) * 2))
+
+
+class Apart(nn.Module):
+    """An attention without a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = ch.MultiHeadAttention(16, num_heads=HEADS)
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 50)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x + self.attention(x)))
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.weight).tanh()
+
+
+def with_tanh() -> nn.Module:
+    model = Ours()
+    setattr(model, "norm", Scaled())  # noqa: B010
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            gemma2(30.0),
+            "[logits.unembedding] a logit of Gemma2ForCausalLM is no sum of what its heads add: the output of the "
+            "model is another than that of the last linear layer behind a norm, as with a softcap.",
+        ),
+        (
+            gemma2(None),
+            "[logits.stream] what 'model.layers.0.self_attn' adds to a logit is not known: its block adds something "
+            "else than its heads' results and the output of one more module, as with a norm or a factor behind the "
+            "attention.",
+        ),
+        (
+            lambda: tf.GraniteForCausalLM(tf.GraniteConfig(**SIZES, residual_multiplier=0.5)),
+            "[logits.stream] what 'model.layers.0.self_attn' adds to a logit is not known",
+        ),
+        (
+            Between,
+            "[logits.stream] what 'blocks.1.attention' adds to a logit is not known: its block reads something else "
+            "than the one before gives.",
+        ),
+        (
+            Behind,
+            "[logits.stream] what the model adds to a logit is not known: the last norm reads something else than "
+            "the last block gives.",
+        ),
+        (
+            with_tanh,
+            "[logits.unembedding] a logit is no sum of what heads add: the last norm, Scaled, is no LayerNorm or "
+            "RMSNorm.",
+        ),
+    ],
+)
+@torch.no_grad()
+def test_a_model_whose_logit_is_no_such_sum_is_refused(
+    make: Callable[[], nn.Module], text: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=re.escape(text)):
+        ch.logits_of(made(make), IDS, 3)
+
+
+@torch.no_grad()
+def test_what_has_no_block_or_no_unembedding_is_refused() -> None:
+    text = (
+        "[logits.stream] what 'attention' adds to a logit is not known: it is not in a block that reads the stream "
+        "and gives it."
+    )
+    with pytest.raises(UnsupportedError, match=re.escape(text)):
+        ch.logits_of(made(Apart), torch.randn(1, 5, 16).double(), 3)
+    text = "is no sum of what its heads add: no linear layer read the output of a norm."
+    layer = ch.MultiHeadAttention(16, num_heads=HEADS)
+    with pytest.raises(UnsupportedError, match=re.escape(text)):
+        ch.logits_of(layer, torch.randn(1, 5, 16), 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        (
+            {"target": "a"},
+            ArgumentTypeError,
+            "[logits.target] target must be the number of a logit, or a tensor of one for each sample; got 'a'.",
+        ),
+        ({"target": None}, ArgumentTypeError, "[logits.target] target must be the number"),
+        ({"target": True}, ArgumentTypeError, "[logits.target] target must be the number"),
+        ({"target": torch.ones(2)}, ArgumentTypeError, "[logits.target] target must be the number"),
+        ({"target": 3, "against": 0.5}, ArgumentTypeError, "[logits.target] against must be the"),
+        (
+            {"target": 3, "against": 50},
+            ArgumentError,
+            "[logits.target] against must be from 0 to 49, or one such number for each of 2 samples; got 50.",
+        ),
+        ({"target": -1}, ArgumentError, "[logits.target] target must be from 0 to 49"),
+        ({"target": torch.tensor([1, 2, 3])}, ArgumentError, "[logits.target] target must be from"),
+        (
+            {"target": 3, "query": 1.5},
+            SelectionError,
+            "[logits.query] query must be the number of a position, or None for all; got 1.5.",
+        ),
+        (
+            {"target": 3, "query": 6},
+            SelectionError,
+            "[logits.query] query must be one of 6 positions; got 6.",
+        ),
+    ],
+)
+@torch.no_grad()
+def test_what_does_not_fit_is_refused(given: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=re.escape(text)):
+        ch.logits_of(made(Ours), IDS, **given)
+
+
+def test_a_model_must_be_one() -> None:
+    text = "[logits.model] model must be a torch.nn.Module; got 3."
+    with pytest.raises(ArgumentTypeError, match=re.escape(text)):
+        ch.logits_of(3, IDS, 3)  # pyright: ignore[reportArgumentType]
+
+
+def test_nothing_stays_on_the_model() -> None:
+    model = made(Ours)
+    with pytest.raises(SelectionError):
+        ch.logits_of(model, IDS, 3, query=9)
+    assert not any(each._forward_hooks for each in model.modules())
