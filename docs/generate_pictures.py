@@ -118,7 +118,9 @@ def main() -> None:
         it, animal = read.tokens.index("it"), read.tokens.index("animal")
         title = f"… because it was too {read.tokens[-2]}: it → animal {weights[it, animal]:.0%}"
         picture = head_picture(weights, read.tokens, title=title, axes=axes)
-        picture.add_patch(Rectangle((-0.5, it - 0.5), len(read.tokens), 1, fill=False, ec="w"))
+        picture.add_patch(
+            Rectangle((-0.5, it - 0.5), len(read.tokens), 1, fill=False, ec="#B3430B", lw=2)
+        )
     save_png(picture, FOLDER / "head.png")
     example = runpy.run_path(str(FOLDER.parents[1] / "examples" / "card.py"))
     card = example["card"](seen, list(reading.tokens), "it", "animal")

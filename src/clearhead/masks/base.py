@@ -114,8 +114,7 @@ class Mask(ABC):
         return None
 
     def common_run(self, query_len: int, kv_len: int) -> slice | None:
-        """The keys that every query of every sample sees, where they are one run, the same for all, and
-        known sooner than the spans are; else None."""
+        """The run of keys that every query of every sample sees, if there is one that is known at once."""
         return None
 
     def columns(self) -> Iterator["Mask"]:
@@ -313,14 +312,12 @@ class Mask(ABC):
 
         Args:
             query_len: number of queries, in tokens, 64 at most.
-            kv_len: number of keys, in tokens; None is as many as queries.
-            sample, head: as `plot` takes them.
+            kv_len, sample, head: as `plot` takes them.
             start: the cells that it opens with, as "mask=100.110.111"; None are those of the mask.
 
         Raises:
             TooLargeError: code `figure.size`.
-            ArgumentError, ArgumentTypeError: code `figure.start`.
-            ArgumentError, ArgumentTypeError, SelectionError, MaskError: as `plot` does.
+            ArgumentError, ArgumentTypeError, SelectionError, MaskError: as `plot` does; code `figure.start`.
 
         Example:
             >>> import clearhead as ch
