@@ -53,6 +53,15 @@ class ContextNotUsed(Right):
         return self.out_proj(self.w_value(x))
 
 
+class QueryHandedOn(Right):
+    """The context is computed in vain, and what goes on is the query."""
+
+    def forward(self, x):
+        query, key, value = self.project(x)
+        self.attend(query, key, value)
+        return self.out_proj(query.transpose(1, 2).flatten(2))
+
+
 class InBlocks(Right):
     """Sixteen tokens at a time."""
 
@@ -445,6 +454,7 @@ ENTRIES = [
     wrong("law.value", Built(AddsTheValue), "x"),
     wrong("law.value", Built(ValueSkip), "x"),
     wrong("law.value", Built(ContextNotUsed), "x", ["parameter.dead"]),
+    wrong("parameter.dead", Built(QueryHandedOn, causal=True), "x", ["law.value"], causal=True),
     wrong("law.length", Built(InBlocks), "x"),
     wrong("law.length", Built(CausalInBlocks, causal=True), "x", causal=True),
     wrong("law.length", Built(LengthInTheScale), "x"),
