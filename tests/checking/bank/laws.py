@@ -62,6 +62,33 @@ class QueryHandedOn(Right):
         return self.out_proj(query.transpose(1, 2).flatten(2))
 
 
+class OneQueryForAll(Right):
+    at = slice(0, 1)
+
+    def attend(self, query, key, value):
+        return super().attend(query[:, :, self.at].expand_as(query), key, value)
+
+
+class LastQueryForAll(OneQueryForAll):
+    at = slice(-1, None)
+
+
+class OneContextForAll(Right):
+    """One query attends, and what it collects is spread over the tokens."""
+
+    def attend(self, query, key, value):
+        return super().attend(query[:, :, :1], key, value).expand_as(query)
+
+
+class ClassAttention(Right):
+    """The first token attends, and the others stay, as in CaiT (2021)."""
+
+    def forward(self, x):
+        query, key, value = self.project(x)
+        found = self.attend(query[:, :, :1], key, value).transpose(1, 2).flatten(2)
+        return torch.cat([x[:, :1] + self.out_proj(found), x[:, 1:]], dim=1)
+
+
 class InBlocks(Right):
     """Sixteen tokens at a time."""
 
@@ -455,6 +482,11 @@ ENTRIES = [
     wrong("law.value", Built(ValueSkip), "x"),
     wrong("law.value", Built(ContextNotUsed), "x", ["parameter.dead"]),
     wrong("parameter.dead", Built(QueryHandedOn, causal=True), "x", ["law.value"], causal=True),
+    wrong("law.pairs", Built(OneQueryForAll), "x"),
+    wrong("law.pairs", Built(OneQueryForAll, causal=True), "x", label="causal", causal=True),
+    wrong("law.pairs", Built(LastQueryForAll), "x"),
+    wrong("law.pairs", Built(OneContextForAll), "x"),
+    right(Built(ClassAttention), "x"),
     wrong("law.length", Built(InBlocks), "x"),
     wrong("law.length", Built(CausalInBlocks, causal=True), "x", causal=True),
     wrong("law.length", Built(LengthInTheScale), "x"),

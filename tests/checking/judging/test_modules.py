@@ -8,6 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import clearhead as ch
+from tests.checking.bank.laws import (
+    ClassAttention,
+    LastQueryForAll,
+    OneContextForAll,
+    OneQueryForAll,
+)
 
 
 class Heads(nn.Module):
@@ -250,3 +256,17 @@ def test_what_is_not_seen_is_not_called_right(made, declared, words):
     report = ch.check(made(), takes="x", causal=True, **declared)
     assert not report.findings, report
     assert any(words in each for each in report.unverified), report
+
+
+@pytest.mark.parametrize(
+    ("made", "token"), [(OneQueryForAll, 0), (LastQueryForAll, 6), (OneContextForAll, 0)]
+)
+def test_one_query_for_all_tokens(made, token):
+    report = ch.check(made(), takes="x")
+    assert [each.code for each in report.findings] == ["law.pairs"]
+    expected = f"every token asks with the query of token {token}, not with its own"
+    assert report.findings[0].sentence == expected
+
+
+def test_a_class_token_that_asks_alone_is_no_mistake():
+    assert not ch.check(ClassAttention(), takes="x").findings

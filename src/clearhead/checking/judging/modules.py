@@ -51,6 +51,8 @@ def merge(e: TokensEvidence) -> Verdict:
     """Heads whose contexts are put together with those of other tokens."""
     if e.dependency.mixed and _samples_meet_before(e):
         return Unknown("hidden-by", {"code": "batch.mixed"})
+    if _asking(e) is not None:
+        return Unknown("hidden-by", {"code": "law.pairs"})
     for each, where in zip(e.splittings, e.places, strict=True):
         if each.merged is False or (
             not each.in_order and where and _moved(where) and not _turned(where)
@@ -81,10 +83,36 @@ def _turned(where: Sequence[int]) -> bool:
 
 def other_token(e: TokensEvidence) -> Verdict:
     """Outputs that hold what the query of another token collected."""
+    asking = _asking(e)
+    if asking is not None:
+        return Found("one-query", {"token": asking})
     for each, where in zip(e.splittings, e.places, strict=True):
         if where and where[0] > 0 and (each.in_order or _turned(where)):
             return Found("elsewhere", {"token": 0, "other": where[0]})
     return _heads_known(e)
+
+
+def _asking(e: TokensEvidence) -> int | None:
+    """The token whose query is that of every token, in a group of heads; None where there is none."""
+    tokens = e.inputs[0].shape[-2]
+    alike = bool((e.output == e.output[..., :1, :]).all())
+    for group in e.groups:
+        rows = [
+            (each.query[source.blocks], source.query.token[source.blocks])
+            for each, source in zip(group.attentions, group.sources, strict=True)
+            if source is not None
+        ]
+        asked = torch.cat([token.flatten() for _, token in rows] or [torch.tensor([-1])]).unique()
+        if tokens < 2 or len(asked) != 1 or asked[0] < 0:
+            continue
+        if all(
+            alike
+            if query.shape[-2] == 1
+            else query.shape[-2] == tokens and bool((query == query[..., :1, :]).all())
+            for query, _ in rows
+        ):
+            return int(asked[0])
+    return None
 
 
 def _samples_meet_before(e: TokensEvidence) -> bool:
