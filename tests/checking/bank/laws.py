@@ -385,6 +385,86 @@ class CacheOfSixteen(Right):
         return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
 
 
+class Rotating(nn.Module):
+    """A cache of rotated keys, for mistakes with positions and values."""
+
+    def __init__(self, width=24, num_heads=6):
+        super().__init__()
+        self.num_heads = num_heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.reset()
+
+    def reset(self):
+        self.keys = self.values = None
+        self.count = 0
+
+    def rotate(self, x, start):
+        half = x.shape[-1] // 2
+        places = start + torch.arange(x.shape[2], dtype=x.dtype)
+        angles = places[:, None] * 10000.0 ** -(torch.arange(half, dtype=x.dtype) / half)
+        one, other = x.chunk(2, dim=-1)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat([one * cos - other * sin, other * cos + one * sin], dim=-1)
+
+    def split(self, x):
+        parts = (each(x) for each in (self.query, self.key, self.value))
+        return (each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in parts)
+
+    def attend(self, query, key, value):
+        past = key.shape[2] - query.shape[2]
+        hidden = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).triu(1 + past)
+        scores = (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(hidden, -torch.inf)
+        return self.out((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+    def full(self, x):
+        query, key, value = self.split(x)
+        return self.attend(self.rotate(query, 0), self.rotate(key, 0), value)
+
+    def start(self):
+        return self.count
+
+    def kept(self, values):
+        return values
+
+    def read(self, keys):
+        return keys
+
+    def step(self, x):
+        query, key, value = self.split(x)
+        query, key = self.rotate(query, self.start()), self.rotate(key, self.start())
+        if self.keys is not None:
+            key = torch.cat([self.keys, key], dim=2)
+            value = torch.cat([self.kept(self.values), value], dim=2)
+        self.keys, self.values = key, value
+        self.count += x.shape[1]
+        return self.attend(query, self.read(key), value)
+
+
+class StartsAgain(Rotating):
+    def start(self):
+        return 0
+
+
+class OneBehind(Rotating):
+    def start(self):
+        return max(self.count - 1, 0)
+
+
+class TurnedTwice(Rotating):
+    def read(self, keys):
+        return self.rotate(keys, 0)
+
+
+class ValuesLost(Rotating):
+    def kept(self, values):
+        return torch.zeros_like(values)
+
+
+class ValuesLostUnturned(ValuesLost):
+    def rotate(self, x, start):
+        return x
+
+
 class AllButTheLast(Right):
     def forward(self, x, context):
         query, context = self.split(self.w_query(x)), context[:, :-1]
@@ -487,6 +567,12 @@ ENTRIES = [
     wrong("law.pairs", Built(LastQueryForAll), "x"),
     wrong("law.pairs", Built(OneContextForAll), "x"),
     right(Built(ClassAttention), "x"),
+    right(Built(Rotating), "decode", causal=True),
+    wrong("rope.offset", Built(StartsAgain), "decode", causal=True),
+    wrong("rope.offset", Built(OneBehind), "decode", causal=True),
+    wrong("rope.offset", Built(TurnedTwice), "decode", causal=True),
+    wrong("cache.offset", Built(ValuesLost), "decode", causal=True),
+    wrong("cache.offset", Built(ValuesLostUnturned), "decode", causal=True),
     wrong("law.length", Built(InBlocks), "x"),
     wrong("law.length", Built(CausalInBlocks, causal=True), "x", causal=True),
     wrong("law.length", Built(LengthInTheScale), "x"),
