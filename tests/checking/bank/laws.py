@@ -472,6 +472,13 @@ class AllButTheLast(Right):
         return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
 
 
+class ContextOfTheFirst(Right):
+    def forward(self, x, context):
+        query = self.split(self.w_query(x))
+        key, value = (self.split(each(context[:1])) for each in (self.w_key, self.w_value))
+        return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
+
+
 class ShortPadding(Right):
     """The padding of texts up to twenty tokens is hidden."""
 
@@ -573,6 +580,7 @@ ENTRIES = [
     wrong("rope.offset", Built(TurnedTwice), "decode", causal=True),
     wrong("cache.offset", Built(ValuesLost), "decode", causal=True),
     wrong("cache.offset", Built(ValuesLostUnturned), "decode", causal=True),
+    wrong("context.ignored", Built(ContextOfTheFirst), "x,context"),
     wrong("law.length", Built(InBlocks), "x"),
     wrong("law.length", Built(CausalInBlocks, causal=True), "x", causal=True),
     wrong("law.length", Built(LengthInTheScale), "x"),

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 import clearhead as ch
 from tests.checking.bank.laws import (
     ClassAttention,
+    ContextOfTheFirst,
     LastQueryForAll,
     OneContextForAll,
     OneQueryForAll,
@@ -270,3 +271,11 @@ def test_one_query_for_all_tokens(made, token):
 
 def test_a_class_token_that_asks_alone_is_no_mistake():
     assert not ch.check(ClassAttention(), takes="x").findings
+
+
+def test_the_context_of_the_first_sample_for_all():
+    found = ch.check(ContextOfTheFirst(), takes="x,context").findings[0]
+    assert found.code == "context.ignored"
+    assert found.sentence == (
+        "every sample reads the context of the first sample, and its own moves nothing"
+    )

@@ -202,7 +202,7 @@ def ignored(e: CrossEvidence) -> Verdict:
     """Keys or values that come from x, or a context that moves nothing."""
     by_x, by_context = e.dependencies
     if not by_context.moves.any():
-        return Found("nothing", {}, ("sides", _sides(e)))
+        return Found("first" if _first_read(e) else "nothing", {}, ("sides", _sides(e)))
     if e.from_x is not None:
         wrong = [name for name in ("key", "value") if name in e.from_x]
         other = by_context.moves.all()
@@ -214,6 +214,17 @@ def ignored(e: CrossEvidence) -> Verdict:
     if not (by_x.moves & ~own).any() or (not e.alike and by_context.moves.all()):
         return Clear("context")
     return Found("tokens", {}, ("sides", _sides(e)))
+
+
+def _first_read(e: CrossEvidence) -> bool:
+    """True if the last sample moves with the context of the first."""
+    x, context = e.inputs
+    if e.feed.plain or context.shape[0] < 2:
+        return False
+    other = context.clone()
+    other[0] = other[0].flip(-1)
+    one, two = (e.subject.spare()(x, each).detach()[-1] for each in (context, other))
+    return not torch.equal(one, two)
 
 
 def swapped(e: CrossEvidence) -> Verdict | None:
