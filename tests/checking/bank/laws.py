@@ -479,6 +479,14 @@ class ContextOfTheFirst(Right):
         return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
 
 
+class MeanOverPadding(Right):
+    def forward(self, x, mask):
+        query, key, value = self.project(x)
+        scores = self.scores(query, key).masked_fill(~mask[:, None, None], -1e9)
+        output = self.out_proj((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+        return output + output.mean(1, keepdim=True)
+
+
 class ShortPadding(Right):
     """The padding of texts up to twenty tokens is hidden."""
 
@@ -581,6 +589,7 @@ ENTRIES = [
     wrong("cache.offset", Built(ValuesLost), "decode", causal=True),
     wrong("cache.offset", Built(ValuesLostUnturned), "decode", causal=True),
     wrong("context.ignored", Built(ContextOfTheFirst), "x,context"),
+    wrong("differs", Built(MeanOverPadding), "x,mask"),
     wrong("law.length", Built(InBlocks), "x"),
     wrong("law.length", Built(CausalInBlocks, causal=True), "x", causal=True),
     wrong("law.length", Built(LengthInTheScale), "x"),

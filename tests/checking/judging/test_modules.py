@@ -12,6 +12,7 @@ from tests.checking.bank.laws import (
     ClassAttention,
     ContextOfTheFirst,
     LastQueryForAll,
+    MeanOverPadding,
     OneContextForAll,
     OneQueryForAll,
 )
@@ -279,3 +280,9 @@ def test_the_context_of_the_first_sample_for_all():
     assert found.sentence == (
         "every sample reads the context of the first sample, and its own moves nothing"
     )
+
+
+def test_a_mean_over_padding_behind_an_attention_that_hides_it():
+    found = ch.check(MeanOverPadding(), takes="x,mask").findings[0]
+    assert found.code == "differs"
+    assert found.sentence.startswith("padding reaches real outputs behind the attention")

@@ -270,6 +270,8 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
         name, way = "mask.inverted", "padding"
     elif seen.by_other:
         name, way = "mask.batch-mixed", "other"
+    elif seen.by_padding and found is not None and found.right:
+        name, way = "differs", "padding"
     elif seen.by_padding:
         name, way = "mask.padding-ignored", "less"
         others = ("mask.multiplied", "mask.added-as-number", "mask.after-softmax")
