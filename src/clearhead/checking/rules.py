@@ -167,7 +167,13 @@ RULES: tuple[Rule, ...] = (
     ),
     _tokens("heads.split", "heads", modules.split, excludes="leaks", explains=INNER),
     _tokens("heads.merge", "heads", modules.merge, excludes="leaks padding batch"),
-    _tokens("law.pairs", "heads", modules.other_token, excludes="leaks padding batch"),
+    _tokens(
+        "law.pairs",
+        "heads",
+        modules.other_token,
+        excludes="leaks padding batch",
+        explains="mask",
+    ),
     _inside("softmax.axis", "softmax", excludes="batch.mixed leaks padding", explains="mask"),
     _tokens("law.value", "product", laws.centred, excludes="leaks"),
     # Padding.

@@ -53,6 +53,42 @@ class ContextNotUsed(Right):
         return self.out_proj(self.w_value(x))
 
 
+class QueryHandedOn(Right):
+    """The context is computed in vain, and what goes on is the query."""
+
+    def forward(self, x):
+        query, key, value = self.project(x)
+        self.attend(query, key, value)
+        return self.out_proj(query.transpose(1, 2).flatten(2))
+
+
+class OneQueryForAll(Right):
+    at = slice(0, 1)
+
+    def attend(self, query, key, value):
+        return super().attend(query[:, :, self.at].expand_as(query), key, value)
+
+
+class LastQueryForAll(OneQueryForAll):
+    at = slice(-1, None)
+
+
+class OneContextForAll(Right):
+    """One query attends, and what it collects is spread over the tokens."""
+
+    def attend(self, query, key, value):
+        return super().attend(query[:, :, :1], key, value).expand_as(query)
+
+
+class ClassAttention(Right):
+    """The first token attends, and the others stay, as in CaiT (2021)."""
+
+    def forward(self, x):
+        query, key, value = self.project(x)
+        found = self.attend(query[:, :, :1], key, value).transpose(1, 2).flatten(2)
+        return torch.cat([x[:, :1] + self.out_proj(found), x[:, 1:]], dim=1)
+
+
 class InBlocks(Right):
     """Sixteen tokens at a time."""
 
@@ -349,11 +385,106 @@ class CacheOfSixteen(Right):
         return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
 
 
+class Rotating(nn.Module):
+    """A cache of rotated keys, for mistakes with positions and values."""
+
+    def __init__(self, width=24, num_heads=6):
+        super().__init__()
+        self.num_heads = num_heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.reset()
+
+    def reset(self):
+        self.keys = self.values = None
+        self.count = 0
+
+    def rotate(self, x, start):
+        half = x.shape[-1] // 2
+        places = start + torch.arange(x.shape[2], dtype=x.dtype)
+        angles = places[:, None] * 10000.0 ** -(torch.arange(half, dtype=x.dtype) / half)
+        one, other = x.chunk(2, dim=-1)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat([one * cos - other * sin, other * cos + one * sin], dim=-1)
+
+    def split(self, x):
+        parts = (each(x) for each in (self.query, self.key, self.value))
+        return (each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in parts)
+
+    def attend(self, query, key, value):
+        past = key.shape[2] - query.shape[2]
+        hidden = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).triu(1 + past)
+        scores = (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(hidden, -torch.inf)
+        return self.out((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+    def full(self, x):
+        query, key, value = self.split(x)
+        return self.attend(self.rotate(query, 0), self.rotate(key, 0), value)
+
+    def start(self):
+        return self.count
+
+    def kept(self, values):
+        return values
+
+    def read(self, keys):
+        return keys
+
+    def step(self, x):
+        query, key, value = self.split(x)
+        query, key = self.rotate(query, self.start()), self.rotate(key, self.start())
+        if self.keys is not None:
+            key = torch.cat([self.keys, key], dim=2)
+            value = torch.cat([self.kept(self.values), value], dim=2)
+        self.keys, self.values = key, value
+        self.count += x.shape[1]
+        return self.attend(query, self.read(key), value)
+
+
+class StartsAgain(Rotating):
+    def start(self):
+        return 0
+
+
+class OneBehind(Rotating):
+    def start(self):
+        return max(self.count - 1, 0)
+
+
+class TurnedTwice(Rotating):
+    def read(self, keys):
+        return self.rotate(keys, 0)
+
+
+class ValuesLost(Rotating):
+    def kept(self, values):
+        return torch.zeros_like(values)
+
+
+class ValuesLostUnturned(ValuesLost):
+    def rotate(self, x, start):
+        return x
+
+
 class AllButTheLast(Right):
     def forward(self, x, context):
         query, context = self.split(self.w_query(x)), context[:, :-1]
         key, value = (self.split(each(context)) for each in (self.w_key, self.w_value))
         return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
+
+
+class ContextOfTheFirst(Right):
+    def forward(self, x, context):
+        query = self.split(self.w_query(x))
+        key, value = (self.split(each(context[:1])) for each in (self.w_key, self.w_value))
+        return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
+
+
+class MeanOverPadding(Right):
+    def forward(self, x, mask):
+        query, key, value = self.project(x)
+        scores = self.scores(query, key).masked_fill(~mask[:, None, None], -1e9)
+        output = self.out_proj((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+        return output + output.mean(1, keepdim=True)
 
 
 class ShortPadding(Right):
@@ -445,6 +576,20 @@ ENTRIES = [
     wrong("law.value", Built(AddsTheValue), "x"),
     wrong("law.value", Built(ValueSkip), "x"),
     wrong("law.value", Built(ContextNotUsed), "x", ["parameter.dead"]),
+    wrong("parameter.dead", Built(QueryHandedOn, causal=True), "x", ["law.value"], causal=True),
+    wrong("law.pairs", Built(OneQueryForAll), "x"),
+    wrong("law.pairs", Built(OneQueryForAll, causal=True), "x", label="causal", causal=True),
+    wrong("law.pairs", Built(LastQueryForAll), "x"),
+    wrong("law.pairs", Built(OneContextForAll), "x"),
+    right(Built(ClassAttention), "x"),
+    right(Built(Rotating), "decode", causal=True),
+    wrong("rope.offset", Built(StartsAgain), "decode", causal=True),
+    wrong("rope.offset", Built(OneBehind), "decode", causal=True),
+    wrong("rope.offset", Built(TurnedTwice), "decode", causal=True),
+    wrong("cache.offset", Built(ValuesLost), "decode", causal=True),
+    wrong("cache.offset", Built(ValuesLostUnturned), "decode", causal=True),
+    wrong("context.ignored", Built(ContextOfTheFirst), "x,context"),
+    wrong("differs", Built(MeanOverPadding), "x,mask"),
     wrong("law.length", Built(InBlocks), "x"),
     wrong("law.length", Built(CausalInBlocks, causal=True), "x", causal=True),
     wrong("law.length", Built(LengthInTheScale), "x"),

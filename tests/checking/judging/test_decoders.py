@@ -11,6 +11,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.checking.judging.decoders import full_mask
 from clearhead.checking.judging.verdicts import Unknown
+from tests.checking.bank.laws import OneBehind, StartsAgain, TurnedTwice, ValuesLost
 
 
 class Decoder(nn.Module):
@@ -153,3 +154,25 @@ def test_a_chunk_that_is_not_masked_is_told_apart_from_another_offset():
     (finding,) = ch.check(Chunks(), takes="decode", causal=True).findings
     assert finding.code == "cache.unmasked"
     assert "what stands behind it in its chunk" in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (
+            StartsAgain,
+            "positions restart in cached decoding: each chunk is rotated as if it came first",
+        ),
+        (
+            OneBehind,
+            "with a cache, the query of token 10 is rotated at position 9 and its key at 9",
+        ),
+        (TurnedTwice, "keys are rotated twice in cached decoding"),
+        (
+            ValuesLost,
+            "with a cache, the values are others than without, as where those of earlier tokens are lost",
+        ),
+    ],
+)
+def test_what_a_cache_does_to_positions_and_values(made, sentence):
+    assert ch.check(made(), takes="decode", causal=True).findings[0].sentence == sentence

@@ -8,6 +8,14 @@ from torch import nn
 from torch.nn import functional as F
 
 import clearhead as ch
+from tests.checking.bank.laws import (
+    ClassAttention,
+    ContextOfTheFirst,
+    LastQueryForAll,
+    MeanOverPadding,
+    OneContextForAll,
+    OneQueryForAll,
+)
 
 
 class Heads(nn.Module):
@@ -250,3 +258,31 @@ def test_what_is_not_seen_is_not_called_right(made, declared, words):
     report = ch.check(made(), takes="x", causal=True, **declared)
     assert not report.findings, report
     assert any(words in each for each in report.unverified), report
+
+
+@pytest.mark.parametrize(
+    ("made", "token"), [(OneQueryForAll, 0), (LastQueryForAll, 6), (OneContextForAll, 0)]
+)
+def test_one_query_for_all_tokens(made, token):
+    report = ch.check(made(), takes="x")
+    assert [each.code for each in report.findings] == ["law.pairs"]
+    expected = f"every token asks with the query of token {token}, not with its own"
+    assert report.findings[0].sentence == expected
+
+
+def test_a_class_token_that_asks_alone_is_no_mistake():
+    assert not ch.check(ClassAttention(), takes="x").findings
+
+
+def test_the_context_of_the_first_sample_for_all():
+    found = ch.check(ContextOfTheFirst(), takes="x,context").findings[0]
+    assert found.code == "context.ignored"
+    assert found.sentence == (
+        "every sample reads the context of the first sample, and its own moves nothing"
+    )
+
+
+def test_a_mean_over_padding_behind_an_attention_that_hides_it():
+    found = ch.check(MeanOverPadding(), takes="x,mask").findings[0]
+    assert found.code == "differs"
+    assert found.sentence.startswith("padding reaches real outputs behind the attention")

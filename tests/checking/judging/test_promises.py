@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import clearhead as ch
+from tests.checking.bank.laws import QueryHandedOn
 
 
 class Layer(nn.Module):
@@ -180,3 +181,12 @@ def test_a_query_that_sees_nothing_may_be_refused():
 def test_a_nan_in_a_hidden_token_where_none_may_come_through():
     (finding,) = report_of(Layer, nan_safe=True).findings
     assert finding.code == "mask.leaks-nan"
+
+
+def test_a_context_that_is_not_used():
+    found = ch.check(QueryHandedOn(causal=True), takes="x", causal=True).findings[0]
+    assert found.code == "parameter.dead"
+    assert found.sentence == (
+        "the context is not used: it is computed, nothing reads it, and w_key.weight, w_value.weight "
+        "moves nothing"
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from clearhead._common.foreign_names import ROTARY
 from clearhead.checking.evidence.arranging import Arrangement
 from clearhead.checking.evidence.base import Evidence, Settled
 from clearhead.checking.evidence.feeding import Feed, feed
-from clearhead.checking.evidence.observed import attentions
+from clearhead.checking.evidence.observed import ObservedAttention, attentions
 from clearhead.checking.evidence.raw import projected
 from clearhead.checking.evidence.recorder import Recorder
 from clearhead.checking.hypotheses.matching import distance
@@ -56,6 +56,18 @@ class Wrong:
     full: Tensor
     inside: bool
     banded: bool
+
+
+class Taken(NamedTuple):
+    """What the first attention of the last chunk reads, against full(x).
+
+    `query`: the position at which full(x) would give the last query, −1 for none; `keys`: that of every key;
+    `values`: whether full(x) would give every value, at whatever position.
+    """
+
+    query: int
+    keys: tuple[int, ...]
+    values: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,6 +241,41 @@ class DecodingEvidence(Evidence):
             return None
         return None if made is None or made.query is None else made.turned
 
+    def taken(self, name: str) -> Taken | None:
+        """What is read at the end of a schedule; None where that was not seen."""
+        x, last = self.inputs[0], self.schedules[name][-1]
+        tokens = x.shape[1]
+        reach = min(2 * tokens, self.feed.longest or 2 * tokens)
+        try:
+            decoder = self.fresh()
+            stepped(decoder, x[:, :-last], self.schedules[name][:-1])
+            seen = _first(decoder.run.step, x[:, -last:].to(self.subject.dtype))
+            whole = _first(self.fresh().run.full, x.to(self.subject.dtype))
+            # Each token at every position.
+            rows = [
+                _first(self.fresh().run.full, each.to(self.subject.dtype).repeat(1, reach, 1))
+                for each in x.split(1, dim=1)
+            ]
+        except Exception:  # code that looks at what its tensors are may fail under a mode
+            return None
+        if seen.key.shape != whole.key.shape:
+            return None
+        keys, values = (
+            tuple(self._place(each[:, token], other[token], token) for token in range(tokens))
+            if each.shape == there.shape
+            else (-1,)
+            for each, there, other in (
+                (seen.key, whole.key, [row.key for row in rows]),
+                (seen.value, whole.value, [row.value for row in rows]),
+            )
+        )
+        query = self._place(seen.query[:, -1], rows[-1].query, tokens - 1)
+        return Taken(query, keys, -1 not in values)
+
+    def _place(self, row: Tensor, rows: Tensor, expected: int) -> int:
+        order = sorted(range(rows.shape[1]), key=lambda place: place != expected)
+        return next((place for place in order if distance(row, rows[:, place]) <= self._close), -1)
+
     @cached_property
     def rotates(self) -> bool:
         """True if anything in the object, or in the code of its methods, is named as rotations are."""
@@ -239,6 +286,14 @@ class DecodingEvidence(Evidence):
             names |= {name for name, _ in run.named_modules()}
         names |= set(_names_in_code(type(run)))
         return any(word in name.lower() for name in names for word in ROTARY)
+
+
+def _first(run: Callable[[Tensor], Tensor], x: Tensor) -> ObservedAttention:
+    """The first attention of a call."""
+    recorder = Recorder([x], {}, ())
+    with torch.no_grad(), recorder:
+        run(x)
+    return attentions(recorder)[0]
 
 
 def _names_in_code(kind: type) -> Iterator[str]:

@@ -3,12 +3,14 @@
 import torch
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.decoding import DecodingEvidence, Wrong
+from clearhead.checking.evidence.decoding import DecodingEvidence, Taken, Wrong
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.recipe import right_visible
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.names import RIGHT_MASK, mask_named, setting_of
-from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Values, Verdict
+
+Also = tuple[tuple[str, str, Values], ...]
 
 
 def cache(e: DecodingEvidence) -> Claim | Verdict:
@@ -19,25 +21,46 @@ def cache(e: DecodingEvidence) -> Claim | Verdict:
         if len(refused) < len(e.schedules):
             return Clear("decoding")
         return Unknown("steps-refused", {"error": next(iter(refused.values()))})
+    told: Values = {}
     if found.banded and found.inside:
         name, way, also = "cache.window", "window", ()
     elif _within_chunks(e, found):
         name, way, also = "cache.unmasked", "chunk", ()
     elif not torch.equal(found.full, found.moves):
         name, way, also = "cache.offset", "keys", ()
-    elif e.contract.rope is not None or e.turned or (e.turned is None and e.rotates):
-        name, way, also = "rope.offset", "restart", ()
-    elif e.turned is False:
-        name, way, also = "cache.offset", "unturned", ()
     else:
-        name, way, also = "cache.offset", "positions", (("rope.offset", "restart", {}),)
+        name, way, told, also = _misplaced(e, e.taken(found.name), e.schedules[found.name][-1])
     one, other = found.shapes
     values = {"name": found.name, "picture": drawn(found.moves.tolist())}
     if one == other:
         measured = ("steps", values | {"gap": f"{found.gap:.3g}", "first": found.first})
     else:
         measured = ("step-shapes", {**values, "shapes": f"{one} and {other}"})
-    return Claim("decoding", name, Found(way, {}, measured, also))
+    return Claim("decoding", name, Found(way, told, measured, also))
+
+
+def _misplaced(
+    e: DecodingEvidence, taken: Taken | None, last: int
+) -> tuple[str, str, Values, Also]:
+    """Positions or values that are others with a cache: the name, the way, its values, and other names."""
+    if taken is not None and not taken.values:
+        return "cache.offset", "values", {}, ()
+    right, way = e.inputs[0].shape[1] - 1, "otherwise"
+    told: Values = {}
+    if taken is not None:
+        places = taken.query, taken.keys[-1]
+        if places == (last - 1, last - 1):
+            way = "restart"
+        elif places[0] == right and taken.keys[1] == 2:
+            way = "twice"
+        elif -1 not in places and places != (right, right):
+            way = "place"
+            told = {"query": places[0], "key": places[1], "token": right}
+    if e.contract.rope is not None or e.turned or (e.turned is None and e.rotates):
+        return "rope.offset", way, told, ()
+    if e.turned is False:
+        return "cache.offset", "unturned", {}, ()
+    return "cache.offset", "positions", {}, (("rope.offset", way, told),)
 
 
 def _within_chunks(e: DecodingEvidence, found: Wrong) -> bool:

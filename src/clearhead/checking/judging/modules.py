@@ -51,6 +51,8 @@ def merge(e: TokensEvidence) -> Verdict:
     """Heads whose contexts are put together with those of other tokens."""
     if e.dependency.mixed and _samples_meet_before(e):
         return Unknown("hidden-by", {"code": "batch.mixed"})
+    if _asking(e) is not None:
+        return Unknown("hidden-by", {"code": "law.pairs"})
     for each, where in zip(e.splittings, e.places, strict=True):
         if each.merged is False or (
             not each.in_order and where and _moved(where) and not _turned(where)
@@ -81,10 +83,36 @@ def _turned(where: Sequence[int]) -> bool:
 
 def other_token(e: TokensEvidence) -> Verdict:
     """Outputs that hold what the query of another token collected."""
+    asking = _asking(e)
+    if asking is not None:
+        return Found("one-query", {"token": asking})
     for each, where in zip(e.splittings, e.places, strict=True):
         if where and where[0] > 0 and (each.in_order or _turned(where)):
             return Found("elsewhere", {"token": 0, "other": where[0]})
     return _heads_known(e)
+
+
+def _asking(e: TokensEvidence) -> int | None:
+    """The token whose query is that of every token, in a group of heads; None where there is none."""
+    tokens = e.inputs[0].shape[-2]
+    alike = bool((e.output == e.output[..., :1, :]).all())
+    for group in e.groups:
+        rows = [
+            (each.query[source.blocks], source.query.token[source.blocks])
+            for each, source in zip(group.attentions, group.sources, strict=True)
+            if source is not None
+        ]
+        asked = torch.cat([token.flatten() for _, token in rows] or [torch.tensor([-1])]).unique()
+        if tokens < 2 or len(asked) != 1 or asked[0] < 0:
+            continue
+        if all(
+            alike
+            if query.shape[-2] == 1
+            else query.shape[-2] == tokens and bool((query == query[..., :1, :]).all())
+            for query, _ in rows
+        ):
+            return int(asked[0])
+    return None
 
 
 def _samples_meet_before(e: TokensEvidence) -> bool:
@@ -174,7 +202,7 @@ def ignored(e: CrossEvidence) -> Verdict:
     """Keys or values that come from x, or a context that moves nothing."""
     by_x, by_context = e.dependencies
     if not by_context.moves.any():
-        return Found("nothing", {}, ("sides", _sides(e)))
+        return Found("first" if _first_read(e) else "nothing", {}, ("sides", _sides(e)))
     if e.from_x is not None:
         wrong = [name for name in ("key", "value") if name in e.from_x]
         other = by_context.moves.all()
@@ -186,6 +214,17 @@ def ignored(e: CrossEvidence) -> Verdict:
     if not (by_x.moves & ~own).any() or (not e.alike and by_context.moves.all()):
         return Clear("context")
     return Found("tokens", {}, ("sides", _sides(e)))
+
+
+def _first_read(e: CrossEvidence) -> bool:
+    """True if the last sample moves with the context of the first."""
+    x, context = e.inputs
+    if e.feed.plain or context.shape[0] < 2:
+        return False
+    other = context.clone()
+    other[0] = other[0].flip(-1)
+    one, two = (e.subject.spare()(x, each).detach()[-1] for each in (context, other))
+    return not torch.equal(one, two)
 
 
 def swapped(e: CrossEvidence) -> Verdict | None:
@@ -231,6 +270,8 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
         name, way = "mask.inverted", "padding"
     elif seen.by_other:
         name, way = "mask.batch-mixed", "other"
+    elif seen.by_padding and found is not None and found.right:
+        name, way = "differs", "padding"
     elif seen.by_padding:
         name, way = "mask.padding-ignored", "less"
         others = ("mask.multiplied", "mask.added-as-number", "mask.after-softmax")

@@ -11,6 +11,7 @@ from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.state import felt_numbers
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.recipe import RIGHT
+from clearhead.checking.judging import laws
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 from clearhead.checking.subject.signatures import of_constructor
@@ -189,8 +190,14 @@ def dead(e: Evidence) -> Verdict:
         names = [n for n in found.names(state) if n in shapes and role(n) in roles]
         if names:
             measured = ("moves-nothing", {"first": ", ".join(names)})
-            return Found(_taken(e) or way, {"names": ", ".join(names)}, measured)
+            return Found(_lost(e) or _taken(e) or way, {"names": ", ".join(names)}, measured)
     return Clear()
+
+
+def _lost(e: Evidence) -> str:
+    """The way in which the contexts of all heads are computed in vain."""
+    found = laws.value(e) if isinstance(e, TokensEvidence) else None
+    return "context" if isinstance(found, Found) and found.way == "unused" else ""
 
 
 def _taken(e: Evidence) -> str:
