@@ -161,6 +161,19 @@ class ZeroAtFirst(nn.Module):
         return x + self.gate * self.down(self.up(self.attention(x)).relu())
 
 
+class OneTemperature(Heads):
+    """Cosines, times a number that is learned."""
+
+    def __init__(self, found=10.0):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(math.log(found)))
+
+    def context(self, query, key, value):
+        query, key = (F.normalize(each, dim=-1) for each in (query, key))
+        scores = query @ key.mT * self.temperature.clamp(max=math.log(100)).exp()
+        return scores.softmax(-1) @ value
+
+
 class NeverFilled(nn.Module):
     """What torch.empty gives is what stood in memory; here always the same."""
 
@@ -302,6 +315,8 @@ ENTRIES = [
     right(Built(OverChannels), "x"),
     right(Built(OverChannels, depthwise=True), "x", label="behind a convolution"),
     right(Built(ZeroAtFirst), "x"),
+    right(Built(OneTemperature), "x"),
+    right(Built(OneTemperature, found=1.0), "x", label="of 1"),
     right(Built(NeverFilled), "x"),
     right(Built(NeverFilled, found=0.0), "x", label="zeros"),
     right(Built(NeverFilled, found=math.nan), "x", label="nan", causal=True),

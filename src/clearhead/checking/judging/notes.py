@@ -42,7 +42,9 @@ def ticks(e: Evidence | AskedOfRanks, clear: Clear) -> Iterator[str]:
             yield words.filled("tick", "window", {"window": contract.window})
     elif key == "scale":
         assert isinstance(e, HeadsEvidence | TokensEvidence | RanksEvidence)
-        if e.trials and all(each not in ("scales", "made-for") for each, _ in account(e).notes):
+        if e.trials and all(
+            each not in ("scales", "scale-learned", "made-for") for each, _ in account(e).notes
+        ):
             first = e.trials[0].under(account(e).contract)
             yield words.filled("tick", "scale", {"scale": scale_in_words(first)})
     elif key == "order":

@@ -20,6 +20,7 @@ from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.observed import ObservedAttention
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
+from clearhead.checking.judging.facts import of_one_length
 from clearhead.checking.report import Report
 from clearhead.checking.scanning.sources import ATTENTION, Definition, Source
 from clearhead.checking.scanning.takes import (
@@ -272,7 +273,7 @@ def _held(evidence: Evidence) -> dict[str, str]:
     """Why an attention that nobody declared is another one than the definition, by topic."""
     found = {}
     observed = [each for each in evidence.observed if _normalised(each)]
-    if observed and all(_is_normed(each.query) and _is_normed(each.key) for each in observed):
+    if observed and all(of_one_length(each.query) and of_one_length(each.key) for each in observed):
         found["scale"] = "scale-normed"
     lengths = {each.shape[-2] for each in evidence.inputs if each.ndim > 1}
     if evidence.observed and not any(
@@ -280,12 +281,6 @@ def _held(evidence: Evidence) -> dict[str, str]:
     ):
         found["softmax"] = "linear"
     return found
-
-
-def _is_normed(rows: Tensor) -> bool:
-    """True if all rows of a query, or of a key, are of one length, as behind a norm."""
-    sizes = rows.norm(dim=-1)
-    return bool(sizes.isfinite().all()) and float(sizes.std()) < 1e-3 * float(sizes.mean())
 
 
 def _reordered(subject: Subject, way: str, order: str, seed: int) -> Subject:
