@@ -187,6 +187,20 @@ class NeverFilled(nn.Module):
         return attend(x @ self.query, x @ self.key, x @ self.value)
 
 
+class SinksNeverFilled(Heads):
+    """A score of each head for what is no key, in a buffer that torch.empty made."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("sinks", torch.full((2, 1, 1), math.nan))
+
+    def context(self, query, key, value):
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        scores = scores + torch.full(scores.shape[-2:], -torch.inf).triu(1)
+        sinks = self.sinks.expand(*scores.shape[:-1], 1)
+        return torch.cat([scores, sinks], -1).softmax(-1)[..., :-1] @ value
+
+
 class KeepsItsKeys(Heads):
     """Looked at after each call, in a dict."""
 
@@ -320,6 +334,7 @@ ENTRIES = [
     right(Built(NeverFilled), "x"),
     right(Built(NeverFilled, found=0.0), "x", label="zeros"),
     right(Built(NeverFilled, found=math.nan), "x", label="nan", causal=True),
+    right(Built(SinksNeverFilled), "x"),
     right(Built(KeepsItsKeys), "x"),
     right(Built(around_one_that_was_called), "x"),
     right(Built(MaskTaken, True), "ids", label="used"),
