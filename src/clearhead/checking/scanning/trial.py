@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from clearhead._common.foreign_names import CONTEXTS
@@ -24,6 +24,7 @@ from clearhead.checking.judging.facts import of_one_length
 from clearhead.checking.report import Report
 from clearhead.checking.scanning.sources import ATTENTION, Definition, Source
 from clearhead.checking.scanning.takes import (
+    ALONG_ONE,
     PICTURES,
     SCALES,
     Reordered,
@@ -311,6 +312,8 @@ def _meant(
         reasons["scale"] = "scale-handed"
     if way == "x" and any(name in CONTEXTS for name in {*names} - {*needed(names)}):
         reasons["parameter"] = "context-handed"
+    if isinstance(subject.original, Reordered) and subject.original.order in ALONG_ONE:
+        reasons["parameter"] = "one-line"
     return _without_promises(report, reasons), seen
 
 
