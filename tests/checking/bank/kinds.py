@@ -187,6 +187,15 @@ class NeverFilled(nn.Module):
         return attend(x @ self.query, x @ self.key, x @ self.value)
 
 
+class AllButItself(Heads):
+    """No token sees itself, which nobody declared."""
+
+    def context(self, query, key, value):
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        own = torch.eye(scores.shape[-1], dtype=torch.bool)
+        return scores.masked_fill(own, -1e9).softmax(-1) @ value
+
+
 class SinksNeverFilled(Heads):
     """A score of each head for what is no key, in a buffer that torch.empty made."""
 
@@ -334,6 +343,7 @@ ENTRIES = [
     right(Built(NeverFilled), "x"),
     right(Built(NeverFilled, found=0.0), "x", label="zeros"),
     right(Built(NeverFilled, found=math.nan), "x", label="nan", causal=True),
+    right(Built(AllButItself), "x"),
     right(Built(SinksNeverFilled), "x"),
     right(Built(KeepsItsKeys), "x"),
     right(Built(around_one_that_was_called), "x"),
