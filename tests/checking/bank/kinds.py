@@ -161,6 +161,19 @@ class ZeroAtFirst(nn.Module):
         return x + self.gate * self.down(self.up(self.attention(x)).relu())
 
 
+class OneTemperature(Heads):
+    """Cosines, times a number that is learned."""
+
+    def __init__(self, found=10.0):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(math.log(found)))
+
+    def context(self, query, key, value):
+        query, key = (F.normalize(each, dim=-1) for each in (query, key))
+        scores = query @ key.mT * self.temperature.clamp(max=math.log(100)).exp()
+        return scores.softmax(-1) @ value
+
+
 class NeverFilled(nn.Module):
     """What torch.empty gives is what stood in memory; here always the same."""
 
@@ -172,6 +185,29 @@ class NeverFilled(nn.Module):
 
     def forward(self, x):
         return attend(x @ self.query, x @ self.key, x @ self.value)
+
+
+class AllButItself(Heads):
+    """No token sees itself, which nobody declared."""
+
+    def context(self, query, key, value):
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        own = torch.eye(scores.shape[-1], dtype=torch.bool)
+        return scores.masked_fill(own, -1e9).softmax(-1) @ value
+
+
+class SinksNeverFilled(Heads):
+    """A score of each head for what is no key, in a buffer that torch.empty made."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("sinks", torch.full((2, 1, 1), math.nan))
+
+    def context(self, query, key, value):
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        scores = scores + torch.full(scores.shape[-2:], -torch.inf).triu(1)
+        sinks = self.sinks.expand(*scores.shape[:-1], 1)
+        return torch.cat([scores, sinks], -1).softmax(-1)[..., :-1] @ value
 
 
 class KeepsItsKeys(Heads):
@@ -302,9 +338,13 @@ ENTRIES = [
     right(Built(OverChannels), "x"),
     right(Built(OverChannels, depthwise=True), "x", label="behind a convolution"),
     right(Built(ZeroAtFirst), "x"),
+    right(Built(OneTemperature), "x"),
+    right(Built(OneTemperature, found=1.0), "x", label="of 1"),
     right(Built(NeverFilled), "x"),
     right(Built(NeverFilled, found=0.0), "x", label="zeros"),
     right(Built(NeverFilled, found=math.nan), "x", label="nan", causal=True),
+    right(Built(AllButItself), "x"),
+    right(Built(SinksNeverFilled), "x"),
     right(Built(KeepsItsKeys), "x"),
     right(Built(around_one_that_was_called), "x"),
     right(Built(MaskTaken, True), "ids", label="used"),

@@ -74,7 +74,8 @@ def measure_state(subject: Subject, recorder: Recorder | None) -> State:
 
 
 def unfilled(subject: Subject) -> tuple[str, ...]:
-    """The parameters that hold what nobody drew: NaN, infinity, or the sizes of memory that was not written to."""
+    """The parameters that hold what nobody drew: NaN, infinity, or the sizes of memory that was not written to; and
+    what else a module keeps that holds NaN, where -∞ may be a mask."""
     named = subject.parameters()
     for part in subject.parts() if not named else ():
         named |= dict(part.named_parameters())
@@ -86,10 +87,19 @@ def unfilled(subject: Subject) -> tuple[str, ...]:
         most = not numbers.numel() or bool(numbers.max() < HUGE)
         return most and (not len(some) or bool(some.median() > TINY))
 
-    return tuple(
-        name
-        for name, each in named.items()
-        if each.is_floating_point() and not drawn(each) and not is_mask(each)
+    original = subject.original
+    kept = (
+        [*original.named_buffers(), *plain_tensors(original)]
+        if isinstance(original, nn.Module)
+        else []
+    )
+    return (
+        *(
+            name
+            for name, each in named.items()
+            if each.is_floating_point() and not drawn(each) and not is_mask(each)
+        ),
+        *(name for name, each in kept if each.is_floating_point() and bool(each.isnan().any())),
     )
 
 

@@ -25,6 +25,7 @@ from clearhead.checking.judging.facts import (
     extras,
     facts_of_stages,
     facts_of_weights,
+    learned_scale,
 )
 from clearhead.checking.judging.laws import unnamed
 from clearhead.checking.judging.names import (
@@ -134,6 +135,9 @@ def _of_heads(e: HeadsEvidence) -> Account:
         claims = [
             Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
         ]
+    if not claims and facts is not None and facts.learned and e.contract.scale is None:
+        unknown = dict.fromkeys((*TOPICS, "heads"), ("scale-normed", {}))
+        return Account((), frozenset(), unknown, found.contract)
     if not claims:
         bare = Claim("product", "differs", Found("output", {}, first_difference(e.trials)))
         law = unnamed(e)
@@ -172,8 +176,11 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         mutant = found.mutants[:1]
         if mutant and mutant[0].code == "scale.missing" and _folded(e):
             return Account((), frozenset(TOPICS), {}, found.contract, (("folded", {}),))
+        scaled = bool(mutant) and mutant[0].code.startswith("scale.")
+        if scaled and e.contract.scale is None and learned_scale(group.attentions):
+            return Account((), frozenset(TOPICS), {}, found.contract, (("scale-learned", {}),))
         unsure = any(each.gain is None for each in group.attentions)
-        if unsure and mutant and mutant[0].code.startswith("scale."):
+        if unsure and scaled:
             # Query and key are taken as they are, and hold what their parts were scaled by.
             clear, why = frozenset(TOPICS) - {"scale"}, {"scale": ("scale", {})}
             return Account((), clear, why, found.contract, (("scale-unknown", {}),))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -28,7 +29,8 @@ class Facts:
     """Facts of the scores of all heads: (batch, heads, queries, keys).
 
     `products` are query·key, `twice` that there are two softmaxes, `turned` that the weights are
-    summed over the queries, `divided` that the context is divided by their sums.
+    summed over the queries, `divided` that the context is divided by their sums, `learned` that the scale is a
+    parameter behind rows of one length.
     """
 
     weights: Tensor
@@ -42,6 +44,7 @@ class Facts:
     twice: bool = False
     beside: bool = False
     divided: bool = False
+    learned: bool = False
 
     @property
     def rectified(self) -> bool:
@@ -87,7 +90,27 @@ def _seen(
         len([stage for stage in one.stages if stage.axis is not None]) > 1,
         one.beside,
         recorded is not None and all(_divided(each, recorded) for each in attentions),
+        learned_scale(attentions),
     )
+
+
+def learned_scale(attentions: Sequence[ObservedAttention]) -> bool:
+    """True if a parameter multiplies the scores of rows that are all of one length: cosine attention."""
+    return all(
+        of_one_length(each.query)
+        and of_one_length(each.key)
+        and any(
+            stage.other == "parameter" and stage.name.rstrip("_") in ("mul", "div")
+            for stage in takewhile(lambda stage: stage.axis is None, each.stages)
+        )
+        for each in attentions
+    )
+
+
+def of_one_length(rows: Tensor) -> bool:
+    """True if all rows of a query, or of a key, are of one length, as behind a norm."""
+    sizes = rows.norm(dim=-1)
+    return bool(sizes.isfinite().all()) and float(sizes.std()) < 1e-3 * float(sizes.mean())
 
 
 def _divided(one: ObservedAttention, recorded: Recorded) -> bool:
@@ -143,5 +166,7 @@ def extras(facts: Facts) -> Iterator[tuple[str, Values]]:
             yield "operation", {"operation": change.stage.name}
     if read.scale is None and not any(change.kind == "scales" for change in read.changes):
         yield "scale-unknown", {}
+    elif facts.learned and read.scale is not None:
+        yield "scale-learned", {}
     if facts.beside or (read.axis == "keys" and not read.sums and not read.after):
         yield "beside", {}

@@ -42,7 +42,9 @@ def ticks(e: Evidence | AskedOfRanks, clear: Clear) -> Iterator[str]:
             yield words.filled("tick", "window", {"window": contract.window})
     elif key == "scale":
         assert isinstance(e, HeadsEvidence | TokensEvidence | RanksEvidence)
-        if e.trials and all(each not in ("scales", "made-for") for each, _ in account(e).notes):
+        if e.trials and all(
+            each not in ("scales", "scale-learned", "made-for") for each, _ in account(e).notes
+        ):
             first = e.trials[0].under(account(e).contract)
             yield words.filled("tick", "scale", {"scale": scale_in_words(first)})
     elif key == "order":
@@ -166,6 +168,12 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
             yield "pattern", {"picture": drawn(e.dependency.cells())}
     elif seen is None and not codes and not e.dependency.broken.any():
         yield "some-unseen", {"picture": drawn(e.dependency.cells(), own=True)}
+    seen_by = [
+        each.visible for each in e.weighings if each.visible.shape[-1] == each.visible.shape[-2] > 1
+    ]
+    if any(not each.diagonal(dim1=-2, dim2=-1).any() for each in seen_by) and not codes:
+        if e.contract.causal is None and e.contract.window is None:
+            yield "own-hidden", {}
     if e.contract.rope is None and e.projections:
         fitted = e.projections[0].fitted()
         if fitted is not None:

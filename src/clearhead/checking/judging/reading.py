@@ -26,6 +26,7 @@ def read_claims(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
     yield from _read_softmax(facts)
     contract = first.setting.contract
     plain = contract.softcap is None and contract.bias is None and contract.alibi_slopes is None
+    plain = plain and not (facts.learned and contract.scale is None)
     wanted = right_scale(first.setting)
     if facts.scale is not None and plain and abs(facts.scale - wanted) > SLOPE * abs(wanted):
         yield _scale_claim(facts.scale, first, e)

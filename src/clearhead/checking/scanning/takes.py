@@ -84,6 +84,8 @@ def _decodes(found: Any) -> bool:
 # Of one input, where it is not (batch, tokens, width): an image of one column or of one row, or channels
 # before what they are of.
 PICTURES = ("image", "image-last", "channels-first")
+# Of these, the ones with an axis of one: what attends along it has one key, and weighs nothing.
+ALONG_ONE = PICTURES[:2]
 
 
 class Reordered(nn.Module):

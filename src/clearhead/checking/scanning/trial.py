@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from clearhead._common.foreign_names import CONTEXTS
@@ -20,9 +20,11 @@ from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.observed import ObservedAttention
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
+from clearhead.checking.judging.facts import of_one_length
 from clearhead.checking.report import Report
 from clearhead.checking.scanning.sources import ATTENTION, Definition, Source
 from clearhead.checking.scanning.takes import (
+    ALONG_ONE,
     PICTURES,
     SCALES,
     Reordered,
@@ -272,7 +274,7 @@ def _held(evidence: Evidence) -> dict[str, str]:
     """Why an attention that nobody declared is another one than the definition, by topic."""
     found = {}
     observed = [each for each in evidence.observed if _normalised(each)]
-    if observed and all(_is_normed(each.query) and _is_normed(each.key) for each in observed):
+    if observed and all(of_one_length(each.query) and of_one_length(each.key) for each in observed):
         found["scale"] = "scale-normed"
     lengths = {each.shape[-2] for each in evidence.inputs if each.ndim > 1}
     if evidence.observed and not any(
@@ -280,12 +282,6 @@ def _held(evidence: Evidence) -> dict[str, str]:
     ):
         found["softmax"] = "linear"
     return found
-
-
-def _is_normed(rows: Tensor) -> bool:
-    """True if all rows of a query, or of a key, are of one length, as behind a norm."""
-    sizes = rows.norm(dim=-1)
-    return bool(sizes.isfinite().all()) and float(sizes.std()) < 1e-3 * float(sizes.mean())
 
 
 def _reordered(subject: Subject, way: str, order: str, seed: int) -> Subject:
@@ -316,6 +312,8 @@ def _meant(
         reasons["scale"] = "scale-handed"
     if way == "x" and any(name in CONTEXTS for name in {*names} - {*needed(names)}):
         reasons["parameter"] = "context-handed"
+    if isinstance(subject.original, Reordered) and subject.original.order in ALONG_ONE:
+        reasons["parameter"] = "one-line"
     return _without_promises(report, reasons), seen
 
 
