@@ -171,9 +171,9 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
     seen_by = [
         each.visible for each in e.weighings if each.visible.shape[-1] == each.visible.shape[-2] > 1
     ]
-    if any(not each.diagonal(dim1=-2, dim2=-1).any() for each in seen_by) and not codes:
-        if e.contract.causal is None and e.contract.window is None:
-            yield "own-hidden", {}
+    declared = bool(codes) or e.contract.causal is not None or e.contract.window is not None
+    if not declared and any(not each.diagonal(dim1=-2, dim2=-1).any() for each in seen_by):
+        yield "own-hidden", {}
     if e.contract.rope is None and e.projections:
         fitted = e.projections[0].fitted()
         if fitted is not None:
