@@ -75,7 +75,7 @@ def measure_state(subject: Subject, recorder: Recorder | None) -> State:
 
 def unfilled(subject: Subject) -> tuple[str, ...]:
     """The parameters that hold what nobody drew: NaN, infinity, or the sizes of memory that was not written to; and
-    what else a module keeps that holds NaN, where -∞ may be a mask."""
+    rows of NaN that a module keeps besides: a table of them is a mask that went wrong."""
     named = subject.parameters()
     for part in subject.parts() if not named else ():
         named |= dict(part.named_parameters())
@@ -99,7 +99,13 @@ def unfilled(subject: Subject) -> tuple[str, ...]:
             for name, each in named.items()
             if each.is_floating_point() and not drawn(each) and not is_mask(each)
         ),
-        *(name for name, each in kept if each.is_floating_point() and bool(each.isnan().any())),
+        *(
+            name
+            for name, each in kept
+            if each.is_floating_point()
+            and max(each.shape, default=1) == each.numel()
+            and bool(each.isnan().any())
+        ),
     )
 
 

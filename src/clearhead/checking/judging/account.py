@@ -136,8 +136,9 @@ def _of_heads(e: HeadsEvidence) -> Account:
             Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
         ]
     if not claims and facts is not None and facts.learned and e.contract.scale is None:
-        unknown = dict.fromkeys((*TOPICS, "heads"), ("scale-normed", {}))
-        return Account((), frozenset(), unknown, found.contract)
+        learned: dict[str, tuple[str, Values]] = {}
+        learned |= dict.fromkeys((*TOPICS, "heads"), ("scale-normed", {}))
+        return Account((), frozenset(), learned, found.contract)
     if not claims:
         bare = Claim("product", "differs", Found("output", {}, first_difference(e.trials)))
         law = unnamed(e)
