@@ -317,6 +317,11 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
     page.reload()
     expect(page.locator(".ch-map-side > .ch-remark")).to_contain_text("One cell")
     answers.wait_for()
+    # A map is drawn in the frame after the one that knows it.
+    for _ in range(40):
+        if pictures(page) == before:
+            break
+        page.wait_for_timeout(50)
     assert pictures(page) == before
     page.go_back()
     expect(page.get_by_role("heading", level=2)).to_have_text("Layer 0, head 0")
