@@ -78,3 +78,8 @@ def refusals(call: Callable[[Any], object], *rows: tuple[Any, ...]) -> Callable[
 
 def run(call: Callable[[], object]) -> object:
     return call()
+
+
+def wrong(value: Any) -> Any:
+    """The value, of whatever type an annotation asks for."""
+    return value

@@ -111,7 +111,8 @@ class Judge:
         self.session = session
         self.items = {item.nodeid: item for item in session.items}
         # All children write below one folder, which goes with the parent.
-        session.config._tmp_path_factory.getbasetemp()
+        factory: pytest.TempPathFactory = getattr(session.config, "_tmp_path_factory")  # noqa: B009
+        factory.getbasetemp()
         self.ask(self)
         return True
 
@@ -149,7 +150,7 @@ class Judge:
                 sys.setprofile(note)
                 passed = self._run(item, after, 1000.0)
                 sys.setprofile(None)
-                threading.setprofile(None)  # pyright: ignore[reportArgumentType]
+                threading.setprofile(None)
                 took = time.process_time() - began
                 ours = sorted(
                     {
