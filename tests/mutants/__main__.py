@@ -8,6 +8,7 @@ the part instead of those of the list, and prints who lives: before tests are th
 """
 
 import argparse
+import hashlib
 import json
 import random
 import sys
@@ -20,11 +21,13 @@ import pytest
 from tests.environment import prepare
 from tests.mutants.judging import Judge, Ran
 from tests.mutants.mutation import GoneError, Mutant, mutants, mutated
-from tests.surface import MODULES, ROOT
+from tests.surface import MODULES, ROOT, SOURCE
 
 LIST = ROOT / "tests" / "mutants.json"
+# What every test calls, as long as its file is the same.
+RUNS = ROOT / ".cache" / "mutants.json"
 # Seconds of CPU, without a mutant, of the tests that one meets at most.
-ENOUGH = 90.0
+ENOUGH = 30.0
 
 
 @dataclass
@@ -74,21 +77,20 @@ def tests(package: str) -> Path:
     return folder if folder.exists() else folder.with_name(f"test_{package}.py")
 
 
-def meeting(mutant: Mutant, ran: dict[str, Ran], first: str = "") -> list[str]:
-    """The tests that a mutant meets, in order: its last killer, then those of its file, the quick ones first."""
+def meeting(mutant: Mutant, ran: dict[str, Ran]) -> list[str]:
+    """The tests that call the function, in order: those of its file first, and the quick ones."""
     own = mirror(mutant.module)
     beside = str(own.relative_to(ROOT)) if own else "-"
-    path = str(MODULES[mutant.module])
+    path = str(MODULES[mutant.module].relative_to(SOURCE))
     calling = [
         name
         for name, each in ran.items()
-        if name == first
-        or any(
-            file == path and (mutant.function == name or mutant.function.startswith(f"{name}."))
-            for file, name in each.calls
+        if any(
+            file == path and f"{mutant.function}.".startswith(f"{function}.")
+            for file, function in each.calls
         )
     ]
-    calling.sort(key=lambda name: (name != first, not name.startswith(beside), ran[name].seconds))
+    calling.sort(key=lambda name: (not name.startswith(beside), ran[name].seconds))
     spent, chosen = 0.0, list[str]()
     for name in calling:
         spent += ran[name].seconds
@@ -112,26 +114,54 @@ def collected(places: Iterable[str], ask: Callable[[Judge], None]) -> None:
         sys.exit(f"the tests could not be collected: {code}")
 
 
+def reached(judge: Judge) -> dict[str, Ran]:
+    """What the tests call, from the runs that are kept where their files are as they were."""
+    kept = json.loads(RUNS.read_text(encoding="utf-8")) if RUNS.exists() else {}
+    known: dict[str, Ran] = {}
+    for file in dict.fromkeys(name.partition("::")[0] for name in judge.items):
+        digest = hashlib.sha256((ROOT / file).read_bytes()).hexdigest()
+        if kept.get(file, {}).get("digest") != digest:
+            names = [name for name in judge.items if name.partition("::")[0] == file]
+            runs = judge.plain(names)
+            kept[file] = {
+                "digest": digest,
+                "runs": {name: [ran.seconds, sorted(ran.calls)] for name, ran in runs.items()},
+            }
+        for name, (seconds, calls) in kept[file]["runs"].items():
+            known[name] = Ran(seconds, {tuple(each) for each in calls})
+    RUNS.parent.mkdir(exist_ok=True)
+    RUNS.write_text(json.dumps(kept), encoding="utf-8")
+    return {name: ran for name, ran in known.items() if name in judge.items}
+
+
 def hunt(asked: Sequence[Kept], places: Sequence[str] = ()) -> list[Kept]:
-    """Those that live; the others are told their killers."""
-    alive: list[Kept] = []
-    packages = {each.mutant.package for each in asked}
-    where = list(places) or [str(tests(each)) for each in sorted(packages)]
-    where += [each.killed_by.partition("::")[0] for each in asked if each.killed_by]
+    """Those that live; the others are told their killers. Without `places` they meet the tests of their own file first,
+    and then those of their package."""
+    if not places:
+        own = [each for each in asked if mirror(each.mutant.module)]
+        alive = hunt(own, [str(mirror(each.mutant.module)) for each in own]) if own else []
+        rest = [each for each in asked if each in alive or each not in own]
+        packages = sorted({each.mutant.package for each in rest})
+        return hunt(rest, [str(tests(each)) for each in packages]) if rest else []
+    alive = []
 
     def ask(judge: Judge) -> None:
-        ran = judge.plain(judge.items)
-        print(f"{len(ran)} of {len(judge.items)} tests pass", flush=True)
+        ran = reached(judge)
+        print(f"{len(ran)} of {len(judge.items)} tests are quick and pass", flush=True)
         for kept in asked:
-            names = meeting(kept.mutant, ran, kept.killed_by)
+            names = meeting(kept.mutant, ran)
             kept.killed_by = judge.killer(kept.mutant, names, ran) or "" if names else ""
+            # A test that fails without the mutant as well, since the source changed after it ran, kills none.
+            while kept.killed_by and not judge.plain([kept.killed_by]):
+                names.remove(kept.killed_by)
+                kept.killed_by = judge.killer(kept.mutant, names, ran) or "" if names else ""
             print(
                 "dead " if kept.killed_by else "ALIVE", kept.mutant, f"({len(names)})", flush=True
             )
             if not kept.killed_by:
                 alive.append(kept)
 
-    collected(where, ask)
+    collected(places, ask)
     return alive
 
 

@@ -26,6 +26,8 @@ from tests.surface import SOURCE
 # A test that takes longer under a mutant than this, in seconds of CPU, and than so many times of what it takes, failed.
 PATIENCE = 10.0
 TIMES = 10.0
+# A test that takes longer without a mutant, as where code is compiled, judges none.
+LONGEST = 3.0
 # What only waits, for a process that died or a message that never comes.
 WALL = 240.0
 # Bytes that a mutant may ask for beyond what the collection holds.
@@ -34,6 +36,10 @@ MEMORY = 8 << 30
 
 class SlowError(BaseException):
     """A test under a mutant takes too long."""
+
+
+def slow(*_: object) -> None:
+    raise SlowError
 
 
 @dataclass
@@ -137,6 +143,7 @@ class Judge:
         wanted = [self.items[name] for name in names if name in self.items]
 
         def work(tell: Callable[[object], None]) -> None:
+            signal.signal(signal.SIGVTALRM, slow)
             called: set[CodeType] = set()
 
             def note(frame: FrameType, event: str, _: object) -> None:
@@ -148,13 +155,16 @@ class Judge:
                 began = time.process_time()
                 threading.setprofile(note)
                 sys.setprofile(note)
-                passed = self._run(item, after, 1000.0)
+                passed = self._run(item, after, LONGEST)
                 sys.setprofile(None)
                 threading.setprofile(None)
                 took = time.process_time() - began
                 ours = sorted(
                     {
-                        (code.co_filename, code.co_qualname)
+                        (
+                            str(Path(code.co_filename).relative_to(SOURCE)),
+                            code.co_qualname.replace(".<locals>", ""),
+                        )
                         for code in called
                         if code.co_filename.startswith(str(SOURCE))
                     }
@@ -174,9 +184,6 @@ class Judge:
         among = self.functions[mutant.module]
         code = mutated(mutant)
         wanted = [self.items[name] for name in names]
-
-        def slow(*_: object) -> None:
-            raise SlowError
 
         def work(tell: Callable[[object], None]) -> None:
             signal.signal(signal.SIGVTALRM, slow)

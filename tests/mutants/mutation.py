@@ -147,6 +147,19 @@ def changes(node: ast.expr) -> Iterator[ast.expr]:
             yield ast.IfExp(node.test, node.orelse, node.body)
 
 
+def is_negated_alone(statement: ast.If | ast.While) -> bool:
+    """Whether the opposite of the condition is no change of one of its parts."""
+    match statement.test:
+        case (
+            ast.UnaryOp(op=ast.Not())
+            | ast.Compare(
+                ops=[ast.Eq() | ast.NotEq() | ast.Is() | ast.IsNot() | ast.In() | ast.NotIn()]
+            )
+        ):
+            return False
+    return bool(changeable(statement))
+
+
 def mutants(module: str) -> Iterator[Mutant]:
     """Every mutant of the module."""
     seen = Counter[tuple[str, str]]()
@@ -154,7 +167,7 @@ def mutants(module: str) -> Iterator[Mutant]:
         before = text(statement)
         nth = seen[function, before]
         seen[function, before] += 1
-        if isinstance(statement, (ast.If, ast.While)) and changeable(statement):
+        if isinstance(statement, (ast.If, ast.While)) and is_negated_alone(statement):
             changed = copy.copy(statement)
             changed.test = ast.UnaryOp(ast.Not(), statement.test)
             yield Mutant(module, function, before, text(changed), nth)
