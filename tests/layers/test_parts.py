@@ -186,7 +186,9 @@ test_refusals = refusals(
     (lambda: QueryKeyNorm(0), "argument.size", "head_dim // 0"),
     (lambda: QueryKeyNorm(4, eps=-1.0), "norm.eps", "-1.0"),
     (lambda: Scale(wrong("a")), "scale.type", "str"),
+    (lambda: QueryKeyNorm(4, eps=1.0), "norm.eps", "1.0"),
     (lambda: Softcap(0), "softcap.value", "0"),
+    (lambda: Softcap(float("inf")), "softcap.value", "inf"),
     (lambda: ScoreBias(wrong(torch.zeros(3))), "bias.type", "Tensor"),
     (
         lambda: ScoreBias(ch.alibi(slopes=torch.ones(2, requires_grad=True))),

@@ -221,6 +221,11 @@ test_refusals = refusals(
         "original_len // 2 // 1",
     ),
     (
+        lambda: Yarn(2.0, original_len=8, fast=float("inf"), slow=2.0),
+        "scaling.value",
+        "slow // fast // slow // 2.0 // inf",
+    ),
+    (
         lambda: Yarn(2.0, original_len=8, fast=1.0, slow=2.0),
         "scaling.value",
         "slow // fast // slow // 2.0 // 1.0",
