@@ -1,7 +1,7 @@
 """The call of a layer: its arguments, checked once, before anything is computed."""
 
 import weakref
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from clearhead.errors import (
     UnsupportedError,
 )
 from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import is_in_order
 from clearhead.layers.caches.sliding import SlidingCache
@@ -27,6 +28,15 @@ from clearhead.masks.full import Full
 from clearhead.masks.padding import padding
 from clearhead.sharding.dtensors import as_given
 from clearhead.sharding.sharding import Sharding
+
+
+class CallOptions(TypedDict, total=False):
+    """What a layer is called with beside x and a context, as `MultiHeadAttention.forward` takes it."""
+
+    mask: Mask | Tensor | None
+    valid: Tensor | None
+    positions: Tensor | None
+    cache: Cache | CacheBundle | None
 
 
 class LayerCall(NamedTuple):
