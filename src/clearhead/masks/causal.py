@@ -61,7 +61,7 @@ class Positioned(Mask):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Causal(Positioned):
+class Causal(Positioned, kind="causal"):
     """Key position <= query position."""
 
     def visible(
