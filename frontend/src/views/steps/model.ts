@@ -52,7 +52,7 @@ export interface Stage {
   /** The stage that it merely repeats. */
   sameAs: string | null;
   /** The stage that it is made of in a way of its own, which its formula tells. */
-  of?: string;
+  of?: string | undefined;
   rows: number;
   columns: number;
   rowAxis: Axis;
