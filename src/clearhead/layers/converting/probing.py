@@ -25,7 +25,8 @@ from clearhead._common.checks import as_int
 from clearhead._common.foreign_names import SIZE_NAMES
 from clearhead._common.lazy import integration
 from clearhead.layers.converting.fitting import build
-from clearhead.layers.converting.reader import Guess, ModuleReader, described, model_type
+from clearhead.layers.converting.pairs import described
+from clearhead.layers.converting.reader import Fitted, ModuleReader, model_type
 from clearhead.layers.rotary import Layout
 from clearhead.masks import causal
 from clearhead.masks.base import Mask
@@ -37,7 +38,7 @@ LONGER = (257, 131, 67, 31, 17)
 # is larger by thousands.
 CLOSE = 1e-5
 
-Fits = dict[tuple[Any, ...], Guess]
+Fits = dict[tuple[Any, ...], Fitted]
 
 
 def probe(reader: ModuleReader, read: Callable[[ModuleReader], None]) -> None:
@@ -92,17 +93,17 @@ def _not_run(x: Tensor, error: Exception) -> str:
     )
 
 
-def guesses(module: nn.Module) -> list[Guess]:
+def guesses(module: nn.Module) -> list[Fitted]:
     """What a module of transformers may do, the most usual first."""
     if model_type(module) is None:
-        return [Guess()]
+        return [Fitted()]
     layouts: tuple[Layout | None, ...] = (None,)
     if "position_embeddings" in inspect.signature(type(module).forward).parameters:
         layouts = ("half", "interleaved", None)
-    return [Guess(*each) for each in product(layouts, (True, False), (True, False))]
+    return [Fitted(*each) for each in product(layouts, (True, False), (True, False))]
 
 
-def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) -> Guess:
+def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) -> Fitted:
     """Find what makes our layer equal a run of a copy of a module of transformers, or add the reason why it is
     refused.
 

@@ -11,7 +11,7 @@ from clearhead._common.checks import as_int, is_number
 from clearhead._common.foreign_names import SIZE_NAMES, ProjectionNames
 from clearhead.errors import ClearheadError
 from clearhead.layers.base import AttentionLayer
-from clearhead.layers.converting.pairs import Projection, Row, TensorPair
+from clearhead.layers.converting.pairs import Projection, Row, TensorPair, described
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part, Scale
 from clearhead.layers.rotary import Layout
@@ -20,7 +20,7 @@ from clearhead.masks.base import Mask
 INPUTS = ("query_projection", "key_projection", "value_projection")
 
 
-class Guess(NamedTuple):
+class Fitted(NamedTuple):
     """Settings of a module of transformers that neither weights nor names tell; a run of a copy does.
 
     Attributes:
@@ -47,11 +47,11 @@ class ModuleReader:
         self,
         module: nn.Module,
         beside: Mapping[str, nn.Module] | None = None,
-        guess: Guess | None = None,
+        guess: Fitted | None = None,
     ) -> None:
         self.module = module
         self.beside = beside or {}
-        self.guess = guess or Guess()
+        self.guess = guess or Fitted()
         self.pairs: list[TensorPair] = []
         self.settings: list[Row] = []
         self.reasons: list[str] = []
@@ -376,17 +376,6 @@ def model_type(module: nn.Module) -> str | None:
     found = getattr(getattr(module, "config", None), "model_type", None)
     # A module without a configuration still stands in the folder of its model.
     return found if isinstance(found, str) else where[2]
-
-
-def described(part: Part) -> str:
-    """A part in one line.
-
-    Example:
-        >>> from clearhead.layers import Softcap
-        >>> described(Softcap(50.0))
-        'Softcap(50)'
-    """
-    return f"{type(part).__name__}({part.extra_repr()})"
 
 
 def as_refusal(error: ClearheadError) -> str:
