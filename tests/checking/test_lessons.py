@@ -3,9 +3,9 @@
 import pytest
 
 import clearhead as ch
-from tests.checking.bank.course import Case, parts
+from tests.checking.bank.course import Case, batches, heads, parts, single
 
-CASES = [*parts.CASES]
+CASES = [*parts.CASES, *single.CASES, *batches.CASES, *heads.CASES]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

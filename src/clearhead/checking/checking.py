@@ -26,6 +26,7 @@ from clearhead.checking.ranks.on_ranks import on_ranks
 from clearhead.checking.ranks.rank_calls import LOSS
 from clearhead.checking.report import Report
 from clearhead.checking.reporting import reported
+from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.scanning.takes import ways
 from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.stubs import stubs_of
@@ -134,14 +135,13 @@ def _graded(
     with _guarded():
         found, how = lessons.graded(subject, row)
         report = _not_begun(found)
-        for promises in () if report else (row.contract, *row.either):
-            promised = contract_of(None, {**row.sizes, **(sizes or {})}, promises)
-            made = _reported(found, how, args, promised, seed, row)
-            if report is None or made.ok:
-                report = made
-            if report.ok:
-                break
-    assert report is not None
+        if report is None:
+            promised = [
+                contract_of(None, {**row.sizes, **(sizes or {})}, each)
+                for each in (row.contract, *row.either)
+            ]
+            made = (_reported(found, how, args, each, seed, row) for each in promised)
+            report = lessons.best(made)
     return lessons.in_words(report, row)
 
 
@@ -179,7 +179,8 @@ def _reported(
                 f"{found.name} takes one tensor, and multiplies none of its numbers with "
                 "each other: it is a part of an attention, and none. Check what calls it.",
             )
-        return reported(evidence, judge(evidence, partial(lessons.is_asked, row)), row)
+        rules = RULES if row is None else (*RULES, *IN_LESSONS)
+        return reported(evidence, judge(evidence, partial(lessons.is_asked, row), rules), row)
 
 
 def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:

@@ -73,7 +73,7 @@ def feed(subject: Subject, contract: Contract) -> Feed:
             f"{subject.name} does not say how wide a token is; give it: sizes=dict(d_in=…).",
         )
     fed = replace(fed, context_width=_context_width(subject, contract, fed.width))
-    if subject.takes in ("x", "x2d") and not runs(subject, fed.draw(lengths[0], 0)):
+    if subject.takes in ("x", "x2d", "x,mask") and not runs(subject, fed.draw(lengths[0], 0)):
         # Learned positions may be fewer, or one length may be all that it takes.
         others = [each for each in (6, 5, 4, 3, 16, 49, 64, limit) if each is not None]
         fitting = [each for each in others if runs(subject, fed.draw(each, 0))]

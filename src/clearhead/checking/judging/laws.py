@@ -151,7 +151,9 @@ def pairs(e: TokensEvidence) -> Verdict | None:
     if not e.contract.causal or not e.groups:
         return None
     own = _sees_itself(e)
-    return Clear() if own is None or bool(own.any()) else Found("itself")
+    if own is None or bool(own.any()):
+        return Clear()
+    return Found("itself", {}, ("own", {"tokens": ", ".join(map(str, range(len(own))))}))
 
 
 def _alone(e: TokensEvidence) -> bool:
