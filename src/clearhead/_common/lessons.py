@@ -76,12 +76,13 @@ class LessonRow:
 ROWS = (
     LessonRow(
         1, "one_number", "One number", ("scores",), "query,key",
-        ("sum.carried", "sum.left-out", "law.pairs", "law.scores", "shape.square-only"),
+        ("sum.carried", "sum.left-out", "sum.overwritten", "law.pairs", "law.scores", "shape.square-only"),
         {"scale": 1.0},
     ),
     LessonRow(
         2, "a_share_of_one", "A share of one", ("weights", "softmax"), "scores",
-        ("softmax.axis", "softmax.keepdim", "softmax.missing", "softmax.twice", "dtype.overflow"),
+        ("softmax.axis", "softmax.keepdim", "softmax.missing", "softmax.twice", "dtype.overflow",
+         "input.modified"),
         {"scale": 1.0},
     ),
     LessonRow(

@@ -165,7 +165,7 @@ def _graded(
                 for each in (row.contract, *row.either)
             ]
             made = (_reported(found, how, args, each, seed, row) for each in promised)
-            report = lessons.best(made)
+            report = lessons.best(made, row)
     return lessons.in_words(report, row)
 
 

@@ -35,8 +35,8 @@ MENTIONS = {
     "cache": r"cat\(|append\(|triu|tril",
     "rope": r"rotat",
 }
-# The families of codes that hang on what is promised, where one promise is as good as another.
-PROMISED = ("mask.", "scale.")
+# The families of codes that hang on a promise, where another one is as good.
+PROMISED = {"causal": ("mask.", "law.pairs"), "scale": ("scale.",), "rope": ("rope.", "differs")}
 TICKS = {
     "scores": 1, "weights": 2, "context": 3, "softmax": 4, "scale": 5, "causal": 7, "padding": 8,
     "dropout": 9, "heads": 10, "rope": 12, "decoding": 13, "reset": 13,
@@ -151,14 +151,17 @@ def is_asked(row: LessonRow | None, topic: str) -> bool:
     return row is None or (topic not in NEVER and FROM.get(topic, 0) <= row.number)
 
 
-def best(reports: Iterable[Report]) -> Report:
+def best(reports: Iterable[Report], row: LessonRow) -> Report:
     """The first report without a mistake; else the first whose mistake none of the other promises mends."""
+    open_ = {name for each in row.either for name in {*each, *row.contract}
+             if each.get(name) != row.contract.get(name)}  # fmt: skip
+    families = tuple(family for name in open_ for family in PROMISED[name])
     made: list[Report] = []
     for each in reports:
         if each.ok:
             return each
         made.append(each)
-    return min(made, key=lambda each: any(f.code.startswith(PROMISED) for f in each.findings[:1]))
+    return min(made, key=lambda each: any(f.code.startswith(families) for f in each.findings[:1]))
 
 
 def in_words(report: Report, row: LessonRow) -> Report:

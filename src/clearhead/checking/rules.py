@@ -363,5 +363,7 @@ IN_LESSONS: tuple[Rule, ...] = (
     _tokens("parameter.dead", "parameters", in_lessons.idle),
     _tokens("law.scores", "product", in_lessons.bent),
     Rule("context.ignored", "context", in_lessons.beside, CROSS),
+    _tokens("law.pairs", "heads", in_lessons.unseen, but=(*CROSS, *PADDED)),
+    _tokens("law.value", "product", in_lessons.exact),
     _tokens("length.fixed", "state", in_lessons.any_length, but=CROSS),
 )

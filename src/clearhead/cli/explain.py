@@ -61,9 +61,9 @@ def _explain_finding(code: str) -> list[str]:
     from clearhead.cli.law_figures import figure
 
     drawn = figure(code)
-    found = [section.strip(), *([f"```text\n{drawn}\n```"] if drawn else []), how_to_read]
     lessons = [f"lesson {each.number}, [{each.title}]({each.page})" for each in lessons_of(code)]
-    return [*found, *([f"It is met in {' and '.join(lessons)}."] if lessons else [])]
+    met = [f"It is met in {', and in '.join(lessons)}."] if lessons else []
+    return [section.strip(), *([f"```text\n{drawn}\n```"] if drawn else []), *met, how_to_read]
 
 
 def _explain_error(code: str) -> list[str]:

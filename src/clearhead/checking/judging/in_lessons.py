@@ -1,10 +1,15 @@
 """Verdicts that are asked in lessons alone: what is a choice elsewhere, and not what a lesson asks for."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.recipe import RIGHT
+from clearhead.checking.judging.drawings import dependency
+from clearhead.checking.judging.names import setting_of
 from clearhead.checking.judging.verdicts import Clear, Found, Verdict
 from clearhead.checking.thresholds import SUMS
 
@@ -33,7 +38,8 @@ def tied(e: TokensEvidence) -> Verdict:
 
 def idle(e: TokensEvidence) -> Verdict:
     """A parameter that moves nothing, whatever it is for."""
-    names = [each for each in e.gradients.names("dead") if each in e.subject.parameters()]
+    dead = e.gradients.names("dead", "part dead")
+    names = [each for each in dead if each in e.subject.parameters()]
     if not names:
         return Clear()
     measured = ("moves-nothing", {"first": ", ".join(names)})
@@ -71,6 +77,37 @@ def bent(e: TokensEvidence) -> Verdict | None:
 
 def _channel(tags: tuple[Tensor, ...] | None, which: int) -> Tensor:
     return torch.zeros(1, 1) if tags is None else tags[which]
+
+
+def exact(e: TokensEvidence) -> Verdict | None:
+    """An output that is not the context, where nothing projects the context."""
+    if len(e.observed) != 1 or e.recorded is None:
+        return None
+    context = e.observed[0].context
+    if context.numel() != e.output.numel() or context.shape[-1] != e.output.shape[-1]:
+        return None
+    storage = e.observed[0].layout.context.storage
+    if any(storage in each.storages for each in e.recorded.recorder.nodes if each.kind == "linear"):
+        return None
+    gap = (context.reshape(e.output.shape) - e.output.double()).abs().max()
+    if bool(gap <= SUMS * context.abs().max()):
+        return Clear()
+    return Found("more", {}, ("gap", {"gap": f"{float(gap):.3g}"}))
+
+
+def unseen(e: TokensEvidence) -> Verdict | None:
+    """Tokens that no other output moves with, or a window that nobody asked for."""
+    moves = e.dependency.moves
+    if isinstance(e, CrossEvidence) or e.dependency.broken.any() or len(moves) < 3:
+        return None
+    promised = replace(e.contract, causal=e.contract.causal is not False)
+    own = torch.eye(*moves.shape, dtype=torch.bool)
+    wanted = RIGHT.seen(setting_of(promised, len(moves))) & ~own
+    never = (wanted.any(0) & ~(moves & wanted).any(0)).nonzero().flatten().tolist()
+    picture = "dependency", dependency(e.dependency, (wanted | own).tolist())
+    if never:
+        return Found("never", {"tokens": ", ".join(map(str, never))}, picture)
+    return Found("window", {}, picture) if e._window is not None else Clear()
 
 
 def beside(e: CrossEvidence) -> Verdict | None:
