@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -87,7 +88,7 @@ def module_of(parts: str) -> type:
 REFUSED = {
     "0": (lambda: ch.check(indexed, lesson=0), ch.ArgumentError, "lesson must be from 1 to 13; got 0."),
     "14": (lambda: ch.check(indexed, lesson=14), ch.ArgumentError, "lesson must be from 1 to 13; got 14."),
-    "text": (lambda: ch.check(indexed, lesson="7"), ch.ArgumentTypeError, "lesson must be a whole number from 1 to 13; got '7'."),
+    "text": (lambda: ch.check(indexed, lesson=cast("int", "7")), ch.ArgumentTypeError, "lesson must be a whole number from 1 to 13; got '7'."),
     "True": (lambda: ch.check(indexed, lesson=True), ch.ArgumentTypeError, "lesson must be a whole number from 1 to 13; got True."),
     "takes": (lambda: ch.check(indexed, lesson=7, takes="x"), ch.ArgumentError, "lesson=7 declares what there is to declare; got takes beside it."),
     "causal": (lambda: ch.check(indexed, lesson=7, causal=True), ch.ArgumentError, "lesson=7 declares what there is to declare; got causal beside it."),

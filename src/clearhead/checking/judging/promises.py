@@ -135,8 +135,9 @@ def unscaled(e: Evidence) -> Verdict | None:
     if kept is None:
         return Clear("dropout") if e.training.share is None else Unknown("dropout-scale")
     if abs(kept * (1 - dropout) - 1) < 1e-3:
-        share, spread = e.training.share, (dropout * (1 - dropout) / e.training.count) ** 0.5
-        if share is None or abs(share - dropout) <= DEVIATIONS * spread:
+        share, count = e.training.share, e.training.count
+        spread = (dropout * (1 - dropout) / max(count, 1)) ** 0.5
+        if share is None or not count or abs(share - dropout) <= DEVIATIONS * spread:
             return Clear("dropout")
         told = {"share": f"{share:.2g}", "dropout": f"{dropout:g}"}
         return Found("rate", told, ("share", told))
