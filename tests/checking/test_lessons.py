@@ -12,9 +12,9 @@ import clearhead as ch
 from clearhead._common.lessons import ROWS
 from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.words import catalogue
-from tests.checking.bank.course import Case, batches, heads, parts, single
+from tests.checking.bank.course import Case, batches, blind, heads, parts, single
 
-CASES = [*parts.CASES, *single.CASES, *batches.CASES, *heads.CASES]
+CASES = [*parts.CASES, *single.CASES, *batches.CASES, *heads.CASES, *blind.CASES]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

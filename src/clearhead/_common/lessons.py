@@ -106,7 +106,7 @@ ROWS = (
     LessonRow(
         7, "not_the_future", "Not the future", ("CausalAttention",), "x2d",
         ("mask.inverted", "mask.missing", "mask.multiplied", "mask.off-by-one", "mask.after-softmax",
-         "mask.added-as-number", "mask.non-finite", "law.pairs"),
+         "mask.added-as-number", "mask.non-finite", "law.pairs", "differs"),
         {"causal": True}, (), NARROW,
     ),
     LessonRow(

@@ -27,7 +27,7 @@ from clearhead.checking.judge import judge
 from clearhead.checking.ranks.on_ranks import on_ranks
 from clearhead.checking.ranks.rank_calls import LOSS
 from clearhead.checking.report import Report
-from clearhead.checking.reporting import reported
+from clearhead.checking.reporting import defined_in, reported
 from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.scanning.takes import ways
 from clearhead.checking.subject.locating import located
@@ -157,8 +157,9 @@ def _graded(
 ) -> Report:
     """The report of a lesson: under the promises that suit best, where several are as good."""
     with _guarded():
-        found, how = lessons.graded(subject, row)
-        report = _not_begun(found)
+        thing = lessons.graded(subject, row)
+        found, how = lessons.called(thing, row)
+        report = _not_begun(thing)
         if report is None:
             promised = [
                 contract_of(None, {**row.sizes, **(sizes or {})}, each)
@@ -166,6 +167,9 @@ def _graded(
             ]
             made = (_reported(found, how, args, each, seed, row) for each in promised)
             report = lessons.best(made, row)
+            if found is not thing:
+                told = tuple(lessons.turned(thing, each) for each in report.findings)
+                report = replace(report, findings=told, place=defined_in(thing))
     return lessons.in_words(report, row)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from clearhead import stages
@@ -16,6 +17,7 @@ from clearhead._common.text import shown
 from clearhead.checking.report import Finding, Report
 from clearhead.checking.subject.locating import defined, imported, located
 from clearhead.checking.subject.stubs import reached
+from clearhead.checking.thresholds import SLOPE
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 # What no lesson speaks of, and what is asked of one from its number on; all other topics are the lesson's own.
@@ -36,7 +38,7 @@ MENTIONS = {
     "rope": r"rotat",
 }
 # The families of codes that hang on a promise, where another one is as good.
-PROMISED = {"causal": ("mask.", "law.pairs"), "scale": ("scale.",), "rope": ("rope.", "differs")}
+PROMISED = {"causal": ("mask.", "law.pairs"), "scale": ("scale.",), "rope": ("law.scores",)}
 TICKS = {
     "scores": 1, "weights": 2, "context": 3, "softmax": 4, "scale": 5, "causal": 7, "padding": 8,
     "dropout": 9, "heads": 10, "rope": 12, "decoding": 13, "reset": 13,
@@ -76,8 +78,8 @@ def called_with(row: LessonRow) -> str:
     return "called with " + " and ".join(filter(None, (", ".join(inputs[:-1]), inputs[-1])))
 
 
-def graded(subject: Any, row: LessonRow) -> tuple[Any, str]:
-    """What is graded and how it is called: found in a file, and of the right kind.
+def graded(subject: Any, row: LessonRow) -> Any:
+    """What is graded: found in a file, and of the right kind.
 
     Raises:
         ModelError: code `check.name`, for a file that defines none of it, or two.
@@ -103,9 +105,7 @@ def graded(subject: Any, row: LessonRow) -> tuple[Any, str]:
             "check.lesson",
             f"lesson {row.number} grades {kinds} {called_with(row)}; got {_kind(found)}.",
         )
-    if is_function and row.names[0] == "rotate":
-        return _rotating(found), "qkv"
-    return found, row.takes
+    return found
 
 
 def _kind(found: Any) -> str:
@@ -130,6 +130,41 @@ def _found_in(file: str, row: LessonRow) -> Any:
     raise ModelError(
         "check.name", f"lesson {row.number} grades one of {' or '.join(row.names)}, and {several}."
     )
+
+
+def called(found: Any, row: LessonRow) -> tuple[Any, str]:
+    """What is called and how: of what rotates, an attention whose query and key go through it."""
+    if inspect.isroutine(found) and row.names[0] == "rotate":
+        return _rotating(found), "qkv"
+    return found, row.takes
+
+
+def turned(rotate: Any, finding: Finding) -> Finding:
+    """A mistake of what rotates, by the law of rotations that it breaks."""
+    if finding.code not in ("law.scores", "differs"):
+        return finding
+    x = torch.randn(7, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    try:
+        same = torch.stack([rotate(each.expand(7, 6)).double() for each in x[:2]])
+        found = rotate(x.clone()).double()
+    except Exception:  # what raises was told already
+        return finding
+    lengths = (found.norm(dim=-1) / x.norm(dim=-1) - 1).abs().max()
+    scores = same[0] @ same[1].mT
+    by_distance = (scores[1:, 1:] - scores[:-1, :-1]).abs().max() / scores.abs().max()
+    for broken, sentence in (
+        (torch.equal(found, x), "nothing is turned: the rows come back as they went in"),
+        (float(lengths) > SLOPE, "a row is longer or shorter than before: of a pair, cos and sin of one angle go "
+         "into both numbers, first * cos - second * sin and first * sin + second * cos"),
+        (float(by_distance) > SLOPE, "a score hangs on more than the distance of two words: the angle of a row is "
+         "its place times a speed"),
+        (float((same[0][1:] - same[0][:-1]).abs().max()) < SLOPE, "every row is turned by the same angle: the "
+         "place is that of the token, x.shape[-2]"),
+    ):  # fmt: skip
+        if broken:
+            return replace(finding, sentence=sentence)
+    words = "turned by their places, and by other speeds than 10 000^(-2i/d), one for each pair of numbers"
+    return replace(finding, sentence=words) if finding.code == "law.scores" else finding
 
 
 def _rotating(rotate: Any) -> Any:

@@ -182,7 +182,11 @@ def defined_at(subject: Subject) -> tuple[str, int] | None:
     """File and line of what is checked."""
     original = subject.original
     original = original.model if isinstance(original, Embedded) else original
-    found = original if inspect.isroutine(original) else type(original)
+    return defined_in(original if inspect.isroutine(original) else type(original))
+
+
+def defined_in(found: Any) -> tuple[str, int] | None:
+    """File and line of a function or a class."""
     try:
         file = inspect.getsourcefile(_written_in(found))
         return None if file is None else (file, max(_first_line(found, file), 1))

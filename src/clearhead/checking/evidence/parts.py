@@ -104,12 +104,17 @@ class PartEvidence(Evidence):
 
     def call(self, subject: Subject, inputs: Inputs) -> PartCall:
         """One call."""
+        expected = self.right(*inputs)
+        # So that what torch.empty makes does not hold what an earlier call has left.
+        for dtype in (torch.float32, torch.float64):
+            spoilt = [torch.full(expected.shape, torch.nan, dtype=dtype) for _ in range(8)]
+            spoilt.clear()
         try:
             with torch.no_grad():
                 found = subject.spare()(*inputs).detach()
         except Exception as error:  # whatever the code of another raises
-            return PartCall(inputs, self.right(*inputs), None, error)
-        return PartCall(inputs, self.right(*inputs), found)
+            return PartCall(inputs, expected, None, error)
+        return PartCall(inputs, expected, found)
 
     @cached_property
     def _first(self) -> tuple[Subject, tuple[int, ...], PartCall]:
