@@ -52,6 +52,15 @@ export function arithmeticOf(
   column: number,
 ): Arithmetic {
   const stage = stages.get(name)!;
+  if (stage.expected) {
+    // The sum is that of what it would be: no sum gives what went wrong.
+    const made = { ...stage, ...stage.expected, expected: null };
+    const told = arithmeticOf(new Map(stages).set(name, made), data, queryHead, name, row, column);
+    const value = number(stage.at(row, column));
+    if (value === told.value) return told;
+    const text = `Here it is ${value}. As expected, from the stages before, it would be ${told.value}:`;
+    return { ...told, value, lines: [{ text }, ...told.lines] };
+  }
   const value = stage.at(row, column);
   const columnLabel =
     stage.columnAxis === "key" ? data.source_tokens[column]! : `${stage.columnName} ${column}`;

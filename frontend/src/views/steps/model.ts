@@ -1,5 +1,5 @@
 // The numbers of a trace (drawing/steps.py), and which of them belong to one sample and head.
-import type { Head, Numbers } from "../../payload";
+import type { ArrayPlace, Head, Numbers } from "../../payload";
 import type { Source } from "../../source";
 
 export type Axis = "query" | "key" | "width";
@@ -40,17 +40,26 @@ export interface TraceData {
   renormalised: boolean;
   kernel: string;
   difference: number | null;
+  /** Of code that went wrong: the first stage that is another one than what leads to it gives, and a cell of it.
+   * The array "expected" has its numbers as they should be. */
+  expected?: { stage: string; cell: [row: number, column: number] } | null;
+}
+
+export interface Numbered {
+  rows: number;
+  columns: number;
+  at(row: number, column: number): number;
+  /** Largest finite number, its sign aside. */
+  largest: number;
 }
 
 /** One stage, for one sample and head. */
-export interface Stage {
+export interface Stage extends Numbered {
   name: string;
   formula: string;
   shape: string;
   /** The stage that it merely repeats. */
   sameAs: string | null;
-  rows: number;
-  columns: number;
   rowAxis: Axis;
   columnAxis: Axis;
   /** What the columns are, where they are no tokens: "head_dim". */
@@ -59,9 +68,8 @@ export interface Stage {
   bias: boolean;
   parts: string;
   changes: Change[] | null;
-  at(row: number, column: number): number;
-  /** Largest finite number, its sign aside. */
-  largest: number;
+  /** What it would be, made of the stages before it; null for all but the first that is another. */
+  expected?: Numbered | null;
 }
 
 const ROW_AXES: Record<string, Axis> = {
@@ -85,7 +93,7 @@ export function stagesOf(
   sample: number,
   queryHead: number,
 ): Stage[] {
-  const { steps, heads } = head.data;
+  const { steps } = head.data;
   const found = new Map<string, Stage>();
   for (const step of steps) {
     if (step.same_as !== null) {
@@ -93,26 +101,11 @@ export function stagesOf(
       found.set(step.name, { ...origin, ...named(step), sameAs: step.same_as });
       continue;
     }
-    const [batch, count, rows, columns] = head.arrays[step.name]!.shape as [
-      number,
-      number,
-      number,
-      number,
-    ];
-    const numbers = arrays.get(step.name)!;
-    // Query heads share a key head in groups; what has no heads is the same for all.
-    const own = Math.floor((queryHead * count) / heads.length);
-    const start = (Math.min(sample, batch - 1) * count + own) * rows * columns;
-    let largest = 0;
-    for (let at = start; at < start + rows * columns; at++) {
-      const size = Math.abs(numbers[at]!);
-      if (size > largest && size < Infinity) largest = size;
-    }
+    const place = head.arrays[step.name]!;
     found.set(step.name, {
       ...named(step),
+      ...numbersOf(place, arrays.get(step.name)!, head.data, sample, queryHead),
       sameAs: null,
-      rows,
-      columns,
       rowAxis: ROW_AXES[step.axes[0]] ?? "width",
       columnAxis: step.axes[1] === "kv_len" ? "key" : "width",
       columnName: step.axes[1],
@@ -120,11 +113,33 @@ export function stagesOf(
       bias: step.bias ?? false,
       parts: step.parts ?? "",
       changes: step.changes ?? null,
-      at: (row, column) => numbers[start + row * columns + column]!,
-      largest,
+      expected:
+        head.data.expected?.stage === step.name
+          ? numbersOf(head.arrays.expected!, arrays.get("expected")!, head.data, sample, queryHead)
+          : null,
     });
   }
   return [...found.values()];
+}
+
+function numbersOf(
+  { shape }: ArrayPlace,
+  numbers: Numbers,
+  { heads }: TraceData,
+  sample: number,
+  queryHead: number,
+): Numbered {
+  const [batch, count, rows, columns] = shape as [number, number, number, number];
+  // Query heads share a key head in groups; what has no heads is the same for all.
+  const own = Math.floor((queryHead * count) / heads.length);
+  const start = (Math.min(sample, batch - 1) * count + own) * rows * columns;
+  let largest = 0;
+  for (let at = start; at < start + rows * columns; at++) {
+    const size = Math.abs(numbers[at]!);
+    if (size > largest && size < Infinity) largest = size;
+  }
+  const at = (row: number, column: number) => numbers[start + row * columns + column]!;
+  return { rows, columns, at, largest };
 }
 
 function named(step: StepData) {

@@ -43,7 +43,7 @@ from clearhead.drawing.page.head_arrays import (
     strongest_links,
     weights_of,
 )
-from clearhead.drawing.page.head_rows import beyond_chance, by_chance, rows_of_heads
+from clearhead.drawing.page.head_rows import PAGE_ROLES, beyond_chance, by_chance, rows_of_heads
 from clearhead.drawing.page.media import Media, read_media, texts_with
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
@@ -54,7 +54,7 @@ from clearhead.drawing.page.texts import PageText, TextOffset, beginning, offset
 from clearhead.drawing.pooling import hidden_cells, row_means
 from clearhead.drawing.telling import between_words, telling_links
 from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.matrix.head_numbers import MATCHING, ROLES, numbers_of_heads
+from clearhead.matrix.head_numbers import MATCHING, numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
@@ -126,7 +126,7 @@ def heads_payload(
     texts = [text.tokens for text in packing.texts]
     data = {
         "note": note,
-        "roles": {"all": ROLES, "matching": MATCHING},
+        "roles": {"all": PAGE_ROLES, "matching": MATCHING},
         "runs": [run.name for run in runs],
         "texts": texts,
         "layers": packing.layers,
