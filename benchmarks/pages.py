@@ -31,6 +31,11 @@ from clearhead._common.text import format_bytes
 from clearhead.drawing.page.page import asset
 
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64
+BUNDLES = {
+    "heads": ("heads.js", "heads.css"),
+    "steps": ("steps.js", "steps.css"),
+    "figure": ("figure.js",),
+}
 FRAMES = 60
 
 MEASURE = """async (frames) => {

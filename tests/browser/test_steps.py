@@ -497,7 +497,7 @@ def test_inside_another_page_it_is_a_stage_and_what_it_is_made_of(
           if (data.clearhead === "height") document.querySelector("iframe").style.height = `${{data.height}}px`;
         }};
         </script>
-        <iframe src="{file.name}#embed=1&stage=scores&query=3" style="border: 0; width: 100%; height: 100px"></iframe>"""
+        <iframe src="{file.name}#embed=1&stage=scores&query=3" style="border: 0; width: 100%"></iframe>"""
     )
     address = (tmp_path / "outer.html").as_uri()
     page = opens(address, allowed=file.as_uri(), size={"width": width, "height": 900})

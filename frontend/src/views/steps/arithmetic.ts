@@ -52,15 +52,6 @@ export function arithmeticOf(
   column: number,
 ): Arithmetic {
   const stage = stages.get(name)!;
-  if (stage.expected) {
-    // The sum is that of what it would be: no sum gives what went wrong.
-    const made = { ...stage, ...stage.expected, expected: null };
-    const told = arithmeticOf(new Map(stages).set(name, made), data, queryHead, name, row, column);
-    const value = number(stage.at(row, column));
-    if (value === told.value) return told;
-    const text = `Here it is ${value}. As expected, from the stages before, it would be ${told.value}:`;
-    return { ...told, value, lines: [{ text }, ...told.lines] };
-  }
   const value = stage.at(row, column);
   const columnLabel =
     stage.columnAxis === "key" ? data.source_tokens[column]! : `${stage.columnName} ${column}`;
@@ -82,12 +73,16 @@ export function arithmeticOf(
   const from = (stageName: string, r: number | null, c: number | null) => {
     if (stages.has(stageName)) found.origins.push({ stage: stageName, row: r, column: c });
   };
+  const expected = stage.expected?.at(row, column) ?? value;
+  if (number(expected) !== number(value)) {
+    say(`Here it is ${number(value)}; of the stages before it ${number(expected)} is expected.`);
+  }
   if (stage.sameAs !== null) {
     say(`The same as ${stage.sameAs}: ${stage.formula}.`);
     from(stage.sameAs, row, column);
     return found;
   }
-  switch (name) {
+  switch (stage.of || number(expected) !== number(value) ? "" : name) {
     case "scores": {
       const query = stages.get("query")!;
       const key = stages.get("key")!;
@@ -190,6 +185,7 @@ export function arithmeticOf(
       }
       break;
     default:
+      if (stage.of) from(stage.of, row, column);
       say(`${capital(stage.formula)}.`);
   }
   return found;

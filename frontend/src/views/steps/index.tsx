@@ -12,7 +12,7 @@ import { Shell } from "../../shared/shell";
 import type { ViewProps } from "../../source";
 import { type Arithmetic, arithmeticOf, origin } from "./arithmetic";
 import { Graph } from "./graph";
-import { type Arrays, readArrays, type Stage, stagesOf, type TraceData } from "./model";
+import { type Arrays, readArrays, type Stage, stagesOf, type TraceData, wrongOf } from "./model";
 import { type Marks, Panel, Token } from "./panel";
 import { FIELDS, makeState, type State, type StepsState, TOKENS } from "./state";
 
@@ -173,7 +173,7 @@ function Trace({ head, arrays, state }: { head: Head<TraceData>; arrays: Arrays;
           stages={listed}
           operands={operands}
           current={stage.name}
-          wrong={data.expected?.stage}
+          wrong={wrongOf(data)}
           go={go}
           at={graph}
         />
@@ -200,7 +200,6 @@ function Trace({ head, arrays, state }: { head: Head<TraceData>; arrays: Arrays;
                 ...stage,
                 ...stage.expected,
                 expected: null,
-                formula: "what it would be, from the stages before",
               }}
               title={`${stage.name}, as expected`}
               data={data}

@@ -17,6 +17,8 @@ export interface StepData {
   shape: string;
   formula: string;
   same_as: string | null;
+  /** Of code of one's own that goes another way than the definition: the stage that it is made of. */
+  of?: string;
   /** Of a weight matrix: its last row is the bias. */
   bias?: boolean;
   /** Of a weight matrix: parts of the layer that change what is made with it, or what it is multiplied with. */
@@ -40,9 +42,13 @@ export interface TraceData {
   renormalised: boolean;
   kernel: string;
   difference: number | null;
-  /** Of code that went wrong: the first stage that is another one than what leads to it gives, and a cell of it.
-   * The array "expected" has its numbers as they should be. */
-  expected?: { stage: string; cell: [row: number, column: number] } | null;
+}
+
+const EXPECTED = "expected_";
+
+/** The first stage of somebody's code that is not what the stages before it make; undefined where none is. */
+export function wrongOf({ steps }: TraceData): string | undefined {
+  return steps.find(({ name }) => name.startsWith(EXPECTED))?.name.slice(EXPECTED.length);
 }
 
 export interface Numbered {
@@ -60,6 +66,8 @@ export interface Stage extends Numbered {
   shape: string;
   /** The stage that it merely repeats. */
   sameAs: string | null;
+  /** The stage that it is made of in a way of its own, which its formula tells. */
+  of?: string | undefined;
   rowAxis: Axis;
   columnAxis: Axis;
   /** What the columns are, where they are no tokens: "head_dim". */
@@ -68,8 +76,8 @@ export interface Stage extends Numbered {
   bias: boolean;
   parts: string;
   changes: Change[] | null;
-  /** What it would be, made of the stages before it; null for all but the first that is another. */
-  expected?: Numbered | null;
+  /** What it should be, where it is the first that is another. */
+  expected?: (Numbered & { formula: string }) | null;
 }
 
 const ROW_AXES: Record<string, Axis> = {
@@ -102,9 +110,14 @@ export function stagesOf(
       continue;
     }
     const place = head.arrays[step.name]!;
+    const numbers = numbersOf(place, arrays.get(step.name)!, head.data, sample, queryHead);
+    if (step.name.startsWith(EXPECTED)) {
+      found.get(step.name.slice(EXPECTED.length))!.expected = { ...numbers, formula: step.formula };
+      continue;
+    }
     found.set(step.name, {
       ...named(step),
-      ...numbersOf(place, arrays.get(step.name)!, head.data, sample, queryHead),
+      ...numbers,
       sameAs: null,
       rowAxis: ROW_AXES[step.axes[0]] ?? "width",
       columnAxis: step.axes[1] === "kv_len" ? "key" : "width",
@@ -113,10 +126,7 @@ export function stagesOf(
       bias: step.bias ?? false,
       parts: step.parts ?? "",
       changes: step.changes ?? null,
-      expected:
-        head.data.expected?.stage === step.name
-          ? numbersOf(head.arrays.expected!, arrays.get("expected")!, head.data, sample, queryHead)
-          : null,
+      expected: null,
     });
   }
   return [...found.values()];
@@ -143,7 +153,7 @@ function numbersOf(
 }
 
 function named(step: StepData) {
-  return { name: step.name, formula: step.formula, shape: step.shape };
+  return { name: step.name, formula: step.formula, shape: step.shape, of: step.of };
 }
 
 /** What a row is called: a token, the bias, or a place in the vector that is multiplied. */

@@ -3,7 +3,7 @@
 import { batch, computed, signal } from "@preact/signals";
 import { type Fields, FLAG, placeAmong, signalsOf } from "../../shared/fields";
 import type { Theme } from "../../shared/look";
-import type { Stage, TraceData } from "./model";
+import { type Stage, type TraceData, wrongOf } from "./model";
 
 /** Tokens a side, and numbers of a vector, that are shown at a time. */
 export const TOKENS = 24;
@@ -46,12 +46,11 @@ export const FIELDS: Fields<StepsState, TraceData> = {
   },
   query: placeAmong(
     ({ data }: About) => data.tokens.length,
-    ({ data }) => (data.expected ? data.expected.cell[0] : Math.min(1, data.tokens.length - 1)),
+    ({ data }) => Math.min(1, data.tokens.length - 1),
   ),
   key: placeAmong(
     ({ data }: About) => data.source_tokens.length,
-    ({ data, state }) =>
-      data.expected ? data.expected.cell[1] : Math.min(state.query, data.source_tokens.length - 1),
+    ({ data, state }) => Math.min(state.query, data.source_tokens.length - 1),
   ),
   number: placeAmong(() => ANY),
   feature: placeAmong(() => ANY),
@@ -65,9 +64,10 @@ export const FIELDS: Fields<StepsState, TraceData> = {
   embed: FLAG,
 };
 
-function firstStage({ data: { steps, expected } }: About): string {
-  const named = steps.find(({ name }) => name === (expected?.stage ?? "scores"));
-  return (named ?? steps[0])?.name ?? "";
+function firstStage({ data }: About): string {
+  const wanted = wrongOf(data) ?? "scores";
+  const named = data.steps.find(({ name }) => name === wanted);
+  return (named ?? data.steps[0])?.name ?? "";
 }
 
 /** A head or a sample by its number; the state has its place among those that the page has. */
