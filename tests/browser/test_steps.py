@@ -570,3 +570,29 @@ def test_letters_may_be_larger(opens: Opens) -> None:
     picked = page.locator(".ch-st-picked").bounding_box()
     cell = page.locator("section[data-stage=scores] tbody tr").nth(1).locator("td").nth(1)
     assert picked == cell.bounding_box()
+
+
+class OverQueries(torch.nn.Module):
+    """A softmax over the wrong axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maps = torch.nn.ModuleList(torch.nn.Linear(3, 2, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (each(x) for each in self.maps)
+        return torch.softmax(query @ key.mT / 2**0.5, dim=-2) @ value
+
+
+def test_what_went_wrong_stands_beside_what_is_expected(opens: Opens) -> None:
+    trace = ch.trace(OverQueries(), torch.randn(4, 3))
+    page = drawn(opens, steps_payload(trace))
+    assert told(page).startswith("weights")
+    assert "is expected" in told(page)
+    right = trace["scaled_scores"].softmax(-1)
+    cells = page.locator("section[data-stage=expected] tbody td").all_inner_texts()
+    assert [value(each) for each in cells] == [shown(each) for each in right.flatten().tolist()]
+    differ = page.locator("section[data-stage=weights] td.ch-st-wrong")
+    assert differ.count() == int((right - trace["weights"]).abs().gt(5e-5).sum())
+    choose(page, "scores")
+    assert page.locator("section[data-stage=expected]").count() == 0
