@@ -207,6 +207,8 @@ export function Panel(props: PanelProps) {
   const { stage, rows, columns, editable, cut, mask, asked, typing, stop, hue, marked } = props;
   const small = stage.columns > MOST;
   const low = stage.rows > MOST;
+  // Of another shape, as with another number of heads, no number stood here before.
+  const same = props.old?.rows === stage.rows && props.old.columns === stage.columns;
   const top = stage.name === "weights" ? 1 : stage.largest || 1;
   const columnIn = (at: string | undefined | null, row: number) => {
     const start = `${stage.name}.${row}.`;
@@ -237,7 +239,7 @@ export function Panel(props: PanelProps) {
               <Row
                 key={i}
                 stage={stage}
-                old={props.old}
+                old={same ? props.old : undefined}
                 row={i}
                 label={label}
                 columns={columns}
