@@ -16,7 +16,7 @@ from clearhead.matrix.head_view import HeadMaps, HeadView
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 
-SHORT_BYTES, LONG_BYTES = 11_600_000, 7_100_000
+SHORT_BYTES, LONG_BYTES = 8_600_000, 7_100_000
 """The weights of short texts, and all numbers of long ones, take no more before base64, which makes
 4 bytes of 3."""
 

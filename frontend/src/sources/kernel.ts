@@ -1,30 +1,17 @@
-// The page in a cell of a notebook (drawing/notebook.py): the payload is a value of the widget, and
-// what a server would be asked for is asked of the kernel, by messages.
-import { mount } from "./mount";
-import { BytesSource, type Source } from "./source";
-import { type Get, ServerSource } from "./sources/server";
-import { headsTile } from "./views/heads/tiles";
-
-/** What anywidget hands to a widget (https://anywidget.dev/en/afm). */
-export interface Model {
-  get(name: "payload"): DataView;
-  get(name: "exact"): boolean;
-  send(content: object): void;
-  on(event: "msg:custom", told: Told): void;
-  off(event: "msg:custom", told: Told): void;
-}
-
-type Told = (content: { kind?: string; id?: number; status?: number }, buffers: DataView[]) => void;
+// The source of a page of heads in a cell of a notebook (drawing/notebook/widget.py): the payload is a value of the
+// widget, and what a server would be asked for is asked of the kernel, by messages.
+import { bytesOf, type Model, type Told } from "../page";
+import { BytesSource, type Source } from "../source";
+import { headsTile } from "../views/heads/tiles";
+import { type Get, ServerSource } from "./server";
 
 /** Milliseconds after which a kernel that says nothing is taken for one that is busy, or gone: a
  * notebook may be looked at without one. */
 const PATIENCE = 3000;
 
-/** A source for a widget, and what ends it. */
-export function widgetSource(model: Model): [Source, () => void] {
-  const { buffer, byteOffset } = model.get("payload");
-  const read = (start: number, bytes: number) =>
-    new Uint8Array(buffer as ArrayBuffer, byteOffset + start, bytes);
+/** The source of a widget, and what ends it. */
+export function kernelSource(model: Model): [Source, () => void] {
+  const read = bytesOf(model);
   if (!model.get("exact")) return [new BytesSource(read, headsTile), () => {}];
 
   const waiting = new Map<number, (answer: Response) => void>();
@@ -64,18 +51,7 @@ export function widgetSource(model: Model): [Source, () => void] {
       });
     });
   };
-  const source = new ServerSource(headsTile, "kernel", ask, read);
+  const source = new ServerSource("kernel", ask, read);
   model.on("msg:custom", told);
   return [source, () => model.off("msg:custom", told)];
 }
-
-async function render({ model, el }: { model: Model; el: HTMLElement }): Promise<() => void> {
-  const [source, close] = widgetSource(model);
-  const clear = await mount(el, source);
-  return () => {
-    clear();
-    close();
-  };
-}
-
-export default { render };

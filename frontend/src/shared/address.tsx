@@ -2,50 +2,43 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { label } from "../../shared/labels";
-import type { HeadsData } from "./data";
-import { readState, type ViewState, writeState } from "./state";
+import { label } from "./labels";
 
 /** Milliseconds after which a change stands in the address; browsers allow few changes a second. */
 const SOON = 250;
 
+export interface Shown {
+  /** All that is shown. */
+  text: string;
+  /** What a reader would call another view is a step of its own on the way back. */
+  step: string;
+}
+
 /** Keep the address like the state, and the state like the address; returns whether there is one, and what it
- * asks for that the page does not have. */
+ * asks for that the page does not have, as `show` says it. */
 export function useAddress(
   root: { current: HTMLElement | null },
-  data: HeadsData,
-  start: ViewState,
-  state: { value: ViewState },
+  { text, step }: Shown,
+  show: (text: string) => Shown & { missing: string[] },
 ): { there: boolean; missing: string[] } {
   const [there, setThere] = useState(false);
   const [missing, setMissing] = useState<string[]>([]);
-  const latest = useRef(state);
-  latest.current = state;
-  const text = writeState(state.value, data);
-  const { first, second, pinned } = state.value;
-  // What a reader would call another view is a step of its own on the way back.
-  const step = JSON.stringify([first, second, pinned]);
+  const latest = useRef(show);
+  latest.current = show;
   const known = useRef({ text, step });
 
   useEffect(() => {
     if (!root.current?.closest("#clearhead-page")) return;
     setThere(true);
     const follow = () => {
-      const given = location.hash.slice(1);
-      const missing: string[] = [];
-      const next = given ? readState(given, data, start.first, missing) : start;
+      const { missing, ...shown } = latest.current(location.hash.slice(1));
       setMissing(missing);
-      const { first, second, pinned } = next;
-      known.current = {
-        text: writeState(next, data),
-        step: JSON.stringify([first, second, pinned]),
-      };
-      latest.current.value = next;
+      known.current = shown;
     };
     if (location.hash.length > 1) follow();
     window.addEventListener("popstate", follow);
     return () => window.removeEventListener("popstate", follow);
-  }, [root, data, start]);
+  }, [root]);
 
   useEffect(() => {
     if (!there || text === known.current.text) return;
