@@ -24,6 +24,8 @@ from tests.mutants.mutation import GoneError, Mutant, mutants, mutated
 from tests.surface import MODULES, ROOT, SOURCE
 
 LIST = ROOT / "tests" / "mutants.json"
+# What ranks do is tested with them.
+SHARDED = "clearhead.attention.sharded"
 # What every test calls, as long as its file is the same.
 RUNS = ROOT / ".cache" / "mutants.json"
 # Seconds of CPU, without a mutant, of the tests that one meets at most.
@@ -71,8 +73,9 @@ def mirror(module: str) -> Path | None:
     return test if test.exists() else None
 
 
-def tests(package: str) -> Path:
+def tests(module: str) -> Path:
     """The folder or the file that tests a package."""
+    package = "sharding" if module.startswith(SHARDED) else module.split(".")[1]
     folder = ROOT / "tests" / package
     return folder if folder.exists() else folder.with_name(f"test_{package}.py")
 
@@ -141,8 +144,8 @@ def hunt(asked: Sequence[Kept], places: Sequence[str] = ()) -> list[Kept]:
         own = [each for each in asked if mirror(each.mutant.module)]
         alive = hunt(own, [str(mirror(each.mutant.module)) for each in own]) if own else []
         rest = [each for each in asked if each in alive or each not in own]
-        packages = sorted({each.mutant.package for each in rest})
-        return hunt(rest, [str(tests(each)) for each in packages]) if rest else []
+        packages = sorted({str(tests(each.mutant.module)) for each in rest})
+        return hunt(rest, packages) if rest else []
     alive = []
 
     def ask(judge: Judge) -> None:

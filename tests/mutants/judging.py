@@ -6,17 +6,21 @@ neither an import nor a collection.
 
 import contextlib
 import json
+import multiprocessing
+import multiprocessing.util
 import os
 import resource
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
+from typing import Any
 
 import pytest
 
@@ -90,6 +94,56 @@ def lines(reads: int) -> Iterator[object]:
         yield from map(json.loads, whole)
 
 
+def fork_ranks() -> None:
+    """Have groups of processes forked from here: a server of forks has the functions as they were."""
+    real: Any = multiprocessing.get_context
+    multiprocessing.get_context = lambda method=None: real(
+        "fork" if method == "forkserver" else method
+    )
+
+
+class Calls:
+    """The functions of the package that are called in this process and in those that it starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.codes: set[CodeType] = set()
+        self.folder = folder
+        multiprocessing.util.register_after_fork(self, Calls._in_other)
+
+    def _in_other(self) -> None:
+        self.codes.clear()
+        multiprocessing.util.Finalize(None, self._leave, exitpriority=100)
+
+    def _leave(self) -> None:
+        sys.setprofile(None)
+        (self.folder / str(os.getpid())).write_text(json.dumps(self.ours()))
+
+    def note(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            self.codes.add(frame.f_code)
+
+    def ours(self) -> list[tuple[str, str]]:
+        return sorted(
+            {
+                (
+                    str(Path(code.co_filename).relative_to(SOURCE)),
+                    code.co_qualname.replace(".<locals>", ""),
+                )
+                for code in self.codes
+                if code.co_filename.startswith(str(SOURCE))
+            }
+        )
+
+    def take(self) -> list[tuple[str, str]]:
+        """Those since the last time."""
+        found = {*self.ours()}
+        for file in self.folder.iterdir():
+            found |= {tuple(each) for each in json.loads(file.read_text())}
+            file.unlink()
+        self.codes.clear()
+        return sorted(found)
+
+
 class Judge:
     """A plugin of pytest that runs what was collected under one mutant after the other.
 
@@ -144,32 +198,18 @@ class Judge:
 
         def work(tell: Callable[[object], None]) -> None:
             signal.signal(signal.SIGVTALRM, slow)
-            called: set[CodeType] = set()
-
-            def note(frame: FrameType, event: str, _: object) -> None:
-                if event == "call":
-                    called.add(frame.f_code)
-
-            for item, after in zip(wanted, [*wanted[1:], None], strict=True):
-                called.clear()
-                began = time.process_time()
-                threading.setprofile(note)
-                sys.setprofile(note)
-                passed = self._run(item, after, LONGEST)
-                sys.setprofile(None)
-                threading.setprofile(None)
-                took = time.process_time() - began
-                ours = sorted(
-                    {
-                        (
-                            str(Path(code.co_filename).relative_to(SOURCE)),
-                            code.co_qualname.replace(".<locals>", ""),
-                        )
-                        for code in called
-                        if code.co_filename.startswith(str(SOURCE))
-                    }
-                )
-                tell((item.nodeid, passed and not self.skipped, took, ours))
+            fork_ranks()
+            with tempfile.TemporaryDirectory() as folder:
+                calls = Calls(Path(folder))
+                for item, after in zip(wanted, [*wanted[1:], None], strict=True):
+                    began = time.process_time()
+                    threading.setprofile(calls.note)
+                    sys.setprofile(calls.note)
+                    passed = self._run(item, after, LONGEST)
+                    sys.setprofile(None)
+                    threading.setprofile(None)
+                    took = time.process_time() - began
+                    tell((item.nodeid, passed and not self.skipped, took, calls.take()))
 
         found: dict[str, Ran] = {}
         for name, passed, took, calls in child(work):  # pyright: ignore[reportGeneralTypeIssues]
@@ -187,6 +227,7 @@ class Judge:
 
         def work(tell: Callable[[object], None]) -> None:
             signal.signal(signal.SIGVTALRM, slow)
+            fork_ranks()
             tell(apply(code, among))
             for item, after in zip(wanted, [*wanted[1:], None], strict=True):
                 tell(item.nodeid)

@@ -35,15 +35,15 @@ def stubs_of(found: Any) -> tuple[Stub, ...]:
     top = found if inspect.isclass(found) or inspect.isroutine(found) else type(found)
     if inspect.isclass(top) and not _is_written(top):
         return (_stub(top, top.__name__),)
-    functions = _reached(top)
+    functions = reached(top)
     return tuple(_stub(each, each.__name__) for each in functions if _unwritten(each))
 
 
 def _is_written(cls: type) -> bool:
-    """False of a class whose own body holds nothing at all."""
-    if not issubclass(cls, nn.Module) or cls.forward is not nn.Module.forward:
-        return True
-    return any(inspect.isroutine(each) or isinstance(each, type) for each in vars(cls).values())
+    """False of a module whose class, and those that it is made of, hold nothing at all."""
+    own = cls.__mro__[: cls.__mro__.index(nn.Module)] if issubclass(cls, nn.Module) else ()
+    held = [each for kind in own for each in vars(kind).values()]
+    return not own or any(inspect.isroutine(each) or isinstance(each, type) for each in held)
 
 
 def _stub(found: Any, name: str) -> Stub:
@@ -56,7 +56,7 @@ def _stub(found: Any, name: str) -> Stub:
         return Stub(name, "", 0)
 
 
-def _reached(top: Any) -> list[types.FunctionType]:
+def reached(top: Any) -> list[types.FunctionType]:
     """The functions of one module that what is checked reaches by their names."""
     module, methods = getattr(top, "__module__", None), dict[str, types.FunctionType]()
     if inspect.isclass(top):
