@@ -23,6 +23,9 @@ from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.subject import name_of, prepare, undisturbed
 from clearhead.errors import ArgumentTypeError, UnsupportedError
 
+SEEDS = 1 << 62
+"""A class draws its weights as it would after the seed that was set last."""
+
 ADDED_UP = ("dot", "sum", "einsum")
 """Operations by which products are added up without a product of matrices."""
 
@@ -116,7 +119,7 @@ def record(thing: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> 
     name = name_of(found)
     if isinstance(found, type):
         with undisturbed():
-            found = prepare(found, "x", None, contract, 0).original
+            found = prepare(found, "x", None, contract, torch.initial_seed() % SEEDS).original
     taken = _on_the_cpu(inputs)
     run, parameters, buffers = _copied(found)
     tensors = [each for each in taken if isinstance(each, Tensor)]
