@@ -188,7 +188,7 @@ class _Runs:
                         seen[name].problem.replace(value=seen[name].value), [each], name
                     )
                     given = {part: getattr(problem, part) for part in parts}
-                    edits.add(name, "receiver", Received((each,), None, given))
+                    edits.add(name, "receiver", OtherInputs((each,), None, given))
             return called(self.model, self.corrupt)
 
     def _frozen(self) -> Any:
@@ -197,7 +197,7 @@ class _Runs:
 
 
 @dataclass(eq=False)
-class Received(OfContext):
+class OtherInputs(OfContext):
     """The context of a head that got another query, key or value.
 
     Attributes:
