@@ -1,0 +1,186 @@
+"""A lesson, read from its page."""
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from clearhead._common.pages import docs
+from clearhead._common.text import shown
+from clearhead.errors import ArgumentError, ArgumentTypeError
+
+FENCE = re.compile(r"(`{3,})(\S*) *(.*)")
+ROLES = {"write", "solution", "live", "check", "wrong", "train"}
+TITLE = re.compile(r"# \d+\. (.+)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a lesson.
+
+    Args:
+        role: one of ROLES, `predict`, or the language of any other block.
+        words: what stands behind the role: the code of a mistake, or name, answer and tolerance.
+        source: what is inside the fence.
+        line: of the page, on which the source begins, from 1.
+    """
+
+    role: str
+    words: str
+    source: str
+    line: int
+
+    @property
+    def question(self) -> tuple[str, str, float]:
+        """Of a `predict` block: its name, the expression of its answer, and the tolerance."""
+        name, _, rest = self.words.partition(" ")
+        answer, _, tolerance = rest.rpartition(" ")
+        return name, answer, float(tolerance)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson of the course.
+
+    Args:
+        number: from 1.
+        name: of its page, without its ending.
+        parts: of the page in their order, text as it stands and blocks.
+
+    Example:
+        >>> lesson = read_lesson(1)
+        >>> lesson.title, lesson.file
+        ('One number', 'lesson_01.py')
+    """
+
+    number: int
+    name: str
+    parts: tuple[str | Block, ...]
+
+    @property
+    def title(self) -> str:
+        """The heading of the page, without its number."""
+        found = next(filter(None, (TITLE.match(each) for each in self.parts if type(each) is str)))
+        return found[1]
+
+    @property
+    def file(self) -> str:
+        """The name of the file that is written by whoever learns."""
+        return f"lesson_{self.number:02}.py"
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(each for each in self.parts if isinstance(each, Block))
+
+    def of_role(self, role: str) -> tuple[Block, ...]:
+        return tuple(each for each in self.blocks if each.role == role)
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The names of the mistakes of the gallery, which are chosen from."""
+        return tuple(sorted({each.words for each in self.of_role("wrong")}))
+
+    @property
+    def starter(self) -> str:
+        """The file to begin with: the stubs, and how they are graded."""
+        ask = f"clearhead check {self.file} --lesson {self.number}"
+        head = f'"""Lesson {self.number}: {self.title}.\n\nWrite what is missing where it says `...`, then ask\n\n    {ask}\n"""\n\n'
+        return head + "\n\n".join(each.source for each in self.of_role("write"))
+
+    @property
+    def solution(self) -> str:
+        """The same file, filled in."""
+        return "\n\n".join(each.source for each in self.of_role("solution"))
+
+    def broken(self, wrong: Block) -> str:
+        """The solution with the definitions of a `wrong` block in the place of its own."""
+        return replaced(self.solution, wrong.source)
+
+
+def read_lesson(number: int) -> Lesson:
+    """Read a lesson by its number.
+
+    Raises:
+        ArgumentError: code `lesson.number`, if there is no such lesson.
+        ArgumentTypeError: code `lesson.number`, for what is no whole number.
+
+    Example:
+        >>> read_lesson(14)
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.ArgumentError: [lesson.number] lesson must be one of 1 to 13; got 14.
+    """
+    pages = lesson_pages()
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ArgumentTypeError(
+            "lesson.number", f"lesson must be a whole number; got {shown(number)}."
+        )
+    if number not in pages:
+        raise ArgumentError(
+            "lesson.number", f"lesson must be one of 1 to {max(pages)}; got {number}."
+        )
+    return parse_lesson(number, pages[number].stem, pages[number].read_text(encoding="utf-8"))
+
+
+def lesson_pages() -> dict[int, Path]:
+    """The page of each lesson, by its number."""
+    return {int(each.name[:2]): each for each in sorted(docs("lessons").glob("[0-9][0-9]_*.md"))}
+
+
+def parse_lesson(number: int, name: str, text: str) -> Lesson:
+    """Read the page of a lesson.
+
+    Example:
+        >>> page = "# 1. One number\\n\\n```python wrong part.dot\\nx = 1\\n```\\n"
+        >>> parse_lesson(1, "01_one_number", page).codes
+        ('part.dot',)
+    """
+    return Lesson(number, name, tuple(_parts(text.splitlines(keepends=True))))
+
+
+def _parts(lines: list[str]) -> Iterator[str | Block]:
+    text, at = "", 0
+    while at < len(lines):
+        fence = FENCE.match(lines[at])
+        if fence is None:
+            text, at = text + lines[at], at + 1
+            continue
+        if text.strip():
+            yield text
+        ticks, language, words = fence.groups()
+        stop = at + 1 + next(i for i, line in enumerate(lines[at + 1 :]) if line.rstrip() == ticks)
+        role, _, rest = words.partition(" ")
+        if language == "python" and role in ROLES:
+            language, words = role, rest
+        yield Block(language, words.strip(), "".join(lines[at + 1 : stop]), at + 2)
+        text, at = "", stop + 1
+    if text.strip():
+        yield text
+
+
+def replaced(source: str, new: str) -> str:
+    """Source in which each definition of `new` stands in the place of the one of its name, wherever that is.
+
+    Example:
+        >>> print(replaced("class A:\\n    def f(self):\\n        return 1\\n", "def f(self):\\n    return 2\\n"))
+        class A:
+            def f(self):
+                return 2
+        <BLANKLINE>
+    """
+    for definition in ast.parse(new).body:
+        assert isinstance(definition, ast.FunctionDef | ast.ClassDef)
+        old = next(
+            each
+            for each in ast.walk(ast.parse(source))
+            if isinstance(each, type(definition)) and each.name == definition.name
+        )
+        lines, put = source.splitlines(), new.splitlines()[definition.lineno - 1 : definition.end_lineno]
+        lines[old.lineno - 1 : old.end_lineno] = textwrap.indent(
+            "\n".join(put), " " * old.col_offset
+        ).splitlines()
+        source = "\n".join(lines) + "\n"
+    return source
