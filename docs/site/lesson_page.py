@@ -6,14 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 from clearhead.lessons.lesson import Block
-from docs.site.session import Session
-
-
-@runtime_checkable
-class Page(Protocol):
-    """What can be a page of its own, embedded in another."""
-
-    def to_html(self, path: Path) -> Path: ...
+from docs.site.session import Session, Shown
 
 
 @runtime_checkable
@@ -108,10 +101,10 @@ def _live(block: Block, session: Session, files: Path) -> str:
     code = _fenced("{dropdown} The lines that draw it", _fenced("python", block.source))
     if isinstance(made, Element):
         return _raw(cast(Element, made).to_element(script=False)) + "\n\n" + code
-    assert isinstance(made, Page), f"line {block.line}: {type(made).__name__} is no page"
+    shown = made if isinstance(made, Shown) else Shown(made, {})
     name = f"{session.lesson.name}_{block.line}.html"
-    cast(Page, made).to_html(files / name)
-    title = escape(f"{session.lesson.title}: {type(made).__name__.lower()}")
+    shown.thing.to_html(files / name, **shown.options)
+    title = escape(f"{session.lesson.title}: {type(shown.thing).__name__.lower()}")
     frame = f'<iframe class="ch-live" src="{files.name}/{name}" title="{title}" loading="lazy"></iframe>'
     return _raw(frame) + "\n\n" + code
 

@@ -24,6 +24,14 @@ STEPS = re.compile(r"^steps = \d+", re.MULTILINE)
 SEED = 0
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What `ch.view` is given: a thing, and how its page begins."""
+
+    thing: Any
+    options: dict[str, Any]
+
+
 @dataclass
 class Session:
     """A lesson that was run.
@@ -74,9 +82,18 @@ class Session:
             exec(compile(tree, f"{self.lesson.name}.md", "exec"), self.namespace)
             if last is not None:
                 assert isinstance(last, ast.Expr), f"line {block.line}: ends in nothing to see"
-                made = compile(ast.Expression(last.value), f"{self.lesson.name}.md", "eval")
-                self.live[block.line] = eval(made, self.namespace)
+                self.live[block.line] = self._seen(last.value)
         self.printed[block.line] = printed.getvalue()
+
+    def _seen(self, made: ast.expr) -> object:
+        """The value of an expression; of a widget, what it shows and how."""
+        if isinstance(made, ast.Call) and ast.unparse(made.func) == "ch.view":
+            options = {str(each.arg): self._value(each.value) for each in made.keywords}
+            return Shown(self._value(made.args[0]), options)
+        return self._value(made)
+
+    def _value(self, made: ast.expr) -> Any:
+        return eval(compile(ast.Expression(made), f"{self.lesson.name}.md", "eval"), self.namespace)
 
     @property
     def held(self) -> list[tuple[Block, str]]:
