@@ -15,6 +15,7 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.mutants.visibility import MASKS
 from clearhead.checking.judging import (
@@ -24,6 +25,7 @@ from clearhead.checking.judging import (
     laws,
     lengths,
     modules,
+    parts,
     promises,
 )
 from clearhead.checking.judging.account import account
@@ -41,6 +43,7 @@ HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
 DECODING = (DecodingEvidence,)
 RANKS = (RanksEvidence,)
 LABELS = (LabelsEvidence,)
+PARTS = (PartEvidence,)
 WITHIN = (HeadsEvidence, TokensEvidence)
 SEEN = tuple(dict.fromkeys(each.code for each in MASKS))
 INNER = "mask softmax scale order product positions"
@@ -150,6 +153,11 @@ PADDING = (
 RULES: tuple[Rule, ...] = (
     # Whether it runs.
     Rule("shape.square-only", "call", first_calls.square_only, SELF, excludes=ALL),
+    # A part of attention: what is left out may hold what torch.empty left.
+    *(
+        Rule(code, parts.TOPIC, _named(code, parts.claim), PARTS, excludes="repetition")
+        for code in parts.CODES
+    ),
     # Whether it gives the same twice: nothing else can be measured where it does not.
     Rule("dropout.in-eval", "repetition", first_calls.in_eval, but=DECODING, excludes=ALL),
     Rule(
@@ -307,7 +315,7 @@ RULES: tuple[Rule, ...] = (
         Rule(f"law.{name}", "law", applies, of, but)
         for name, applies, of, but in (
             ("again", laws.again, (Evidence,), DECODING),
-            ("samples", laws.samples, (Evidence,), DECODING),
+            ("samples", laws.samples, (Evidence,), (*DECODING, *PARTS)),
             ("pairs", laws.pairs, SELF, ()),
             ("value", laws.value, SELF, ()),
             ("length", lengths.length, (Evidence,), ()),

@@ -1,0 +1,144 @@
+"""Grade what a learner wrote in a lesson: its contract, its codes, its words."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from clearhead import stages
+from clearhead._common.checks import as_int
+from clearhead._common.lessons import LESSONS, Lesson, lessons_of
+from clearhead._common.text import shown
+from clearhead.checking.report import Finding, Report
+from clearhead.checking.subject.locating import defined, imported, located
+from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
+
+# What no lesson speaks of, and what is asked of one from its number on; all other topics are the lesson's own.
+NEVER = frozenset(("strides", "nan", "empty", "dtypes", "returned", "one-token"))
+FROM = {
+    "gradients": 4, "parameters": 4, "state": 6, "dropout": 9, "law": 4,
+}  # fmt: skip
+TICKS = {
+    "scores": 1, "weights": 2, "context": 3, "softmax": 4, "scale": 5, "causal": 7, "padding": 8,
+    "dropout": 9, "heads": 10, "rope": 12, "decoding": 13, "reset": 13,
+}  # fmt: skip
+
+
+def row_of(lesson: Any, given: Mapping[str, Any]) -> Lesson:
+    """The row of a lesson, which declares all that there is to declare.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: code `check.lesson`.
+    """
+    number = None if isinstance(lesson, bool) else as_int(lesson)
+    if number is None:
+        raise ArgumentTypeError(
+            "check.lesson",
+            f"lesson must be a whole number from 1 to {len(LESSONS)}; got {shown(lesson)}.",
+        )
+    if number not in LESSONS:
+        raise ArgumentError(
+            "check.lesson", f"lesson must be from 1 to {len(LESSONS)}; got {number}."
+        )
+    declared = [name for name, value in given.items() if value is not None]
+    if declared:
+        raise ArgumentError(
+            "check.lesson",
+            f"lesson={number} declares what there is to declare; got {', '.join(declared)} beside it.",
+        )
+    return LESSONS[number]
+
+
+def called_with(row: Lesson) -> str:
+    """How what is graded is called, in words."""
+    if row.takes == "decode":
+        return "with step(x), full(x) and reset()"
+    inputs = {"x2d": "x", "qkv": "query,key,value"}.get(row.takes, row.takes).split(",")
+    return "called with " + " and ".join(filter(None, (", ".join(inputs[:-1]), inputs[-1])))
+
+
+def graded(subject: Any, row: Lesson) -> tuple[Any, str]:
+    """What is graded and how it is called: found in a file, and of the right kind.
+
+    Raises:
+        ModelError: code `check.name`, for a file that defines none of it, or two.
+        ArgumentTypeError: code `check.lesson`, for another kind of thing.
+    """
+    found = subject
+    if isinstance(subject, str):
+        found = _found_in(subject, row) if subject.endswith(".py") else located(subject)
+    functions = any(name.islower() for name in row.names)
+    classes = not all(name.islower() for name in row.names)
+    is_function = inspect.isroutine(found)
+    is_object = not inspect.isclass(found) and not is_function and (
+        isinstance(found, nn.Module) or callable(found) or row.takes == "decode"
+    )  # fmt: skip
+    fits = (
+        (is_function and functions)
+        or (inspect.isclass(found) and classes)
+        or (is_object and not isinstance(found, Tensor) and (classes or callable(found)))
+    )
+    if not fits:
+        kinds = " or ".join(["a function"] * functions + ["a class or a module"] * classes)
+        raise ArgumentTypeError(
+            "check.lesson",
+            f"lesson {row.number} grades {kinds} {called_with(row)}; got {_kind(found)}.",
+        )
+    if is_function and row.names[0] == "rotate":
+        return _rotating(found), "qkv"
+    return found, row.takes
+
+
+def _kind(found: Any) -> str:
+    if isinstance(found, Tensor):
+        return "a tensor"
+    if inspect.isclass(found):
+        return f"the class {found.__name__}"
+    return f"the function {found.__name__}" if inspect.isroutine(found) else shown(found)
+
+
+def _found_in(file: str, row: Lesson) -> Any:
+    module = imported(file)
+    own = defined(module)
+    mine = [name for name in row.names if name in own] or own
+    if len(mine) == 1:
+        return getattr(module, mine[0])
+    several = f"say which: {file}:{mine[0]}; it has {', '.join(mine)}" if mine else "it has none"
+    raise ModelError(
+        "check.name", f"lesson {row.number} grades one of {' or '.join(row.names)}, and {several}."
+    )
+
+
+def _rotating(rotate: Any) -> Any:
+    """Attention whose query and key go through what rotates them."""
+
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        # The last query stands on the last key.
+        before = key.shape[-2] - query.shape[-2]
+        placed = nn.functional.pad(query, (0, 0, before, 0))
+        scores = stages.scores(rotate(placed)[..., before:, :], rotate(key))
+        return stages.matmul(stages.weights(scores * query.shape[-1] ** -0.5), value)
+
+    attention.__name__ = attention.__qualname__ = rotate.__name__
+    return attention
+
+
+def is_asked(row: Lesson | None, topic: str) -> bool:
+    """True of a topic that a lesson speaks of; without a lesson, of any."""
+    return row is None or (topic not in NEVER and FROM.get(topic, 0) <= row.number)
+
+
+def in_words(report: Report, row: Lesson) -> Report:
+    """A report in the words of a lesson: the first mistake alone, no note, no tick of a later lesson."""
+    first = [_told(each, row) for each in report.findings[:1]]
+    passed = [each for each in report.passed if TICKS.get(each.partition(" ")[0], 99) <= row.number]
+    return replace(
+        report, findings=tuple(first), passed=tuple(passed), told=(), skipped=(), minor=(), lesson=row.number
+    )  # fmt: skip
+
+
+def _told(finding: Finding, row: Lesson) -> Finding:
+    read = next((each for each in lessons_of(finding.code) if each.number <= row.number), row)
+    return replace(finding, read=f"lesson {read.number}, {read.title} ({read.page})")
