@@ -13,7 +13,7 @@ HALF, INTERLEAVED = {"layout": "half"}, {"layout": "interleaved"}
 
 
 @dataclass(frozen=True)
-class Lesson:
+class LessonRow:
     """One row.
 
     Attributes:
@@ -74,75 +74,75 @@ class Lesson:
 
 
 ROWS = (
-    Lesson(
+    LessonRow(
         1, "one_number", "One number", ("scores",), "query,key",
         ("sum.carried", "sum.left-out", "sum.overwritten", "law.pairs", "shape.square-only"),
         {"scale": 1.0},
     ),
-    Lesson(
+    LessonRow(
         2, "a_share_of_one", "A share of one", ("weights", "softmax"), "scores",
         ("softmax.axis", "softmax.keepdim", "softmax.missing", "softmax.twice", "dtype.overflow"),
         {"scale": 1.0},
     ),
-    Lesson(
+    LessonRow(
         3, "taking_home", "Taking home", ("context",), "weights,value",
         ("law.value", "weights.scaled"),
     ),
-    Lesson(
+    LessonRow(
         4, "three_matrices", "Three matrices", ("SelfAttention",), "x2d",
         ("parameter.missing", "parameter.dead", "parameter.shared", "grad.blocked"),
         {"causal": False, "scale": 1.0}, ({"causal": False},), NARROW,
     ),
-    Lesson(
+    LessonRow(
         5, "why_root_d", "Why √d", ("attention",), "qkv",
         ("scale.missing", "scale.wrong", "scale.inverse"), {"causal": False},
     ),
-    Lesson(
+    LessonRow(
         6, "modules", "Modules", ("SelfAttention",), "x2d",
         ("length.fixed", "law.length"), {"causal": False}, (), NARROW,
     ),
-    Lesson(
+    LessonRow(
         7, "not_the_future", "Not the future", ("CausalAttention",), "x2d",
         ("mask.inverted", "mask.missing", "mask.multiplied", "mask.off-by-one", "mask.after-softmax",
          "mask.added-as-number", "mask.non-finite"),
         {"causal": True}, (), NARROW,
     ),
-    Lesson(
+    LessonRow(
         8, "batches", "Batches", ("SelfAttention", "CausalAttention"), "x,mask",
         ("mask.padding-ignored", "batch.mixed", "mask.on-queries", "mask.batch-mixed", "law.samples"),
     ),
-    Lesson(
+    LessonRow(
         9, "two_modes", "Two modes", ("CausalAttention",), "x",
         ("dropout.in-eval", "dropout.on-scores", "dropout.unscaled", "dropout.never",
          "dropout.misplaced", "state.mask-plain", "state.mask-saved", "law.again",
          "output.nondeterministic"),
         {"causal": True, "dropout": 0.2},
     ),
-    Lesson(
+    LessonRow(
         10, "several_heads", "Several heads", ("MultiHeadAttention",), "x",
         ("heads.split", "heads.merge", "heads.identical", "heads.layout", "heads.summed",
          "heads.count"),
         {"causal": True, "num_heads": 3}, ({"causal": False, "num_heads": 3},),
     ),
-    Lesson(
+    LessonRow(
         11, "two_sequences", "Two sequences", ("CrossAttention",), "x,context",
         ("context.ignored", "context.swapped"),
     ),
-    Lesson(
+    LessonRow(
         12, "where_is_a_word", "Where is a word?", ("rotate", "RotaryAttention"), "x",
         ("rope.values", "rope.layout", "rope.offset", "rope.before-split"),
         {"rope": HALF}, ({"rope": INTERLEAVED},),
     ),
-    Lesson(
+    LessonRow(
         13, "a_real_model", "A real model, fast", ("CachedAttention",), "decode",
         ("cache.stale", "cache.offset", "cache.unmasked", "cache.window", "mask.top-left"),
         {"causal": True},
     ),
 )  # fmt: skip
-LESSONS: Mapping[int, Lesson] = {each.number: each for each in ROWS}
+LESSONS: Mapping[int, LessonRow] = {each.number: each for each in ROWS}
 
 
-def lessons_of(code: str) -> tuple[Lesson, ...]:
+def lessons_of(code: str) -> tuple[LessonRow, ...]:
     """The lessons that are the first to speak of a mistake.
 
     Example:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from clearhead._common.hints import hints_at_names, with_hints
-from clearhead._common.lessons import Lesson
+from clearhead._common.lessons import LessonRow
 from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
 from clearhead.checking import lessons, words
@@ -125,7 +125,7 @@ def _guarded() -> Iterator[None]:
 
 def _graded(
     subject: Any,
-    row: Lesson,
+    row: LessonRow,
     args: Mapping[str, Any] | None,
     sizes: Mapping[str, int] | None,
     seed: int,
@@ -160,7 +160,7 @@ def _reported(
     args: Mapping[str, Any] | None,
     promised: Contract,
     seed: int,
-    row: Lesson | None = None,
+    row: LessonRow | None = None,
 ) -> Report:
     found = prepare(subject, how, args, promised, seed)
 

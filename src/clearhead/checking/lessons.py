@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from clearhead import stages
 from clearhead._common.checks import as_int
-from clearhead._common.lessons import LESSONS, Lesson, lessons_of
+from clearhead._common.lessons import LESSONS, LessonRow, lessons_of
 from clearhead._common.text import shown
 from clearhead.checking.report import Finding, Report
 from clearhead.checking.subject.locating import defined, imported, located
@@ -26,7 +26,7 @@ TICKS = {
 }  # fmt: skip
 
 
-def row_of(lesson: Any, given: Mapping[str, Any]) -> Lesson:
+def row_of(lesson: Any, given: Mapping[str, Any]) -> LessonRow:
     """The row of a lesson, which declares all that there is to declare.
 
     Raises:
@@ -51,7 +51,7 @@ def row_of(lesson: Any, given: Mapping[str, Any]) -> Lesson:
     return LESSONS[number]
 
 
-def called_with(row: Lesson) -> str:
+def called_with(row: LessonRow) -> str:
     """How what is graded is called, in words."""
     if row.takes == "decode":
         return "with step(x), full(x) and reset()"
@@ -59,7 +59,7 @@ def called_with(row: Lesson) -> str:
     return "called with " + " and ".join(filter(None, (", ".join(inputs[:-1]), inputs[-1])))
 
 
-def graded(subject: Any, row: Lesson) -> tuple[Any, str]:
+def graded(subject: Any, row: LessonRow) -> tuple[Any, str]:
     """What is graded and how it is called: found in a file, and of the right kind.
 
     Raises:
@@ -99,7 +99,7 @@ def _kind(found: Any) -> str:
     return f"the function {found.__name__}" if inspect.isroutine(found) else shown(found)
 
 
-def _found_in(file: str, row: Lesson) -> Any:
+def _found_in(file: str, row: LessonRow) -> Any:
     module = imported(file)
     own = defined(module)
     mine = [name for name in row.names if name in own] or own
@@ -125,12 +125,12 @@ def _rotating(rotate: Any) -> Any:
     return attention
 
 
-def is_asked(row: Lesson | None, topic: str) -> bool:
+def is_asked(row: LessonRow | None, topic: str) -> bool:
     """True of a topic that a lesson speaks of; without a lesson, of any."""
     return row is None or (topic not in NEVER and FROM.get(topic, 0) <= row.number)
 
 
-def in_words(report: Report, row: Lesson) -> Report:
+def in_words(report: Report, row: LessonRow) -> Report:
     """A report in the words of a lesson: the first mistake alone, no note, no tick of a later lesson."""
     first = [_told(each, row) for each in report.findings[:1]]
     passed = [each for each in report.passed if TICKS.get(each.partition(" ")[0], 99) <= row.number]
@@ -139,6 +139,6 @@ def in_words(report: Report, row: Lesson) -> Report:
     )  # fmt: skip
 
 
-def _told(finding: Finding, row: Lesson) -> Finding:
+def _told(finding: Finding, row: LessonRow) -> Finding:
     read = next((each for each in lessons_of(finding.code) if each.number <= row.number), row)
     return replace(finding, read=f"lesson {read.number}, {read.title} ({read.page})")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clearhead._common.lessons import Lesson
+from clearhead._common.lessons import LessonRow
 from clearhead.checking import lessons, words
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.judge import Judged, required
@@ -32,7 +32,7 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
 def reported(
     evidence: Evidence | AskedOfRanks,
     judged: tuple[Judged, ...],
-    row: Lesson | None = None,
+    row: LessonRow | None = None,
 ) -> Report:
     """The report: mistakes, what is verified, and what could not be; of a lesson in its words."""
     findings = _findings(evidence, judged, plain=row is not None)

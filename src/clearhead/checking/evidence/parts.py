@@ -22,7 +22,7 @@ CALLS = ((3, 5, 2), (5, 3, 2), (5, 5, 3), (1, 1, 2))
 
 
 @dataclass(frozen=True)
-class Part:
+class PartDefinition:
     """A part: the names of its inputs, what it gives, its definition, and the axes of its inputs.
 
     `shapes` are of (queries, keys, width); `rows` and `columns` name those of the result.
@@ -36,14 +36,14 @@ class Part:
     columns: str
 
 
-PARTS: Mapping[str, Part] = {
-    "query,key": Part(
+PARTS: Mapping[str, PartDefinition] = {
+    "query,key": PartDefinition(
         ("query", "key"), "scores", stages.scores, lambda q, k, d: ((q, d), (k, d)), "query", "key"
     ),
-    "scores": Part(
+    "scores": PartDefinition(
         ("scores",), "weights", stages.weights, lambda q, k, d: ((q, k),), "query", "key"
     ),
-    "weights,value": Part(
+    "weights,value": PartDefinition(
         ("weights", "value"), "context", stages.matmul, lambda q, k, d: ((q, k), (k, d)),
         "query", "dimension",
     ),
@@ -81,7 +81,7 @@ class PartEvidence(Evidence):
     """Evidence of a function that is a part of attention."""
 
     @property
-    def part(self) -> Part:
+    def part(self) -> PartDefinition:
         """The part that it is declared to be."""
         return PARTS[self.given.takes]
 
