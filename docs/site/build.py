@@ -76,7 +76,8 @@ def toctree(caption: str, names: Sequence[str]) -> str:
 
 def write_lessons(numbers: Sequence[int] | None, brief: bool) -> None:
     from clearhead.drawing.page.page import asset
-    from clearhead.lessons.lesson import lesson_pages, read_lesson
+    from clearhead._common.lessons import LESSONS
+    from clearhead.lessons.lesson import read_lesson
     from clearhead.lessons.notebook import notebook
     from docs.site.lesson_page import lesson_page
     from docs.site.session import Session
@@ -86,18 +87,19 @@ def write_lessons(numbers: Sequence[int] | None, brief: bool) -> None:
     for folder in (files, live, SOURCES / "lessons", SOURCES / "_script"):
         folder.mkdir(parents=True, exist_ok=True)
     (SOURCES / "_script" / "figure.js").write_text(asset("figure.js"), encoding="utf-8")
-    for number in lesson_pages():
+    for number in LESSONS:
         if numbers is not None and number not in numbers:
-            (SOURCES / "lessons" / f"{lesson_pages()[number].stem}.md").write_text(f"# {number}\n")
+            text = f"# {LESSONS[number].title}\n"
+            (SOURCES / "lessons" / f"{LESSONS[number].slug}.md").write_text(text, encoding="utf-8")
             continue
         lesson = read_lesson(number)
-        (files / lesson.file).write_text(lesson.starter, encoding="utf-8")
-        name = Path(lesson.file).with_suffix(".ipynb").name
+        (files / lesson.row.file).write_text(lesson.starter, encoding="utf-8")
+        name = Path(lesson.row.file).with_suffix(".ipynb").name
         (files / name).write_text(notebook(lesson), encoding="utf-8")
-        folder = SOURCES / "_sessions" / lesson.name
+        folder = SOURCES / "_sessions" / lesson.row.slug
         folder.mkdir(parents=True)
         session = Session(lesson, folder, brief=brief).run()
-        _write(Path("lessons") / f"{lesson.name}.md", lesson_page(session, live), set())
+        _write(Path("lessons") / f"{lesson.row.slug}.md", lesson_page(session, live), set())
     shutil.rmtree(SOURCES / "_sessions", ignore_errors=True)
 
 

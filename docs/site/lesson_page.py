@@ -63,10 +63,10 @@ def _parts(session: Session, files: Path) -> Iterator[str]:
 
 def _downloads(session: Session) -> str:
     lesson = session.lesson
-    notebook = f"lesson_{lesson.number:02}.ipynb"
+    notebook = f"lesson_{lesson.row.number:02}.ipynb"
     links = [
         f'<a class="ch-download" href="files/{name}" download>{words} <code>{name}</code></a>'
-        for name, words in ((lesson.file, "the file to fill in"), (notebook, "as a notebook"))
+        for name, words in ((lesson.row.file, "the file to fill in"), (notebook, "as a notebook"))
     ]
     return _raw(f'<p class="ch-downloads">{" ".join(links)}</p>')
 
@@ -102,9 +102,9 @@ def _live(block: Block, session: Session, files: Path) -> str:
     if isinstance(made, Element):
         return _raw(cast(Element, made).to_element(script=False)) + "\n\n" + code
     shown = made if isinstance(made, Shown) else Shown(made, {})
-    name = f"{session.lesson.name}_{block.line}.html"
+    name = f"{session.lesson.row.slug}_{block.line}.html"
     shown.thing.to_html(files / name, **shown.options)
-    title = escape(f"{session.lesson.title}: {type(shown.thing).__name__.lower()}")
+    title = escape(f"{session.lesson.row.title}: {type(shown.thing).__name__.lower()}")
     frame = f'<iframe class="ch-live" src="{files.name}/{name}" title="{title}" loading="lazy"></iframe>'
     return _raw(frame) + "\n\n" + code
 

@@ -55,7 +55,7 @@ class Session:
 
     def run(self) -> "Session":
         torch.manual_seed(SEED)
-        module = self.load(self.lesson.solution, f"lesson_{self.lesson.number:02}")
+        module = self.load(self.lesson.solution, f"lesson_{self.lesson.row.number:02}")
         with contextlib.chdir(self.folder):
             for block in self.lesson.blocks:
                 if block.role == "solution":
@@ -79,7 +79,7 @@ class Session:
         last = tree.body.pop() if block.role == "live" else None
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(tree, f"{self.lesson.name}.md", "exec"), self.namespace)
+            exec(compile(tree, f"{self.lesson.row.slug}.md", "exec"), self.namespace)
             if last is not None:
                 assert isinstance(last, ast.Expr), f"line {block.line}: ends in nothing to see"
                 self.live[block.line] = self._seen(last.value)
@@ -93,7 +93,7 @@ class Session:
         return self._value(made)
 
     def _value(self, made: ast.expr) -> Any:
-        return eval(compile(ast.Expression(made), f"{self.lesson.name}.md", "eval"), self.namespace)
+        return eval(compile(ast.Expression(made), f"{self.lesson.row.slug}.md", "eval"), self.namespace)
 
     @property
     def held(self) -> list[tuple[Block, str]]:
@@ -120,7 +120,7 @@ class Session:
 
     def grade(self, source: str) -> list[Report]:
         """The reports of the lesson's checks on another file: a stub, or a broken solution."""
-        name = f"lesson_{self.lesson.number:02}_{len(list(self.folder.iterdir()))}"
+        name = f"lesson_{self.lesson.row.number:02}_{len(list(self.folder.iterdir()))}"
         module = self.load(source, name)
         namespace = self.namespace | vars(module)
         try:
@@ -132,7 +132,7 @@ class Session:
     def _checks(self) -> list[Any]:
         """Each call of `ch.check` in the blocks that grade."""
         return [
-            compile(ast.Expression(node), f"{self.lesson.name}.md", "eval")
+            compile(ast.Expression(node), f"{self.lesson.row.slug}.md", "eval")
             for block in self.lesson.of_role("check")
             for node in ast.walk(ast.parse(block.source))
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "ch.check"

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from clearhead.lessons.lesson import lesson_pages, read_lesson
+from clearhead.lessons.lesson import page_of, read_lesson
 from docs.site.session import Session
 from tests.environment import prepare
 from tests.test_docs import agrees, plain
@@ -13,7 +13,7 @@ from tests.test_docs import agrees, plain
 
 def update(number: int) -> int:
     """Run a lesson in full and write the outputs that differ; how many those are."""
-    page = lesson_pages()[number]
+    page = page_of(number)
     lines = page.read_text(encoding="utf-8").splitlines()
     with tempfile.TemporaryDirectory() as folder:
         session = Session(read_lesson(number), Path(folder), brief=False).run()

@@ -2,13 +2,13 @@
 
 import re
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from clearhead import errors
+from clearhead._common.pages import docs
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
 
@@ -104,8 +104,5 @@ def _errors() -> dict[str, list[tuple[str, str]]]:
 
 
 def _page(name: str) -> str:
-    """A page of the docs: in the package where it is installed, else in the checkout around it."""
-    package = Path(errors.__file__).parent
-    installed = package / "docs" / name
-    page = installed if installed.is_file() else package.parents[1] / "docs" / name
-    return page.read_text(encoding="utf-8")
+    """A page of the docs, as text."""
+    return docs(name).read_text(encoding="utf-8")

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from clearhead._common.lessons import LESSONS, LessonRow
 from clearhead._common.pages import docs
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 
 FENCE = re.compile(r"(`{3,})(\S*) *(.*)")
 ROLES = {"write", "solution", "live", "check", "wrong", "train"}
-TITLE = re.compile(r"# \d+\. (.+)")
 
 
 @dataclass(frozen=True)
@@ -43,33 +43,20 @@ class Block:
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson of the course.
+    """One lesson of the course, with its page.
 
     Args:
-        number: from 1.
-        name: of its page, without its ending.
+        row: its number, title and file, and what is graded.
         parts: of the page in their order, text as it stands and blocks.
 
     Example:
         >>> lesson = read_lesson(1)
-        >>> lesson.title, lesson.file
-        ('One number', 'lesson_01.py')
+        >>> lesson.row.title, lesson.codes[:2]
+        ('One number', ('law.pairs', 'shape.square-only'))
     """
 
-    number: int
-    name: str
+    row: LessonRow
     parts: tuple[str | Block, ...]
-
-    @property
-    def title(self) -> str:
-        """The heading of the page, without its number."""
-        found = next(filter(None, (TITLE.match(each) for each in self.parts if type(each) is str)))
-        return found[1]
-
-    @property
-    def file(self) -> str:
-        """The name of the file that is written by whoever learns."""
-        return f"lesson_{self.number:02}.py"
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -80,14 +67,15 @@ class Lesson:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The names of the mistakes of the gallery, which are chosen from."""
-        return tuple(sorted({each.words for each in self.of_role("wrong")}))
+        """The names of mistakes that are chosen from: those that the lesson is the first to speak of, and of its gallery."""
+        return tuple(sorted({*self.row.codes, *(each.words for each in self.of_role("wrong"))}))
 
     @property
     def starter(self) -> str:
         """The file to begin with: the stubs, and how they are graded."""
-        ask = f"clearhead check {self.file} --lesson {self.number}"
-        head = f'"""Lesson {self.number}: {self.title}.\n\nWrite what is missing where it says `...`, then ask\n\n    {ask}\n"""\n\n'
+        row = self.row
+        ask = f"    clearhead check {row.file} --lesson {row.number}"
+        head = f'"""Lesson {row.number}: {row.title}\n\nWrite what is missing where it says `...`, then ask\n\n{ask}\n"""\n\n'
         return head + "\n\n".join(each.source for each in self.of_role("write"))
 
     @property
@@ -113,32 +101,36 @@ def read_lesson(number: int) -> Lesson:
         ...
         clearhead.errors.ArgumentError: [lesson.number] lesson must be one of 1 to 13; got 14.
     """
-    pages = lesson_pages()
     if isinstance(number, bool) or not isinstance(number, int):
         raise ArgumentTypeError(
             "lesson.number", f"lesson must be a whole number; got {shown(number)}."
         )
-    if number not in pages:
+    if number not in LESSONS:
         raise ArgumentError(
-            "lesson.number", f"lesson must be one of 1 to {max(pages)}; got {number}."
+            "lesson.number", f"lesson must be one of 1 to {max(LESSONS)}; got {number}."
         )
-    return parse_lesson(number, pages[number].stem, pages[number].read_text(encoding="utf-8"))
+    return parse_lesson(LESSONS[number], page_of(number).read_text(encoding="utf-8"))
 
 
-def lesson_pages() -> dict[int, Path]:
-    """The page of each lesson, by its number."""
-    return {int(each.name[:2]): each for each in sorted(docs("lessons").glob("[0-9][0-9]_*.md"))}
+def page_of(number: int) -> Path:
+    """The page of a lesson, of Markdown.
+
+    Example:
+        >>> page_of(7).name
+        '07_not_the_future.md'
+    """
+    return docs(f"lessons/{LESSONS[number].slug}.md")
 
 
-def parse_lesson(number: int, name: str, text: str) -> Lesson:
+def parse_lesson(row: LessonRow, text: str) -> Lesson:
     """Read the page of a lesson.
 
     Example:
-        >>> page = "# 1. One number\\n\\n```python wrong part.dot\\nx = 1\\n```\\n"
-        >>> parse_lesson(1, "01_one_number", page).codes
-        ('part.dot',)
+        >>> page = "# 1. One number\n\n```python wrong law.pairs\nx = 1\n```\n"
+        >>> parse_lesson(LESSONS[1], page).of_role("wrong")[0].line
+        4
     """
-    return Lesson(number, name, tuple(_parts(text.splitlines(keepends=True))))
+    return Lesson(row, tuple(_parts(text.splitlines(keepends=True))))
 
 
 def _parts(lines: list[str]) -> Iterator[str | Block]:

@@ -18,7 +18,7 @@ def notebook(lesson: Lesson) -> str:
     """
     cells = list(_cells(lesson))
     for place, cell in enumerate(cells):
-        cell["id"] = f"lesson-{lesson.number:02}-{place:03}"
+        cell["id"] = f"lesson-{lesson.row.number:02}-{place:03}"
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     made = {
         "cells": cells,
