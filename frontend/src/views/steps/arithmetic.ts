@@ -78,7 +78,7 @@ export function arithmeticOf(
     from(stage.sameAs, row, column);
     return found;
   }
-  switch (name) {
+  switch (stage.of ? "" : name) {
     case "scores": {
       const query = stages.get("query")!;
       const key = stages.get("key")!;
@@ -181,6 +181,7 @@ export function arithmeticOf(
       }
       break;
     default:
+      from(stage.of!, row, column);
       say(`${capital(stage.formula)}.`);
   }
   return found;

@@ -17,6 +17,8 @@ export interface StepData {
   shape: string;
   formula: string;
   same_as: string | null;
+  /** Of code of one's own that goes another way than the definition: the stage that it is made of. */
+  of?: string;
   /** Of a weight matrix: its last row is the bias. */
   bias?: boolean;
   /** Of a weight matrix: parts of the layer that change what is made with it, or what it is multiplied with. */
@@ -49,6 +51,8 @@ export interface Stage {
   shape: string;
   /** The stage that it merely repeats. */
   sameAs: string | null;
+  /** The stage that it is made of in a way of its own, which its formula tells. */
+  of?: string | undefined;
   rows: number;
   columns: number;
   rowAxis: Axis;
@@ -128,7 +132,7 @@ export function stagesOf(
 }
 
 function named(step: StepData) {
-  return { name: step.name, formula: step.formula, shape: step.shape };
+  return { name: step.name, formula: step.formula, shape: step.shape, of: step.of };
 }
 
 /** What a row is called: a token, the bias, or a place in the vector that is multiplied. */

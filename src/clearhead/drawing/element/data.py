@@ -239,6 +239,9 @@ def _check_kind(trace: Trace) -> None:
         "sinks": trace.sinks is not None,
         "dropout": bool(trace.dropout),
         "weights that are renormalised": trace.renormalised,
+        "stages that are not those of the definition": not all(
+            step.standard for step in trace.steps.values() if step.name != "output"
+        ),
     }
     if any(has.values()):
         found = ", ".join(name for name, there in has.items() if there)

@@ -47,15 +47,18 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
             )
     if head is not None:
         wanted["num_kv_heads"] = head // (sizes["num_heads"] // sizes["num_kv_heads"])
-    arrays = {
-        name: _part(step, wanted) for name, step in trace.steps.items() if step.same_as is None
-    }
+    arrays = {step.name: _part(step, wanted) for step in trace._drawn() if step.same_as is None}
     numbers = sum(array.numel() for array in arrays.values())
     _check_size(numbers)
     room = min(MOST_WEIGHTS, MOST_NUMBERS - numbers)
     steps: list[dict[str, Any]] = []
-    for name, step in trace.steps.items():
-        told = _told(step)
+    before = ""
+    for step in trace._drawn():
+        name, told = step.name, _told(step)
+        if not step.standard:
+            told["of"] = before
+        if step.same_as is None and name in trace:
+            before = name
         if name in trace.projections:
             projection = trace.projections[name]
             operands = {each.name: (each, _part(each, wanted)) for each in _operands(trace, name)}
@@ -114,12 +117,13 @@ def _operands(trace: Trace, name: str) -> Iterator[Step]:
 
 
 def _told(step: Step) -> dict[str, Any]:
+    formula = f"{step.formula} ({step.line})" if step.line else step.formula
     return {
         "name": step.name,
         "axes": step.axes[-2:],
         "lead": step.axes[:-2],
         "shape": step.shape,
-        "formula": step.formula,
+        "formula": formula,
         "same_as": step.same_as,
     }
 
