@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests waiting shaped pages lint style types page bench across bare bounds soak cover lock setup browser samples speech test-samples applications
+.PHONY: demo test tests waiting shaped pages lint style types page bench across bare bounds soak mutants cover lock setup browser samples speech test-samples applications
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -157,6 +157,11 @@ SEED ?= 0
 INTERRUPTS ?= 0
 soak: setup
 	@$(RUN) -m tests.soak --minutes $(MINUTES) --seed $(SEED) --interrupts $(INTERRUPTS)
+
+# Whether the tests still kill the frozen mutants of PART, packages or modules such as masks or masks.causal;
+# MUTANTS=--redraw draws others where a statement is gone, MUTANTS=--all asks every mutant of the part.
+mutants: setup
+	@$(RUN) -m tests.mutants $(PART) $(MUTANTS)
 
 # Lines and branches that no test runs, in .cache/cover. Code that is compiled is traced as it is, so those tests stay out,
 # and those that interrupt at any moment, by the trace that coverage has.

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import pytest
 import torch
@@ -261,6 +261,33 @@ def test_what_catches_is_not_shown() -> None:
         kinds = {each.kind for each in inspect.signature(function).parameters.values()}
         assert not kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     assert [*inspect.signature(ch.attend).parameters] == [*inspect.signature(ch.plan).parameters]
+
+
+class Seasoning(TypedDict, total=False):
+    salt: int | None
+    scale: float | None
+
+
+@with_hints
+def cook(dish: str, *, kernel: str = "auto", **options: Unpack[Seasoning]) -> object:
+    return dish, kernel, options
+
+
+def test_unpacked_options_are_arguments_like_others() -> None:
+    assert str(inspect.signature(cook)) == (
+        "(dish: str, *, salt: int | None = None, scale: float | None = None, kernel: str = 'auto') -> object"
+    )
+    assert cook("soup", salt=2) == ("soup", "auto", {"salt": 2})
+    anything: Any = cook
+    with pytest.raises(ArgumentTypeError) as refused:
+        anything("soup", slat=2)
+    assert str(refused.value) == "[argument.words] cook takes no slat (salt)."
+    with pytest.raises(
+        ArgumentTypeError, match="dish by place, and the rest by name, from salt= on"
+    ):
+        anything("soup", 2)
+    with pytest.raises(TypeError, match="missing"):
+        anything(salt=2)
 
 
 def test_no_hint_where_nothing_is_unknown() -> None:

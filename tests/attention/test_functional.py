@@ -1,8 +1,5 @@
 """attend: the table of semantics, row by row."""
 
-import ast
-import inspect
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +9,6 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import stages
-from clearhead.attention import functional
 from tests.attention.kernels.definition import RUNNABLE
 
 NAMES = RUNNABLE
@@ -135,18 +131,8 @@ def test_a_misspelt_option_is_named() -> None:
         ch.attend(query, key, value, attn_mask=None)  # pyright: ignore[reportCallIssue]
 
 
-def test_type_checkers_see_what_is_taken() -> None:
-    stub = ast.parse(Path(functional.__file__).with_suffix(".pyi").read_text("utf-8"))
-    for node in stub.body:
-        if isinstance(node, ast.FunctionDef):
-            own = inspect.signature(getattr(functional, node.name)).parameters.values()
-            given = node.args
-            assert given.vararg is given.kwarg is None
-            assert [each.arg for each in given.args] == [
-                each.name for each in own if each.kind is each.POSITIONAL_OR_KEYWORD
-            ]
-            defaults = {each.name: each.default for each in own if each.kind is each.KEYWORD_ONLY}
-            found = [None if each is None else ast.literal_eval(each) for each in given.kw_defaults]
-            assert (
-                dict(zip((each.arg for each in given.kwonlyargs), found, strict=True)) == defaults
-            )
+def test_type_checkers_take_three_tensors_in_one() -> None:
+    qkv = draw(3, 5, 4)
+    torch.testing.assert_close(ch.attend(*qkv), ch.attend(*qkv.unbind()))
+    with pytest.raises(TypeError, match="by place"):
+        ch.attend(*qkv, qkv[0])  # pyright: ignore[reportCallIssue]

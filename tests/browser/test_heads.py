@@ -11,13 +11,13 @@ import torch
 from playwright.sync_api import Locator, Page, expect
 
 import clearhead as ch
-from clearhead.drawing.live.pairs import stages_of_pair
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.media import read_photo, read_sound
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
+from clearhead.matrix.pairs import stages_of_pair
 from tests.browser.conftest import DESKTOP, PHONE, Opens, still
 
 WORDS = ["the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired", "."]

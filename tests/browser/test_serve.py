@@ -13,12 +13,13 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.attention.problem import Problem
-from clearhead.drawing.live import tile_store, tiles
+from clearhead.drawing.live import tile_store
 from clearhead.drawing.live.server import Server, serve_seen
-from clearhead.drawing.live.tiles import Level
+from clearhead.matrix import tiles
 from clearhead.matrix.sweep import Progress
+from clearhead.matrix.tiles import Level
 from tests.browser.conftest import Opens, still
-from tests.drawing.live.test_tiles import pooled
+from tests.matrix.test_tiles import pooled
 
 LONG = 1500
 ANSWERED = "performance.getEntriesByType('resource')"

@@ -2,9 +2,9 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from difflib import get_close_matches
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_origin, overload
 
 from clearhead._common.foreign_names import role, side_of, size_of
 from clearhead._common.foreign_words import PLACES, SIZES, WORDS
@@ -29,7 +29,7 @@ def with_hints(called: Any) -> Any:
     """Answer a call with arguments that a function, a method or a class does not take.
 
     A right call costs one more call in Python; `catching` is for functions that are called by the
-    thousand.
+    thousand. The options of an unpacked TypedDict are arguments like others, in the signature as well.
 
     Raises:
         ArgumentTypeError: code `argument.words`, instead of Python's TypeError.
@@ -38,9 +38,13 @@ def with_hints(called: Any) -> Any:
         setattr(called, "__init__", with_hints(called.__init__))  # noqa: B010
         return called
 
+    known = _spell_out(called)
+
     @functools.wraps(called)
     def explained(*args: Any, **kwargs: Any) -> Any:
         try:
+            if known is not None and not known >= kwargs.keys():
+                raise TypeError(f"{called.__name__}() got an unexpected keyword argument")
             return called(*args, **kwargs)
         except TypeError as error:
             if hint_at(inspect.signature(called).parameters, args, kwargs) is None:
@@ -50,8 +54,34 @@ def with_hints(called: Any) -> Any:
     return explained
 
 
+def _spell_out(called: Any) -> Set[str] | None:
+    """Put the options of an unpacked TypedDict into the signature of a function, each None by default.
+
+    Returns:
+        The names of all arguments; None for a function without such options.
+    """
+    if not any(get_origin(each) is Unpack for each in called.__annotations__.values()):
+        return None
+    whole = inspect.signature(called)
+    *own, caught = whole.parameters.values()
+    (options,) = get_args(caught.annotation)
+    named = [
+        inspect.Parameter(name, caught.KEYWORD_ONLY, default=None, annotation=each)
+        for name, each in options.__annotations__.items()
+    ]
+    first = sum(each.kind is not caught.KEYWORD_ONLY for each in own)
+    spelled = whole.replace(parameters=[*own[:first], *named, *own[first:]])
+    vars(called)["__signature__"] = spelled
+    return spelled.parameters.keys()
+
+
+class Nothing(TypedDict):
+    """The options of a function that takes no other ones; what it catches, type checkers refuse."""
+
+
 def catching(function: Function) -> Function:
-    """Leave `*more` and `**others`, which catch what a function does not take, out of its signature.
+    """Leave `*more: *tuple[()]` and `**others: Unpack[Nothing]`, which catch what a function does not take,
+    out of its signature.
 
     They cost next to nothing in a right call; where they hold something, the function raises `refusal`.
     """

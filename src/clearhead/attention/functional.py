@@ -1,13 +1,13 @@
 """Attention as one function, and the plan of a call of it."""
 
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor
 
-from clearhead._common.hints import catching, refusal, with_hints
+from clearhead._common.hints import Nothing, catching, refusal, with_hints
 from clearhead.attention.biases import Bias
 from clearhead.attention.planning import Plan, plan_for, run
-from clearhead.attention.problem import make_problem
+from clearhead.attention.problem import Options, make_problem
 from clearhead.attention.sharded.attending import attend_across
 from clearhead.attention.sharded.sharded_plan import plan_across
 from clearhead.masks.base import Mask
@@ -19,7 +19,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *more: object,
+    *more: *tuple[()],
     mask: Mask | Tensor | None = None,
     bias: Bias | Tensor | None = None,
     scale: float | None = None,
@@ -28,7 +28,7 @@ def attend(
     dropout: float | None = None,
     kernel: str = "auto",
     across: Sharding | tuple[Sharding, Sharding] | None = None,
-    **others: object,
+    **others: Unpack[Nothing],
 ) -> Tensor:
     """Scaled dot-product attention (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762).
 
@@ -76,7 +76,7 @@ def attend(
     if more or others:
         raise refusal(attend, (query, key, value, *more), others)
     if across is not None:
-        options = {
+        options: Options = {
             "mask": mask,
             "bias": bias,
             "scale": scale,
@@ -84,7 +84,7 @@ def attend(
             "sinks": sinks,
             "dropout": dropout,
         }
-        return attend_across(query, key, value, across, kernel=kernel, **options)
+        return attend_across(query, key, value, across, kernel, **options)
     problem = make_problem(
         query,
         key,
@@ -105,14 +105,9 @@ def plan(
     key: Tensor,
     value: Tensor,
     *,
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    dropout: float | None = None,
     kernel: str = "auto",
     across: Sharding | tuple[Sharding, Sharding] | None = None,
+    **options: Unpack[Options],
 ) -> Plan:
     """Return what `attend` would do with these arguments, without doing it.
 
@@ -138,14 +133,6 @@ def plan(
         not blockwise: it comes after fused; it would run 1 block of up to 5 queries × 5 keys; ...
         not eager: it comes after fused; it would run the stages one by one; ...
     """
-    options: dict[str, Any] = {
-        "mask": mask,
-        "bias": bias,
-        "scale": scale,
-        "softcap": softcap,
-        "sinks": sinks,
-        "dropout": dropout,
-    }
     if across is not None:
-        return plan_across(query, key, value, across, kernel=kernel, **options)
+        return plan_across(query, key, value, across, kernel, **options)
     return plan_for(make_problem(query, key, value, **options), kernel)

@@ -1,9 +1,10 @@
-"""The errors for query, key and value that do not go together."""
+"""The errors for query, key and value, and what stands beside them, that do not go together."""
 
 import torch
 from torch import Tensor
 
 from clearhead._common.axes import KEY_AXES, QUERY_AXES, VALUE_AXES, describe_tensor
+from clearhead._common.checks import check_tensor
 from clearhead.attention.biases import Bias, DenseBias
 from clearhead.errors import DeviceError, DtypeError, ShapeError, UnsupportedError
 from clearhead.masks.base import Mask
@@ -93,4 +94,30 @@ def check_bias_beside(mask: Mask | None, bias: Bias | None) -> None:
             "bias.documents",
             "a bias by distance counts through the whole row, where queries and keys of one document "
             f"stand apart; got {bias.describe()} beside {mask.describe()}. A bias as a tensor goes.",
+        )
+
+
+def check_sinks(sinks: Tensor, num_heads: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Refuse sinks that are no number for each head beside this query.
+
+    Raises:
+        ArgumentTypeError, ShapeError, DtypeError, DeviceError: codes `sinks.type`, `sinks.layout`,
+            `sinks.shape`, `sinks.dtype` and `sinks.device`.
+    """
+    check_tensor("sinks", sinks, "a tensor of shape (num_heads,)")
+    if sinks.shape != (num_heads,):
+        raise ShapeError(
+            "sinks.shape",
+            f"sinks must have shape (num_heads,) = ({num_heads},); got {tuple(sinks.shape)}.",
+        )
+    if sinks.dtype not in (dtype, torch.float32):
+        raise DtypeError(
+            "sinks.dtype",
+            f"sinks must have the query's dtype, {dtype}, or float32; got {sinks.dtype}.",
+        )
+    if sinks.device != device:
+        raise DeviceError(
+            "sinks.device",
+            f"sinks must be on the query's device; they are on {sinks.device}, the query on "
+            f"{device}.",
         )

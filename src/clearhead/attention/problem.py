@@ -6,7 +6,7 @@ Every check that does not depend on the kernel is made here, before anything is 
 import math
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -23,12 +23,15 @@ from clearhead._common.torch_internals import (
     is_tracing,
 )
 from clearhead.attention.biases import Bias, as_bias
-from clearhead.attention.mismatches import DTYPES, check_bias_beside, listed, mismatch, shapes
-from clearhead.errors import (
-    DeviceError,
-    DtypeError,
-    ShapeError,
+from clearhead.attention.mismatches import (
+    DTYPES,
+    check_bias_beside,
+    check_sinks,
+    listed,
+    mismatch,
+    shapes,
 )
+from clearhead.errors import ShapeError
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
 from clearhead.masks.dense import dense
@@ -227,6 +230,22 @@ class Problem:
         return "\n".join([*shapes(self.query, self.key, self.value), ", ".join(options)])
 
 
+class ScoreOptions(TypedDict, total=False):
+    """What the weights depend on beside query and key, as `attend` takes it."""
+
+    mask: Mask | Tensor | None
+    bias: Bias | Tensor | None
+    scale: float | None
+    softcap: float | None
+    sinks: Tensor | None
+
+
+class Options(ScoreOptions, total=False):
+    """What the context depends on as well."""
+
+    dropout: float | None
+
+
 FIELDS = tuple(each.name for each in fields(Problem))
 
 
@@ -309,7 +328,7 @@ def make_problem(
     if dropout is not None:
         dropout = check_dropout(dropout) or None
     if sinks is not None:
-        _check_sinks(sinks, num_heads, dtype, device)
+        check_sinks(sinks, num_heads, dtype, device)
     return _validated(
         query=query,
         key=key,
@@ -349,26 +368,6 @@ def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:
         and device == key.device == value.device
     ):
         raise mismatch(query, key, value)
-
-
-def _check_sinks(sinks: Tensor, num_heads: int, dtype: torch.dtype, device: torch.device) -> None:
-    check_tensor("sinks", sinks, "a tensor of shape (num_heads,)")
-    if sinks.shape != (num_heads,):
-        raise ShapeError(
-            "sinks.shape",
-            f"sinks must have shape (num_heads,) = ({num_heads},); got {tuple(sinks.shape)}.",
-        )
-    if sinks.dtype not in (dtype, torch.float32):
-        raise DtypeError(
-            "sinks.dtype",
-            f"sinks must have the query's dtype, {dtype}, or float32; got {sinks.dtype}.",
-        )
-    if sinks.device != device:
-        raise DeviceError(
-            "sinks.device",
-            f"sinks must be on the query's device; they are on {sinks.device}, the query on "
-            f"{device}.",
-        )
 
 
 def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -76,19 +76,7 @@ class TransformersAdapter(Adapter):
         # Of a static cache it is the very number that the update will change.
         seen = seen.clone() if isinstance(seen, Tensor) else seen
         source = x if context is None else context
-        call = LayerCall(
-            x,
-            source if past is None else source[:, :0],
-            is_cross,
-            None,
-            None,
-            None,
-            False,
-            None,
-            None,
-            "auto",
-            3,
-        )
+        call = LayerCall(x=x, source=source if past is None else source[:, :0], is_cross=is_cross)
         query, key, value, unrotated = self.layer._project(call)
         assert value is not None
         query, key = self._transformed(query, key, turns, seen)

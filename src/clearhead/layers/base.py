@@ -19,6 +19,7 @@ from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
+    Across,
     LayerCall,
     Rollback,
     check_alone,
@@ -217,7 +218,7 @@ class AttentionLayer(nn.Module, ABC):
             beside = local_tokens("context", context, pair[1])
             check_alone(**alone, nested=True if is_nested(here) or is_nested(beside) else None)
             call = AttentionLayer._check_call(self, here, beside, **options)
-            call = call._replace(across=pair, given=x)
+            call = call._replace(across=Across(pair, x))
             for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
                 held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
             if self.parts:
@@ -252,7 +253,7 @@ class AttentionLayer(nn.Module, ABC):
             # One token more, the last of the text: some parts go by its length.
             last = [
                 each.new_full((1,), max(0, held.tokens - 1))
-                for each, held in zip(positions, call.across, strict=True)
+                for each, held in zip(positions, call.across.held, strict=True)
             ]
             positions = Positions(*(torch.cat(pair) for pair in zip(positions, last, strict=True)))
             query, key = (nn.functional.pad(each, (0, 0, 0, 1)) for each in (query, key))
@@ -308,8 +309,8 @@ class AttentionLayer(nn.Module, ABC):
     def _attend(self, call: LayerCall) -> Tensor:
         if call.across is not None:
             heads, options = self._posed(call)
-            options = {"kernel": call.kernel, **options}
-            context = attend(heads.query, heads.key, heads.value, across=call.across, **options)
+            options |= {"kernel": call.kernel, "across": call.across.held}
+            context = attend(heads.query, heads.key, heads.value, **options)
             return call.restore(self._join(context, call))
         with Rollback(call.cache, call.source.shape[1]):
             context = self._run(self._problem(call), call.kernel)
@@ -319,7 +320,7 @@ class AttentionLayer(nn.Module, ABC):
         if call.across is not None:
             heads, options = self._posed(call)
             del options["dropout"]
-            return AttentionMatrix(heads.query, heads.key, across=call.across, **options)
+            return AttentionMatrix(heads.query, heads.key, across=call.across.held, **options)
         # A cache takes values as well.
         call = call._replace(cache=copy.deepcopy(call.cache), values=call.cache is not None)
         return matrix_of(self._problem(call))
@@ -327,8 +328,8 @@ class AttentionLayer(nn.Module, ABC):
     def _plan(self, call: LayerCall) -> Plan:
         if call.across is not None:
             heads, options = self._posed(call)
-            options = {"kernel": call.kernel, **options}
-            return plan(heads.query, heads.key, heads.value, across=call.across, **options)
+            options |= {"kernel": call.kernel, "across": call.across.held}
+            return plan(heads.query, heads.key, heads.value, **options)
         call = call._replace(cache=copy.deepcopy(call.cache))
         return plan_for(self._problem(call), call.kernel)
 

@@ -1,7 +1,7 @@
 """The call of a layer: its arguments, checked once, before anything is computed."""
 
 import weakref
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from clearhead.errors import (
     UnsupportedError,
 )
 from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import is_in_order
 from clearhead.layers.caches.sliding import SlidingCache
@@ -27,6 +28,27 @@ from clearhead.masks.full import Full
 from clearhead.masks.padding import padding
 from clearhead.sharding.dtensors import as_given
 from clearhead.sharding.sharding import Sharding
+
+
+class CallOptions(TypedDict, total=False):
+    """What a layer is called with beside x and a context, as `MultiHeadAttention.forward` takes it."""
+
+    mask: Mask | Tensor | None
+    valid: Tensor | None
+    positions: Tensor | None
+    cache: Cache | CacheBundle | None
+
+
+class Across(NamedTuple):
+    """A call of a layer whose tokens ranks share.
+
+    Attributes:
+        held: who holds the tokens of x, and those of the source.
+        given: x as it was given, which may be a DTensor.
+    """
+
+    held: tuple[Sharding, Sharding]
+    given: Tensor
 
 
 class LayerCall(NamedTuple):
@@ -46,28 +68,26 @@ class LayerCall(NamedTuple):
         kernel: "auto", or the name of one.
         dims: number of dimensions of x as it was given.
         values: False if only the weights are wanted.
-        across: who holds the tokens of x and of the source, where ranks share them; else None.
         placed: the positions that the parts go by, in place of the counted ones; None if none were given.
         axes: the same where each token has several, (axes, batch, tokens); else None.
-        given: the x of such a call, which may be a DTensor.
+        across: what is known of the ranks that share the tokens; else None.
     """
 
     x: Tensor
     source: Tensor
     is_cross: bool
-    mask: Mask | None
-    valid: Tensor | None
-    cache: Cache | None
-    absorbs: bool
-    sequences: Sequences | None
-    positions: Positions | None
-    kernel: str
-    dims: int
+    mask: Mask | None = None
+    valid: Tensor | None = None
+    cache: Cache | None = None
+    absorbs: bool = False
+    sequences: Sequences | None = None
+    positions: Positions | None = None
+    kernel: str = "auto"
+    dims: int = 3
     values: bool = True
-    across: tuple[Sharding, Sharding] | None = None
     placed: Positions | None = None
     axes: Positions | None = None
-    given: Tensor | None = None
+    across: Across | None = None
 
     def in_order(self) -> bool:
         """True if columns of keys are as far apart as their tokens, in every row."""
@@ -89,7 +109,8 @@ class LayerCall(NamedTuple):
         if self.sequences is not None:
             return self.sequences.restore(output)
         output = output if self.dims == 3 else output[0]
-        return output if self.across is None else as_given(output, self.given, self.across[0])
+        across = self.across
+        return output if across is None else as_given(output, across.given, across.held[0])
 
 
 def check_alone(**others: object) -> None:

@@ -1,6 +1,7 @@
 """Multi-head latent attention (DeepSeek-AI, 2024, https://arxiv.org/abs/2405.04434)."""
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from clearhead.attention.planning import Plan
 from clearhead.layers.base import AttentionLayer, Heads
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
-from clearhead.layers.inputs import LayerCall, is_plain_linear, split_heads
+from clearhead.layers.inputs import CallOptions, LayerCall, is_plain_linear, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import as_mask
@@ -156,46 +157,27 @@ class LatentAttention(AttentionLayer):
         self,
         x: Tensor,
         *,
-        mask: Mask | Tensor | None = None,
-        valid: Tensor | None = None,
-        positions: Tensor | None = None,
-        cache: Cache | CacheBundle | None = None,
         across: Sharding | tuple[Sharding, Sharding] | None = None,
+        **options: Unpack[CallOptions],
     ) -> AttentionMatrix:
         """The attention weights of `forward`; a cache is read, and stays as it is.
 
         Returns:
             An `AttentionMatrix` of shape (batch, num_heads, tokens, keys).
         """
-        return self._matrix(
-            self._check_call(
-                x, mask=mask, valid=valid, positions=positions, cache=cache, across=across
-            )
-        )
+        return self._matrix(self._check_call(x, across=across, **options))
 
     @with_hints
     def plan(
         self,
         x: Tensor,
         *,
-        mask: Mask | Tensor | None = None,
-        valid: Tensor | None = None,
-        positions: Tensor | None = None,
-        cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
+        **options: Unpack[CallOptions],
     ) -> Plan:
         """The kernel that `forward` would run for these arguments, and why not the others."""
-        call = self._check_call(
-            x,
-            mask=mask,
-            valid=valid,
-            positions=positions,
-            cache=cache,
-            kernel=kernel,
-            across=across,
-        )
-        return self._plan(call)
+        return self._plan(self._check_call(x, kernel=kernel, across=across, **options))
 
     def extra_repr(self) -> str:
         return (

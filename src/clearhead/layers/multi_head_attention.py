@@ -1,7 +1,7 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from torch import Tensor, nn
 
@@ -13,7 +13,7 @@ from clearhead.errors import ArgumentError
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
-from clearhead.layers.inputs import LayerCall, Rollback, split_heads
+from clearhead.layers.inputs import CallOptions, LayerCall, Rollback, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import as_mask
@@ -202,19 +202,13 @@ class MultiHeadAttention(AttentionLayer):
         self,
         x: Tensor,
         context: Tensor | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
-        valid: Tensor | None = None,
-        positions: Tensor | None = None,
-        cache: Cache | CacheBundle | None = None,
+        **options: Unpack[CallOptions],
     ) -> Problem:
         """The problem that the layer gives to a kernel: projected, split into heads, masked.
 
         Arguments and errors are those of `forward`; a cache takes the tokens.
         """
-        call = self._check_call(
-            x, context, mask=mask, valid=valid, positions=positions, cache=cache
-        )
+        call = self._check_call(x, context, **options)
         with Rollback(call.cache, call.source.shape[1]):
             return self._problem(call)
 
@@ -224,11 +218,8 @@ class MultiHeadAttention(AttentionLayer):
         x: Tensor,
         context: Tensor | None = None,
         *,
-        mask: Mask | Tensor | None = None,
-        valid: Tensor | None = None,
-        positions: Tensor | None = None,
-        cache: Cache | CacheBundle | None = None,
         across: Sharding | tuple[Sharding, Sharding] | None = None,
+        **options: Unpack[CallOptions],
     ) -> AttentionMatrix:
         """The attention weights of `forward`; they are never materialised.
 
@@ -244,11 +235,7 @@ class MultiHeadAttention(AttentionLayer):
             >>> layer.weights(torch.randn(1, 1000, 8))[..., -1, :].shape
             torch.Size([1, 2, 1000])
         """
-        return self._matrix(
-            self._check_call(
-                x, context, mask=mask, valid=valid, positions=positions, cache=cache, across=across
-            )
-        )
+        return self._matrix(self._check_call(x, context, across=across, **options))
 
     def join(self, context: Tensor, x: Tensor) -> Tensor:
         """Concatenate the contexts of the heads and project them to the output.
@@ -268,25 +255,12 @@ class MultiHeadAttention(AttentionLayer):
         x: Tensor,
         context: Tensor | None = None,
         *,
-        mask: Mask | Tensor | None = None,
-        valid: Tensor | None = None,
-        positions: Tensor | None = None,
-        cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
+        **options: Unpack[CallOptions],
     ) -> Plan:
         """The kernel that `forward` would run for these arguments, and why not the others."""
-        call = self._check_call(
-            x,
-            context,
-            mask=mask,
-            valid=valid,
-            positions=positions,
-            cache=cache,
-            kernel=kernel,
-            across=across,
-        )
-        return self._plan(call)
+        return self._plan(self._check_call(x, context, kernel=kernel, across=across, **options))
 
     @classmethod
     def from_torch(

@@ -159,7 +159,7 @@ class TensorParallel(AttentionLayer):
             if call.across is None:
                 lengths = heads.query.shape[2], heads.key.shape[2]
             else:
-                lengths = call.across[0].tokens, call.across[1].tokens
+                lengths = call.across.held[0].tokens, call.across.held[1].tokens
             mask.check(len(heads.query), self.heads.tokens, *lengths, heads.query.device)
             options["mask"] = Selected(mask, *lengths, some_heads=self.heads.positions)
         return heads, options

@@ -3,12 +3,12 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Never
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from clearhead._common.hints import catching, refusal
+from clearhead._common.hints import Nothing, catching, refusal
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
 from clearhead.masks.spans import Spans, one_run
@@ -61,7 +61,7 @@ class Positioned(Mask):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Causal(Positioned):
+class Causal(Positioned, kind="causal"):
     """Key position <= query position."""
 
     def visible(
@@ -91,7 +91,9 @@ def _cut(run: tuple[int, int], kv_len: int) -> tuple[int, int]:
 
 @catching
 def causal(
-    *more: Never, offset: int | Sequence[int] | Tensor | None = None, **others: Never
+    *more: *tuple[()],
+    offset: int | Sequence[int] | Tensor | None = None,
+    **others: Unpack[Nothing],
 ) -> Mask:
     """Let each query attend to itself and to what came before it.
 

@@ -1,18 +1,18 @@
 """No mask: every query sees every key."""
 
 from dataclasses import dataclass
-from typing import Never
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from clearhead._common.hints import catching, refusal
+from clearhead._common.hints import Nothing, catching, refusal
 from clearhead.masks.base import Mask
 from clearhead.masks.spans import Spans, every_key
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Full(Mask):
+class Full(Mask, kind="full"):
     """Every query sees every key."""
 
     def visible(
@@ -33,7 +33,7 @@ class Full(Mask):
 
 
 @catching
-def full(*more: Never, **others: Never) -> Mask:
+def full(*more: *tuple[()], **others: Unpack[Nothing]) -> Mask:
     """Let every query attend to every key::
 
         ● ● ●

@@ -7,7 +7,7 @@ logsumexp comes with one, and given the logsumexp any part of P costs the dot pr
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor
 
@@ -15,12 +15,10 @@ from clearhead._common.checks import as_int, check_bool
 from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.text import shown
-from clearhead.attention.biases import Bias
 from clearhead.attention.planning import choose
-from clearhead.attention.problem import Problem, make_problem
+from clearhead.attention.problem import Problem, ScoreOptions, make_problem
 from clearhead.attention.sharded.attending import rows_across
 from clearhead.errors import ArgumentTypeError, UnsupportedError
-from clearhead.masks.base import Mask
 from clearhead.matrix.base import problem_of_weights
 from clearhead.matrix.indexing import Index, index_of, read_pairs
 from clearhead.matrix.parts import pairs
@@ -75,19 +73,13 @@ class AttentionMatrix(WeightStatistics):
         query: Tensor,
         key: Tensor,
         *,
-        mask: Mask | Tensor | None = None,
-        bias: Bias | Tensor | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
         across: Sharding | tuple[Sharding, Sharding] | None = None,
         cross: bool = False,
         value: Tensor | None = None,
         real_queries: Tensor | None = None,
+        **options: Unpack[ScoreOptions],
     ) -> None:
         check_bool("cross", cross)
-        options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scale}
-        options |= {"softcap": softcap, "sinks": sinks}
         if across is not None and value is not None:
             raise UnsupportedError(
                 "across.value", "a matrix with across= keeps no value; leave value out."

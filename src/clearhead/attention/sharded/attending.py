@@ -1,12 +1,12 @@
 """`attend` over tokens that ranks share: the call is agreed on, then run in one of three ways."""
 
 from types import ModuleType
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor
 
 from clearhead.attention.planning import observers, run
-from clearhead.attention.problem import Problem, make_problem
+from clearhead.attention.problem import Options, Problem, ScoreOptions, make_problem
 from clearhead.attention.sharded import by_gather, by_heads, by_ring
 from clearhead.attention.sharded.sharded_call import (
     ShardedCall,
@@ -21,7 +21,14 @@ from clearhead.sharding.matrix_part import MatrixPart
 WAYS: dict[str, ModuleType] = {"gather": by_gather, "ring": by_ring, "heads": by_heads}
 
 
-def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **options: Any) -> Tensor:
+def attend_across(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    across: object,
+    kernel: str,
+    **options: Unpack[Options],
+) -> Tensor:
     """The context of this rank's queries; arguments and errors are those of `attend`.
 
     Raises:
@@ -30,12 +37,11 @@ def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **opti
         WatchError: code `watch.across`, while a model is watched.
     """
     of_queries, of_keys = read_across(across)
-    if of_queries.is_whole and of_keys.is_whole and options["dropout"] is None:
+    if of_queries.is_whole and of_keys.is_whole and options.get("dropout") is None:
         # One process; dropout alone is drawn otherwise there.
         counts = of_queries.count, of_keys.count, of_keys.count
         if not all(_has_rows(each, n) for each, n in zip((query, key, value), counts, strict=True)):
-            make_call(query, key, value, across, **options)  # which says what is wrong
-        kernel = options.pop("kernel", "auto")
+            make_call(query, key, value, across, kernel, **options)  # which says what is wrong
         here = local_tokens("query", query, of_queries)
         keys = (local_tokens(*each, of_keys) for each in (("key", key), ("value", value)))
         problem = make_problem(here, *keys, **options)
@@ -48,7 +54,7 @@ def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **opti
                 "calls with across= are neither watched nor edited: each rank has a part of the matrix. "
                 "AttentionMatrix(…, across=…) and layer.weights(x, across=…) give it.",
             )
-        call = make_call(query, key, value, across, **options)
+        call = make_call(query, key, value, across, kernel, **options)
         refuse(call)
         return call, describe(call)
 
@@ -61,7 +67,9 @@ def _has_rows(tensor: object, count: int) -> bool:
     return isinstance(tensor, Tensor) and tensor.ndim >= 2 and tensor.shape[-2] == count
 
 
-def rows_across(query: Tensor, key: Tensor, across: Any, **options: Any) -> Problem:
+def rows_across(
+    query: Tensor, key: Tensor, across: object, **options: Unpack[ScoreOptions]
+) -> Problem:
     """The problem of this rank's queries over all keys; its value is the key.
 
     In a ring the keys stay where they are: the problem has the rounds by which they come, and its key

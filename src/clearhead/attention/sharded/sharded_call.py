@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_inside_functorch
-from clearhead.attention.biases import Bias, as_bias, select_bias
+from clearhead.attention.biases import as_bias, select_bias
 from clearhead.attention.kernels import blockwise
 from clearhead.attention.mismatches import check_bias_beside
 from clearhead.attention.planning import choose, run
-from clearhead.attention.problem import Problem, make_problem, under_autocast
+from clearhead.attention.problem import Options, Problem, make_problem, under_autocast
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
-from clearhead.masks.base import Mask
 from clearhead.masks.coerce import as_mask
 from clearhead.masks.full import Full
 from clearhead.masks.selected import Selected
@@ -118,11 +117,8 @@ def make_call(
     key: Tensor,
     value: Tensor,
     across: object,
-    *,
     kernel: str = "auto",
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> ShardedCall:
     """Check the arguments of a call, on this rank alone.
 
@@ -144,6 +140,8 @@ def make_call(
         local_tokens(name, each, of_keys) for name, each in (("key", key), ("value", value))
     )
     whole_key, whole_value = (_without_numbers(each, of_keys) for each in (key, value))
+    # They are of all tokens, and the query is not.
+    mask, bias = options.pop("mask", None), options.pop("bias", None)
     problem = make_problem(query, whole_key, whole_value, **options)
     missing = (None,) * (4 - problem.dims)
     key, value = under_autocast(key[missing], value[missing])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from clearhead._common.elements import Drawn
 from clearhead._common.text import format_bytes
 from clearhead.attention.kernels import blockwise
 from clearhead.attention.planning import Plan, plan_for
+from clearhead.attention.problem import Options
 from clearhead.attention.sharded import by_gather, by_heads
 from clearhead.attention.sharded.attending import WAYS, refuse
 from clearhead.attention.sharded.sharded_call import ShardedCall, make_call, row_problem
@@ -87,9 +88,16 @@ class ShardedPlan(Plan):
         return "\n".join(lines)
 
 
-def plan_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **options: Any) -> Plan:
+def plan_across(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    across: object,
+    kernel: str,
+    **options: Unpack[Options],
+) -> Plan:
     """The plan of `attend_across`; nothing is sent."""
-    call = make_call(query, key, value, across, **options)
+    call = make_call(query, key, value, across, kernel, **options)
     refuse(call)
     held, way = call.of_queries, call.of_queries.how
     counts = pairs_of_queries(call.problem.mask, held.tokens, call.of_keys.tokens)

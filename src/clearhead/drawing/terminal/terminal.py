@@ -19,7 +19,8 @@ from clearhead.drawing.terminal.shading import (
     text_line,
     whole_percent,
 )
-from clearhead.drawing.terminal.word_links import LayerHeads, Link
+from clearhead.drawing.terminal.word_links import LayerHeads
+from clearhead.matrix.links import Link
 from clearhead.tracing.trace import Trace
 
 

@@ -1,4 +1,4 @@
-"""The link between words that is worth a first look: one that other queries do not have."""
+"""The links of a head: its strongest, and the one between words that is worth a first look."""
 
 import re
 from collections.abc import Sequence
@@ -21,6 +21,31 @@ LEAST = 0.01
 
 CANDIDATES = 64
 """The links of a head whose keys are looked at whole."""
+
+
+class Link(NamedTuple):
+    """A weight of one token on another.
+
+    Attributes:
+        head: the number of the head.
+        query: the token that attends, from 0.
+        key: the token that is attended to.
+        weight: the share of the query's attention, 0 to 1.
+
+    Example:
+        >>> Link(head=3, query=10, key=2, weight=0.65).distance
+        8
+    """
+
+    head: int
+    query: int
+    key: int
+    weight: float
+
+    @property
+    def distance(self) -> int:
+        """The distance of the two, in tokens."""
+        return abs(self.query - self.key)
 
 
 class TellingLink(NamedTuple):
@@ -116,3 +141,56 @@ def between_words(queries: Sequence[str], keys: Sequence[str]) -> Tensor:
         torch.tensor([SPECIAL.fullmatch(each) is None for each in side]) for side in (queries, keys)
     ]
     return words[0][:, None] & words[1]
+
+
+def pairs_of_words(words: Sequence[bool]) -> Tensor:
+    """The links of interest: those between two different words, except to the first token, which is
+    an attention sink (Xiao et al., 2024, https://arxiv.org/abs/2309.17453).
+
+    Args:
+        words: True for each token from and to which links are of interest.
+
+    Returns:
+        (tokens, tokens), bool.
+
+    Example:
+        >>> pairs_of_words([True, True, True]).int()
+        tensor([[0, 1, 1],
+                [0, 0, 1],
+                [0, 1, 0]], dtype=torch.int32)
+    """
+    query = torch.tensor(words, dtype=torch.bool)
+    key = query.clone()
+    key[:1] = False
+    return query[:, None] & key & ~torch.eye(len(words), dtype=torch.bool)
+
+
+def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
+    """The largest weights of a head, from the largest on, as links of head 0.
+
+    Args:
+        weights: (tokens, tokens).
+        allowed: (tokens, tokens), bool: the links to choose from.
+        count: the most links.
+
+    Example:
+        >>> weights = torch.tensor([[0.9, 0.0, 0.1], [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
+        >>> strongest_links(weights, pairs_of_words([True] * 3), count=2)
+        [Link(head=0, query=2, key=1, weight=0.5), Link(head=0, query=1, key=2, weight=0.25)]
+    """
+    # A NaN is no link.
+    candidates = torch.where(allowed & (weights > 0), weights, 0.0).flatten()
+    if not candidates.numel():
+        return []
+    least = candidates.topk(min(count, candidates.numel())).values[-1]
+    # topk may take any of equal weights; here the first comes first.
+    places = (candidates >= least).nonzero()[:, 0]
+    order = candidates[places].argsort(descending=True, stable=True)[:count]
+    return [
+        _link(weights, place) for place in places[order].tolist() if float(candidates[place]) > 0
+    ]
+
+
+def _link(weights: Tensor, place: int) -> Link:
+    query, key = divmod(place, weights.shape[-1])
+    return Link(0, query, key, float(weights[query, key]))

@@ -6,7 +6,12 @@ from clearhead import AttentionMatrix, causal
 from clearhead.drawing.page.head_page import heads_payload
 from clearhead.drawing.page.runs import Layer, Run
 from clearhead.drawing.page.texts import read_text
-from clearhead.drawing.telling import between_words, telling_links
+from clearhead.matrix.links import (
+    between_words,
+    pairs_of_words,
+    strongest_links,
+    telling_links,
+)
 
 WORDS = ["[CLS]", "the", "animal", "was", ",", "too", "tired", "here"]
 
@@ -73,3 +78,22 @@ def test_a_query_with_few_keys_is_left_out_of_a_causal_head() -> None:
     read = read_text("tokens", ["a", "b", "c"])
     start = heads_payload([Run("", [Layer("a", short)], read)], "").data["start"]
     assert start == {"layer": 0, "head": 0, "query": 2, "key": 1}
+
+
+def test_links_are_between_different_words_and_not_to_the_first() -> None:
+    expected = torch.zeros(4, 4, dtype=torch.bool)
+    expected[0, [1, 3]] = expected[1, 3] = expected[3, 1] = True
+    assert torch.equal(pairs_of_words([True, True, False, True]), expected)
+
+
+def test_of_equal_links_the_first_comes_first() -> None:
+    everything = torch.ones(9, 9, dtype=torch.bool)
+    found = strongest_links(torch.full((9, 9), 0.5), everything, 3)
+    assert [(link.query, link.key) for link in found] == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_there_are_no_more_links_than_there_are() -> None:
+    everything = torch.ones(2, 2, dtype=torch.bool)
+    assert len(strongest_links(torch.eye(2), everything, 9)) == 2
+    assert strongest_links(torch.zeros(2, 2), everything, 9) == []
+    assert strongest_links(torch.zeros(0, 0), torch.zeros(0, 0).bool(), 9) == []

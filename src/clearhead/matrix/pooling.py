@@ -1,4 +1,4 @@
-"""Coarser maps: neighbouring rows or columns put together, in bins as equal as can be."""
+"""Coarser maps: neighbouring rows or columns put together, in bins as equal as can be or in blocks of one size."""
 
 import math
 
@@ -29,14 +29,34 @@ def bin_sums(numbers: Tensor, axis: int, most: int) -> Tensor:
     return numbers.new_zeros(shape).index_add_(axis, bins(size, most, numbers.device), numbers)
 
 
-def bin_sizes(length: int, count: int, device: torch.device) -> Tensor:
-    """The number of neighbours in each of so many bins, (count,), int64.
+def block_sums(numbers: Tensor, step: int) -> Tensor:
+    """Sum so many neighbouring rows each, of which the last may be fewer.
 
     Example:
-        >>> bin_sizes(5, 2, torch.device("cpu"))
-        tensor([3, 2])
+        >>> block_sums(torch.ones(5, 1), 2).tolist()
+        [[2.0], [2.0], [1.0]]
     """
-    return bins(length, count, device).bincount(minlength=count)
+    if step == 1:
+        return numbers
+    if len(numbers) <= step:
+        return numbers.sum(dim=0, keepdim=True)
+    whole = len(numbers) // step * step
+    sums = numbers[:whole].unflatten(0, (-1, step)).sum(dim=1)
+    rest = numbers[whole:]
+    return torch.cat([sums, rest.sum(dim=0, keepdim=True)]) if len(rest) else sums
+
+
+def in_blocks(shares: Tensor, high: int, wide: int) -> Tensor:
+    """Average so many rows of a map each, (query_len, kv_len), and sum so many columns: a cell is still a share
+    of one.
+
+    Example:
+        >>> in_blocks(torch.eye(4), 2, 2)
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    counts = block_sums(torch.ones_like(shares[:, :1]), high)
+    return block_sums((block_sums(shares, high) / counts).mT, wide).mT
 
 
 def row_means(pooled: Tensor, query_len: int) -> Tensor:
@@ -48,21 +68,19 @@ def row_means(pooled: Tensor, query_len: int) -> Tensor:
         tensor([[[0.3333, 0.3333],
                  [0.5000, 0.5000]]])
     """
-    return pooled / bin_sizes(query_len, pooled.shape[-2], pooled.device)[:, None]
+    rows = pooled.shape[-2]
+    return pooled / bins(query_len, rows, pooled.device).bincount(minlength=rows)[:, None]
 
 
-def coarser(shares: Tensor, rows: int, columns: int) -> Tensor:
-    """Average the rows and sum the columns of a map of shares, (heads, …, …).
+def row_shares(pooled: Tensor) -> Tensor:
+    """Divide sums over rectangles by those of their rows: a row that gives anything gives 1 in all.
 
     Example:
-        >>> coarser(torch.eye(4)[None], 2, 2)
-        tensor([[[1., 0.],
-                 [0., 1.]]])
+        >>> row_shares(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
+        tensor([[0.2500, 0.7500],
+                [0.0000, 0.0000]])
     """
-    sums = bin_sums(shares, 1, rows)
-    if sums is not shares:
-        sums = sums / bin_sizes(shares.shape[1], rows, shares.device)[:, None]
-    return bin_sums(sums, 2, columns)
+    return pooled / pooled.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(pooled.dtype).tiny)
 
 
 def hidden_cells(

@@ -8,8 +8,8 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix
-from clearhead.drawing.live import tiles
-from clearhead.drawing.live.tiles import MapTile, cells_of, exact_tile, make_level, tile_of_level
+from clearhead.matrix import tiles
+from clearhead.matrix.tiles import MapTile, cells_of, exact_tile, make_level, tile_of_level
 from clearhead.watching.recording import of_heads
 from tests.matrix.test_matrix import PROBLEMS, plain
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.attention.problem import Problem
-from clearhead.drawing.live.pairs import of_head
 from clearhead.matrix.chunk import Chunk
+from clearhead.matrix.pairs import of_head
+from clearhead.matrix.pooling import block_sums
 from clearhead.matrix.reductions import Reduction
 from clearhead.matrix.sweep import HIDDEN, part_of_runs, sweep
 
@@ -212,7 +213,7 @@ def tile_of_level(level: Level, sample: int, rows: range, columns: range) -> Map
     )
     seen = ~level.hidden[min(sample, len(level.hidden) - 1)][part]
     sums, cells = (
-        _row_sums(_row_sums(each, rows.step // high).mT, columns.step // wide).mT
+        block_sums(block_sums(each, rows.step // high).mT, columns.step // wide).mT
         for each in (level.sums[sample][part].double(), seen.double())
     )
     return MapTile(_shares(sums, rows), cells == 0, rows, columns)
@@ -277,11 +278,11 @@ class _Rectangle:
         step = self.columns.step
         for some in _slices(rows, self.keys.stop - self.keys.start):
             weights, first, shown = self._chunk(some)
-            weights = _row_sums(weights, rows.step)
+            weights = block_sums(weights, rows.step)
             cells = slice((some.start - rows.start) // rows.step, None)
             cells = slice(cells.start, cells.start + len(weights))
             _add_columns(sums[cells], weights, first, step)
-            seen[cells] |= _row_sums(shown.to(torch.int32), rows.step) > 0
+            seen[cells] |= block_sums(shown.to(torch.int32), rows.step) > 0
 
     def _chunk(self, some: slice) -> tuple[Tensor, int, Tensor]:
         """The weights, where their keys begin, and (queries, columns): what has a visible pair."""
@@ -313,7 +314,7 @@ class _Rectangle:
 
     def _shown(self, some: slice, pairs: Tensor | None) -> Tensor:
         if pairs is not None:
-            return _row_sums(pairs.mT.to(torch.int32), self.columns.step).mT > 0
+            return block_sums(pairs.mT.to(torch.int32), self.columns.step).mT > 0
         if self.runs is None:
             size = some.stop - some.start, len(self.columns)
             return torch.ones(size, dtype=torch.bool, device=self.problem.device)
@@ -335,18 +336,6 @@ def _slices(rows: range, width: int) -> Iterator[slice]:
         end = min(first + max(size, rows.step), rows.stop)
         for start in range(first, end, size):
             yield slice(start, min(start + size, end))
-
-
-def _row_sums(numbers: Tensor, step: int) -> Tensor:
-    """Sums over so many neighbouring rows, of which the last may be fewer."""
-    if step == 1:
-        return numbers
-    if len(numbers) <= step:
-        return numbers.sum(dim=0, keepdim=True)
-    whole = len(numbers) // step * step
-    sums = numbers[:whole].unflatten(0, (-1, step)).sum(dim=1)
-    rest = numbers[whole:]
-    return torch.cat([sums, rest.sum(dim=0, keepdim=True)]) if len(rest) else sums
 
 
 def _add_columns(into: Tensor, rows: Tensor, first: int, step: int) -> None:
