@@ -1,4 +1,4 @@
-"""The thirteen lessons: what each grades, what it promises, and the mistakes that it is the first to speak of.
+"""The thirteen lessons: what each grades, what it promises, and the mistakes that it speaks of.
 
 Nothing here needs PyTorch, so that the command line, the pages and `check` read one table.
 """
@@ -22,7 +22,7 @@ class LessonRow:
         names: what a learner's file may define to be graded; the first is that of the starter.
         takes: how it is called, as `check` takes it.
         contract: what it promises, as `check` declares it.
-        codes: the mistakes that no lesson before it speaks of.
+        codes: the mistakes that it speaks of.
         either: other promises that are as good.
         sizes: that a class is made with, where they are not guessed; each another prime.
     """
@@ -76,17 +76,18 @@ class LessonRow:
 ROWS = (
     LessonRow(
         1, "one_number", "One number", ("scores",), "query,key",
-        ("sum.carried", "sum.left-out", "sum.overwritten", "law.pairs", "shape.square-only"),
+        ("sum.carried", "sum.left-out", "sum.overwritten", "law.pairs", "law.scores", "shape.square-only"),
         {"scale": 1.0},
     ),
     LessonRow(
         2, "a_share_of_one", "A share of one", ("weights", "softmax"), "scores",
-        ("softmax.axis", "softmax.keepdim", "softmax.missing", "softmax.twice", "dtype.overflow"),
+        ("softmax.axis", "softmax.keepdim", "softmax.missing", "softmax.twice", "dtype.overflow",
+         "input.modified"),
         {"scale": 1.0},
     ),
     LessonRow(
         3, "taking_home", "Taking home", ("context",), "weights,value",
-        ("law.value", "weights.scaled"),
+        ("sum.overwritten", "law.value", "weights.scaled"),
     ),
     LessonRow(
         4, "three_matrices", "Three matrices", ("SelfAttention",), "x2d",
@@ -99,17 +100,19 @@ ROWS = (
     ),
     LessonRow(
         6, "modules", "Modules", ("SelfAttention",), "x2d",
-        ("length.fixed", "law.length"), {"causal": False}, (), NARROW,
+        ("parameter.missing", "length.fixed", "shape.square-only", "law.length"),
+        {"causal": False}, (), NARROW,
     ),
     LessonRow(
         7, "not_the_future", "Not the future", ("CausalAttention",), "x2d",
         ("mask.inverted", "mask.missing", "mask.multiplied", "mask.off-by-one", "mask.after-softmax",
-         "mask.added-as-number", "mask.non-finite"),
+         "mask.added-as-number", "mask.non-finite", "law.pairs"),
         {"causal": True}, (), NARROW,
     ),
     LessonRow(
         8, "batches", "Batches", ("SelfAttention", "CausalAttention"), "x,mask",
-        ("mask.padding-ignored", "batch.mixed", "mask.on-queries", "mask.batch-mixed", "law.samples"),
+        ("mask.padding-ignored", "batch.mixed", "mask.on-queries", "mask.batch-mixed", "law.samples",
+         "length.fixed"),
     ),
     LessonRow(
         9, "two_modes", "Two modes", ("CausalAttention",), "x",
@@ -121,16 +124,16 @@ ROWS = (
     LessonRow(
         10, "several_heads", "Several heads", ("MultiHeadAttention",), "x",
         ("heads.split", "heads.merge", "heads.identical", "heads.layout", "heads.summed",
-         "heads.count"),
+         "heads.count", "softmax.axis"),
         {"causal": True, "num_heads": 3}, ({"causal": False, "num_heads": 3},),
     ),
     LessonRow(
         11, "two_sequences", "Two sequences", ("CrossAttention",), "x,context",
-        ("context.ignored", "context.swapped"),
+        ("context.ignored", "context.swapped", "parameter.shared", "law.pairs"),
     ),
     LessonRow(
         12, "where_is_a_word", "Where is a word?", ("rotate", "RotaryAttention"), "x",
-        ("rope.values", "rope.layout", "rope.offset", "rope.before-split"),
+        ("rope.values", "rope.layout", "rope.offset", "rope.before-split", "differs", "law.scores"),
         {"rope": HALF}, ({"rope": INTERLEAVED},),
     ),
     LessonRow(
@@ -143,7 +146,7 @@ LESSONS: Mapping[int, LessonRow] = {each.number: each for each in ROWS}
 
 
 def lessons_of(code: str) -> tuple[LessonRow, ...]:
-    """The lessons that are the first to speak of a mistake.
+    """The lessons that speak of a mistake.
 
     Example:
         >>> [each.slug for each in lessons_of("mask.inverted")]

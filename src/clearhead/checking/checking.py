@@ -1,5 +1,6 @@
 """`check`: what is wrong with an attention, by name, or that nothing is, or that it is not known."""
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -8,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from clearhead._common.foreign_names import side_of
 from clearhead._common.hints import hints_at_names, with_hints
 from clearhead._common.lessons import LessonRow
 from clearhead._common.memory import within_memory
@@ -26,8 +28,10 @@ from clearhead.checking.ranks.on_ranks import on_ranks
 from clearhead.checking.ranks.rank_calls import LOSS
 from clearhead.checking.report import Report
 from clearhead.checking.reporting import reported
+from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.scanning.takes import ways
 from clearhead.checking.subject.locating import located
+from clearhead.checking.subject.signatures import needed, of_call
 from clearhead.checking.subject.stubs import stubs_of
 from clearhead.checking.subject.subject import (
     left_alone,
@@ -106,11 +110,32 @@ def check(
         subject, how = found_with_takes(subject, takes, promised)
         report = _not_begun(subject)
         if report is None:
-            report = _reported(subject, how, args, promised, seed)
+            report, how = _guessing(subject, how, takes is None, args, promised, seed)
         if takes is None:
             assumed = words.filled("note", "assumed", {"takes": how})
             report = replace(report, told=(assumed, *report.told))
     return report
+
+
+def _guessing(
+    subject: Any,
+    how: str,
+    guessed: bool,
+    args: Mapping[str, Any] | None,
+    promised: Contract,
+    seed: int,
+) -> tuple[Report, str]:
+    """The report and how it was called: without a batch where that was not said, and is all that works."""
+    try:
+        return _reported(subject, how, args, promised, seed), how
+    except ModelError as error:
+        if not guessed or how != "x" or error.code != "check.call":
+            raise
+        try:
+            return _reported(subject, "x2d", args, promised, seed), "x2d"
+        except ModelError as other:
+            # What turns all axes round wants no batch, and its own error is the other one.
+            raise (other if error.message.startswith(".T ") else error) from None
 
 
 @contextmanager
@@ -133,15 +158,14 @@ def _graded(
     """The report of a lesson: under the promises that suit best, where several are as good."""
     with _guarded():
         found, how = lessons.graded(subject, row)
-        report = _not_begun(found)
-        for promises in () if report else (row.contract, *row.either):
-            promised = contract_of(None, {**row.sizes, **(sizes or {})}, promises)
-            made = _reported(found, how, args, promised, seed, row)
-            if report is None or made.ok:
-                report = made
-            if report.ok:
-                break
-    assert report is not None
+        report = _not_begun(getattr(found, "rotates", found))
+        if report is None:
+            promised = [
+                contract_of(None, {**row.sizes, **(sizes or {})}, each)
+                for each in (row.contract, *row.either)
+            ]
+            made = (_reported(found, how, args, each, seed, row) for each in promised)
+            report = lessons.best(made, row)
     return lessons.in_words(report, row)
 
 
@@ -179,7 +203,8 @@ def _reported(
                 f"{found.name} takes one tensor, and multiplies none of its numbers with "
                 "each other: it is a part of an attention, and none. Check what calls it.",
             )
-        return reported(evidence, judge(evidence, partial(lessons.is_asked, row)), row)
+        rules = RULES if row is None else (*RULES, *IN_LESSONS)
+        return reported(evidence, judge(evidence, partial(lessons.is_asked, row), rules), row)
 
 
 def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
@@ -192,8 +217,17 @@ def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tup
         return found, "qkv"
     kind = type(found) if isinstance(found, nn.Module) else found
     suggested = ways(kind) if callable(kind) else ()
+    if inspect.isroutine(found) and (part := _part_of(found)) is not None:
+        return found, part
     # One input of a function may be a batch or not; most have one.
     return found, next(iter(suggested), "x").replace("x2d", "x")
+
+
+def _part_of(function: Any) -> str | None:
+    """The part of attention that a function is by the names of its parameters."""
+    names = tuple(needed(of_call(function)))
+    sides = tuple(side_of(each) or each for each in names)
+    return next((each for each, part in PARTS.items() if part.names in (names, sides)), None)
 
 
 def is_part(evidence: Evidence) -> bool:

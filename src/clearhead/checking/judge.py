@@ -1,6 +1,6 @@
 """Ask every rule, and say what must be known before anything is called right."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -70,14 +70,16 @@ class Judged:
 
 
 def judge(
-    evidence: Evidence | AskedOfRanks, wanted: Callable[[str], bool] = lambda topic: True
+    evidence: Evidence | AskedOfRanks,
+    wanted: Callable[[str], bool] = lambda topic: True,
+    rules: Sequence[Rule] = RULES,
 ) -> tuple[Judged, ...]:
     """Ask every rule whose topic is wanted, in order."""
     judged: list[Judged] = []
     excluded: dict[str, str] = {}
     names = unfilled(evidence.given) if isinstance(evidence, Evidence) else ()
     never_filled = Unknown("unfilled", {"names": ", ".join(names)}) if names else None
-    for rule in RULES:
+    for rule in rules:
         if not wanted(rule.topic) or not rule.asked(evidence):
             continue
         failed = evidence.settled.error

@@ -1,7 +1,9 @@
 """Grade what a learner wrote in a lesson: its contract, its codes, its words."""
 
 import inspect
-from collections.abc import Mapping
+import linecache
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +15,7 @@ from clearhead._common.lessons import LESSONS, LessonRow, lessons_of
 from clearhead._common.text import shown
 from clearhead.checking.report import Finding, Report
 from clearhead.checking.subject.locating import defined, imported, located
+from clearhead.checking.subject.stubs import reached
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 # What no lesson speaks of, and what is asked of one from its number on; all other topics are the lesson's own.
@@ -20,6 +23,20 @@ NEVER = frozenset(("strides", "nan", "empty", "dtypes", "returned", "one-token")
 FROM = {
     "gradients": 4, "parameters": 4, "state": 6, "dropout": 9, "law": 4,
 }  # fmt: skip
+# What a line has in it that a mistake is about, where no operation shows it.
+MENTIONS = {
+    "parameter.missing": r"self\.\w+ *= *(torch\.|\[|nn\.Parameter\(.*\) *[-+*/@])|requires_grad",
+    "parameter": r"self\.\w+ *= *(nn\.|self\.)",
+    "grad": r"detach|no_grad|\.data|\.item\(",
+    "dropout": r"[dD]rop",
+    "state": r"self\.\w*(mask|future|past|tril|triu)\w* *=",
+    "length": r"self\.\w*(mask|future|past|tril|triu|bias|pos)",
+    "context": r"\bcontext\b.*\)|x_?2",
+    "cache": r"cat\(|append\(|triu|tril",
+    "rope": r"rotat",
+}
+# The families of codes that hang on a promise, where another one is as good.
+PROMISED = {"causal": ("mask.", "law.pairs"), "scale": ("scale.",), "rope": ("rope.", "differs")}
 TICKS = {
     "scores": 1, "weights": 2, "context": 3, "softmax": 4, "scale": 5, "causal": 7, "padding": 8,
     "dropout": 9, "heads": 10, "rope": 12, "decoding": 13, "reset": 13,
@@ -103,6 +120,10 @@ def _found_in(file: str, row: LessonRow) -> Any:
     module = imported(file)
     own = defined(module)
     mine = [name for name in row.names if name in own] or own
+    classes = [name for name in mine if inspect.isclass(getattr(module, name))]
+    # A class that calls the function grades it too.
+    called = {each.__name__ for name in classes for each in reached(getattr(module, name))}
+    mine = [name for name in mine if name in classes or name not in called]
     if len(mine) == 1:
         return getattr(module, mine[0])
     several = f"say which: {file}:{mine[0]}; it has {', '.join(mine)}" if mine else "it has none"
@@ -122,6 +143,7 @@ def _rotating(rotate: Any) -> Any:
         return stages.matmul(stages.weights(scores * query.shape[-1] ** -0.5), value)
 
     attention.__name__ = attention.__qualname__ = rotate.__name__
+    vars(attention)["rotates"] = rotate  # what a learner writes, or has not begun
     return attention
 
 
@@ -130,15 +152,40 @@ def is_asked(row: LessonRow | None, topic: str) -> bool:
     return row is None or (topic not in NEVER and FROM.get(topic, 0) <= row.number)
 
 
+def best(reports: Iterable[Report], row: LessonRow) -> Report:
+    """The first report without a mistake; else the first whose mistake none of the other promises mends."""
+    open_ = {name for each in row.either for name in {*each, *row.contract}
+             if each.get(name) != row.contract.get(name)}  # fmt: skip
+    families = tuple(family for name in open_ for family in PROMISED[name])
+    made: list[Report] = []
+    for each in reports:
+        if each.ok:
+            return each
+        made.append(each)
+    return min(made, key=lambda each: any(f.code.startswith(families) for f in each.findings[:1]))
+
+
 def in_words(report: Report, row: LessonRow) -> Report:
     """A report in the words of a lesson: the first mistake alone, no note, no tick of a later lesson."""
-    first = [_told(each, row) for each in report.findings[:1]]
-    passed = [each for each in report.passed if TICKS.get(each.partition(" ")[0], 99) <= row.number]
-    return replace(
-        report, findings=tuple(first), passed=tuple(passed), told=(), skipped=(), minor=(), lesson=row.number
-    )  # fmt: skip
+    first = tuple(_told(each, report, row) for each in report.findings[:1])
+    passed = () if first else report.passed
+    spoken = tuple(each for each in passed if TICKS.get(each.partition(" ")[0], 99) <= row.number)
+    told = {"told": (), "skipped": (), "minor": (), "lesson": row.number}
+    return replace(report, findings=first, passed=spoken, **told)
 
 
-def _told(finding: Finding, row: LessonRow) -> Finding:
-    read = next((each for each in lessons_of(finding.code) if each.number <= row.number), row)
-    return replace(finding, read=f"lesson {read.number}, {read.title} ({read.page})")
+def _told(finding: Finding, report: Report, row: LessonRow) -> Finding:
+    speaking = [each for each in lessons_of(finding.code) if each.number <= row.number]
+    read = (speaking or [row])[-1]
+    place = finding.place or _mentioned(finding.code, report.place)
+    return replace(finding, place=place, read=f"lesson {read.number}, {read.title} ({read.page})")
+
+
+def _mentioned(code: str, place: tuple[str, int] | None) -> tuple[str, int] | None:
+    """The line of what was checked that names what a mistake is about; else its first."""
+    pattern = MENTIONS.get(code) or MENTIONS.get(code.partition(".")[0])
+    if place is None or pattern is None:
+        return place
+    lines = inspect.getblock(linecache.getlines(place[0])[place[1] - 1 :])
+    found = (number for number, line in enumerate(lines) if re.search(pattern, line))
+    return place[0], place[1] + next(found, 0)

@@ -110,7 +110,9 @@ class Report(Drawn):
         follows = sum(each.follows_from is not None for each in self.findings)
         causes = len(self.findings) - follows
         if self.unwritten:
-            return f"not begun: {', '.join(each.partition(' ')[0] for each in self.unwritten)}"
+            names = (each.partition(" ")[0] for each in self.unwritten)
+            others = ", ".join(each for each in names if each != self.name)
+            return f"not begun: {others}" if others else "not begun"
         if not self.findings:
             what = ", ".join(each.partition(":")[0] for each in self.unverified)
             return f"not judged: {what}" if self.unverified else "no mistake found"

@@ -184,10 +184,21 @@ def defined_at(subject: Subject) -> tuple[str, int] | None:
     original = original.model if isinstance(original, Embedded) else original
     found = original if inspect.isroutine(original) else type(original)
     try:
-        file = inspect.getsourcefile(found)
+        file = inspect.getsourcefile(_written_in(found))
         return None if file is None else (file, max(_first_line(found, file), 1))
     except (TypeError, OSError):
         return None
+
+
+def _written_in(found: Any) -> Any:
+    """The first method of a class, which knows its file where its module has none, as in a notebook."""
+    methods = (
+        [each for each in vars(found).values() if inspect.isfunction(each)]
+        if isinstance(found, type)
+        else []
+    )
+    own = [each for each in methods if each.__qualname__.startswith(f"{found.__qualname__}.")]
+    return own[0] if own else found
 
 
 def _first_line(found: Callable[..., Any] | type, file: str) -> int:

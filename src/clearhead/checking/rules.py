@@ -22,6 +22,7 @@ from clearhead.checking.judging import (
     decoders,
     dependencies,
     first_calls,
+    in_lessons,
     laws,
     lengths,
     modules,
@@ -44,6 +45,7 @@ DECODING = (DecodingEvidence,)
 RANKS = (RanksEvidence,)
 LABELS = (LabelsEvidence,)
 PARTS = (PartEvidence,)
+PADDED = (PaddedEvidence,)
 WITHIN = (HeadsEvidence, TokensEvidence)
 SEEN = tuple(dict.fromkeys(each.code for each in MASKS))
 INNER = "mask softmax scale order product positions"
@@ -127,9 +129,7 @@ def _inside(code: str, topic: str, **more: Any) -> Rule:
 
 def _padding(code: str) -> Rule:
     excludes = "mask padding leaks softmax scale product one-token"
-    return Rule(
-        code, "padding", _named(code, modules.padding), (PaddedEvidence,), excludes=excludes
-    )
+    return Rule(code, "padding", _named(code, modules.padding), PADDED, excludes=excludes)
 
 
 def _tokens(code: str, topic: str, applies: Callable[[Any], Verdict | None], **more: Any) -> Rule:
@@ -184,7 +184,9 @@ RULES: tuple[Rule, ...] = (
     ),
     _inside("softmax.axis", "softmax", excludes="batch.mixed leaks padding", explains="mask"),
     _tokens("law.value", "product", laws.centred, excludes="leaks"),
-    # Padding.
+    # Padding, where samples are kept apart without it.
+    Rule("batch.mixed", "batch", dependencies.mixed, PADDED, excludes=f"leaks padding {INNER}"),
+    Rule("law.samples", "batch", laws.samples, PADDED, excludes="padding"),
     *(_padding(code) for code in PADDING),
     Rule("mask.padding-ignored", "padding", modules.padded_queries, (PaddedEvidence,)),
     Rule("mask.leaks-nan", "nan", modules.padding_nan, (PaddedEvidence,)),
@@ -271,6 +273,10 @@ RULES: tuple[Rule, ...] = (
         DECODING,
     ),
     *(
+        Rule(code, "mask", _named(code, decoders.full_mask), DECODING, excludes="decoding")
+        for code in (*SEEN, "differs")
+    ),
+    *(
         Rule(code, "decoding", _named(code, applies), of)
         for applies, of in ((decoders.cache, DECODING), (decoders.model_cache, SELF))
         for code in ("cache.window", "cache.unmasked", "cache.offset", "rope.offset")
@@ -279,10 +285,6 @@ RULES: tuple[Rule, ...] = (
     *(
         Rule(code, "padding", _named(code, modules.model_padding), SELF, (*CROSS, PaddedEvidence))
         for code in PADDING
-    ),
-    *(
-        Rule(code, "mask", _named(code, decoders.full_mask), DECODING)
-        for code in (*SEEN, "differs")
     ),
     # Inputs, promises, and what else a call shows.
     Rule("input.modified", "inputs", first_calls.modified, but=DECODING, excludes="strides"),
@@ -353,4 +355,15 @@ RULES: tuple[Rule, ...] = (
     Rule("ranks.dropout-alike", "dropout", _on_ranks(rank_rules.alike), RANKS),
     Rule("ranks.labels", "labels", rank_labels.labels, LABELS, excludes="ranks.loss"),
     Rule("ranks.loss", "labels", rank_labels.share, LABELS),
+)
+# What is asked in lessons alone.
+IN_LESSONS: tuple[Rule, ...] = (
+    _tokens("parameter.missing", "parameters", in_lessons.frozen),
+    _tokens("parameter.shared", "parameters", in_lessons.tied),
+    _tokens("parameter.dead", "parameters", in_lessons.idle),
+    _tokens("law.scores", "product", in_lessons.bent),
+    Rule("context.ignored", "context", in_lessons.beside, CROSS),
+    _tokens("law.pairs", "heads", in_lessons.unseen, but=(*CROSS, *PADDED)),
+    _tokens("law.value", "product", in_lessons.exact),
+    _tokens("length.fixed", "state", in_lessons.any_length, but=CROSS),
 )

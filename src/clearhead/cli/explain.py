@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from clearhead import errors
+from clearhead._common.lessons import lessons_of
 from clearhead._common.pages import docs
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
@@ -60,7 +61,9 @@ def _explain_finding(code: str) -> list[str]:
     from clearhead.cli.law_figures import figure
 
     drawn = figure(code)
-    return [section.strip(), *([f"```text\n{drawn}\n```"] if drawn else []), how_to_read]
+    lessons = [f"lesson {each.number}, [{each.title}]({each.page})" for each in lessons_of(code)]
+    met = [f"It is met in {', and in '.join(lessons)}."] if lessons else []
+    return [section.strip(), *([f"```text\n{drawn}\n```"] if drawn else []), *met, how_to_read]
 
 
 def _explain_error(code: str) -> list[str]:

@@ -150,8 +150,8 @@ class PartEvidence(Evidence):
 
     @cached_property
     def asked(self) -> PartCall:
-        """The first call whose result has the right shape, else the first that gave anything."""
-        fitting = [each for each in self.calls if each.fits]
+        """The first call whose result is wrong and has the right shape, else the first that gave anything."""
+        fitting = [each for each in self.calls if each.fits and not each.right]
         given = [each for each in self.calls if each.found is not None]
         return (fitting or given or list(self.calls))[0]
 

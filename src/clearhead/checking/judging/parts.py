@@ -190,7 +190,9 @@ def _products(e: PartEvidence, call: PartCall) -> Iterator[tuple[str, str, Any]]
     assert call.found is not None
     found, expected = call.found.double(), call.expected
     factor = float((found * expected).sum() / expected.square().sum())
-    if float((found - factor * expected).abs().max()) <= SUMS * float(found.abs().max()):
+    if found.numel() > 1 and float((found - factor * expected).abs().max()) <= SUMS * float(
+        found.abs().max()
+    ):
         if e.given.takes == "weights,value":
             yield "weights.scaled", "factor", {"factor": f"{factor:.4g}"}
         else:

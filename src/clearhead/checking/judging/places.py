@@ -17,7 +17,7 @@ CHANGES = {
 # What is about the mask as well; and what stands at the first product, or at the second.
 OF_MASKS = ("padding", "empty", "leaks", "one-token", "nan", "lost")
 SCORES = ("scale", "mask", "order", "positions", "batch", "softmax")
-CONTEXT = ("heads", "product")
+CONTEXT = ("heads", "product", "law")
 # Operations of a part, by the family of a code.
 MULTIPLIES = ("mul", *PRODUCTS)
 OF_PARTS = {

@@ -35,7 +35,7 @@ def stubs_of(found: Any) -> tuple[Stub, ...]:
     top = found if inspect.isclass(found) or inspect.isroutine(found) else type(found)
     if inspect.isclass(top) and not _is_written(top):
         return (_stub(top, top.__name__),)
-    functions = _reached(top)
+    functions = reached(top)
     return tuple(_stub(each, each.__name__) for each in functions if _unwritten(each))
 
 
@@ -56,7 +56,7 @@ def _stub(found: Any, name: str) -> Stub:
         return Stub(name, "", 0)
 
 
-def _reached(top: Any) -> list[types.FunctionType]:
+def reached(top: Any) -> list[types.FunctionType]:
     """The functions of one module that what is checked reaches by their names."""
     module, methods = getattr(top, "__module__", None), dict[str, types.FunctionType]()
     if inspect.isclass(top):

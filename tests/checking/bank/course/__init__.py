@@ -42,7 +42,7 @@ class Case:
         module = ModuleType(name.removesuffix(".py"))
         exec(compile(whole, name, "exec"), module.__dict__)
         names = [each for each in LESSONS[self.lesson].names if hasattr(module, each)]
-        return getattr(module, names[0])
+        return getattr(module, min(names))  # a class, where the function is a part of it
 
 
 def right(lesson: int, **texts: str) -> list[Case]:

@@ -83,6 +83,7 @@ OF_SCORES = [
     PartMutant("law.pairs", "same-side", _scores(lambda q, k: (q, q)), {"side": "query"}),
     PartMutant("law.pairs", "same-side", _scores(lambda q, k: (k, k)), {"side": "key"}),
     PartMutant("law.pairs", "view", _viewed),
+    PartMutant("law.pairs", "zip", lambda q, k: (q[: len(k)] * k[: len(q)]).sum(-1)),
     PartMutant("law.scores", "weights", lambda q, k: stages.weights(stages.scores(q, k))),
     PartMutant("law.scores", "added", lambda q, k: (q[:, None] + k[None]).sum(-1)),
     PartMutant("law.scores", "distance", lambda q, k: (q[:, None] - k[None]).norm(dim=-1)),
