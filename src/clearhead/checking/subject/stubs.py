@@ -40,10 +40,10 @@ def stubs_of(found: Any) -> tuple[Stub, ...]:
 
 
 def _is_written(cls: type) -> bool:
-    """False of a class whose own body holds nothing at all."""
-    if not issubclass(cls, nn.Module) or cls.forward is not nn.Module.forward:
-        return True
-    return any(inspect.isroutine(each) or isinstance(each, type) for each in vars(cls).values())
+    """False of a module whose class, and those that it is made of, hold nothing at all."""
+    own = cls.__mro__[: cls.__mro__.index(nn.Module)] if issubclass(cls, nn.Module) else ()
+    held = [each for kind in own for each in vars(kind).values()]
+    return not own or any(inspect.isroutine(each) or isinstance(each, type) for each in held)
 
 
 def _stub(found: Any, name: str) -> Stub:
