@@ -5,6 +5,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 SECTION = re.compile(r"(Args|Returns|Yields|Raises|Example|Examples|Attributes|Sources?):")
@@ -49,12 +50,14 @@ def _methods(made: type) -> Iterator[tuple[str, object]]:
 
 
 def _described(name: str, made: object) -> Iterator[str]:
-    text = made.__doc__ if inspect.isclass(made) or callable(made) or isinstance(made, property) else ""
+    text = (
+        made.__doc__
+        if inspect.isclass(made) or callable(made) or isinstance(made, property)
+        else ""
+    )
     if callable(made):
-        try:
+        with suppress(TypeError, ValueError):  # of a class that C makes
             yield f"```python\n{name}{_signature(made)}\n```"
-        except (TypeError, ValueError):
-            pass  # of a class that C makes
     elif not isinstance(made, property):
         yield f"A constant of type `{type(made).__name__}`."
     yield docstring(text or "")

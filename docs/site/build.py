@@ -1,7 +1,7 @@
 """Build the site of everything in docs, of the lessons and of the public names: `python -m docs.site.build`.
 
-Sources are made in `.cache/site`, and Sphinx turns them into `site`, where nothing needs a network. A link that leads nowhere is
-an error.
+Sources are made in `.cache/site`, and Sphinx turns them into `site`, where nothing needs a network. A link that leads
+nowhere is an error.
 """
 
 import argparse
@@ -25,7 +25,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--brief", action="store_true", help="Train for three steps.")
     parser.add_argument("--lessons", type=int, nargs="*", help="These alone are run.")
     parser.add_argument("--out", type=Path, default=ROOT / "site")
+    parser.add_argument("--sources", type=Path, default=ROOT / ".cache" / "site")
     asked = parser.parse_args(arguments)
+    global SOURCES
+    SOURCES = asked.sources
     from tests.environment import prepare
 
     prepare()
@@ -75,8 +78,8 @@ def toctree(caption: str, names: Sequence[str]) -> str:
 
 
 def write_lessons(numbers: Sequence[int] | None, brief: bool) -> None:
-    from clearhead.drawing.page.page import asset
     from clearhead._common.lessons import LESSONS
+    from clearhead.drawing.page.page import asset
     from clearhead.lessons.lesson import read_lesson
     from clearhead.lessons.notebook import notebook
     from docs.site.lesson_page import lesson_page
@@ -128,11 +131,16 @@ def write_linked(linked: set[Path]) -> None:
             rows = "".join(f"- {each.name}\n" for each in sorted(path.iterdir()))
             text = f"# {name}\n\n{rows}"
         elif path.suffix == ".md":
-            text = LINK.sub(lambda found: found[0] if "://" in found[2] else found[2], path.read_text(encoding="utf-8"))
+            text = LINK.sub(
+                lambda found: found[0] if "://" in found[2] else found[2],
+                path.read_text(encoding="utf-8"),
+            )
         else:
             language = LANGUAGES.get(path.suffix, "text")
             text = f"# {name}\n\n~~~~{language}\n{path.read_text(encoding='utf-8')}\n~~~~\n"
-        place.with_name(f"{place.name}.md").write_text(f"---\norphan: true\n---\n\n{text}", encoding="utf-8")
+        place.with_name(f"{place.name}.md").write_text(
+            f"---\norphan: true\n---\n\n{text}", encoding="utf-8"
+        )
 
 
 def _write(place: Path, text: str, linked: set[Path]) -> None:

@@ -1,4 +1,4 @@
-"""A lesson as a page of the site: questions that judge, figures to touch, solutions that fold, a gallery that answers."""
+"""A lesson as a page of the site: questions that judge, figures to touch, a gallery that answers."""
 
 from collections.abc import Iterator
 from html import escape
@@ -119,5 +119,3 @@ def _fenced(words: str, inside: str) -> str:
     while ticks in inside:
         ticks += "`"
     return f"{ticks}{words}\n{inside.rstrip()}\n{ticks}"
-
-

@@ -1,7 +1,7 @@
 """A lesson as one session, from top to bottom: what its blocks print, answer, draw and are graded.
 
-A solution runs in the place of its stub. A block that trains does so for a few steps where the session is `brief`, and what it
-and the blocks below print is not held against the page then.
+A solution runs in the place of its stub. A block that trains does so for a few steps where the session is `brief`, and
+what it and the blocks below print is not held against the page then.
 """
 
 import ast
@@ -93,7 +93,9 @@ class Session:
         return self._value(made)
 
     def _value(self, made: ast.expr) -> Any:
-        return eval(compile(ast.Expression(made), f"{self.lesson.row.slug}.md", "eval"), self.namespace)
+        return eval(
+            compile(ast.Expression(made), f"{self.lesson.row.slug}.md", "eval"), self.namespace
+        )
 
     @property
     def held(self) -> list[tuple[Block, str]]:

@@ -5,6 +5,7 @@ Blocks that train do so for three steps here, and in full when the site is built
 
 import ast
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,15 @@ def test_its_page_has_the_parts_of_a_lesson(lesson: Lesson) -> None:
     assert sorted(known) == sorted(ORDER)
     assert known[:3] == ORDER[:3]
     assert known[-3:] == ORDER[-3:]
-    recap = text.partition("## Recap")[2].partition("Next: ")[0]
-    assert recap.count("\n- ") == 3
+    recap = text.partition("## Recap\n\n")[2].partition("\n\n")[0]
+    assert recap.count("\n") == 2
+    assert all(line.startswith("- ") for line in recap.splitlines())
     for stub in lesson.of_role("write"):
         ast.parse(stub.source)
     readable = text.partition("## Where it stands")[0].partition("Next: [")[0].lower()
     for word, number in LATER.items():
         if lesson.row.number < number:
-            plain = readable.replace("masked_fill", "").replace("ahead", "")
-            assert word not in plain, word
+            assert not re.search(rf"\b{word}", readable), word
 
 
 def test_its_notebook_is_valid_and_runs_with_its_solutions(
@@ -90,7 +91,10 @@ def test_its_notebook_is_valid_and_runs_with_its_solutions(
     torch.manual_seed(SEED)
     for cell in cells:
         source = put.get(cell["source"], cell["source"])
-        exec(source.replace("steps = 800", "steps = 3").replace("steps = 200", "steps = 3"), namespace)
+        exec(
+            source.replace("steps = 800", "steps = 3").replace("steps = 200", "steps = 3"),
+            namespace,
+        )
 
 
 @pytest.mark.parametrize("number", [0, 14, True, "7"])

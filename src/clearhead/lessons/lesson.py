@@ -67,7 +67,7 @@ class Lesson:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The names of mistakes that are chosen from: those that the lesson is the first to speak of, and of its gallery."""
+        """The names of mistakes that are chosen from: those of the lesson, and those of its gallery."""
         return tuple(sorted({*self.row.codes, *(each.words for each in self.of_role("wrong"))}))
 
     @property
@@ -75,7 +75,8 @@ class Lesson:
         """The file to begin with: the stubs, and how they are graded."""
         row = self.row
         ask = f"    clearhead check {row.file} --lesson {row.number}"
-        head = f'"""Lesson {row.number}: {row.title}\n\nWrite what is missing where it says `...`, then ask\n\n{ask}\n"""\n\n'
+        head = f"Lesson {row.number}: {row.title}\n\nWrite what is missing where it says `...`, then ask"
+        head = f'"""{head}\n\n{ask}\n"""\n\n'
         return head + "\n\n".join(each.source for each in self.of_role("write"))
 
     @property
@@ -170,7 +171,10 @@ def replaced(source: str, new: str) -> str:
             for each in ast.walk(ast.parse(source))
             if isinstance(each, type(definition)) and each.name == definition.name
         )
-        lines, put = source.splitlines(), new.splitlines()[definition.lineno - 1 : definition.end_lineno]
+        lines, put = (
+            source.splitlines(),
+            new.splitlines()[definition.lineno - 1 : definition.end_lineno],
+        )
         lines[old.lineno - 1 : old.end_lineno] = textwrap.indent(
             "\n".join(put), " " * old.col_offset
         ).splitlines()
