@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from clearhead.lessons.lesson import Block
 from docs.site.session import Session, Shown
@@ -100,7 +100,7 @@ def _live(block: Block, session: Session, files: Path) -> str:
     made: Any = session.live[block.line]
     code = _fenced("{dropdown} The lines that draw it", _fenced("python", block.source))
     if isinstance(made, Element):
-        return _raw(cast(Element, made).to_element(script=False)) + "\n\n" + code
+        return _raw(made.to_element(script=False)) + "\n\n" + code
     shown = made if isinstance(made, Shown) else Shown(made, {})
     name = f"{session.lesson.row.slug}_{block.line}.html"
     shown.thing.to_html(files / name, **shown.options)

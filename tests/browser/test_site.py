@@ -1,5 +1,7 @@
 """The site, built without training, from the disk: nothing is asked of a network, and lessons answer."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,9 +9,8 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from clearhead._common.lessons import LESSONS
-from docs.site.build import main
 from tests.browser.conftest import DESKTOP, PHONE
-from tests.surface import public_objects
+from tests.surface import ROOT, public_objects
 
 MOST = 1_000_000
 
@@ -19,10 +20,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every page; of the lessons these are run, and the tests of lessons run them all."""
     out = tmp_path_factory.mktemp("site") / "site"
     sources = tmp_path_factory.mktemp("sources")
-    built = main(
-        ["--brief", "--lessons", "1", "2", "7", "--out", str(out), "--sources", str(sources)]
-    )
-    assert built == 0
+    asked = ["--brief", "--lessons", "1", "2", "7", "--out", str(out), "--sources", str(sources)]
+    command = [sys.executable, "-m", "docs.site.build", *asked]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
     return out
 
 

@@ -79,7 +79,7 @@ def test_its_notebook_is_valid_and_runs_with_its_solutions(
     lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    made = json.loads(notebook(lesson))
+    made: Any = json.loads(notebook(lesson))
     nbformat.validate(nbformat.from_dict(made))
     cells = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
     assert all(cell["outputs"] == [] for cell in cells)
