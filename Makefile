@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests waiting shaped pages lint style types page bench across bare bounds soak mutants cover lock setup browser samples speech test-samples applications
+.PHONY: demo test tests waiting shaped pages lint style types page bench across bare bounds soak mutants cover lock setup browser samples speech test-samples applications docs
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -123,6 +123,10 @@ applications: samples speech
 		echo "applications: $$script"; \
 		$(RUN) examples/$${script%% *}.py $$(echo "$$script" | cut -s -d' ' -f2) || exit 1; \
 	done
+
+# The site in site/: docs, lessons with their training, public names. It opens from the disk; a link that leads nowhere is an error.
+docs: setup
+	@$(RUN) -m docs.site.build
 
 bench: setup
 	@$(RUN) -m benchmarks

@@ -2,7 +2,6 @@
 
 import re
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from clearhead import errors
 from clearhead._common.lessons import lessons_of
+from clearhead._common.pages import docs
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
 
@@ -107,8 +107,5 @@ def _errors() -> dict[str, list[tuple[str, str]]]:
 
 
 def _page(name: str) -> str:
-    """A page of the docs: in the package where it is installed, else in the checkout around it."""
-    package = Path(errors.__file__).parent
-    installed = package / "docs" / name
-    page = installed if installed.is_file() else package.parents[1] / "docs" / name
-    return page.read_text(encoding="utf-8")
+    """A page of the docs, as text."""
+    return docs(name).read_text(encoding="utf-8")
