@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests waiting shaped pages lint style types page bench across bare bounds soak cover lock setup browser samples speech test-samples applications
+.PHONY: demo test tests waiting shaped pages lint style types page bench across bare bounds soak mutants cover lock setup browser samples speech test-samples applications docs
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -124,6 +124,10 @@ applications: samples speech
 		$(RUN) examples/$${script%% *}.py $$(echo "$$script" | cut -s -d' ' -f2) || exit 1; \
 	done
 
+# The site in site/: docs, lessons with their training, public names. It opens from the disk; a link that leads nowhere is an error.
+docs: setup
+	@$(RUN) -m docs.site.build
+
 bench: setup
 	@$(RUN) -m benchmarks
 
@@ -157,6 +161,11 @@ SEED ?= 0
 INTERRUPTS ?= 0
 soak: setup
 	@$(RUN) -m tests.soak --minutes $(MINUTES) --seed $(SEED) --interrupts $(INTERRUPTS)
+
+# Whether the tests still kill the frozen mutants of PART, packages or modules such as masks or masks.causal;
+# MUTANTS=--redraw draws others where a statement is gone, MUTANTS=--all asks every mutant of the part.
+mutants: setup
+	@$(RUN) -m tests.mutants $(PART) $(MUTANTS)
 
 # Lines and branches that no test runs, in .cache/cover. Code that is compiled is traced as it is, so those tests stay out,
 # and those that interrupt at any moment, by the trace that coverage has.

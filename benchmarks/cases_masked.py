@@ -45,7 +45,7 @@ def _against_a_dense_mask(mask: ch.Mask) -> tuple[list[Tensor], dict[str, Attent
     }
 
 
-def _near(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
+def near(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
     """Gradients are held to the largest of them: small ones are differences of large ones."""
     for mine, other in zip(ours, theirs, strict=True):
         largest = other.abs().max().item()
@@ -67,7 +67,7 @@ def window() -> Sides:
     "masked-window-8192-backward",
     reach="<= 0.15x",
     work="a causal window of 256, (1, 8, 8192, 64), forward and backward",
-    compare=_near,
+    compare=near,
     rounds=3,
 )
 def window_backward() -> Sides:
@@ -79,7 +79,7 @@ def window_backward() -> Sides:
     "masked-documents-8192-backward",
     reach="<= 0.12x",
     work="16 causal documents of 512, (1, 8, 8192, 64), forward and backward",
-    compare=_near,
+    compare=near,
     rounds=3,
 )
 def documents_backward() -> Sides:
@@ -92,7 +92,7 @@ def documents_backward() -> Sides:
     "masked-softcap-4096-backward",
     reach=("<= 0.5x", "<= 0.1x memory"),
     work="causal with a softcap, (1, 8, 4096, 64), forward and backward",
-    compare=_near,
+    compare=near,
     rounds=2,
 )
 def softcap_backward() -> Sides:

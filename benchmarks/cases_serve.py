@@ -10,7 +10,7 @@ from torch import Tensor
 
 import clearhead as ch
 from benchmarks.harness import Sides, case
-from clearhead.drawing.live.tiles import MapTile, exact_tile, make_level, tile_of_level
+from clearhead.matrix.tiles import MapTile, exact_tile, make_level, tile_of_level
 
 LENGTH = 50_000
 WORK = "one head of 50,000 tokens, width 64, causal: "

@@ -6,6 +6,9 @@ Nothing here is specific to attention. The order of events for a case:
 2. Every side runs once, and its result is compared with that of the first side.
 3. The sides are timed in turn (A B A B …), so that whatever slows the machine slows all of them.
 4. Each side runs once more in a process of its own, for the memory that it takes at its peak.
+
+A round in which other processes had a part of the cores is left out, as far as enough are left. A case may
+ask for the opposite: one busy process for each core, which the harness starts and ends.
 """
 
 import contextlib
@@ -21,8 +24,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,7 @@ Sides = dict[str, Side]
 # What a bound may be about. "Ours" is the first side, "theirs" the second.
 UNITS = {
     "x": "our time, as a multiple of theirs",
+    "x alone": "our time beside a busy process on each core, as a multiple of that without them",
     "ms": "milliseconds that a call of ours takes",
     "us": "microseconds that a call of ours takes longer",
     "MB": "megabytes that ours takes at its peak, the inputs not counted",
@@ -71,6 +75,8 @@ class Target:
         """The figure that the bound is about; None where it could not be measured."""
         if self.unit == "x":
             return times.ratio
+        if self.unit == "x alone":
+            return times.medians[0] / times.alone[0] if times.alone else None
         if self.unit == "ms":
             return times.medians[0] * 1e3
         if self.unit == "us":
@@ -100,6 +106,7 @@ class Case:
     compare: Callable[[Any, Any], None] = close
     memory: bool = True
     rounds: int = 5
+    beside: bool = False
 
     def prepare(self) -> Sides:
         """The sides, on the same inputs whenever and wherever it is called."""
@@ -128,6 +135,7 @@ def case(
     compare: Callable[[Any, Any], None] = close,
     memory: bool = True,
     rounds: int = 5,
+    beside: bool = False,
 ) -> Callable[[Callable[[], Sides]], Callable[[], Sides]]:
     """Register the function as a case; it builds the inputs and returns the sides, ours first.
 
@@ -139,6 +147,7 @@ def case(
         compare: called with the results of the first side and of another; raises if they differ.
         memory: False leaves out the peak memory, where it says nothing.
         rounds: how often the sides are timed at least, for work that takes long.
+        beside: True times them beside a busy process on each core, after a few rounds without.
     """
     targets = tuple(map(Target.parse, [reach] if isinstance(reach, str) else reach))
 
@@ -148,7 +157,7 @@ def case(
             raise ValueError(
                 f"two cases are called {name!r}, in {known.module} and {build.__module__}"
             )
-        CASES[name] = Case(name, build, targets, work, dtype, compare, memory, rounds)
+        CASES[name] = Case(name, build, targets, work, dtype, compare, memory, rounds, beside)
         return build
 
     return register
@@ -172,10 +181,19 @@ def compare_results(case: Case, sides: Sides) -> None:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds per call of each side (in the order of the case), round by round."""
+    """Seconds per call of each side (in the order of the case), round by round.
+
+    Attributes:
+        rounds: those that count.
+        calls: how many calls a sample is, by side.
+        spoiled: how many rounds were left out, since other processes had the cores.
+        alone: the medians without the busy processes, of a case that is timed beside some.
+    """
 
     rounds: list[tuple[float, ...]]
     calls: tuple[int, ...]
+    spoiled: int = 0
+    alone: Sequence[float] = ()
 
     @property
     def medians(self) -> list[float]:
@@ -229,6 +247,7 @@ def time_in_turn(
         return (clock() - start) / calls
 
     begin = clock()
+    spoiled: list[tuple[float, ...]] = []
     # Twice: what a first call sets up is not part of the cost of a call.
     warm = {name: min(sample(side, 1), sample(side, 1)) for name, side in sides.items()}
     calls = tuple(max(1, math.ceil(shortest_sample / max(warm[name], 1e-9))) for name in sides)
@@ -237,17 +256,68 @@ def time_in_turn(
     gc.collect()
     gc.disable()
     try:
-        while len(rounds) < most_rounds:
+        while len(rounds) + len(spoiled) < most_rounds:
             spent = clock() - begin
-            if len(rounds) >= least_rounds and spent >= budget:
+            count = len(rounds) + len(spoiled)
+            if count >= least_rounds and spent >= budget:
                 break
+            others = Others()
             pairs = zip(sides.values(), calls, strict=True)
-            rounds.append(tuple(sample(side, count) for side, count in pairs))
-            tick(min(1.0, spent / max(budget, 1e-9), len(rounds) / least_rounds))
+            times = tuple(sample(side, count) for side, count in pairs)
+            (spoiled if others.had_cores() else rounds).append(times)
+            tick(min(1.0, spent / max(budget, 1e-9), (count + 1) / least_rounds))
     finally:
         if collecting:
             gc.enable()
-    return Times(rounds, calls)
+    if len(rounds) < least_rounds:  # no quiet machine: better all of them than few
+        return Times(rounds + spoiled, calls)
+    return Times(rounds, calls, len(spoiled))
+
+
+class Others:
+    """The share of the cores that other processes take, from when it is made; 0 where nothing tells it.
+
+    The kernel counts ticks of 10 ms, so of what takes less than a tenth of a second nothing is said.
+    """
+
+    LEAST = 0.1
+    MUCH = 0.1
+
+    def __init__(self) -> None:
+        self.start, self.busy = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        """The time, and the seconds that all cores were busy with others than this process."""
+        own = os.times()
+        try:
+            fields = Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]
+        except OSError:
+            return time.perf_counter(), 0.0
+        user, nice, system, _, _, irq, soft, steal = map(int, fields)
+        every = (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+        return time.perf_counter(), every - own.user - own.system
+
+    def had_cores(self) -> bool:
+        """Return True if others had more than a tenth of a core."""
+        now, busy = self._now()
+        took = now - self.start
+        return took >= self.LEAST and busy - self.busy > self.MUCH * took
+
+
+@contextlib.contextmanager
+def busy_cores() -> Iterator[None]:
+    """Keep one process busy for each core."""
+    loops = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(os.cpu_count() or 1)
+    ]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def resident(field_name: str) -> float | None:
@@ -351,6 +421,8 @@ class Outcome:
                 for i, name in enumerate(names)
             },
             "rounds": len(self.times.rounds),
+            "rounds_spoiled": self.times.spoiled,
+            "alone_median_seconds": list(self.times.alone) or None,
             "ratio": self.times.ratio,
             "ratio_interval": [low, high],
             "ratio_of_medians": self.times.ratio_of_medians,
@@ -369,12 +441,19 @@ def run_case(
     tick("comparing", 0.0)
     sides = case.prepare()
     compare_results(case, sides)
-    times = time_in_turn(
-        sides,
-        budget=budget,
-        least_rounds=case.rounds,
-        tick=lambda done: tick("timing", done),
-    )
+
+    def timed(doing: str) -> Times:
+        return time_in_turn(
+            sides,
+            budget=budget,
+            least_rounds=case.rounds,
+            tick=lambda done: tick(doing, done),
+        )
+
+    times = timed("timing")
+    if case.beside:
+        with busy_cores():
+            times = replace(timed("timing beside busy processes"), alone=times.medians)
     memory: dict[str, float | None] = dict.fromkeys(sides)
     # The inputs go first: two sets of them may not fit.
     names = list(sides)

@@ -31,6 +31,11 @@ from clearhead._common.text import format_bytes
 from clearhead.drawing.page.page import asset
 
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64
+BUNDLES = {
+    "heads": ("heads.js", "heads.css"),
+    "steps": ("steps.js", "steps.css"),
+    "figure": ("figure.js",),
+}
 FRAMES = 60
 
 MEASURE = """async (frames) => {
@@ -192,8 +197,12 @@ def main() -> None:
     long = given.long
     place = shutil.which("chromium") or shutil.which("chromium-browser")
     torch.manual_seed(0)
-    bundle = gzip.compress("".join(map(asset, ("page.js", "page.css"))).encode(), 9)
-    lines = [f"script and style in each page: {format_bytes(len(bundle))}, gzipped"]
+    sizes = {
+        kind: format_bytes(len(gzip.compress("".join(map(asset, names)).encode(), 9)))
+        for kind, names in BUNDLES.items()
+    }
+    listed = ", ".join(f"{kind} {size}" for kind, size in sizes.items())
+    lines = [f"script and style in each page, gzipped: {listed}"]
     print(*lines, flush=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(

@@ -1,12 +1,11 @@
-// Bundles src/ into the module and the style sheet of a page and the script of a figure, beside the Python that
-// puts them into pages.
+// Bundles src/ into one module and one style sheet for each kind of page and the script of a figure, beside the
+// Python that puts them into pages; what they share stands in each.
 // With --check nothing is written: the exit code tells whether what is there is what would be.
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { basename, dirname, join, relative } from "node:path";
+import { dirname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build, transform } from "esbuild";
-import { minify } from "terser";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const assets = join(here, "../src/clearhead/drawing/page/assets");
@@ -57,7 +56,11 @@ const styleText = {
 
 // The figure stands in pages of others, and in each notebook's cell: as a script of its own, without a name outside.
 const results = await Promise.all([
-  build({ ...options, entryPoints: { page: "src/index.tsx" }, format: "esm" }),
+  build({
+    ...options,
+    entryPoints: { heads: "src/heads.ts", steps: "src/steps.ts" },
+    format: "esm",
+  }),
   build({
     ...options,
     entryPoints: { figure: "src/figure/index.tsx" },
@@ -67,19 +70,14 @@ const results = await Promise.all([
 ]);
 
 const digests = digest();
-const notes = {
-  page: "preact and @preact/signals, MIT licence, copyright Jason Miller and the Preact contributors",
-  figure: "preact, MIT licence, copyright Jason Miller",
-};
+const PREACT = "preact, MIT licence, copyright Jason Miller";
+const SIGNALS =
+  "preact and @preact/signals, MIT licence, copyright Jason Miller and the Preact contributors";
 let stale = 0;
 for (const { path, text } of results.flatMap(({ outputFiles }) => outputFiles)) {
   const note = `/* clearhead: built from frontend/ by "make page". sources sha256 ${digests}
-   With ${notes[basename(path).split(".")[0]]}. */\n`;
-  // Deflated, 2 kB less than by esbuild alone.
-  const small = path.endsWith(".js")
-    ? (await minify(text, { module: path.endsWith("page.js"), ecma: 2020 })).code
-    : text;
-  const content = `${note + small.trimEnd()}\n`;
+   With ${path.endsWith("figure.js") ? PREACT : SIGNALS}. */\n`;
+  const content = `${note + text.trimEnd()}\n`;
   if (!process.argv.includes("--check")) writeFileSync(path, content);
   else if (readFileSync(path, "utf8") !== content) {
     console.error(`${relative(here, path)} is not what its sources make; run "make page".`);

@@ -1,9 +1,10 @@
 """The harness keeps its promises; how fast anything is, is never a test."""
 
+import contextlib
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,75 @@ def test_short_calls_are_timed_several_at_a_time() -> None:
     assert len(times.rounds) == 5
     assert order.count("ours") == 2 + 5 * 8
     assert times.ratio == 2.0**-12
+
+
+def test_rounds_in_which_others_had_the_cores_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = iter([False, True, False, False, True, False, False, False])
+    monkeypatch.setattr(harness.Others, "had_cores", lambda _: next(others))
+    sides, clock, _ = ticking({"ours": 0.5, "theirs": 0.25})
+    times = harness.time_in_turn(sides, budget=7.5, clock=clock)
+    assert (len(times.rounds), times.spoiled) == (6, 2)
+
+
+def test_a_machine_that_is_never_quiet_is_measured_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(harness.Others, "had_cores", lambda _: True)
+    sides, clock, _ = ticking({"ours": 0.5, "theirs": 0.25})
+    times = harness.time_in_turn(sides, budget=7.5, clock=clock)
+    assert (len(times.rounds), times.spoiled) == (8, 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "busy", "had"), [(1.0, 0.2, True), (1.0, 0.05, False), (0.05, 0.04, False)]
+)
+def test_others_are_what_the_kernel_counts_less_this_process(
+    seconds: float, busy: float, had: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = iter([(10.0, 3.0), (10.0 + seconds, 3.0 + busy)])
+    monkeypatch.setattr(harness.Others, "_now", lambda _: next(read))
+    assert harness.Others().had_cores() is had
+
+
+def test_busy_processes_are_ended_whatever_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[harness.subprocess.Popen[bytes]] = []
+    start = harness.subprocess.Popen
+
+    def popen(command: list[str]) -> harness.subprocess.Popen[bytes]:
+        started.append(start(command))
+        return started[-1]
+
+    monkeypatch.setattr(harness.subprocess, "Popen", popen)
+
+    def interrupted() -> None:
+        with harness.busy_cores():
+            assert started
+            assert all(each.poll() is None for each in started)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert all(each.poll() is not None for each in started)
+
+
+def test_a_case_beside_busy_processes_tells_what_it_takes_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[str] = []
+
+    @contextlib.contextmanager
+    def busy() -> Iterator[None]:
+        begun.append("busy")
+        yield
+
+    taken = iter([Times([(1.0, 1.0)], (1, 1)), Times([(2.5, 5.0)], (1, 1))])
+    monkeypatch.setattr(harness, "busy_cores", busy)
+    monkeypatch.setattr(harness, "time_in_turn", lambda *_, **__: next(taken))
+    beside = Case("beside", TINY.build, (Target.parse("<= 3x alone"),), memory=False, beside=True)
+    outcome = harness.run_case(beside, budget=0.0)
+    assert begun == ["busy"]
+    assert outcome.reached() == {"<= 3x alone": {"value": 2.5, "reached": True}}
+    assert outcome.record()["alone_median_seconds"] == [1.0, 1.0]
 
 
 def test_pairwise_ratio_is_untouched_by_a_drift_of_the_machine() -> None:

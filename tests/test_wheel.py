@@ -39,6 +39,8 @@ def test_the_package_is_in_it_and_nothing_else(wheel: Path) -> None:
         if each.is_file() and "__pycache__" not in each.parts
     }
     pages = {f"clearhead/docs/{name}.md" for name in ("check", "errors", "training")}
+    lessons = (ROOT / "docs" / "lessons").glob("*.md")
+    pages |= {f"clearhead/docs/lessons/{each.name}" for each in lessons}
     assert {name for name in names if not name.startswith(info)} == ours | pages
     assert "clearhead/py.typed" in ours
     licences = {name.removeprefix(info) for name in names if name.startswith(f"{info}licenses/")}

@@ -112,7 +112,7 @@ export class BytesSource implements Source {
   private readonly read: Reader;
   private readonly tiler: Tiler;
 
-  constructor(read: Reader, tiler: Tiler) {
+  constructor(read: Reader, tiler: Tiler = async () => null) {
     this.read = read;
     this.tiler = tiler;
   }
@@ -134,11 +134,6 @@ export class BytesSource implements Source {
   tile(request: TileRequest): Promise<Tile | null> {
     return this.tiler(this, request);
   }
-}
-
-/** The payload that stands in the page itself, as base64, which is undone part by part. */
-export function pageSource(text: string, tiler: Tiler): Source {
-  return new BytesSource((start, bytes) => fromBase64(text, start, bytes), tiler);
 }
 
 /** Bytes of a base64 text; `start` is a multiple of three. */

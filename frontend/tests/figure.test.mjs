@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { entropy, matrix, stages } from "../src/figure/core";
+import { entropy, matrix, placesOfHeads, stages } from "../src/figure/core";
 import {
   blocksOf,
   compute,
@@ -358,4 +358,20 @@ test("a width has scores of its own, and 1/√width goes along", () => {
   near([scaleOf(made, { ...START, width: 2, scale: 0.5 })], [Math.SQRT1_2]);
   assert.equal(read("width=3", made).width, null);
   assert.equal(read("width=2", made).width, 2);
+});
+
+test("a view keeps memory as it is, a transpose takes it apart by heads", () => {
+  const query = matrix(3, 4, (row, column) => 10 * row + column);
+  const numbers = (places) => places.map((at) => query.numbers[at]);
+  const [split, joined] = placesOfHeads(query, 2, true, true);
+  assert.deepEqual(numbers(split), [0, 1, 10, 11, 20, 21, 2, 3, 12, 13, 22, 23]);
+  assert.deepEqual(numbers(joined), [...query.numbers]);
+  // Without the way back numbers of several tokens stand in one row.
+  const [, mixed] = placesOfHeads(query, 2, true, false);
+  assert.deepEqual(numbers(mixed), numbers(split));
+  const [viewed, back] = placesOfHeads(query, 2, false, false);
+  assert.deepEqual(numbers(viewed), [...query.numbers]);
+  assert.deepEqual(numbers(back), [...query.numbers]);
+  const [, wrong] = placesOfHeads(query, 2, false, true);
+  assert.deepEqual(numbers(wrong), [0, 1, 12, 13, 2, 3, 20, 21, 10, 11, 22, 23]);
 });

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { whole } from "../src/shared/map";
 import { answerOf, askHeads, questionOf } from "../src/views/heads/ask";
 import { HeadMap } from "../src/views/heads/data";
 import { readState, writeState } from "../src/views/heads/state";
@@ -22,20 +23,19 @@ const START = { layer: 0, head: 0 };
 test("a state that was written is read as it was", () => {
   const states = [
     {
-      first: { layer: 1, head: 1 },
-      second: { layer: 0, head: 0 },
-      pinned: { query: 2, key: 0 },
-      viewport: { row: 0.5, rows: 2, column: 0, columns: 2.25 },
+      head: { layer: 1, head: 1 },
+      with: { layer: 0, head: 0 },
+      pin: { query: 2, key: 0 },
+      view: { row: 0.5, rows: 2, column: 0, columns: 2.25 },
       scale: "log",
       theme: "dark",
       order: "link",
-      role: "first",
       full: true,
       without: ["first", "punctuation"],
       least: 0.0625,
-      several: [],
+      heads: [],
       mix: "mean",
-      columns: true,
+      links: true,
       minus: true,
       why: true,
       depth: true,
@@ -43,7 +43,7 @@ test("a state that was written is read as it was", () => {
     },
     {
       ...readState("", data, START),
-      several: [
+      heads: [
         { layer: 1, head: 1 },
         { layer: 0, head: 0 },
       ],
@@ -51,9 +51,9 @@ test("a state that was written is read as it was", () => {
     },
     {
       ...readState("", data, START),
-      pinned: { query: null, key: 1 },
+      pin: { query: null, key: 1 },
     },
-    { ...readState("", data, START), pinned: { query: 1, key: 1, token: true } },
+    { ...readState("", data, START), pin: { query: 1, key: 1, token: true } },
   ];
   for (const state of states) {
     assert.deepEqual(readState(writeState(state, data), data, START), state);
@@ -63,23 +63,23 @@ test("a state that was written is read as it was", () => {
 });
 
 test("a layer stands for all of its heads", () => {
-  const several = [
+  const heads = [
     { layer: 1, head: 0 },
     { layer: 1, head: 1 },
   ];
-  const state = { ...readState("", data, START), several };
+  const state = { ...readState("", data, START), heads };
   assert.match(writeState(state, data), /&heads=5$/);
-  assert.deepEqual(readState("heads=5", data, START).several, several);
-  assert.equal(readState("heads=5&with=5.7&minus=1", data, START).second, null);
+  assert.deepEqual(readState("heads=5", data, START).heads, heads);
+  assert.equal(readState("heads=5&with=5.7&minus=1", data, START).with, null);
   // Of other texts there is no mean.
   const other = layer(6, { key: { text: null, first: 0 } });
   const more = { ...data, layers: [...data.layers, other] };
-  assert.deepEqual(readState("heads=4.0,6.0", more, START).several, []);
+  assert.deepEqual(readState("heads=4.0,6.0", more, START).heads, []);
 });
 
 test("what an address makes up is left out, and named", () => {
   for (const text of [
-    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&role=none&full=2&without=all&least=2&heads=9,4.0&mix=sum&links=arcs&minus=1",
+    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&full=2&without=all&least=2&heads=9,4.0&mix=sum&links=arcs&minus=1",
     "pin=,&view=0,9,0,9",
     "pin=-1&view=NaN,1,1,1",
     "with=4.0",
@@ -96,13 +96,13 @@ test("what an address makes up is left out, and named", () => {
       [name, value].filter(Boolean),
     );
     assert.deepEqual(missing.sort(), every.map((each) => each.join("=")).sort());
-    assert.deepEqual(found.first, START);
-    assert.equal(found.second, null);
-    assert.deepEqual([found.pinned.query, found.pinned.key], [null, null]);
-    assert.deepEqual([found.viewport, found.scale, found.order], [null, "root", "model"]);
+    assert.deepEqual(found.head, START);
+    assert.equal(found.with, null);
+    assert.deepEqual([found.pin.query, found.pin.key], [null, null]);
+    assert.deepEqual([found.view, found.scale, found.order], [whole(3, 3), "root", "model"]);
     assert.equal(found.full, false);
     assert.deepEqual([found.without, found.least], [[], 0]);
-    assert.deepEqual([found.several, found.mix, found.columns], [[], "mean", false]);
+    assert.deepEqual([found.heads, found.mix, found.links], [[], "mean", false]);
     assert.equal(found.minus, false);
   }
 });
@@ -111,8 +111,8 @@ test("what an address says once and rightly is not named", () => {
   const missing = [];
   const text = "head=A4.1&with=5.11&view=0,3,0,3&scale=root&least=0&full=1";
   const state = readState(text, data, START, missing);
-  assert.deepEqual([missing, state.first], [[], { layer: 0, head: 1 }]);
-  assert.equal(readState("pin=1,2&pin=0,0", data, START, missing).pinned.key, 2);
+  assert.deepEqual([missing, state.head], [[], { layer: 0, head: 1 }]);
+  assert.equal(readState("pin=1,2&pin=0,0", data, START, missing).pin.key, 2);
   assert.deepEqual(missing, ["pin=0,0"]);
 });
 

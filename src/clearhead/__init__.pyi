@@ -10,6 +10,7 @@ from .drawing.element.figure import Figure, figure
 from .drawing.notebook.widget import view
 from .editing.edit import Edit, edit
 from .editing.effects import Effects, effects
+from .editing.paths import paths
 from .errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -57,6 +58,7 @@ from .matrix.weight_gradients import WeightGradients
 from .profiling import Profile, profile
 from .sharding.sharding import Sharding, across
 from .tracing.trace import Step, Trace, trace
+from .watching.circuits import circuits
 from .watching.estimate import Estimate
 from .watching.logit_shares import LogitShares, logits_of
 from .watching.missing import Missing
@@ -125,6 +127,7 @@ __all__ = [
     "attend",
     "causal",
     "check",
+    "circuits",
     "convert",
     "dense",
     "documents",
@@ -136,6 +139,7 @@ __all__ = [
     "load",
     "logits_of",
     "padding",
+    "paths",
     "plan",
     "prefix",
     "profile",

@@ -136,6 +136,13 @@ def test_the_bias_of_pairs_is_that_of_the_whole(bias: ch.Bias) -> None:
     assert bias.at(nothing, nothing, EXTENT).shape[-1] == 0
 
 
+def test_the_bias_of_pairs_of_two_keys() -> None:
+    tensor = torch.randn(1, 1, 2, 2)
+    first, second = torch.tensor([[[[0], [1]]]]), torch.tensor([[[[1], [0]]]])
+    found = as_bias(tensor).at(first, second, Extent(1, 1, 2, 2, CPU))
+    assert found.flatten().tolist() == [tensor[0, 0, 0, 1].item(), tensor[0, 0, 1, 0].item()]
+
+
 def test_the_bias_of_no_samples() -> None:
     nobody = torch.zeros(0, 1, 1, 3, dtype=torch.int64)
     query, key = torch.randn(0, 4, QUERIES, 2), torch.randn(0, 4, KEYS, 2)

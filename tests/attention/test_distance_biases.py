@@ -8,9 +8,9 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.attention.distance_biases import Alibi
-from clearhead.errors import ArgumentTypeError, DeviceError, DtypeError, ShapeError
 from clearhead.masks.spans import Extent
 from tests.memory import held_bytes
+from tests.refusals import refusals
 from tests.tolerances import assert_no_worse
 
 CPU = torch.device("cpu")
@@ -194,54 +194,17 @@ def test_a_relative_bias_in_attention() -> None:
     torch.testing.assert_close(summed.at([3, 6], [0, 9]), dense.at([3, 6], [0, 9]))
 
 
-@pytest.mark.parametrize(
-    ("values", "kind", "text"),
-    [
-        ([[1.0]], ArgumentTypeError, "[relative.type] values must be a torch.Tensor; got list."),
-        (
-            torch.zeros(2, 4),
-            ShapeError,
-            "[relative.shape] values must have shape (num_heads or 1, 2 · reach + 1), a number for "
-            "each distance from −reach to reach; got (2, 4).",
-        ),
-        (
-            torch.zeros(2, 3, dtype=torch.int64),
-            DtypeError,
-            "[relative.dtype] values must be floating; got torch.int64.",
-        ),
-    ],
+test_what_is_no_relative_bias = refusals(
+    ch.relative,
+    ([[1.0]], "relative.type", "list"),
+    (torch.zeros(2, 4), "relative.shape", "(2, 4)"),
+    (torch.zeros(2, 3, dtype=torch.int64), "relative.dtype", "torch.int64"),
 )
-def test_what_is_no_relative_bias(values: Any, kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as refusal:
-        ch.relative(values)
-    assert str(refusal.value) == text
 
 
-@pytest.mark.parametrize(
-    ("values", "kind", "text"),
-    [
-        (
-            torch.zeros(3, 5),
-            ShapeError,
-            "[bias.heads] the bias relative(3 × 5) is for 3 heads; the query has num_heads=4.",
-        ),
-        (
-            torch.zeros(4, 5, dtype=torch.float64),
-            DtypeError,
-            "[bias.dtype] bias must have the query's dtype, torch.float32, or float32; got "
-            "torch.float64.",
-        ),
-        (
-            torch.zeros(4, 5, device="meta"),
-            DeviceError,
-            "[bias.device] bias must be on the query's device; it is on meta, the query on cpu.",
-        ),
-    ],
+test_a_relative_bias_that_does_not_fit = refusals(
+    lambda values: ch.attend(*torch.zeros(3, 1, 4, 3, 2), bias=ch.relative(values)),
+    (torch.zeros(3, 5), "bias.heads", "relative(3 × 5) // 3 // 4"),
+    (torch.zeros(4, 5, dtype=torch.float64), "bias.dtype", "torch.float32 // torch.float64"),
+    (torch.zeros(4, 5, device="meta"), "bias.device", "meta // cpu"),
 )
-def test_a_relative_bias_that_does_not_fit(
-    values: Tensor, kind: type[Exception], text: str
-) -> None:
-    query = torch.zeros(1, 4, 3, 2)
-    with pytest.raises(kind) as refusal:
-        ch.attend(query, query, query, bias=ch.relative(values))
-    assert str(refusal.value) == text

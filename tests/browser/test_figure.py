@@ -309,7 +309,7 @@ def test_a_frame_is_told_the_height(opens: Opens, tmp_path: Path) -> None:
     page.wait_for_function("told.length > 0")
     frame = page.frames[1]
     high = frame.evaluate("document.documentElement.getBoundingClientRect().height")
-    assert page.evaluate("told.at(-1)") == {"clearhead": "figure", "height": math.ceil(high)}
+    assert page.evaluate("told.at(-1)") == {"clearhead": "height", "height": math.ceil(high)}
     assert high > 300
 
 
@@ -493,3 +493,39 @@ def test_a_width_is_chosen(opens: Opens, tmp_path: Path) -> None:
     assert f"entropy {float(entropy):.2f} nats" in page.locator(".tools").inner_text()
     page.get_by_role("button", name="1/√2").click()
     assert numbers(page, "weights") == texts(ch.trace(ch.attend, QUERY, KEY, VALUE)["weights"])
+
+
+def test_a_query_is_split_into_heads_and_joined_again(opens: Opens, tmp_path: Path) -> None:
+    numbers = torch.arange(12.0).view(3, 4)
+    drawn = ch.figure(numbers, numbers, numbers, show=("query",), edit=("heads",))
+    page = opens(drawn.to_html(tmp_path / "heads.html").as_uri())
+
+    def rows(stage: str) -> list[list[float]]:
+        lines = page.locator(f"[data-stage={stage}] tbody tr").all()
+        return [
+            [
+                float(each)
+                for each in line.locator("td").locator("span:not(:empty)").all_inner_texts()
+            ]
+            for line in lines
+        ]
+
+    split = numbers.view(3, 2, 2).transpose(0, 1)
+    assert rows("split") == split.reshape(6, 2).tolist()
+    assert rows("joined") == numbers.tolist()
+    page.get_by_role("button", name="transpose back").press("Enter")
+    assert rows("joined") == split.reshape(3, 4).tolist()
+    # Colours are mixed in a row.
+    assert page.locator("[data-stage=joined] tr").nth(1).locator(".hue1").count() == 0
+    assert page.locator("[data-stage=joined] tr").nth(2).locator(".hue1").count() == 2
+    page.get_by_role("button", name="4", exact=True).click()
+    assert page.locator("ch-figure").evaluate("(each) => each.state") == "heads=4&back=0"
+
+
+def test_a_line_on_the_mask_by_keys(opens: Opens, tmp_path: Path) -> None:
+    page = opens(ch.causal().figure(4).to_html(tmp_path / "mask.html").as_uri())
+    page.locator('[data-at="mask.0.0"]').focus()
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    state = page.locator("ch-figure").evaluate("(each) => each.state")
+    assert state == "mask=1110.1100.1110.1111"

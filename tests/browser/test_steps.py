@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 from torch import Tensor
 
 import clearhead as ch
@@ -39,8 +39,15 @@ def told(page: Page) -> str:
     return page.locator(".ch-st-told").inner_text()
 
 
+def choose(page: Page, stage: str) -> None:
+    """Look at this stage, which then stands beside what it is made of."""
+    page.locator(".ch-st-graph").get_by_role("button", name=stage, exact=True).click()
+    page.mouse.move(5, 5)
+
+
 def point_at(page: Page, stage: str, row: int, column: int) -> str:
-    """The tooltip of a cell while the pointer is over it."""
+    """What is told of a cell while the pointer is over it."""
+    choose(page, stage)
     cell = page.locator(f"section[data-stage={stage}] tbody tr").nth(row).locator("td").nth(column)
     cell.dispatch_event("pointerover", {"bubbles": True})
     return told(page)
@@ -94,6 +101,7 @@ def test_every_number_of_every_stage_is_that_of_the_trace(opens: Opens) -> None:
     trace = journey()
     page = drawn(opens, steps_payload(trace))
     for name, step in trace.steps.items():
+        choose(page, name)
         if step.same_as is not None:
             section = page.locator(f"section[data-stage={name}]").inner_text()
             assert f"the same as {step.same_as}" in section
@@ -104,6 +112,7 @@ def test_every_number_of_every_stage_is_that_of_the_trace(opens: Opens) -> None:
         ]
     # Hidden pairs look hidden.
     for stage, count in (("scores", 0), ("masked_scores", 15), ("weights", 15)):
+        choose(page, stage)
         assert page.locator(f"section[data-stage={stage}] td.ch-st-hidden").count() == count
 
 
@@ -125,7 +134,7 @@ def test_the_arithmetic_covers_no_number(opens: Opens, size: tuple[int, int]) ->
     """It lay over six of eleven rows."""
     page = drawn(opens, steps_payload(journey()), size={"width": size[0], "height": size[1]})
     for stage in ("scores", "context"):
-        page.get_by_role("button", name=stage, exact=True).first.click()
+        choose(page, stage)
         for scroll in (0, 10_000):
             page.evaluate("(to) => scrollTo(0, to)", scroll)
             told, strip = (still(page.locator(f".ch-st-{name}")) for name in ("told", "strip"))
@@ -192,16 +201,12 @@ def test_from_x_to_the_output(opens: Opens) -> None:
         text = told(page)
         assert text.startswith(stage)
         written[stage] = sums(text)
-        # What a stage is made of stands to its left, with nothing between them.
-        into = page.locator(".ch-st-into").count()
-        box = page.locator(f"section[data-stage={stage}]").bounding_box()
+        # What a stage is made of stands before it, and nothing else.
+        names = [each.get_attribute("data-stage") for each in page.locator(".ch-st-stage").all()]
+        assert names[-1] == stage
+        assert len(names) - 1 == page.locator(".ch-st-into").count()
         marked = page.locator("section:has(.ch-st-origin)").all()
-        boxes = [each.bounding_box() for each in marked]
-        assert box is not None
-        for each in boxes:
-            assert each is not None
-            assert each["x"] < box["x"]
-        assert len(boxes) <= into
+        assert {each.get_attribute("data-stage") for each in marked} <= set(names[:-1])
         page.keyboard.press("ArrowRight")
     for stage in ("query", "key", "value", "scores", "context", "output"):
         ((total, said),) = written[stage]
@@ -210,7 +215,7 @@ def test_from_x_to_the_output(opens: Opens) -> None:
     assert result(text) == shown(float(trace["output"][3, 1]))
     assert point_at(page, "contexts", 3, 0).endswith("Number 0 of the context of head 0.")
     # Rows of a weight matrix are gone through like queries.
-    page.get_by_role("button", name="W_query").first.click()
+    choose(page, "W_query")
     for _ in range(4):
         page.keyboard.press("ArrowDown")
     assert told(page).startswith("W_query bias · head_dim")
@@ -272,6 +277,7 @@ def test_the_slider_is_the_query(opens: Opens) -> None:
     page.keyboard.press("ArrowRight")
     assert told(page).startswith("scores 2 starts → 1 journey")
     assert slider.get_attribute("aria-valuetext") == "2 starts"
+    choose(page, "context")
     page.locator("section[data-stage=context] tbody tr").nth(4).locator("td").nth(1).click()
     page.mouse.move(5, 5)
     assert told(page).startswith("context 4 one · value_head_dim 1")
@@ -290,6 +296,7 @@ def test_heads_and_samples_are_chosen(opens: Opens) -> None:
         ("key", trace["key"][2, 1]),
         ("x", trace["x"][2]),
     ):
+        choose(page, name)
         cells = page.locator(f"section[data-stage={name}] tbody td").all_inner_texts()
         assert [value(each) for each in cells] == [shown(each) for each in part.flatten().tolist()]
     ((total, said),) = sums(point_at(page, "scores", 4, 1))
@@ -352,10 +359,11 @@ def test_a_long_trace_shows_what_is_around_the_query(opens: Opens) -> None:
     query, key, val = torch.randn(3, 101, 16)
     trace = ch.trace(ch.attend, query, key, val, mask=ch.causal())
     page = drawn(opens, steps_payload(trace))
-    assert page.locator("section[data-stage=weights] tbody td").count() == 24 * 24
     page.keyboard.press("End")
     page.keyboard.press("Shift+ArrowLeft")
     assert told(page).startswith("scores 100 → 99")
+    choose(page, "weights")
+    assert page.locator("section[data-stage=weights] tbody td").count() == 24 * 24
     assert (
         "rows 77 to 100 of 101, columns 77 to 100 of 101"
         in page.locator("section[data-stage=weights]").inner_text()
@@ -370,10 +378,12 @@ def test_a_long_trace_shows_what_is_around_the_query(opens: Opens) -> None:
         assert abs(total - said) <= rounding(8, 4.0)
     text = point_at(page, "weights", 23, 22)
     assert "… and 77 more keys, whose exps add up to" in text
+    choose(page, "value")
     page.get_by_label("Columns of value after these").click()
     assert "columns 12 to 15 of 16" in page.locator("section[data-stage=value]").inner_text()
     page.get_by_role("slider", name="Keys").focus()
     page.keyboard.press("Home")
+    choose(page, "weights")
     assert "columns 0 to 23 of 101" in page.locator("section[data-stage=weights]").inner_text()
 
 
@@ -418,13 +428,16 @@ def test_no_digit_is_cut_off(opens: Opens) -> None:
     steps = ch.trace(ch.attend, query * 40, key * 700, content * torch.tensor(1e20))
     page = drawn(opens, steps_payload(steps))
     for stage in ("query", "key", "value", "scores", "context"):
+        choose(page, stage)
         cells = page.locator(f"section[data-stage={stage}] tbody td")
         assert cells.count(), stage
         cut = "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).length"
         assert cells.evaluate_all(cut) == 0, stage
+    choose(page, "scores")
     row = page.locator("section[data-stage=scores] tbody tr").first.locator("td").all_inner_texts()
     for text, true in zip(row, steps["scores"][0].tolist(), strict=True):
         assert abs(value(text) - true) <= abs(true) * 1e-4, (text, true)
+    choose(page, "value")
     assert re.fullmatch(
         r"−?\d\.\de(19|20)",
         page.locator("section[data-stage=value] tbody td").first.inner_text(),
@@ -457,7 +470,10 @@ def test_an_empty_axis_leaves_shapes_and_formulas(opens: Opens, size: tuple[int,
     trace = ch.trace(layer, torch.zeros(size))
     page = opens(steps_payload(trace))
     assert (
-        page.get_by_role("status").inner_text().startswith("There are no numbers to step through")
+        page.locator("main")
+        .get_by_role("status")
+        .inner_text()
+        .startswith("There are no numbers to")
     )
     listed = page.get_by_role("list", name="Stages").get_by_role("listitem").all_inner_texts()
     named = {text.split(" ")[0]: text for text in listed}
@@ -466,3 +482,117 @@ def test_an_empty_axis_leaves_shapes_and_formulas(opens: Opens, size: tuple[int,
     for name, step in trace.steps.items():
         assert f"[{step.shape}]" in named[name]
         assert named[name].endswith(step.formula)
+
+
+@pytest.mark.parametrize("width", [390, 700, 1280])
+def test_inside_another_page_it_is_a_stage_and_what_it_is_made_of(
+    opens: Opens, tmp_path: Path, width: int
+) -> None:
+    """The row of the query was off the screen beside the scores."""
+    file = journey().to_html(tmp_path / "steps.html")
+    (tmp_path / "outer.html").write_text(
+        f"""<!doctype html><title>a lesson</title><body style="margin: 0">
+        <script>
+        onmessage = ({{ data }}) => {{
+          if (data.clearhead === "height") document.querySelector("iframe").style.height = `${{data.height}}px`;
+        }};
+        </script>
+        <iframe src="{file.name}#embed=1&stage=scores&query=3" style="border: 0; width: 100%"></iframe>"""
+    )
+    address = (tmp_path / "outer.html").as_uri()
+    page = opens(address, allowed=file.as_uri(), size={"width": width, "height": 900})
+    frame = page.frame_locator("iframe")
+    frame.locator(".ch-st-told").wait_for()
+    assert frame.locator(".ch-st-told").inner_text().startswith("scores 3 with → 3 with")
+    assert frame.locator("h1, header, .ch-st-chip-same").count() == 0
+    names = frame.locator(".ch-st-stage")
+    assert [names.nth(at).get_attribute("data-stage") for at in range(names.count())] == [
+        "query",
+        "key",
+        "scores",
+    ]
+    still(page.locator("iframe"))
+    inner = page.frames[1]
+    inside = "[document.documentElement.scrollHeight, innerHeight, document.documentElement.scrollWidth, innerWidth]"
+    height, seen, broad, wide = inner.evaluate(inside)
+    assert (height, broad) == (seen, wide)
+    # Each row of the query is in sight, of its operands too.
+    for stage, row in (("query", 3), ("key", 3), ("scores", 3)):
+        cells = inner.locator(f"section[data-stage={stage}] tbody tr").nth(row).locator("td")
+        box = cells.first.bounding_box()
+        assert box is not None
+        assert 0 <= box["x"] < wide - box["width"]
+    # The page around it says whether it is dark.
+    page.evaluate("frames[0].postMessage({ clearhead: 'theme', theme: 'dark' }, '*')")
+    frame.locator("[data-theme=dark]").wait_for()
+    page.evaluate("frames[0].postMessage({ clearhead: 'theme', theme: null }, '*')")
+    frame.locator("[data-theme=light]").wait_for()
+    # Nor does it write into the history of its reader.
+    steps = page.evaluate("history.length")
+    frame.get_by_role("button", name="weights", exact=True).click()
+    page.wait_for_timeout(400)
+    assert page.evaluate("history.length") == steps
+
+
+def test_the_address_says_what_is_shown(opens: Opens, tmp_path: Path) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal()).requires_grad_(False)
+    file = ch.trace(layer, torch.randn(3, 5, 8)).to_html(tmp_path / "steps.html")
+    page = opens(
+        f"{file.as_uri()}#stage=weights&query=4&key=2&head=1&sample=2", allowed=file.as_uri()
+    )
+    page.locator(".ch-st-told").wait_for()
+    assert told(page).startswith("weights 4 → 2")
+    assert page.get_by_label("Sample").input_value() == "2"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => location.hash.includes('query=3')")
+    page.reload()
+    page.locator(".ch-st-told").wait_for()
+    assert told(page).startswith("dropped_weights 3 → 2")
+    page.go_back()
+    expect(page.locator(".ch-st-told")).to_contain_text(re.compile("^weights"))
+    page.goto(f"{file.as_uri()}#stage=nowhere&query=5&head=2")
+    page.reload()
+    said = page.locator(".ch-missing").inner_text()
+    assert said.endswith("stage=nowhere; query=5; head=2")
+
+
+def test_letters_may_be_larger(opens: Opens) -> None:
+    page = drawn(opens, steps_payload(journey()))
+    before = page.locator("section[data-stage=scores] table").bounding_box()
+    page.evaluate("document.documentElement.style.fontSize = '24px'")
+    after = page.locator("section[data-stage=scores] table").bounding_box()
+    assert before is not None
+    assert after is not None
+    assert after["width"] == pytest.approx(1.5 * before["width"])
+    cut = "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).length"
+    assert page.locator("section[data-stage=scores] tbody td").evaluate_all(cut) == 0
+    picked = page.locator(".ch-st-picked").bounding_box()
+    cell = page.locator("section[data-stage=scores] tbody tr").nth(1).locator("td").nth(1)
+    assert picked == cell.bounding_box()
+
+
+class OverQueries(torch.nn.Module):
+    """A softmax over the wrong axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maps = torch.nn.ModuleList(torch.nn.Linear(3, 2, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (each(x) for each in self.maps)
+        return torch.softmax(query @ key.mT / 2**0.5, dim=-2) @ value
+
+
+def test_what_went_wrong_stands_beside_what_is_expected(opens: Opens) -> None:
+    trace = ch.trace(OverQueries(), torch.randn(4, 3))
+    page = drawn(opens, steps_payload(trace))
+    assert told(page).startswith("weights")
+    assert "is expected" in told(page)
+    right = trace["scaled_scores"].softmax(-1)
+    cells = page.locator("section[data-stage=expected] tbody td").all_inner_texts()
+    assert [value(each) for each in cells] == [shown(each) for each in right.flatten().tolist()]
+    differ = page.locator("section[data-stage=weights] td.ch-st-wrong")
+    assert differ.count() == int((right - trace["weights"]).abs().gt(5e-5).sum())
+    choose(page, "scores")
+    assert page.locator("section[data-stage=expected]").count() == 0

@@ -48,7 +48,7 @@ async ([script, payload, exact]) => {
   const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
   const bundle = await import(url);
   window.listeners = listeners;
-  [window.source, window.end] = bundle.widgetSource(model);
+  if (bundle.kernelSource) [window.source, window.end] = bundle.kernelSource(model);
   window.clear = await bundle.default.render({ model, el: document.getElementById("cell") });
 }
 """
@@ -86,11 +86,11 @@ def widget(opens: Opens, tmp_path: Path) -> Callable[..., Page]:
 
     def show(payload: Payload, answers: Answers | None = None) -> Page:
         path = tmp_path / "notebook.html"
-        path.write_text(HOST.format(style=asset("page.css")), encoding="utf-8")
+        path.write_text(HOST.format(style=asset(f"{payload.kind}.css")), encoding="utf-8")
         page = opens(path.as_uri())
         page.expose_function("answer", answers or no_answer)
         content = base64.b64encode(payload.to_bytes()).decode("ascii")
-        page.evaluate(MODEL, [asset("page.js"), content, answers is not None])
+        page.evaluate(MODEL, [asset(f"{payload.kind}.js"), content, answers is not None])
         return page
 
     return show
@@ -107,7 +107,7 @@ def test_it_is_the_page(
     page = widget(steps_payload(trace()))
     page.locator(".ch-st-told").wait_for()
     assert page.get_by_role("heading", name="Your journey starts with one step").is_visible()
-    assert page.locator("section[data-stage=weights] tbody td").count() == 36
+    assert page.locator("section[data-stage=scores] tbody td").count() == 36
     # Headings and landmarks of a notebook are its own.
     assert [each for each in violations(page) if not each.startswith("region")] == []
 
@@ -119,7 +119,7 @@ def test_it_leaves_the_keys_of_the_notebook_alone(widget: Callable[..., Page]) -
     before = told.inner_text()
     page.keyboard.press("ArrowRight")
     assert told.inner_text() == before
-    page.locator(".ch-st-strip").focus()
+    page.locator(".ch-st-scroll").first.focus()
     page.keyboard.press("ArrowRight")
     assert told.inner_text() != before
 

@@ -143,7 +143,7 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         ch.ArgumentError,
         "check.takes",
         "takes must be one of qkv, qkv,mask, x, x2d, x,mask, x,context, decode, ids, "
-        "ids,mask, logits,ids; got 'kqv'.",
+        "ids,mask, logits,ids, query,key, scores, weights,value; got 'kqv'.",
     ),
     (
         refused(subject=plain, takes="qkv", args={"d_in": 3}),

@@ -126,7 +126,7 @@ def test_what_is_not_judged_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
 def test_what_cannot_be_called_ends_with_a_code_of_its_own(place: str) -> None:
     found = invoke(place, "--args", ARGS, "--sizes", "d_in=4")
     assert found.exit_code == 3
-    assert "[check.call] CausalAttention was called with takes='x'" in found.stderr
+    assert "[check.call] CausalAttention was called with --takes x" in found.stderr
 
 
 def test_a_place_that_is_none_is_no_mistake_in_the_attention() -> None:

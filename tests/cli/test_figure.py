@@ -33,7 +33,17 @@ def test_it_writes_the_numbers_of_the_tutorial(tmp_path: Path) -> None:
 
 def test_its_options_are_those_of_a_trace(tmp_path: Path) -> None:
     file = tmp_path / "touched.html"
-    lines("figure", str(file), "--text", "to be", "--causal", "--d-v", "3", "--init", "normal")
+    lines(
+        "figure",
+        str(file),
+        "--text",
+        "to be",
+        "--causal",
+        "--value-head-dim",
+        "3",
+        "--init",
+        "normal",
+    )
     data = data_in(file)
     assert (data["tokens"], data["mask"]) == (["to", "be"], ["10", "11"])
     assert data["inputs"]["W_value"]["columns"] == 3

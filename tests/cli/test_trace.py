@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.cli.commands import invoke, lines
+from tests.tracing import own_code
 
 
 def test_trace_prints_the_numbers_of_the_tutorial() -> None:
@@ -12,7 +13,7 @@ def test_trace_prints_the_numbers_of_the_tutorial() -> None:
 
 
 def test_trace_of_a_text_prints_the_numbers_of_its_tutorial() -> None:
-    options = ["--seed", "123", "--d-qk", "2", "--d-v", "4"]
+    options = ["--seed", "123", "--head-dim", "2", "--value-head-dim", "4"]
     found = lines("trace", "--text", "Life is short, eat dessert first", *options)
     assert "  1 is        0.5313   1.3607   0.7891   1.3110" in found
 
@@ -53,3 +54,29 @@ def test_trace_refuses_a_page_that_cannot_be_written_at_once(tmp_path: Path) -> 
     result = invoke("trace", "--html", str(tmp_path))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "[file.unwritable]" in result.stderr
+
+
+def test_trace_of_heads_and_of_two_sentences() -> None:
+    heads = lines("trace", "--heads", "2", "--head", "1")
+    assert "scores  [num_heads=2, query_len=6, kv_len=6]" in heads
+    assert "  head 1" in heads
+    crossed = lines("trace", "--text", "to be", "--context", "or not to be")
+    assert "source  [source_tokens=4, context_dim=3]" in crossed
+    assert "weights  [query_len=2, kv_len=4]" in crossed
+    assert "[trace.part]" in invoke("trace", "--heads", "2", "--head", "2").stderr
+
+
+def test_trace_of_a_file(tmp_path: Path) -> None:
+    file, page = tmp_path / "mine.py", tmp_path / "steps.html"
+    file.write_text(Path(own_code.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    found = lines("trace", f"{file}:SmallNegative", "--causal", "--html", str(page))
+    assert "expected_masked_scores  [query_len=6, kv_len=6]" in found
+    assert "not the definition: masked_scores is the first stage that differs from it" in found
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    batched = lines("trace", f"{file}:Heads", "--heads", "2", "--causal")
+    assert "scores  [batch=1, num_heads=2, query_len=6, kv_len=6]  line " in "\n".join(batched)
+    raised = invoke("trace", f"{file}:scaled")
+    assert raised.exit_code == 1
+    assert "[trace.call]" in raised.stderr
+    assert "was called with [6, 3] and raised TypeError: scaled() missing" in raised.stderr
+    assert "[check.name] say what to check" in invoke("trace", str(file)).stderr

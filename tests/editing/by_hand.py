@@ -30,6 +30,9 @@ class ByHand:
             self.seen.append(module)
         return self.seen.index(module) == self.layer if module in self.seen else False
 
+    def inputs(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return query, key, value
+
     def scores(self, scores: Tensor) -> Tensor:
         return scores
 
@@ -57,6 +60,9 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     group = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    edit = _edit[-1] if _edit and _edit[-1].at(module) else None
+    if edit is not None:
+        query, key, value = edit.inputs(query, key, value)
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
@@ -64,7 +70,6 @@ def attention(
         scores = scores + position_bias
     if attention_mask is not None:
         scores = scores + attention_mask[..., : key.shape[2]]
-    edit = _edit[-1] if _edit and _edit[-1].at(module) else None
     if edit is not None:
         scores = edit.scores(scores)
     if s_aux is not None:

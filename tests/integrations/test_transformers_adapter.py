@@ -10,13 +10,19 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import clearhead as ch
 from clearhead.errors import UnsupportedError
-from clearhead.layers.converting.separate import BERT_TYPES, DISTILBERT_TYPES, T5_TYPES
 from tests.integrations.models import VOCABULARY
-from tests.layers.test_converting import MODEL_TYPES, READS_TWICE, SEES, config_of
+from tests.layers.test_converting import (
+    BERT_TYPES,
+    MODEL_TYPES,
+    READS_TWICE,
+    SEES,
+    T5_TYPES,
+    config_of,
+)
 
 TOKENS, NEW = 7, 3
 TEXT = [kind for kind in MODEL_TYPES if kind not in (*SEES, "whisper")]
-ENCODERS = (*BERT_TYPES, *DISTILBERT_TYPES, "clip_text_model")
+ENCODERS = (*BERT_TYPES, "distilbert", "clip_text_model")
 TWO_SIDED = (*READS_TWICE, *T5_TYPES)
 
 
@@ -254,12 +260,10 @@ def test_what_is_left() -> None:
     assert lines[0] == "LlamaForCausalLM: 1 attention converted, 1 left"
 
 
-def test_models_that_are_not_known() -> None:
+def test_a_model_that_rotates_in_a_way_of_its_own() -> None:
     sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 1, "n_head": 2}
     config = transformers.GPTJConfig(**sizes, rotary_dim=4)
-    with pytest.raises(
-        UnsupportedError, match="model type 'gptj': what its forward does is not known"
-    ):
+    with pytest.raises(UnsupportedError, match="left over: embed_positions"):
         ch.convert(transformers.GPTJModel(config))
 
 

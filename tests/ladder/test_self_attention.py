@@ -61,8 +61,6 @@ def test_refused_sizes() -> None:
         SelfAttention(5, head_dim=3, value_head_dim=0)
     with refused(ArgumentTypeError, "argument.type", "embed_dim must be a whole number; got float"):
         SelfAttention(5.0, head_dim=3)  # pyright: ignore[reportArgumentType]
-    with refused(KeyError, None, "zeros"):
-        SelfAttention(5, head_dim=3, init="zeros")  # pyright: ignore[reportArgumentType]
 
 
 def test_refused_weights() -> None:

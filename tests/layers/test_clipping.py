@@ -1,14 +1,13 @@
 """Gradients clipped by their norm on one process; tests/sharding/test_tensor_parallel.py has ranks."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-import clearhead as ch
 from clearhead.layers import clip_grad_norm
+from tests.refusals import refusals
 
 
 @pytest.mark.parametrize("norm_type", [2, 1.0, 3.0, math.inf])
@@ -35,55 +34,14 @@ def test_nothing_to_clip() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        (
-            (3, 1.0),
-            ch.ArgumentTypeError,
-            "[parameters.type] parameters must be those of a model, tensors such as "
-            "model.parameters() gives; got int.",
-        ),
-        (
-            (nn.Linear(2, 2), 1.0),
-            ch.ArgumentTypeError,
-            "[parameters.type] parameters must be those of a model, "
-            "tensors such as model.parameters() gives; got Linear.",
-        ),
-        (
-            ({"weight": 1}, 1.0),
-            ch.ArgumentTypeError,
-            "[parameters.type] parameters must be those of a model, "
-            "tensors such as model.parameters() gives; got str.",
-        ),
-        (
-            ([], -1.0),
-            ch.ArgumentError,
-            "[max_norm.value] max_norm must be a number, 0 or more; got -1.0.",
-        ),
-        (
-            ([], math.nan),
-            ch.ArgumentError,
-            "[max_norm.value] max_norm must be a number, 0 or more; got nan.",
-        ),
-        (
-            ([], None),
-            ch.ArgumentTypeError,
-            "[max_norm.type] max_norm must be a number, 0 or more; got NoneType.",
-        ),
-        (
-            ([], 1.0, 0),
-            ch.ArgumentError,
-            "[norm_type.value] norm_type must be a number above 0; got 0.0.",
-        ),
-        (
-            ([], 1.0, "inf"),
-            ch.ArgumentTypeError,
-            "[norm_type.type] norm_type must be a number above 0; got str.",
-        ),
-    ],
+test_refusals = refusals(
+    lambda arguments: clip_grad_norm(*arguments),
+    ((3, 1.0), "parameters.type", "int"),
+    ((nn.Linear(2, 2), 1.0), "parameters.type", "Linear"),
+    (({"weight": 1}, 1.0), "parameters.type", "str"),
+    (([], -1.0), "max_norm.value", "max_norm // a number, 0 or more // -1.0"),
+    (([], math.nan), "max_norm.value", "max_norm // a number, 0 or more // nan"),
+    (([], None), "max_norm.type", "max_norm // a number, 0 or more // NoneType"),
+    (([], 1.0, 0), "norm_type.value", "norm_type // a number above 0 // 0.0"),
+    (([], 1.0, "inf"), "norm_type.type", "norm_type // a number above 0 // str"),
 )
-def test_refusals(arguments: tuple[Any, ...], error: type[Exception], text: str) -> None:
-    with pytest.raises(error) as caught:
-        clip_grad_norm(*arguments)
-    assert str(caught.value) == text

@@ -1,9 +1,9 @@
 """Layers of other libraries become ours, and ours theirs, with equal outputs."""
 
 import copy
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,16 +26,9 @@ from clearhead.layers import (
     Softcap,
     Temperature,
 )
+from clearhead.layers.converting import probing
 from clearhead.layers.converting.convert import family_of
-from clearhead.layers.converting.latent import LATENT_TYPES
-from clearhead.layers.converting.packed import GPT2_TYPES, MPT_TYPES, NEOX_TYPES, PHI3_TYPES
 from clearhead.layers.converting.pairs import Row
-from clearhead.layers.converting.separate import (
-    BERT_TYPES,
-    DISTILBERT_TYPES,
-    LLAMA_TYPES,
-    T5_TYPES,
-)
 from tests.integrations.models import SIZES, VOCABULARY
 
 BATCH, TOKENS, SOURCE_TOKENS = 2, 7, 11
@@ -163,11 +156,17 @@ SEES = (
     "clip_vision_model", "deit", "dinov2", "dinov2_with_registers", "ijepa", "siglip_vision_model", "vit",
 )  # fmt: skip
 READS_TWICE = ("bart", "blenderbot", "m2m_100", "marian", "mbart", "pegasus", "plbart", "whisper")
-MODEL_TYPES = sorted(
-    {
-        *LLAMA_TYPES, *BERT_TYPES, *DISTILBERT_TYPES, *PHI3_TYPES, *NEOX_TYPES, *T5_TYPES, *GPT2_TYPES,
-        *LATENT_TYPES, *MPT_TYPES,
-    }
+BERT_TYPES = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
+T5_TYPES = ("mt5", "t5")
+LATENT_TYPES = ("deepseek_v2", "deepseek_v3")
+MODEL_TYPES = (
+    "apertus", "arcee", "bart", *BERT_TYPES, "biogpt", "blenderbot", "bloom", "clip_text_model",
+    "clip_vision_model", "cohere", "cohere2", *LATENT_TYPES, "deit", "dinov2", "dinov2_with_registers",
+    "distilbert", "ernie4_5", "exaone4", "falcon", "flex_olmo", "gemma", "gemma2", "gemma3_text", "glm", "glm4",
+    "gpt2", "gpt_neox", "gpt_oss", "granite", "granitemoe", "helium", "ijepa", "llama", "llama4_text", "m2m_100",
+    "marian", "mbart", "ministral", "mistral", "mixtral", "mpt", "nemotron", "olmo", "olmo2", "olmo3", "olmoe",
+    "opt", "pegasus", "phi", "phi3", "phimoe", "plbart", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss",
+    "siglip_vision_model", "smollm3", "stablelm", "starcoder2", *T5_TYPES, "vit", "whisper",
 )  # fmt: skip
 
 
@@ -300,7 +299,7 @@ def test_models_of_transformers(kind: str) -> None:
     assert found
     for call in found:
         layer = goes_there_and_back(call.module, **beside(call, model))
-        single = kind not in (*BERT_TYPES, *DISTILBERT_TYPES, *T5_TYPES, *READS_TWICE, "gpt2")
+        single = kind not in (*BERT_TYPES, "distilbert", *T5_TYPES, *READS_TWICE, "gpt2")
         context = () if call.context is None else (call.context,)
         close(layer(call.x, *context), call.output, single=single)
 
@@ -863,11 +862,10 @@ def test_a_forward_that_was_replaced_is_refused() -> None:
 
 
 def test_what_a_configuration_says_and_the_forward_ignores() -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        ch.convert(attention_of("llama", **PARTLY))
-    assert caught.value.message.endswith(
-        "partial_rotary_factor=0.666667: the forward of llama rotates whole heads, whatever it says"
-    )
+    call = calls("llama", model_of("llama", **PARTLY))[0]
+    layer = ch.convert(call.module).layer
+    close(layer(call.x), call.output, single=True)
+    assert parts_of(layer)[0].rotated_dim == layer.head_dim
 
 
 class Local(nn.Module):
@@ -966,8 +964,6 @@ def in_whole_numbers(module: nn.Module) -> nn.Module:
     return module
 
 
-KNOWN = "these names: " + ", ".join(sorted(LLAMA_TYPES))
-
 REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "PyTorch's, all of it": (
         lambda: nn.MultiheadAttention(15, 3, kdim=11, add_bias_kv=True, add_zero_attn=True),
@@ -976,10 +972,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
             "add_zero_attn=True: a key and value of zeros that every query sees",
             "kdim=11 and vdim=15: keys and values of other widths than each other",
         ],
-    ),
-    "a model that is not known": (
-        lambda: attention_of("flex_olmo"),
-        [f"model type 'flex_olmo': what its forward does is not known; known with {KNOWN}"],
     ),
     "norms of other widths": (
         lambda: changed(
@@ -992,7 +984,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     ),
     "a model without a configuration in its layer": (
         lambda: model_of("mpnet").encoder.layer[0].attention.attn,
-        ["model type 'mpnet': what its forward does is not known; known with these names: mt5, t5"],
+        [
+            "a copy of it could not be run on x of shape (2, 5, 24), to find what its weights do not tell: "
+            "TypeError: its model hands it position_bias"
+        ],
     ),
     "a model that clips": (
         lambda: attention_of("olmo", clip_qkv=2.0),
@@ -1251,20 +1246,6 @@ def test_rotary_positions_that_are_refused(name: str) -> None:
     cannot_read(module, reason)
 
 
-def test_positions_as_older_versions_describe_them() -> None:
-    call = calls("llama", model_of("llama"))[0]
-    config = SimpleNamespace(model_type="llama", num_attention_heads=4, rope_theta=10_000.0)
-    changed(call.module, config=config)
-    close(ch.convert(call.module).layer(call.x), call.output, single=True)
-    config.rope_scaling = {"type": "linear", "factor": 2.0}
-    (rotary,) = parts_of(ch.convert(call.module).layer)
-    assert rotary.scaling == ch.layers.Linear(2.0)
-    config.rope_local_base_freq = 10.0
-    cannot_read(
-        call.module, "config.rope_parameters must give a rope_theta for this layer; it is None"
-    )
-
-
 def test_a_block_that_is_handed_its_bias() -> None:
     model = model_of("t5")
     module = model.encoder.block[1].layer[0].SelfAttention
@@ -1292,6 +1273,43 @@ def test_a_block_that_is_handed_its_bias() -> None:
             model.decoder.block[0].layer[1].EncDecAttention,
             relative_bias=nn.Embedding(8, 4).double(),
         )
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_a_forward_of_transformers_that_does_something_else(tokens: int) -> None:
+    """From the first token on, or on a longer text only."""
+    module = attention_of("llama")
+    original = type(module).forward
+
+    def forward(
+        self: Any, hidden_states: Tensor, position_embeddings: Any = None, **rest: Any
+    ) -> Any:
+        output, weights = original(self, hidden_states, position_embeddings, **rest)
+        return output * (2 if hidden_states.shape[1] > tokens else 1), weights
+
+    forward.__module__ = original.__module__
+    module.__class__ = type("Other", (type(module),), {"forward": forward})
+    with pytest.raises(UnsupportedError) as caught:
+        ch.convert(module)
+    reason = r"a copy that was run on 5 and 17 tokens is off by \d"
+    assert re.search(reason, caught.value.message)
+
+
+def test_layers_that_are_alike_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    run = probing._run
+
+    def counted(twin: nn.Module, inputs: Any) -> Any:
+        ran.append(type(twin).__name__)
+        return run(twin, inputs)
+
+    monkeypatch.setattr(probing, "_run", counted)
+    assert len(ch.convert(model_of("llama", num_hidden_layers=4)).layers) == 4
+    assert ran == ["LlamaAttention"] * 2  # on a short and on a longer text
+    ran.clear()
+    # One that rotates and one that does not.
+    ch.convert(model_of("smollm3", num_hidden_layers=2))
+    assert ran == ["SmolLM3Attention"] * 4
 
 
 def test_what_a_copy_that_is_run_shows() -> None:

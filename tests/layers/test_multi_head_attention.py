@@ -18,13 +18,12 @@ from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
     ClearheadError,
-    DeviceError,
     DtypeError,
     MaskError,
-    ShapeError,
     UnsupportedError,
 )
 from clearhead.masks.base import Mask
+from tests.refusals import assert_refused, refusals
 from tests.tolerances import assert_no_worse
 
 BATCH, TOKENS, SOURCE_TOKENS = 3, 7, 11
@@ -692,189 +691,95 @@ def test_sizes(name: str, size: Any, error: type[ClearheadError], code: str, tex
         ch.MultiHeadAttention(**{"embed_dim": 8, "num_heads": 2, name: size})
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
+test_what_the_constructor_refuses = refusals(
+    lambda options: ch.MultiHeadAttention(12, **{"num_heads": 3, **options}),
+    ({"num_heads": 5}, "layer.heads", "12 // 5"),
+    ({"num_heads": 6, "num_kv_heads": 4}, "layer.kv-heads", "6 // 4"),
+    ({"num_heads": 2, "num_kv_heads": 4}, "layer.kv-heads", "2 // 4"),
+    (
+        {"dropout": "0.1"},
+        "dropout.type",
+        "dropout // a probability in [0, 1), or None for no dropout // str",
+    ),
+    (
+        {"dropout": True},
+        "dropout.type",
+        "dropout // a probability in [0, 1), or None for no dropout // bool",
+    ),
+    *(
         (
-            {"num_heads": 5},
-            ArgumentError,
-            "[layer.heads] embed_dim must be a multiple of num_heads, or head_dim be given; got "
-            "embed_dim=12, num_heads=5.",
-        ),
-        (
-            {"num_heads": 6, "num_kv_heads": 4},
-            ArgumentError,
-            "[layer.kv-heads] num_heads must be a multiple of num_kv_heads; got num_heads=6, "
-            "num_kv_heads=4.",
-        ),
-        (
-            {"num_heads": 2, "num_kv_heads": 4},
-            ArgumentError,
-            "[layer.kv-heads] num_heads must be a multiple of num_kv_heads; got num_heads=2, "
-            "num_kv_heads=4.",
-        ),
-        (
-            {"dropout": "0.1"},
-            ArgumentTypeError,
-            "[dropout.type] dropout must be a probability in [0, 1), or None for no dropout; got "
-            "str.",
-        ),
-        (
-            {"dropout": True},
-            ArgumentTypeError,
-            "[dropout.type] dropout must be a probability in [0, 1), or None for no dropout; got "
-            "bool.",
-        ),
-        *(
-            (
-                {"dropout": value},
-                ArgumentError,
-                "[dropout.value] dropout must be a probability in [0, 1), or None for no dropout; "
-                f"got {value}.",
-            )
-            for value in (1.0, -0.1, math.nan)
-        ),
-        (
-            {"bias": 1},
-            ArgumentTypeError,
-            "[bias.type] bias must be True or False; got 1.",
-        ),
-        (
-            {"output_bias": None},
-            ArgumentTypeError,
-            "[output_bias.type] output_bias must be True or False; got None.",
-        ),
-        (
-            {"mask": "causal"},
-            ArgumentTypeError,
-            "[mask.type] mask must be a Mask or a bool tensor; got str.",
-        ),
-        (
-            {"mask": ch.causal},
-            ArgumentTypeError,
-            "[mask.type] mask must be a Mask or a bool tensor; got the function causal. "
-            "Call it: causal(…).",
-        ),
-    ],
+            {"dropout": value},
+            "dropout.value",
+            f"dropout // a probability in [0, 1), or None for no dropout // {value}",
+        )
+        for value in (1.0, -0.1, math.nan)
+    ),
+    ({"bias": 1}, "bias.type", "bias // 1"),
+    ({"output_bias": None}, "output_bias.type", "output_bias // None"),
+    ({"mask": "causal"}, "mask.type", "mask // a Mask or a bool tensor // str"),
+    ({"mask": ch.causal}, "mask.type", "causal // causal // …"),
 )
-def test_what_the_constructor_refuses(
-    options: dict[str, Any], error: type[ClearheadError], text: str
-) -> None:
-    with refused(error, text):
-        ch.MultiHeadAttention(12, **{"num_heads": 3, **options})
 
 
 X, CONTEXT = torch.zeros(3, 7, 10), torch.zeros(3, 11, 17)
-X_SHAPE = "[layer.input] x must have shape (batch, tokens, embed_dim=10) or (tokens, embed_dim=10);"
-CONTEXT_SHAPE = (
-    "[layer.context] context must have shape (batch, tokens, context_dim=17), with as many "
-    "dimensions as x;"
-)
-AS_TENSOR = " torch.as_tensor(…) makes a tensor of it."
+AS_TENSOR = "torch.as_tensor(…) makes a tensor of it."
 
 
-@pytest.mark.parametrize(
-    ("inputs", "error", "text"),
-    [
-        (
-            ([[0.0] * 10], CONTEXT),
-            ArgumentTypeError,
-            "[x.type] x must be a torch.Tensor; got list.",
-        ),
-        (
-            (np.zeros((3, 7, 10)), CONTEXT),
-            ArgumentTypeError,
-            f"[x.type] x must be a torch.Tensor; got ndarray.{AS_TENSOR}",
-        ),
-        (
-            (X.to_sparse(), CONTEXT),
-            ArgumentTypeError,
-            "[x.layout] x must be a dense tensor; got one of layout torch.sparse_coo. "
-            ".to_dense() makes one of it.",
-        ),
-        (
-            (X, "context"),
-            ArgumentTypeError,
-            "[context.type] context must be a torch.Tensor; got str.",
-        ),
-        (
-            (X, np.zeros((3, 11, 17))),
-            ArgumentTypeError,
-            f"[context.type] context must be a torch.Tensor; got ndarray.{AS_TENSOR}",
-        ),
-        ((X[0, 0], CONTEXT), ShapeError, f"{X_SHAPE} got (10,)."),
-        ((X[None], CONTEXT), ShapeError, f"{X_SHAPE} got (1, 3, 7, 10)."),
-        ((X[..., :9], CONTEXT), ShapeError, f"{X_SHAPE} got (3, 7, 9)."),
-        ((torch.zeros(()), CONTEXT), ShapeError, f"{X_SHAPE} got ()."),
-        (
-            (X, CONTEXT[..., 1:]),
-            ShapeError,
-            f"{CONTEXT_SHAPE} got (3, 11, 16) for x of (3, 7, 10).",
-        ),
-        ((X, CONTEXT[0]), ShapeError, f"{CONTEXT_SHAPE} got (11, 17) for x of (3, 7, 10)."),
-        ((X[0], CONTEXT), ShapeError, f"{CONTEXT_SHAPE} got (3, 11, 17) for x of (7, 10)."),
-        (
-            (X, CONTEXT[:2]),
-            ShapeError,
-            "[layer.context-batch] x and context must have the same batch; got 3 and 2.",
-        ),
-        (
-            (X, CONTEXT[:1]),
-            ShapeError,
-            "[layer.context-batch] x and context must have the same batch; got 3 and 1.",
-        ),
-        (
-            (X,),
-            ShapeError,
-            "[layer.context-missing] this layer attends to a context of width context_dim=17; "
-            "call it as layer(x, context).",
-        ),
-        (
-            (X.double(), CONTEXT),
-            DtypeError,
-            "[layer.dtype] x must have the dtype of the layer's weights, torch.float32; got "
-            "torch.float64.",
-        ),
-        (
-            (X, CONTEXT.long()),
-            DtypeError,
-            "[layer.dtype] context must have the dtype of the layer's weights, torch.float32; got "
-            "torch.int64.",
-        ),
-        (
-            (X.to("meta"), CONTEXT),
-            DeviceError,
-            "[layer.device] x is on meta, the layer's weights on cpu.",
-        ),
-        (
-            (X, CONTEXT.to("meta")),
-            DeviceError,
-            "[layer.device] context is on meta, the layer's weights on cpu.",
-        ),
-    ],
-)
-@pytest.mark.parametrize("method", ["forward", "make_problem", "weights", "plan"])
-def test_what_a_call_refuses(
-    method: str, inputs: tuple[Any, ...], error: type[ClearheadError], text: str
-) -> None:
+def calls(inputs: tuple[Any, ...]) -> None:
+    """Every way to call the layer refuses alike."""
     layer = ch.MultiHeadAttention(10, num_heads=2, context_dim=17)
-    with refused(error, text):
-        getattr(layer, method)(*inputs)
+    said: list[str] = []
+    for method in ("forward", "make_problem", "weights", "plan"):
+        with pytest.raises(ClearheadError) as caught:
+            getattr(layer, method)(*inputs)
+        said.append(str(caught.value))
+    assert len(set(said)) == 1
+    layer(*inputs)
+
+
+test_what_a_call_refuses = refusals(
+    calls,
+    (([[0.0] * 10], CONTEXT), "x.type", "x // a torch.Tensor // list"),
+    (
+        (np.zeros((3, 7, 10)), CONTEXT),
+        "x.type",
+        f"x // a torch.Tensor // ndarray // {AS_TENSOR}",
+    ),
+    ((X.to_sparse(), CONTEXT), "x.layout", "x // torch.sparse_coo"),
+    ((X, "context"), "context.type", "context // a torch.Tensor // str"),
+    (
+        (X, np.zeros((3, 11, 17))),
+        "context.type",
+        f"context // a torch.Tensor // ndarray // {AS_TENSOR}",
+    ),
+    ((X[0, 0], CONTEXT), "layer.input", "10 // 10 // (10,)"),
+    ((X[None], CONTEXT), "layer.input", "10 // 10 // (1, 3, 7, 10)"),
+    ((X[..., :9], CONTEXT), "layer.input", "10 // 10 // (3, 7, 9)"),
+    ((torch.zeros(()), CONTEXT), "layer.input", "10 // 10 // ()"),
+    (
+        (X, CONTEXT[..., 1:]),
+        "layer.context",
+        "17 // (3, 11, 16) // (3, 7, 10)",
+    ),
+    ((X, CONTEXT[0]), "layer.context", "17 // (11, 17) // (3, 7, 10)"),
+    ((X[0], CONTEXT), "layer.context", "17 // (3, 11, 17) // (7, 10)"),
+    ((X, CONTEXT[:2]), "layer.context-batch", "3 // 2"),
+    ((X, CONTEXT[:1]), "layer.context-batch", "3 // 1"),
+    ((X,), "layer.context-missing", "17"),
+    ((X.double(), CONTEXT), "layer.dtype", "x // torch.float32 // torch.float64"),
+    ((X, CONTEXT.long()), "layer.dtype", "context // torch.float32 // torch.int64"),
+    ((X.to("meta"), CONTEXT), "layer.device", "x // meta // cpu"),
+    ((X, CONTEXT.to("meta")), "layer.device", "context // meta // cpu"),
+)
 
 
 @pytest.mark.parametrize("method", ["forward", "weights"])
 def test_a_mask_that_does_not_fit(method: str) -> None:
     call: Any = getattr(ch.MultiHeadAttention(10, num_heads=2, mask=ch.causal()), method)
-    with refused(
-        MaskError,
-        "[mask.shape] the mask has 7 × 5 (queries × keys); expected query_len=7 × kv_len=7.",
-    ):
-        call(X, mask=torch.ones(7, 5, dtype=torch.bool))
-    with refused(
-        MaskError,
-        "[mask.batch] the mask padding([1, 2]) describes a batch of 2; the query has a batch of 3.",
-    ):
-        call(X, mask=ch.padding([1, 2]))
+    short = torch.ones(7, 5, dtype=torch.bool)
+    assert_refused(lambda: call(X, mask=short), "mask.shape", "7 // 5 // 7 // 7 // ")
+    two = ch.padding([1, 2])
+    assert_refused(lambda: call(X, mask=two), "mask.batch", "padding([1, 2]) // 2 // 3 // ")
     with pytest.raises(MaskError, match=r"^\[mask\.dtype\] mask must be bool, True = may attend;"):
         call(X, mask=torch.ones(7, 7))
     with pytest.raises(MaskError, match=r"^\[mask\.ambiguous\] mask of shape \(3, 7, 7\) could be"):

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead import stages
-from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, ShapeError
 from clearhead.layers import (
     Differential,
     OutputGate,
@@ -22,17 +21,13 @@ from clearhead.layers import (
     Sinks,
     Softcap,
 )
+from tests.refusals import refusals, run, wrong
 
 EMBED, HEADS, KV_HEADS, DIM, BATCH, TOKENS = 13, 6, 2, 5, 3, 7
 
 
 def rms(heads: Tensor, weight: Tensor) -> Tensor:
     return heads / (heads.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * weight
-
-
-def wrong(given: object) -> Any:
-    """An argument that the type checker would refuse as well."""
-    return given
 
 
 PARTS: dict[str, Callable[[], list[Part]]] = {
@@ -186,101 +181,65 @@ def test_a_layer_without_parts_is_as_it_was() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("make", "kind", "text"),
-    [
-        (
-            lambda: QueryKeyNorm(0),
-            ArgumentError,
-            "[argument.size] head_dim must be 1 or more; got 0.",
+test_refusals = refusals(
+    run,
+    (lambda: QueryKeyNorm(0), "argument.size", "head_dim // 0"),
+    (lambda: QueryKeyNorm(4, eps=-1.0), "norm.eps", "-1.0"),
+    (lambda: Scale(wrong("a")), "scale.type", "str"),
+    (lambda: QueryKeyNorm(4, eps=1.0), "norm.eps", "1.0"),
+    (lambda: Softcap(0), "softcap.value", "0"),
+    (lambda: Softcap(float("inf")), "softcap.value", "inf"),
+    (lambda: ScoreBias(wrong(torch.zeros(3))), "bias.type", "Tensor"),
+    (
+        lambda: ScoreBias(ch.alibi(slopes=torch.ones(2, requires_grad=True))),
+        "bias.type",
+        "alibi(2)",
+    ),
+    (lambda: OutputGate(8, 2, bias=wrong(1)), "bias.type", "bias // 1"),
+    (
+        lambda: OutputGate(8, 3, 4).transform_context(
+            torch.zeros(1, 2, 5, 4), torch.zeros(1, 5, 8)
         ),
+        "gate.shape",
+        "3 // 4 // 8 // 2 // 4 // 8",
+    ),
+    *(
         (
-            lambda: QueryKeyNorm(4, eps=-1.0),
-            ArgumentError,
-            "[norm.eps] eps must be a number from 0 to below 1; got -1.0.",
-        ),
-        (
-            lambda: Scale(wrong("a")),
-            ArgumentTypeError,
-            "[scale.type] scale must be a number; got str.",
-        ),
-        (
-            lambda: Softcap(0),
-            ArgumentError,
-            "[softcap.value] softcap must be a finite number above 0; got 0.",
-        ),
-        (
-            lambda: ScoreBias(wrong(torch.zeros(3))),
-            ArgumentTypeError,
-            "[bias.type] bias must be a description in which nothing is trained, such as "
-            "clearhead.alibi; got Tensor.",
-        ),
-        (
-            lambda: ScoreBias(ch.alibi(slopes=torch.ones(2, requires_grad=True))),
-            ArgumentTypeError,
-            "[bias.type] bias must be a description in which nothing is trained, such as "
-            "clearhead.alibi; got alibi(2).",
-        ),
-        (
-            lambda: OutputGate(8, 2, bias=wrong(1)),
-            ArgumentTypeError,
-            "[bias.type] bias must be True or False; got 1.",
-        ),
-        (
-            lambda: OutputGate(8, 3, 4).transform_context(
-                torch.zeros(1, 2, 5, 4), torch.zeros(1, 5, 8)
+            lambda part=part: ch.MultiHeadAttention(16, num_heads=2, parts=[part])(
+                torch.zeros(1, 5, 16)
             ),
-            ShapeError,
-            "[gate.shape] this gate is for 3 heads of width 4 and an x of width 8; got 2 of width 4, "
-            "and x of width 8.",
+            "part.width",
+            f"{type(part).__name__} // {width} // 8",
+        )
+        for width in (4, 16)
+        for part in (ch.layers.Rotary(width), QueryKeyNorm(width), Differential(width))
+    ),
+    (lambda: Differential(4, depth=-1), "differential.depth", "-1"),
+    (
+        lambda: Differential(4).transform_value(torch.zeros(1, 3, 5, 4)),
+        "differential.heads",
+        "3",
+    ),
+    (
+        lambda: ch.MultiHeadAttention(8, num_heads=2, parts=wrong([nn.Linear(1, 1)])),
+        "parts.type",
+        "Linear",
+    ),
+    (
+        lambda: ch.MultiHeadAttention(8, num_heads=2, parts=wrong(Softcap(1.0))),
+        "parts.type",
+        "Softcap",
+    ),
+    (
+        lambda: ch.MultiHeadAttention(8, num_heads=2, parts=[Softcap(1.0), Softcap(2.0)])(
+            torch.zeros(1, 3, 8)
         ),
-        *(
-            (
-                lambda part=part: ch.MultiHeadAttention(16, num_heads=2, parts=[part])(
-                    torch.zeros(1, 5, 16)
-                ),
-                ShapeError,
-                f"[part.width] {type(part).__name__} was made for head_dim={width}; the heads of this "
-                "layer have width 8.",
-            )
-            for width in (4, 16)
-            for part in (ch.layers.Rotary(width), QueryKeyNorm(width), Differential(width))
-        ),
-        (
-            lambda: Differential(4, depth=-1),
-            ArgumentError,
-            "[differential.depth] depth must be a whole number, 0 or more; got -1.",
-        ),
-        (
-            lambda: Differential(4).transform_value(torch.zeros(1, 3, 5, 4)),
-            ShapeError,
-            "[differential.heads] differential attention needs an even num_kv_heads; got 3.",
-        ),
-        (
-            lambda: ch.MultiHeadAttention(8, num_heads=2, parts=wrong([nn.Linear(1, 1)])),
-            ArgumentTypeError,
-            "[parts.type] parts must be a sequence of clearhead.layers.Part; got Linear.",
-        ),
-        (
-            lambda: ch.MultiHeadAttention(8, num_heads=2, parts=wrong(Softcap(1.0))),
-            ArgumentTypeError,
-            "[parts.type] parts must be a sequence of clearhead.layers.Part; got Softcap.",
-        ),
-        (
-            lambda: ch.MultiHeadAttention(8, num_heads=2, parts=[Softcap(1.0), Softcap(2.0)])(
-                torch.zeros(1, 3, 8)
-            ),
-            ArgumentError,
-            "[parts.twice] one part may set the softcap; Softcap and Softcap do.",
-        ),
-        (
-            lambda: ch.MultiHeadAttention(8, num_heads=2, parts=[Softcap(1.0)]).to_torch(),
-            ClearheadError,
-            "[convert.refused] to_torch cannot convert this layer.\n  - parts: Softcap",
-        ),
-    ],
+        "parts.twice",
+        "softcap // Softcap // Softcap",
+    ),
+    (
+        lambda: ch.MultiHeadAttention(8, num_heads=2, parts=[Softcap(1.0)]).to_torch(),
+        "convert.refused",
+        "to_torch // convert this layer // - parts: Softcap",
+    ),
 )
-def test_refusals(make: Callable[[], object], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as refusal:
-        make()
-    assert str(refusal.value) == text

@@ -1,6 +1,5 @@
 """Relative positions against those of T5, and what is refused."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,8 +8,8 @@ import transformers
 from transformers.models.t5.modeling_t5 import T5Attention
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError
 from clearhead.layers import RelativeBias
+from tests.refusals import refusals, run, wrong
 
 HEADS = 3
 
@@ -83,34 +82,10 @@ def test_it_is_described() -> None:
     assert list(part.state_dict()) == ["table"]
 
 
-@pytest.mark.parametrize(
-    ("make", "kind", "text"),
-    [
-        (
-            lambda: RelativeBias(2, num_buckets=5),
-            ArgumentError,
-            "[relative.buckets] num_buckets must be even, 2 or more on a side, and max_distance more "
-            "than those that have a bucket each; got num_buckets=5, max_distance=128.",
-        ),
-        (
-            lambda: RelativeBias(2, num_buckets=32, max_distance=8),
-            ArgumentError,
-            "[relative.buckets] num_buckets must be even, 2 or more on a side, and max_distance more "
-            "than those that have a bucket each; got num_buckets=32, max_distance=8.",
-        ),
-        (
-            lambda: RelativeBias(0),
-            ArgumentError,
-            "[argument.size] num_heads must be 1 or more; got 0.",
-        ),
-        (
-            lambda: RelativeBias(2, bidirectional=1),  # type: ignore[arg-type]
-            ArgumentTypeError,
-            "[bidirectional.type] bidirectional must be True or False; got 1.",
-        ),
-    ],
+test_refusals = refusals(
+    run,
+    (lambda: RelativeBias(2, num_buckets=5), "relative.buckets", "5 // 128"),
+    (lambda: RelativeBias(2, num_buckets=32, max_distance=8), "relative.buckets", "32 // 8"),
+    (lambda: RelativeBias(0), "argument.size", "num_heads // 0"),
+    (lambda: RelativeBias(2, bidirectional=wrong(1)), "bidirectional.type", "bidirectional // 1"),
 )
-def test_refusals(make: Callable[[], object], kind: type[ClearheadError], text: str) -> None:
-    with pytest.raises(kind) as refusal:
-        make()
-    assert str(refusal.value) == text

@@ -1,7 +1,6 @@
 """Rotary positions against those of transformers, and by their laws."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from transformers.models.qwen2_vl import modeling_qwen2_vl
 from transformers.models.qwen3_vl import modeling_qwen3_vl
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, ShapeError
 from clearhead.layers import (
     Dynamic,
     Linear,
@@ -28,6 +26,7 @@ from clearhead.layers import (
     Scaling,
     Yarn,
 )
+from tests.refusals import refusals, run, wrong
 
 DIM, LENGTH, ORIGINAL = 12, 37, 16
 FACTORS = [1.0, 1.1, 1.3, 1.7, 2.0, 2.5], [1.0, 1.5, 2.0, 4.0, 8.0, 9.0]
@@ -195,96 +194,48 @@ def test_there_may_be_no_tokens() -> None:
     assert Rotary(4, scaling=Linear(2.0))(empty, torch.arange(0)).shape == empty.shape
 
 
-def wrong(given: object) -> Any:
-    """An argument that the type checker would refuse as well."""
-    return given
-
-
-@pytest.mark.parametrize(
-    ("make", "kind", "text"),
-    [
-        (
-            lambda: Rotary(5),
-            ArgumentError,
-            "[rotary.dim] rotated_dim must be even, and at most head_dim=5; got 5.",
-        ),
-        (
-            lambda: Rotary(4, rotated_dim=6),
-            ArgumentError,
-            "[rotary.dim] rotated_dim must be even, and at most head_dim=4; got 6.",
-        ),
-        (
-            lambda: Rotary(4, base=1.0),
-            ArgumentError,
-            "[rotary.base] base must be a number above 1; got 1.0.",
-        ),
-        (
-            lambda: Rotary(4, layout=wrong("neox")),
-            ArgumentError,
-            '[rotary.layout] layout must be "half" or "interleaved"; got \'neox\'.',
-        ),
-        (
-            lambda: Rotary(4, axes=[0, -1]),
-            ArgumentError,
-            "[rotary.axes] axes must be 2 whole numbers from 0, one for each pair; got [0, -1].",
-        ),
-        (
-            lambda: Rotary(4, axes=[0]),
-            ArgumentError,
-            "[rotary.axes] axes must be 2 whole numbers from 0, one for each pair; got [0].",
-        ),
-        (
-            lambda: Rotary(4, axes=[0, 1])(torch.zeros(1, 1, 3, 4), torch.zeros(3, 1, 3).long()),
-            ShapeError,
-            "[rotary.shape] tensor must have shape (…, len, head_dim=4) and positions (len,), or "
-            "(batch, len) for a tensor of four dimensions, or (axes=2, batch, len); got (1, 1, 3, 4) and "
-            "(3, 1, 3).",
-        ),
-        (
-            lambda: Rotary(4, scaling=wrong(2.0)),
-            ArgumentTypeError,
-            "[rotary.scaling] scaling must be a clearhead.layers.Scaling or None; got float.",
-        ),
-        (
-            lambda: Rotary(4)(torch.zeros(3, 4), torch.zeros(3)),
-            ArgumentTypeError,
-            "[positions.type] positions must be whole numbers; got torch.float32.",
-        ),
-        (
-            lambda: Rotary(4)(torch.zeros(1, 2, 3, 4), torch.arange(2)),
-            ShapeError,
-            "[rotary.shape] tensor must have shape (…, len, head_dim=4) and positions (len,), or "
-            "(batch, len) for a tensor of four dimensions; got (1, 2, 3, 4) and (2,).",
-        ),
-        (
-            lambda: Linear(0.5),
-            ArgumentError,
-            "[scaling.value] factor must be a number, 1 or more; got 0.5.",
-        ),
-        (
-            lambda: LongRope([1.0], [2.0], original_len=1, factor=4.0),
-            ArgumentError,
-            "[scaling.value] original_len must be a number, 2 or more; got 1.",
-        ),
-        (
-            lambda: Yarn(2.0, original_len=8, fast=1.0, slow=2.0),
-            ArgumentError,
-            "[scaling.value] slow and fast must be numbers above 0, slow the smaller one; got 2.0 "
-            "and 1.0.",
-        ),
-        (
-            lambda: Rotary(4, scaling=LongRope([1.0], [1.0], 8))(
-                torch.zeros(3, 4), torch.arange(3)
-            ),
-            ArgumentError,
-            "[scaling.pairs] short and long must have a factor for each of 2 pairs; got 1 and 1.",
-        ),
-    ],
+test_refusals = refusals(
+    run,
+    (lambda: Rotary(5), "rotary.dim", "5 // 5"),
+    (lambda: Rotary(4, rotated_dim=6), "rotary.dim", "4 // 6"),
+    (lambda: Rotary(4, base=1.0), "rotary.base", "1.0"),
+    (lambda: Rotary(4, layout=wrong("neox")), "rotary.layout", "'neox'"),
+    (lambda: Rotary(4, axes=[0, -1]), "rotary.axes", "2 // [0, -1]"),
+    (lambda: Rotary(4, axes=[0]), "rotary.axes", "2 // [0]"),
+    (
+        lambda: Rotary(4, axes=[0, 1])(torch.zeros(1, 1, 3, 4), torch.zeros(3, 1, 3).long()),
+        "rotary.shape",
+        "… // 4 // , or (axes=2, batch, len) // (1, 1, 3, 4) // (3, 1, 3)",
+    ),
+    (lambda: Rotary(4, scaling=wrong(2.0)), "rotary.scaling", "float"),
+    (lambda: Rotary(4)(torch.zeros(3, 4), torch.zeros(3)), "positions.type", "torch.float32"),
+    (
+        lambda: Rotary(4)(torch.zeros(1, 2, 3, 4), torch.arange(2)),
+        "rotary.shape",
+        "… // 4 //  // (1, 2, 3, 4) // (2,)",
+    ),
+    (lambda: Linear(0.5), "scaling.value", "factor // 1 // 0.5"),
+    (
+        lambda: LongRope([1.0], [2.0], original_len=1, factor=4.0),
+        "scaling.value",
+        "original_len // 2 // 1",
+    ),
+    (
+        lambda: Yarn(2.0, original_len=8, fast=float("inf"), slow=2.0),
+        "scaling.value",
+        "slow // fast // slow // 2.0 // inf",
+    ),
+    (
+        lambda: Yarn(2.0, original_len=8, fast=1.0, slow=2.0),
+        "scaling.value",
+        "slow // fast // slow // 2.0 // 1.0",
+    ),
+    (
+        lambda: Rotary(4, scaling=LongRope([1.0], [1.0], 8))(torch.zeros(3, 4), torch.arange(3)),
+        "scaling.pairs",
+        "2 // 1 // 1",
+    ),
 )
-def test_refusals(make: Callable[[], object], kind: type[ClearheadError], text: str) -> None:
-    with pytest.raises(kind) as refusal:
-        make()
-    assert str(refusal.value) == text
 
 
 def test_a_gain_is_that_which_is_given() -> None:

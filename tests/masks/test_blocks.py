@@ -177,6 +177,7 @@ def test_a_block_map_is_drawn_while_it_fits() -> None:
     )
     long = repr(ch.causal().blocks(130, 130, 2))
     assert long == "65 × 65 blocks of 2 × 2: 2080 full, 65 partial, 2080 empty"
+    assert repr(ch.full().blocks(2, 2, 2)).endswith("1 full, 0 partial, 0 empty\n■")
     several = repr(ch.padding([1, 4]).blocks(2, 4, 2))
     assert several == "2 × 1 × 1 × 2 blocks of 2 × 2: 2 full, 1 partial, 1 empty"
     assert repr(ch.full().blocks(0, 4, 2)) == "0 × 2 blocks of 2 × 2: 0 full, 0 partial, 0 empty"

@@ -16,8 +16,6 @@ from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from clearhead.errors import (
     ArgumentError,
-    ArgumentTypeError,
-    DtypeError,
     SelectionError,
     ShapeError,
     TooLargeError,
@@ -25,6 +23,7 @@ from clearhead.errors import (
 )
 from clearhead.matrix import parts
 from tests.memory import LargestTensor
+from tests.refusals import refusals
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 6, 9, 3
 
@@ -333,91 +332,37 @@ def test_gradients_by_finite_differences() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("index", "text"),
-    [
-        ((0, 4), "[matrix.range] index 4 is out of range for axis 1, which has 4."),
-        (-3, "[matrix.range] index -3 is out of range for axis 0, which has 2."),
-        (
-            (..., [0, 9, 1]),
-            "[matrix.range] index 9 is out of range for axis 3, which has 9.",
-        ),
-        (
-            (..., torch.tensor([0, -7]), 0),
-            "[matrix.range] index -7 is out of range for axis 2, which has 6.",
-        ),
-        (
-            (0, 0, 0, 0, 0),
-            "[matrix.index] a matrix of 4 dimensions takes up to 4 indices and one `...`; got 5.",
-        ),
-        (
-            (..., 0, ...),
-            "[matrix.index] a matrix of 4 dimensions takes up to 4 indices and one `...`; got 3.",
-        ),
-        (
-            (0, 1.5),
-            "[matrix.index] axis 1 takes an int, a slice or a list of ints; got 1.5.",
-        ),
-        (None, "[matrix.index] axis 0 takes an int, a slice or a list of ints; got None."),
-        (True, "[matrix.index] axis 0 takes an int, a slice or a list of ints; got True."),
-        ("ab", "[matrix.index] axis 0 takes an int, a slice or a list of ints; got 'ab'."),
-        (
-            [0, "a"],
-            "[matrix.index] axis 0 takes an int, a slice or a list of ints; got [0, 'a'].",
-        ),
-        (
-            torch.ones(2, dtype=torch.bool),
-            "[matrix.index] axis 0 takes an int, a slice or one dimension of ints; got torch.bool "
-            "of shape (2,).",
-        ),
-        (
-            (0, torch.tensor(1.0)),
-            "[matrix.index] axis 1 takes an int, a slice or one dimension of ints; got "
-            "torch.float32 of shape ().",
-        ),
-        (
-            torch.zeros(1, 2, dtype=torch.int64),
-            "[matrix.index] axis 0 takes an int, a slice or one dimension of ints; got torch.int64 "
-            "of shape (1, 2).",
-        ),
-        (
-            slice("a", None),
-            "[matrix.index] slice('a', None, None) is not a slice of ints.",
-        ),
-        (
-            slice(None, None, 0),
-            "[matrix.index] slice(None, None, 0) is not a slice of ints.",
-        ),
-    ],
+test_refused_indices = refusals(
+    lambda index: AttentionMatrix(*inputs())[index],
+    ((0, 4), "matrix.range", "4 // 1 // 4"),
+    (-3, "matrix.range", "-3 // 0 // 2"),
+    ((..., [0, 9, 1]), "matrix.range", "9 // 3 // 9"),
+    ((..., torch.tensor([0, -7]), 0), "matrix.range", "-7 // 2 // 6"),
+    ((0, 0, 0, 0, 0), "matrix.index", "4 // 4 // 5"),
+    ((..., 0, ...), "matrix.index", "4 // 4 // 3"),
+    ((0, 1.5), "matrix.index", "1 // 1.5"),
+    (None, "matrix.index", "0 // None"),
+    (True, "matrix.index", "0 // True"),
+    ("ab", "matrix.index", "0 // 'ab'"),
+    ([0, "a"], "matrix.index", "0 // [0, 'a']"),
+    (torch.ones(2, dtype=torch.bool), "matrix.index", "0 // torch.bool // (2,)"),
+    ((0, torch.tensor(1.0)), "matrix.index", "1 // torch.float32 // ()"),
+    (torch.zeros(1, 2, dtype=torch.int64), "matrix.index", "0 // torch.int64 // (1, 2)"),
+    (slice("a", None), "matrix.index", "slice('a', None, None)"),
+    (slice(None, None, 0), "matrix.index", "slice(None, None, 0)"),
 )
-def test_refused_indices(index: Any, text: str) -> None:
-    weights = AttentionMatrix(*inputs())
-    with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
-        weights[index]
 
 
-@pytest.mark.parametrize(
-    ("value", "error", "text"),
-    [
-        ([1.0], ArgumentTypeError, "[value.type] value must be a torch.Tensor; got list."),
-        (
-            torch.zeros(4, KEYS, 2, dtype=torch.float64),
-            ShapeError,
-            "[shape.dimensions] value must have 4 dimensions like the query, or 2 or 1; got shape "
-            "(4, 9, 2).",
-        ),
-        (
-            torch.zeros((), dtype=torch.float64),
-            ShapeError,
-            "[shape.dimensions] value must have 4 dimensions like the query, or 2 or 1; got shape "
-            "().",
-        ),
-    ],
+test_refused_values = refusals(
+    lambda value: AttentionMatrix(*inputs()) @ value,
+    ([1.0], "value.type", "value // a torch.Tensor // list"),
+    (
+        torch.zeros(4, KEYS, 2, dtype=torch.float64),
+        "shape.dimensions",
+        "4 // 2 or 1 // (4, 9, 2)",
+    ),
+    (torch.zeros((), dtype=torch.float64), "shape.dimensions", "4 // 2 or 1 // ()"),
 )
-def test_refused_values(value: Any, error: type[Exception], text: str) -> None:
-    weights = AttentionMatrix(*inputs())
-    with pytest.raises(error, match=f"^{re.escape(text)}$"):
-        _ = weights @ value
 
 
 def test_values_that_attend_refuses() -> None:
@@ -639,44 +584,14 @@ def test_a_diagonal_of_a_long_text_is_never_squared() -> None:
     close(diagonal[0, 0, 5], weights[0, 0, 6, 5])
 
 
-@pytest.mark.parametrize(
-    ("ask", "error", "text"),
-    [
-        (
-            lambda a: a.diagonal(1.0),
-            ArgumentTypeError,
-            "[diagonal.type] offset must be a whole number; got float.",
-        ),
-        (
-            lambda a: a.diagonal(True),
-            ArgumentTypeError,
-            "[diagonal.type] offset must be a whole number; got bool.",
-        ),
-        (
-            lambda a: a.at([0, 1], [0, 1, 2]),
-            SelectionError,
-            "[matrix.pairs] query_index and key_index must broadcast against each other; got "
-            "shapes (2,) and (3,).",
-        ),
-        (
-            lambda a: a.at(0, 9),
-            SelectionError,
-            "[matrix.range] index 9 is out of range for axis -1, which has 9.",
-        ),
-        (
-            lambda a: a.at(slice(2), 0),
-            SelectionError,
-            "[matrix.index] axis -2 takes an int, a slice or a list of ints; got "
-            "slice(None, 2, None).",
-        ),
-    ],
+test_refused_pairs_and_diagonals = refusals(
+    lambda ask: ask(AttentionMatrix(*inputs())),
+    (lambda a: a.diagonal(1.0), "diagonal.type", "float"),
+    (lambda a: a.diagonal(True), "diagonal.type", "bool"),
+    (lambda a: a.at([0, 1], [0, 1, 2]), "matrix.pairs", "(2,) // (3,)"),
+    (lambda a: a.at(0, 9), "matrix.range", "9 // -1 // 9"),
+    (lambda a: a.at(slice(2), 0), "matrix.index", "-2 // slice(None, 2, None)"),
 )
-def test_refused_pairs_and_diagonals(
-    ask: Callable[[AttentionMatrix], Any], error: type[Exception], text: str
-) -> None:
-    weights = AttentionMatrix(*inputs())
-    with pytest.raises(error, match=f"^{re.escape(text)}$"):
-        ask(weights)
 
 
 def test_a_page_of_a_matrix(tmp_path: Path) -> None:
@@ -762,35 +677,15 @@ def test_weights_of_any_precision_and_length(dtype: torch.dtype) -> None:
         assert found.entropy().shape == shape[:-1]
 
 
-VALUE = (
-    "[weights.value] weights must be 0 to 1, and every row must sum to 1 or to 0; row {} sums to {}. "
-    "Weights after dropout do not."
+test_what_are_no_weights = refusals(
+    AttentionMatrix.from_weights,
+    ([[1.0]], "weights.type", "weights // a torch.Tensor // list"),
+    (torch.ones(1), "weights.shape", "(1,)"),
+    (torch.eye(2, dtype=torch.int64), "weights.dtype", "torch.int64"),
+    (torch.eye(2)[None] * 1.01, "weights.value", "(0, 0) // 1.01"),
+    (torch.tensor([[1.0, 0.0], [-0.5, 1.5]]), "weights.value", "(1,) // 1"),
+    (torch.eye(2) * math.nan, "weights.value", "(0,) // nan"),
 )
-
-
-@pytest.mark.parametrize(
-    ("weights", "error", "text"),
-    [
-        ([[1.0]], ArgumentTypeError, "[weights.type] weights must be a torch.Tensor; got list."),
-        (
-            torch.ones(1),
-            ShapeError,
-            "[weights.shape] weights must have shape (batch, num_heads, query_len, kv_len), or fewer "
-            "leading dimensions; got (1,).",
-        ),
-        (
-            torch.eye(2, dtype=torch.int64),
-            DtypeError,
-            "[weights.dtype] weights must be real numbers; got torch.int64.",
-        ),
-        (torch.eye(2)[None] * 1.01, ArgumentError, VALUE.format("(0, 0)", "1.01")),
-        (torch.tensor([[1.0, 0.0], [-0.5, 1.5]]), ArgumentError, VALUE.format("(1,)", "1")),
-        (torch.eye(2) * math.nan, ArgumentError, VALUE.format("(0,)", "nan")),
-    ],
-)
-def test_what_are_no_weights(weights: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=f"^{re.escape(text)}$"):
-        AttentionMatrix.from_weights(weights)
 
 
 @pytest.mark.parametrize("dims", [2, 3, 4])

@@ -1,6 +1,5 @@
 """Attention rollout, held against the product of whole matrices."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,9 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
-from clearhead.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    DtypeError,
-    SelectionError,
-    ShapeError,
-)
 from tests.matrix.test_reductions import close
 from tests.memory import LargestTensor
+from tests.refusals import refusals
 
 BATCH, HEADS, TOKENS, DIM = 2, 6, 7, 5
 
@@ -158,101 +151,52 @@ PLAIN = "AttentionMatrix [batch=2, num_heads=6, query_len=7, kv_len=7]"
 FLAT = AttentionMatrix(torch.zeros(TOKENS, DIM).double(), torch.zeros(TOKENS, DIM).double())
 
 
-@pytest.mark.parametrize(
-    ("matrices", "error", "text"),
-    [
-        (
-            [1, 2],
-            ArgumentTypeError,
-            "[rollout.type] matrices must be a sequence of AttentionMatrix, one a layer; got "
-            "[1, 2].",
-        ),
-        (
-            None,
-            ArgumentTypeError,
-            "[rollout.type] matrices must be a sequence of AttentionMatrix, one a layer; got None.",
-        ),
-        ([], ArgumentError, "[rollout.empty] matrices must hold one layer at least; got none."),
-        (
-            [layer(), layer(tokens=11)],
-            ShapeError,
-            "[rollout.shape] every layer must attend from the same tokens to the same tokens; "
-            f"layer 0 is {PLAIN}, layer 1 is AttentionMatrix [batch=2, num_heads=6, query_len=11, "
-            "kv_len=11].",
-        ),
-        (
-            [AttentionMatrix(torch.zeros(3, 2), torch.zeros(5, 2))],
-            ShapeError,
-            "[rollout.shape] every layer must attend from the same tokens to the same tokens; "
-            "layer 0 is AttentionMatrix [query_len=3, kv_len=5], layer 0 is AttentionMatrix "
-            "[query_len=3, kv_len=5].",
-        ),
-        (
-            [layer(), FLAT],
-            ShapeError,
-            "[rollout.shape] every layer must attend from the same tokens to the same tokens; "
-            f"layer 0 is {PLAIN}, layer 1 is AttentionMatrix [query_len=7, kv_len=7].",
-        ),
-        (
-            [FLAT, AttentionMatrix(torch.zeros(TOKENS, DIM), torch.zeros(TOKENS, DIM))],
-            DtypeError,
-            "[rollout.dtype] the weights of every layer must have one dtype; those of layer 0 are "
-            "torch.float64, those of layer 1 torch.float32.",
-        ),
-    ],
+test_refused_matrices = refusals(
+    ch.rollout,
+    ([1, 2], "rollout.type", "[1, 2]"),
+    (None, "rollout.type", "None"),
+    ([], "rollout.empty"),
+    (
+        [layer(), layer(tokens=11)],
+        "rollout.shape",
+        f"{PLAIN} // 1 // AttentionMatrix [batch=2, num_heads=6, query_len=11, kv_len=11]",
+    ),
+    (
+        [AttentionMatrix(torch.zeros(3, 2), torch.zeros(5, 2))],
+        "rollout.shape",
+        "AttentionMatrix [query_len=3, kv_len=5] // 0 // AttentionMatrix [query_len=3, kv_len=5]",
+    ),
+    (
+        [layer(), FLAT],
+        "rollout.shape",
+        f"{PLAIN} // 1 // AttentionMatrix [query_len=7, kv_len=7]",
+    ),
+    (
+        [FLAT, AttentionMatrix(torch.zeros(TOKENS, DIM), torch.zeros(TOKENS, DIM))],
+        "rollout.dtype",
+        "torch.float64 // 1 // torch.float32",
+    ),
 )
-def test_refused_matrices(matrices: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=f"^{re.escape(text)}$"):
-        ch.rollout(matrices)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        *(
-            (
-                {"head": head},
-                ArgumentError,
-                f'[rollout.head] head must be "mean" or the number of a head, 0 to 2; got {got}.',
-            )
-            for head, got in [("max", "'max'"), (3, "3"), (-4, "-4"), (True, "True"), (1.0, "1.0")]
-        ),
-        *(
-            (
-                {"residual": residual},
-                ArgumentError,
-                f"[rollout.residual] residual must be a number from 0 to 1; got {got}.",
-            )
-            for residual, got in [
-                (-0.1, "-0.1"),
-                (1.5, "1.5"),
-                (True, "True"),
-                ("a", "'a'"),
-                (float("nan"), "nan"),
-            ]
-        ),
-        (
-            {"output": 7},
-            SelectionError,
-            "[matrix.range] index 7 is out of range for axis -2, which has 7.",
-        ),
-        (
-            {"output": [0, -8]},
-            SelectionError,
-            "[matrix.range] index -8 is out of range for axis -2, which has 7.",
-        ),
-        (
-            {"output": slice(2)},
-            SelectionError,
-            "[matrix.index] output must be an int or a list of ints; got slice(None, 2, None).",
-        ),
-        (
-            {"output": 1.0},
-            SelectionError,
-            "[matrix.index] axis -2 takes an int, a slice or a list of ints; got 1.0.",
-        ),
-    ],
+test_refused_options = refusals(
+    lambda options: ch.rollout(three(), **options),
+    *(
+        ({"head": head}, "rollout.head", f"2 // {got}")
+        for head, got in [("max", "'max'"), (3, "3"), (-4, "-4"), (True, "True"), (1.0, "1.0")]
+    ),
+    *(
+        ({"residual": residual}, "rollout.residual", str(got))
+        for residual, got in [
+            (-0.1, "-0.1"),
+            (1.5, "1.5"),
+            (True, "True"),
+            ("a", "'a'"),
+            (float("nan"), "nan"),
+        ]
+    ),
+    ({"output": 7}, "matrix.range", "7 // -2 // 7"),
+    ({"output": [0, -8]}, "matrix.range", "-8 // -2 // 7"),
+    ({"output": slice(2)}, "matrix.index", "slice(None, 2, None)"),
+    ({"output": 1.0}, "matrix.index", "-2 // 1.0"),
 )
-def test_refused_options(options: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=f"^{re.escape(text)}$"):
-        ch.rollout(three(), **options)

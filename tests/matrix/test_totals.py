@@ -12,6 +12,7 @@ import clearhead as ch
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.totals import Totals, totals_of
 from clearhead.watching import files
+from tests.refusals import assert_refused
 
 
 class Reader(nn.Module):
@@ -98,25 +99,12 @@ def totals(heads: int = 2, *, cross: bool = False) -> Totals:
 
 
 def test_what_does_not_merge() -> None:
-    refused: list[tuple[Any, type[Exception], str]] = [
-        (3, ch.ArgumentTypeError, "[merge.type] merge takes Totals; got int."),
-        (
-            totals(3),
-            ch.ShapeError,
-            "[merge.shape] both totals must have the same heads; got 2 and 3.",
-        ),
-        (
-            totals(cross=True),
-            ch.ArgumentError,
-            "[merge.fields] both totals must have a distance, or neither; one is of cross-attention.",
-        ),
-    ]
+    merge: Any = totals().merge
+    assert_refused(lambda: merge(3), "merge.type", "int")
+    assert_refused(lambda: merge(totals(3)), "merge.shape", "2 // 3")
+    assert_refused(lambda: merge(totals(cross=True)), "merge.fields")
     both = totals(cross=True).merge(totals(cross=True))
     assert (both.queries, both.distance) == (2 * totals(cross=True).queries, None)
-    for other, kind, text in refused:
-        with pytest.raises(kind) as raised:
-            totals().merge(other)
-        assert str(raised.value) == text
     model = Reader()
     whole = seen_of(model, [TEXTS], keep="total")
     with pytest.raises(ch.ArgumentTypeError, match=r"two records of watches with keep=\"total\"\."):

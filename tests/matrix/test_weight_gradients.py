@@ -1,8 +1,5 @@
 """Gradients of weights and what is passed on by them, held against dense tensors."""
 
-import re
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -10,12 +7,13 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
-from clearhead.errors import ClearheadError, SelectionError
+from clearhead.errors import SelectionError
 from clearhead.matrix.weight_gradients import WeightGradients, relevance_of
 from tests.matrix.test_matrix import PARTS, inputs
 from tests.matrix.test_reductions import close
 from tests.matrix.test_sweep import EVERY, SIZES, chunks_of
 from tests.memory import LargestTensor
+from tests.refusals import refusals
 
 WIDTH = 7
 
@@ -121,21 +119,9 @@ def test_nothing_is_tokens_times_tokens() -> None:
     assert memory.largest < 1_009 * 1_009
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ([1.0], "[rows.type] rows must be a torch.Tensor; got list."),
-        (
-            torch.zeros(2, 3),
-            "[rows.shape] rows must have shape (batch, query_len, outputs) = (2, 3, …); got (2, 3).",
-        ),
-        (
-            torch.zeros(2, 3, 1).double(),
-            "[rows.dtype] rows must have the dtype of the weights, torch.float32; got torch.float64.",
-        ),
-    ],
+test_rows_that_are_refused = refusals(
+    lambda rows: gradients_of(AttentionMatrix(*torch.zeros(2, 2, 1, 3, 4))).pass_on(rows),
+    ([1.0], "rows.type", "rows // a torch.Tensor // list"),
+    (torch.zeros(2, 3), "rows.shape", "2 // 3 // … // (2, 3)"),
+    (torch.zeros(2, 3, 1).double(), "rows.dtype", "torch.float32 // torch.float64"),
 )
-def test_rows_that_are_refused(rows: Any, said: str) -> None:
-    gradients = gradients_of(AttentionMatrix(torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4)))
-    with pytest.raises(ClearheadError, match=f"^{re.escape(said)}$"):
-        gradients.pass_on(rows)

@@ -1,7 +1,6 @@
 """The growth of memory is deterministic, and reported; nothing is asserted of time."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.profiling.report import Cost
+from tests.refusals import refusals, run
 
 LENGTHS = (128, 256, 512)
 
@@ -272,73 +272,26 @@ class Nameless(nn.Module):
         return x
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "text"),
-    [
+test_what_makes_no_sense_is_refused = refusals(
+    run,
+    (lambda: profiled(plain, "decode"), "profile.takes"),
+    (
+        lambda: profiled(fails),
+        "profile.call",
         (
-            lambda: profiled(plain, "decode"),
-            ch.ArgumentError,
-            '[profile.takes] what is called one step at a time (takes="decode") is not profiled; '
-            'profile its full pass with takes="x".',
+            "fails // (1, 4, 128, 64), (1, 4, 128, 64), (1, 4, 128, 64) // RuntimeError // out of "
+            "registers // … // …"
         ),
-        (
-            lambda: profiled(fails),
-            ch.ModelError,
-            "[profile.call] fails was called with (1, 4, 128, 64), (1, 4, 128, 64), (1, 4, 128, 64) "
-            "and raised RuntimeError: out of registers\n"
-            "If it needs other sizes, give them: sizes=dict(num_heads=…, head_dim=…).",
-        ),
-        (
-            lambda: profiled(Nameless(), "x"),
-            ch.ModelError,
-            "[profile.sizes] the width of the input of Nameless is not found; give it: "
-            "sizes=dict(d_in=…).",
-        ),
-        (
-            lambda: profiled(plain, lengths=(128,)),
-            ch.ArgumentError,
-            "[profile.lengths] lengths must be two or more numbers of tokens, growing; got (128,).",
-        ),
-        (
-            lambda: profiled(plain, lengths=(128, 64)),
-            ch.ArgumentError,
-            "[profile.lengths] lengths must be two or more numbers of tokens, growing; got (128, "
-            "64).",
-        ),
-        (
-            lambda: profiled(plain, seconds=0),
-            ch.ArgumentError,
-            "[profile.seconds] seconds must be above 0; got 0.",
-        ),
-        (
-            lambda: profiled(plain, rounds=0),
-            ch.ArgumentError,
-            "[argument.size] rounds must be 1 or more; got 0.",
-        ),
-        (
-            lambda: profiled(plain, device="gpu"),
-            ch.ArgumentError,
-            "[profile.device] device must be one of PyTorch's, such as \"cuda\"; got 'gpu'.",
-        ),
-        (
-            lambda: profiled(plain, contract=ch.Contract(), causal=True),
-            ch.ArgumentError,
-            "[check.contract] declare in the contract or as keywords, not both; got a contract and "
-            "causal.",
-        ),
-        (
-            lambda: PROFILE.growth("speed"),
-            ch.ArgumentError,
-            '[profile.of] of must be "memory" or "time"; got \'speed\'.',
-        ),
-    ],
+    ),
+    (lambda: profiled(Nameless(), "x"), "profile.sizes", "Nameless // …"),
+    (lambda: profiled(plain, lengths=(128,)), "profile.lengths", "(128,)"),
+    (lambda: profiled(plain, lengths=(128, 64)), "profile.lengths", "(128, 64)"),
+    (lambda: profiled(plain, seconds=0), "profile.seconds", "0"),
+    (lambda: profiled(plain, rounds=0), "argument.size", "rounds // 0"),
+    (lambda: profiled(plain, device="gpu"), "profile.device", "'gpu'"),
+    (lambda: profiled(plain, contract=ch.Contract(), causal=True), "check.contract", "causal"),
+    (lambda: PROFILE.growth("speed"), "profile.of", "'speed'"),
 )
-def test_what_makes_no_sense_is_refused(
-    call: Callable[[], object], error: type[ch.ClearheadError], text: str
-) -> None:
-    with pytest.raises(error) as raised:
-        call()
-    assert str(raised.value) == text
 
 
 def test_a_declaration_that_is_not_known_is_refused() -> None:

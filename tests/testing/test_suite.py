@@ -13,6 +13,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead.testing import ConformanceCase, conformance
 from clearhead.testing.features import FEATURES, apart
+from tests.refusals import refusals
 from tests.surface import ROOT
 from tests.testing import attentions as those
 
@@ -413,87 +414,27 @@ def test_random_numbers_are_left_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        (
-            {"fn": 3},
-            ch.ArgumentTypeError,
-            "[conformance.fn] fn must be a function of query, key and value; got int.",
-        ),
-        (
-            {"features": "causal"},
-            ch.ArgumentTypeError,
-            '[conformance.features] features must be a set of names, such as {"causal"}; got '
-            "'causal'.",
-        ),
-        (
-            {"features": {"causality", "mask"}},
-            ch.ArgumentError,
-            f"[conformance.feature] features are {', '.join(FEATURES)}; got causality.",
-        ),
-        (
-            {"features": {"chunks"}},
-            ch.ArgumentError,
-            "[conformance.needs] the feature chunks needs causal, which is not declared.",
-        ),
-        (
-            {"features": {"empty_rows"}},
-            ch.ArgumentError,
-            "[conformance.needs] the feature empty_rows needs mask or head_mask or padding or "
-            "causal, which are not declared.",
-        ),
-        (
-            {"device": "gpu"},
-            ch.ArgumentError,
-            "[conformance.device] device must be one of PyTorch's, such as \"cuda\"; got 'gpu'.",
-        ),
-        (
-            {"dtypes": ()},
-            ch.ArgumentError,
-            "[conformance.dtypes] dtypes must be one or more of float16, bfloat16, float32 and "
-            "float64; got ().",
-        ),
-        (
-            {"dtypes": (torch.int64,)},
-            ch.ArgumentError,
-            "[conformance.dtypes] dtypes must be one or more of float16, bfloat16, float32 and "
-            "float64; got (torch.int64,).",
-        ),
-        (
-            {"head_dims": ()},
-            ch.ArgumentError,
-            "[conformance.head-dims] head_dims must be one or more widths; got ().",
-        ),
-        (
-            {"head_dims": (0,)},
-            ch.ArgumentError,
-            "[argument.size] head_dims must be 1 or more; got 0.",
-        ),
-        (
-            {"known_failures": {"softcap*": "no"}},
-            ch.ArgumentError,
-            "[conformance.known-failures] known_failures names 'softcap*', which is the name of no "
-            "case.",
-        ),
-        (
-            {"known_failures": ["softcap*"]},
-            ch.ArgumentTypeError,
-            "[conformance.known-failures] known_failures must be a dict from patterns of names to "
-            "reasons; got ['softcap*'].",
-        ),
-        (
-            {"seed": 1.5},
-            ch.ArgumentTypeError,
-            "[seed.type] seed must be a whole number, or None for that of --clearhead-seed; got "
-            "float.",
-        ),
-    ],
+test_what_makes_no_sense_is_refused = refusals(
+    lambda arguments: conformance(**{"fn": those.plain, "features": ()} | arguments),
+    ({"fn": 3}, "conformance.fn", "int"),
+    ({"features": "causal"}, "conformance.features", "'causal'"),
+    (
+        {"features": {"causality", "mask"}},
+        "conformance.feature",
+        f"{', '.join(FEATURES)} // causality",
+    ),
+    ({"features": {"chunks"}}, "conformance.needs", "chunks // causal // is"),
+    (
+        {"features": {"empty_rows"}},
+        "conformance.needs",
+        "empty_rows // mask or head_mask or padding or causal // are",
+    ),
+    ({"device": "gpu"}, "conformance.device", "'gpu'"),
+    ({"dtypes": ()}, "conformance.dtypes", "()"),
+    ({"dtypes": (torch.int64,)}, "conformance.dtypes", "(torch.int64,)"),
+    ({"head_dims": ()}, "conformance.head-dims", "()"),
+    ({"head_dims": (0,)}, "argument.size", "head_dims // 0"),
+    ({"known_failures": {"softcap*": "no"}}, "conformance.known-failures", "'softcap*'"),
+    ({"known_failures": ["softcap*"]}, "conformance.known-failures", "['softcap*']"),
+    ({"seed": 1.5}, "seed.type", "float"),
 )
-def test_what_makes_no_sense_is_refused(
-    arguments: dict[str, Any], error: type[ch.ClearheadError], text: str
-) -> None:
-    given: dict[str, Any] = {"fn": those.plain, "features": ()} | arguments
-    with pytest.raises(error) as raised:
-        conformance(given.pop("fn"), **given)
-    assert str(raised.value) == text

@@ -167,8 +167,14 @@ def test_refusals(ask: Any, error: type[Exception], text: str) -> None:
 
 
 def test_what_cannot_be_traced() -> None:
-    with pytest.raises(ArgumentTypeError, match=r"^\[trace.thing\] trace takes .*; got Linear\."):
+    with pytest.raises(
+        UnsupportedError, match=r"^\[trace.unread\] no attention .* in Linear: no num"
+    ):
         ch.trace(torch.nn.Linear(2, 2), torch.randn(2, 2))
+    with pytest.raises(
+        ArgumentTypeError, match=r"^\[trace.thing\] .*; got Embedding with int64 \[3\]\. A model is"
+    ):
+        ch.trace(torch.nn.Embedding(2, 2), torch.tensor([0, 1, 0]))
     layer = ch.MultiHeadAttention(8, num_heads=2)
     with pytest.raises(SelectionError, match=r"^\[trace.part\] there are 2 along num_heads; got 2"):
         ch.trace(layer, torch.randn(3, 8)).show(head=2)

@@ -13,7 +13,8 @@ from clearhead.attention.biases import DenseBias, SumOfBiases
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import WatchError
 from clearhead.masks.dense import Dense
-from clearhead.watching.recording import Copies, key_heads, of_heads, summarised
+from clearhead.matrix.parts import key_heads
+from clearhead.watching.recording import Copies, of_heads, summarised
 from tests.watching.hooks.recording import weights_of
 
 PAST = torch.ones(5, 5, dtype=torch.bool).tril()
@@ -155,14 +156,14 @@ def test_a_head_that_is_not_there() -> None:
 
 
 def test_key_heads_are_kept_once() -> None:
-    assert key_heads([0, 1, 2, 3], 4, 2, "") == [0, 1]
-    assert key_heads([3, 0], 4, 2, "") == [1, 0]
-    assert key_heads([0, 2, 1, 3], 4, 2, "") == [0, 1, 0, 1]
+    assert key_heads([0, 1, 2, 3], 2) == [0, 1]
+    assert key_heads([3, 0], 2) == [1, 0]
+    assert key_heads([0, 2, 1, 3], 2) == [0, 1, 0, 1]
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=8, unique=True))
 def test_some_heads_have_the_keys_that_they_had(heads: list[int]) -> None:
-    used = key_heads(heads, 8, 2, "")
+    used = key_heads(heads, 4)
     assert len(heads) % len(used) == 0
     group = len(heads) // len(used)
     assert [used[place // group] for place in range(len(heads))] == [head // 4 for head in heads]

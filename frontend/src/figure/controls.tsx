@@ -7,6 +7,7 @@ import {
   type Action,
   baseOf,
   blocksOf,
+  countOf,
   type FigureData,
   MASKS,
   MOST_DRAWS,
@@ -16,6 +17,7 @@ import {
   runsOf,
   type State,
   scaleOf,
+  splits,
   typed,
   widthOf,
 } from "./model";
@@ -198,6 +200,37 @@ export function Order({ data, state, act }: Props) {
           </li>
         ))}
       </ol>
+    </fieldset>
+  );
+}
+
+export function HeadCount({ data, state, act }: Props) {
+  const flag = (name: "transpose" | "back", words: string) => (
+    <button
+      type="button"
+      aria-pressed={state[name] === 1}
+      onClick={() =>
+        act(name === "back" ? { back: 1 - state.back } : { transpose: 1 - state.transpose })
+      }
+    >
+      {words}
+    </button>
+  );
+  return (
+    <fieldset>
+      <legend>heads</legend>
+      {splits(data).map((each) => (
+        <button
+          type="button"
+          key={each}
+          aria-pressed={each === countOf(data, state)}
+          onClick={() => act({ heads: each })}
+        >
+          {each}
+        </button>
+      ))}
+      {flag("transpose", "transpose")}
+      {flag("back", "transpose back")}
     </fieldset>
   );
 }

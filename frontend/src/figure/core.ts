@@ -26,6 +26,8 @@ export interface Options {
 /** A stage, with what it would be had nobody touched it. */
 export interface Touched extends Stage {
   made(row: number, column: number): number;
+  /** Of a stage of numbers that only stand elsewhere than before: the row and column of each in `query`. */
+  from?(row: number, column: number): [row: number, column: number];
 }
 
 /** The sum of squares up to which a row counts as finite. */
@@ -43,6 +45,8 @@ const AXES: Record<string, [string, string]> = {
   context: ["query_len", "value_head_dim"],
   rotated_query: ["query_len", "head_dim"],
   rotated_key: ["kv_len", "head_dim"],
+  split: ["num_heads, query_len", "head_dim"],
+  joined: ["query_len", "embed_dim"],
 };
 const KIND: Record<string, Axis> = {
   tokens: "query",
@@ -261,6 +265,26 @@ export function generator(seed: number): () => number {
     mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
     return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
   };
+}
+
+/** Query as several heads, one below the other, and these as one again: for each number its place in query, which a
+ * view alone leaves in its order, and a transpose first takes from tokens × heads to heads × tokens. */
+export function placesOfHeads(
+  { rows, columns }: Matrix,
+  heads: number,
+  transpose: boolean,
+  back: boolean,
+): [split: number[], joined: number[]] {
+  const width = columns / heads;
+  // As (one, other, width) in memory, the first two axes changed over.
+  const changed = (places: number[], one: number, other: number) =>
+    places.map((_, at) => {
+      const [i, j, d] = [Math.floor(at / (one * width)), Math.floor(at / width) % one, at % width];
+      return places[(j * other + i) * width + d]!;
+    });
+  const all = Array.from({ length: rows * columns }, (_, at) => at);
+  const split = transpose ? changed(all, rows, heads) : all;
+  return [split, back ? changed(split, heads, rows) : split];
 }
 
 /** Each row turned by its place, number i with number i + half the width (RoPE, Su et al., 2021). */

@@ -1,6 +1,7 @@
 // <ch-figure data-figure="…">: attention whose numbers are touched, in any page. What it draws stands in a
 // shadow of its own, so that several in one page share no id, no style and no state.
 import { render } from "preact";
+import { inFrame } from "../shared/host";
 import style from "./figure.css";
 import { type FigureData, read, START, type State, write } from "./model";
 import { Figure } from "./view";
@@ -12,7 +13,7 @@ class ChFigure extends HTMLElement {
   #data: FigureData | null = null;
   #text = "";
   #put: (state: State) => void = () => {};
-  #watch = new ResizeObserver(() => this.#tellHeight());
+  #leave = () => {};
 
   connectedCallback() {
     try {
@@ -50,11 +51,19 @@ class ChFigure extends HTMLElement {
       />,
       this.#place,
     );
-    this.#watch.observe(this);
+    this.#leave = inFrame(
+      this,
+      () => document.documentElement.getBoundingClientRect().height,
+      (theme) => {
+        this.toggleAttribute("theme", theme !== null);
+        if (theme) this.setAttribute("theme", theme);
+        document.documentElement.style.colorScheme = theme ?? "";
+      },
+    );
   }
 
   disconnectedCallback() {
-    this.#watch.disconnect();
+    this.#leave();
     if (this.#place !== null) render(null, this.#place);
   }
 
@@ -65,13 +74,6 @@ class ChFigure extends HTMLElement {
 
   set state(text: string) {
     if (this.#data !== null) this.#put(text === "" ? START : read(text, this.#data));
-  }
-
-  /** In a frame, what is around it is told how high it is. */
-  #tellHeight() {
-    if (window.parent === window) return;
-    const height = Math.ceil(document.documentElement.getBoundingClientRect().height);
-    window.parent.postMessage({ clearhead: "figure", height }, "*");
   }
 }
 

@@ -1,5 +1,14 @@
 // What a figure holds (drawing/element/data.py), what a reader has changed of it, and what follows.
-import { type Matrix, projected, stageOf, stages, type Touched, turnedByPlace } from "./core";
+import {
+  type Matrix,
+  matrix,
+  placesOfHeads,
+  projected,
+  stageOf,
+  stages,
+  type Touched,
+  turnedByPlace,
+} from "./core";
 
 export interface Numbers {
   rows: number;
@@ -45,6 +54,10 @@ export interface State {
   /** Which token stands at each place, as "1.0.2"; null is as it came. */
   order: string | null;
   rotary: number;
+  /** How many heads a query is split into, 0 for two or the fewest; and whether axes are transposed, 1, or not. */
+  heads: number;
+  transpose: number;
+  back: number;
 }
 
 export type Action =
@@ -59,6 +72,9 @@ export type Action =
   | { draws: number }
   | { width: number }
   | { rotary: number }
+  | { heads: number }
+  | { transpose: number }
+  | { back: number }
   | { order: number[] }
   | { state: State };
 
@@ -73,7 +89,12 @@ export const START: State = {
   width: null,
   order: null,
   rotary: 0,
+  heads: 0,
+  transpose: 1,
+  back: 1,
 };
+
+const ZERO_OR_ONE = (to: number) => to === 0 || to === 1;
 
 /** What stands in a state under its own name: what must be edited for it, and which numbers it may be. */
 const FIELDS = {
@@ -85,7 +106,10 @@ const FIELDS = {
     "width",
     (to: number, { widths = [] }: FigureData) => widths.some((each) => each.width === to),
   ],
-  rotary: ["rotary", (to: number) => to === 0 || to === 1],
+  rotary: ["rotary", ZERO_OR_ONE],
+  heads: ["heads", (to: number, data: FigureData) => splits(data).includes(to)],
+  transpose: ["heads", ZERO_OR_ONE],
+  back: ["heads", ZERO_OR_ONE],
 } as const;
 /** So that no state makes a page wait. */
 export const MOST_DRAWS = 10000;
@@ -229,6 +253,37 @@ export function compute(as: FigureData, state: State): Map<string, Touched> {
       made[at] = put(`rotated_${name}`, turned, formula);
     }
   }
+  if (data.edit.includes("heads")) {
+    const [query] = made;
+    const count = countOf(data, state);
+    const [split, joined] = placesOfHeads(query, count, state.transpose === 1, state.back === 1);
+    const moved = (name: string, places: number[], columns: number, formula: string) => {
+      const at = (i: number, j: number) => query.numbers[places[i * columns + j]!]!;
+      const numbers = matrix(places.length / columns, columns, at);
+      const from = (i: number, j: number): [number, number] => {
+        const place = places[i * columns + j]!;
+        return [Math.floor(place / query.columns), place % query.columns];
+      };
+      found.set(name, { ...stageOf(name, numbers, numbers, formula), from });
+    };
+    const { columns } = query;
+    const order = (axes: string[]) => `view(${axes.join(", ")})`;
+    const [tokens, heads, width] = ["tokens", "heads", "head_dim"];
+    moved(
+      "split",
+      split,
+      columns / count,
+      state.transpose
+        ? `${order([tokens, heads, width])}, transpose`
+        : order([heads, tokens, width]),
+    );
+    moved(
+      "joined",
+      joined,
+      columns,
+      `${state.back ? "transpose, " : ""}${order([tokens, "width"])}`,
+    );
+  }
   const options = {
     scale: scaleOf(data, state),
     softcap: data.softcap,
@@ -240,6 +295,19 @@ export function compute(as: FigureData, state: State): Map<string, Touched> {
   };
   for (const [name, stage] of stages(...made, options)) found.set(name, stage);
   return found;
+}
+
+/** How many heads a query can be split into. */
+export function splits(data: FigureData): number[] {
+  const { query, W_query } = data.inputs;
+  const { columns } = (query ?? W_query)!;
+  return Array.from({ length: columns }, (_, at) => at + 1).filter(
+    (each) => each > 1 && columns % each === 0,
+  );
+}
+
+export function countOf(data: FigureData, state: State): number {
+  return state.heads || splits(data)[0]!;
 }
 
 /** The scores of the width that is chosen, where a figure has several. */

@@ -101,6 +101,8 @@ interface RowProps {
   cut: string;
   marks: string;
   mask: string;
+  /** The colour of each cell, a digit each; "" for none. */
+  hues: string;
   /** The places of the one that is asked for, that is typed into, that Tab reaches; -1 is none. */
   asked: number;
   typing: number;
@@ -113,7 +115,17 @@ interface RowProps {
 class Row extends Component<RowProps> {
   override shouldComponentUpdate(next: RowProps) {
     const now = this.props;
-    for (const name of ["top", "cut", "marks", "mask", "asked", "typing", "text", "stop"] as const)
+    for (const name of [
+      "top",
+      "cut",
+      "marks",
+      "mask",
+      "hues",
+      "asked",
+      "typing",
+      "text",
+      "stop",
+    ] as const)
       if (now[name] !== next[name]) return true;
     const same = (one: Touched | undefined, other: Touched | undefined) =>
       one === other ||
@@ -145,6 +157,7 @@ class Row extends Component<RowProps> {
             props.cut[j] === "1" && "cut",
             waits && "asked",
             props.marks[j] === "1" && "marked",
+            props.hues && `hue${props.hues[j]}`,
             value < 0 && Number.isFinite(value) && "below",
           ];
           return (
@@ -183,15 +196,19 @@ export interface PanelProps {
   asked: string | null;
   typing: { at: string; text: string } | null;
   stop: string;
+  /** The colour of a cell, where that is no matter of its number. */
+  hue: ((row: number, column: number) => number) | null;
   marked: (row: number, column: number) => boolean;
   /** Goes up by one with each edit, so that what changed flashes anew. */
   count: number;
 }
 
 export function Panel(props: PanelProps) {
-  const { stage, rows, columns, editable, cut, mask, asked, typing, stop, marked } = props;
+  const { stage, rows, columns, editable, cut, mask, asked, typing, stop, hue, marked } = props;
   const small = stage.columns > MOST;
   const low = stage.rows > MOST;
+  // Of another shape, as with another number of heads, no number stood here before.
+  const same = props.old?.rows === stage.rows && props.old.columns === stage.columns;
   const top = stage.name === "weights" ? 1 : stage.largest || 1;
   const columnIn = (at: string | undefined | null, row: number) => {
     const start = `${stage.name}.${row}.`;
@@ -222,7 +239,7 @@ export function Panel(props: PanelProps) {
               <Row
                 key={i}
                 stage={stage}
-                old={props.old}
+                old={same ? props.old : undefined}
                 row={i}
                 label={label}
                 columns={columns}
@@ -233,6 +250,7 @@ export function Panel(props: PanelProps) {
                 cut={own.length ? signs((j) => cut.has(`${stage.name}.${i}.${j}`)) : ""}
                 marks={signs((j) => marked(i, j))}
                 mask={mask?.[i] ?? ""}
+                hues={hue ? columns.map((_, j) => hue(i, j)).join("") : ""}
                 asked={columnIn(asked, i)}
                 typing={columnIn(typing?.at, i)}
                 text={columnIn(typing?.at, i) < 0 ? "" : typing!.text}

@@ -24,7 +24,7 @@ export function placeUnder(target: EventTarget | null): string | null {
 }
 
 export function touching(hands: Hands) {
-  let drag: { at: string; x: number; value: number; moved: boolean; touch: boolean } | null = null;
+  let drag: { at: string; x: number; value: number; moved: boolean; rows: string[] } | null = null;
   let typing: string | null = null;
   /** The number that was clicked once. */
   let ready: string | null = null;
@@ -58,23 +58,29 @@ export function touching(hands: Hands) {
     pointerdown: (event: PointerEvent) => {
       const at = placeUnder(event.target);
       if (at === null || typing === at || event.button !== 0 || !hands.editable(at)) return;
-      const touch = event.pointerType === "touch";
-      drag = { at, x: event.clientX, value: hands.valueAt(at), moved: false, touch };
+      const rows = isPair(at) ? hands.rows() : [];
+      drag = { at, x: event.clientX, value: hands.valueAt(at), moved: false, rows };
     },
     pointermove: (event: PointerEvent) => {
       if (!drag || event.buttons === 0) return;
       const { at, x, value } = drag;
       if (isPair(at)) {
-        // A finger toggles by tapping, and scrolls by dragging.
         const root = hands.root().getRootNode() as ShadowRoot;
         const under = placeUnder(root.elementFromPoint(event.clientX, event.clientY));
-        if (drag.touch || under === null || !isPair(under) || (under === at && !drag.moved)) return;
+        if (under === null || !isPair(under) || (under === at && !drag.moved)) return;
         const going = drag.moved;
         drag.moved = true;
-        let rows = hands.rows();
-        for (const each of [at, under]) {
-          const [, row, column] = placeOf(each);
-          rows = withPair(rows, row, column, value === 0);
+        // A straight line from where the drag began, whatever it went over meanwhile.
+        const [, top, left] = placeOf(at);
+        const [, row, column] = placeOf(under);
+        const steps = Math.max(Math.abs(row - top), Math.abs(column - left), 1);
+        let rows = drag.rows;
+        for (let step = 0; step <= steps; step++) {
+          const [i, j] = [
+            top + ((row - top) * step) / steps,
+            left + ((column - left) * step) / steps,
+          ];
+          rows = withPair(rows, Math.round(i), Math.round(j), value === 0);
         }
         hands.paint(rows, going);
         return;
@@ -131,6 +137,19 @@ export function touching(hands: Hands) {
         focus(`${stage}.${Math.floor(next / columns)}.${next % columns}`);
       };
       const here = row * columns + column;
+      const beside = { ArrowUp: -columns, ArrowDown: columns, ArrowLeft: -1, ArrowRight: 1 }[
+        event.key
+      ];
+      if (beside && event.shiftKey && editable && isPair(at)) {
+        // The next pair becomes as this one: a line by keys.
+        const to = here + beside;
+        const [i, j] = [Math.floor(to / columns), to % columns];
+        const inside = to >= 0 && i < rows && (Math.abs(beside) > 1 || i === row);
+        if (inside) hands.paint(withPair(hands.rows(), i, j, hands.valueAt(at) === 1));
+        if (inside) focus(`${stage}.${i}.${j}`);
+        event.preventDefault();
+        return;
+      }
       const vertical = { ArrowUp: 1, ArrowDown: -1 }[event.key];
       const plain = !event.ctrlKey && !event.altKey;
       if (vertical && spins)

@@ -2,7 +2,7 @@
 import { useMemo, useReducer, useRef, useState } from "preact/hooks";
 import { type Arithmetic, arithmeticOf } from "../views/steps/arithmetic";
 import { number, type Stage, type TraceData } from "../views/steps/model";
-import { Blocks, Dropout, Mask, Order, Predict, Rotary, Scale, Width } from "./controls";
+import { Blocks, Dropout, HeadCount, Mask, Order, Predict, Rotary, Scale, Width } from "./controls";
 import { entropy, matrix, stageOf, type Touched } from "./core";
 import {
   type Action,
@@ -105,6 +105,13 @@ export function Figure({ data: came, level, start, changed, ready }: ViewProps) 
   const rows = data.edit.includes("mask") || data.mask ? maskRows(data, state) : null;
   const found =
     pointed !== null && pointed !== asked ? explained(pointed, stages, trace, state) : null;
+  // In the colour of its head each number is found again.
+  const split = data.edit.includes("heads") ? stages.get("split")!.columns : 0;
+  const hues = ({ name, from }: Touched) => {
+    if (!split || (name !== "query" && !from)) return null;
+    return (row: number, column: number) =>
+      Math.floor((from?.(row, column)[1] ?? column) / split) % HUES;
+  };
   const spot = pointed === null ? null : placeOf(pointed);
   const origins = found?.arithmetic?.origins ?? [];
   return (
@@ -116,6 +123,7 @@ export function Figure({ data: came, level, start, changed, ready }: ViewProps) 
         {data.widths && <Width data={data} state={state} act={act} stages={stages} />}
         {data.edit.includes("dropout") && <Dropout data={data} state={state} act={act} />}
         {data.edit.includes("order") && <Order data={came} state={state} act={act} />}
+        {data.edit.includes("heads") && <HeadCount data={data} state={state} act={act} />}
         {data.edit.includes("rotary") && <Rotary data={data} state={state} act={act} />}
         <button type="button" onClick={() => act({ state: START })}>
           reset
@@ -154,6 +162,7 @@ export function Figure({ data: came, level, start, changed, ready }: ViewProps) 
                 asked={asked}
                 typing={typing}
                 stop={stops[name] ?? `${name}.0.0`}
+                hue={hues(stage)}
                 marked={(row, column) =>
                   (spot?.[0] === name && spot[1] === row && spot[2] === column) ||
                   own.some(
@@ -195,6 +204,8 @@ export function Figure({ data: came, level, start, changed, ready }: ViewProps) 
   );
 }
 
+const HUES = 6;
+
 /** What the arithmetic of a trace wants to know beside the numbers. */
 const TRACE = {
   of: "",
@@ -208,8 +219,21 @@ const TRACE = {
   difference: null,
 };
 
+const NOTHING: Arithmetic = {
+  stage: "",
+  row: "",
+  arrow: "",
+  column: "",
+  ofKey: false,
+  value: "",
+  lines: [],
+  keys: [],
+  more: "",
+  origins: [],
+};
+
 function handy({ edit }: FigureData): string {
-  const controls = "scale mask width dropout order rotary".split(" ");
+  const controls = "scale mask width dropout order heads rotary".split(" ");
   const cells = edit.filter((name) => !controls.includes(name));
   const pairs = edit.includes("mask") ? " Click a cell of the mask to hide or show a key." : "";
   if (cells.length === 0) return pairs.trim();
@@ -231,6 +255,13 @@ function labels(
   ofRows: boolean,
 ): string[] {
   const axis = ofRows ? stage.rowAxis : stage.columnAxis;
+  if (ofRows && stage.name === "split") {
+    const { length } = data.tokens;
+    return Array.from(
+      { length: stage.rows },
+      (_, at) => `${Math.floor(at / length)} ${data.tokens[at % length]}`,
+    );
+  }
   if (axis === "query") return data.tokens;
   if (axis === "key") return data.source_tokens;
   const count = ofRows ? stage.rows : stage.columns;
@@ -260,6 +291,15 @@ function explained(
   if (name === "mask") {
     const sees = stage.at(row, column) ? "sees" : "does not see";
     return { heading: `${from} ${sees} ${words[column]}`, words: "", arithmetic: null };
+  }
+  if (stage.from) {
+    const [token, place] = stage.from(row, column);
+    const origins = [{ stage: "query", row: token, column: place }];
+    return {
+      heading: `${name} ${from} · ${to} = ${number(stage.at(row, column))}`,
+      words: `Number ${place} of the query of ${data.tokens[token]}.`,
+      arithmetic: { ...NOTHING, origins },
+    };
   }
   const heading = `${name} ${from} ${arrow} ${to} = ${number(stage.at(row, column))}`;
   const isGiven =
@@ -337,6 +377,10 @@ function told(action: Step, data: FigureData, before: Drawn, now: Map<string, To
     return `${action.stage} of ${word} is set to ${action.numbers.map(number).join(", ")}.`;
   }
   if ("order" in action) return `The order is ${data.tokens.join(", ")}.`;
+  if ("heads" in action || "transpose" in action || "back" in action) {
+    const { formula, rows } = now.get("split")!;
+    return `${rows / data.tokens.length} heads: ${formula}; ${now.get("joined")!.formula}.`;
+  }
   if ("rotary" in action) return action.rotary ? "Turned by position." : "Not turned.";
   if ("draws" in action) return `${action.draws} drawn.`;
   if (!("set" in action)) return "";

@@ -1,7 +1,7 @@
 // Colours for shares from 0 to 1: a row of colours whose lightness changes evenly, away from the
 // ground, so that 0 is the ground itself on both themes. One hue family, blue: it reads alike for
 // all common kinds of colour blindness, and in grey.
-import type { Theme } from "./theme";
+import type { Theme } from "./look";
 
 type Rgb = [number, number, number];
 
@@ -66,7 +66,7 @@ export function ramp(theme: Theme): Uint32Array {
 }
 
 /** The same for what is below 0, from 0 to -1. */
-export function rampBelow(theme: Theme): Uint32Array {
+function rampBelow(theme: Theme): Uint32Array {
   return (lesser[theme] ??= Uint32Array.from({ length: 256 }, (_, at) =>
     pixel(between(LESS[theme], at / 255)),
   ));
@@ -85,10 +85,17 @@ export function css(share: number, theme: Theme): string {
   return cssOf(ramp(theme)[Math.round(255 * Math.min(1, Math.max(0, share)))]!);
 }
 
-/** The colour of a share from -1 to 1. */
+/** Of either sign: where the ramps still have a hue, which at their ends is next to black, or white. */
+const SIGNED = 0.7;
+
+/** The pixel of a share from -1 to 1. */
+export function signedPixel(share: number, theme: Theme): number {
+  const at = Math.round(255 * SIGNED * Math.min(1, Math.abs(share)));
+  return (share < 0 ? rampBelow(theme) : ramp(theme))[at]!;
+}
+
 export function cssSigned(share: number, theme: Theme): string {
-  const at = Math.round(255 * Math.min(1, Math.abs(share)));
-  return cssOf((share < 0 ? rampBelow(theme) : ramp(theme))[at]!);
+  return cssOf(signedPixel(share, theme));
 }
 
 /** A colour for text that stands on the colour of this share. */

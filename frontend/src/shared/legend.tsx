@@ -1,7 +1,7 @@
 // What the colours mean.
 import { css, cssSigned } from "./colour";
-import { nextScale, percent, type Scale, scale, signedPercent, ticks } from "./scale";
-import { theme } from "./theme";
+import { useLook } from "./look";
+import { nextScale, percent, type Scale, signedPercent, ticks } from "./scale";
 
 const STEPS = 24;
 const NAMES: Record<Scale, string> = {
@@ -20,8 +20,8 @@ interface LegendProps {
 }
 
 export function Legend({ top, beyond, unit, signed = false }: LegendProps) {
-  const kind = scale.value;
-  const dark = theme.value;
+  const { scale, theme } = useLook();
+  const [kind, dark] = [scale.value, theme.value];
   const colours = Array.from({ length: STEPS + 1 }, (_, at) =>
     signed ? cssSigned((2 * at) / STEPS - 1, dark) : css(at / STEPS, dark),
   );

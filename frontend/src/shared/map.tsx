@@ -5,9 +5,9 @@
 import { type ReadonlySignal, type Signal, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import type { Tile } from "../source";
-import { hiddenPixel, noNumberPixel, ramp, rampBelow } from "./colour";
-import { placeOf, type Scale, scale } from "./scale";
-import { theme } from "./theme";
+import { hiddenPixel, noNumberPixel, ramp, signedPixel } from "./colour";
+import { type Look, type Theme, useLook } from "./look";
+import { placeOf, type Scale } from "./scale";
 
 export interface Point {
   query: number | null;
@@ -41,8 +41,6 @@ export interface MapProps {
     cells: [number, number],
     abort: AbortSignal,
   ) => Promise<Tile | null>;
-  /** Lines over the map, from a place (row, column) to another, as wide as their share. */
-  lines?: { from: [number, number]; to: [number, number]; share: number }[];
   viewport: Signal<Viewport>;
   hover: Signal<Point>;
   pinned: ReadonlySignal<Point>;
@@ -55,8 +53,8 @@ export interface MapProps {
   top: ReadonlySignal<number>;
   /** Changes when tiles have to be asked for anew. */
   version: unknown;
-  /** What is under the pointer, in words. */
-  words: (point: Point, tile: Tile | null) => string;
+  /** What is under the pointer, in words, where nothing else on the page says it. */
+  words?: (point: Point, tile: Tile | null) => string;
 }
 
 export const LEAST = 4;
@@ -90,6 +88,8 @@ const ROOM_FOR_TEXT = 11;
 
 export function HeatMap(props: MapProps) {
   const { rows, columns, viewport, hover, pinned, drawn, marks } = props;
+  const look = useLook();
+  const { theme, scale } = look;
   const canvas = useRef<HTMLCanvasElement>(null);
   const frame = useRef<HTMLDivElement>(null);
   const width = useSignal(0);
@@ -129,7 +129,7 @@ export function HeatMap(props: MapProps) {
     const { tile, image } = state.picture;
     const fingerprint = `${theme.peek()} ${scale.peek()} ${props.top.peek()}`;
     if (state.picture.colours !== fingerprint) {
-      colour(state.picture, props.top.peek());
+      colour(state.picture, props.top.peek(), look);
       state.picture.colours = fingerprint;
     }
     const down = place.height / view.rows;
@@ -147,15 +147,6 @@ export function HeatMap(props: MapProps) {
     );
     const ratio = place.width / place.clientWidth || 1;
     const ink = theme.peek() === "dark" ? "#f5a26b" : "#b3430b";
-    context.strokeStyle = ink;
-    for (const { from, to, share } of latest.current.lines ?? []) {
-      context.lineWidth = Math.max(0.5, 6 * share) * ratio;
-      context.beginPath();
-      for (const [row, column] of [from, to]) {
-        context.lineTo((column - view.column) * right, (row - view.row) * down);
-      }
-      context.stroke();
-    }
     const outline = (point: Point, strength: number) => {
       context.strokeStyle = ink;
       context.globalAlpha = strength;
@@ -416,7 +407,7 @@ export function HeatMap(props: MapProps) {
           onKeyDown={onKeyDown}
         />
       </div>
-      <Reading hover={hover} pinned={pinned} drawn={drawn} words={props.words} />
+      {props.words && <Reading hover={hover} pinned={pinned} drawn={drawn} words={props.words} />}
     </div>
   );
 }
@@ -426,7 +417,7 @@ function Reading({
   pinned,
   drawn,
   words,
-}: Pick<MapProps, "hover" | "pinned" | "drawn" | "words">) {
+}: Pick<Required<MapProps>, "hover" | "pinned" | "drawn" | "words">) {
   const point = hover.value.query !== null || hover.value.key !== null ? hover.value : pinned.value;
   return (
     <p class="ch-reading" role="status">
@@ -463,35 +454,38 @@ function picture(tile: Tile): Picture {
   return { tile, image, colours: "" };
 }
 
-function colour({ tile, image }: Picture, top: number) {
+function colour({ tile, image }: Picture, top: number, look: Look) {
   const context = image.getContext("2d")!;
   const pixels = context.createImageData(image.width, image.height);
-  paintTile(new Uint32Array(pixels.data.buffer), tile, top);
+  paintTile(new Uint32Array(pixels.data.buffer), tile, top, look);
   context.putImageData(pixels, 0, 0);
 }
 
 /** The colours of a tile, of differences too. */
-export function paintTile(pixels: Uint32Array, { values, signed }: Tile, top: number) {
-  if (!signed) return paintValues(pixels, values, top);
-  const [more, less] = [ramp(theme.peek()), rampBelow(theme.peek())];
-  const hidden = hiddenPixel(theme.peek());
+export function paintTile(
+  pixels: Uint32Array,
+  { values, signed }: Tile,
+  top: number,
+  { theme, scale }: Look,
+) {
+  const [dark, kind] = [theme.peek(), scale.peek()];
+  if (!signed) return paintValues(pixels, values, top, dark, kind);
+  const hidden = hiddenPixel(dark);
   for (let at = 0; at < values.length; at++) {
     const value = values[at]!;
-    const place = Math.round(255 * placeOf(Math.abs(value), top, scale.peek()));
-    pixels[at] = Number.isFinite(value) ? (value < 0 ? less : more)[place]! : hidden;
+    const share = Math.sign(value) * placeOf(Math.abs(value), top, kind);
+    pixels[at] = Number.isFinite(value) ? signedPixel(share, dark) : hidden;
   }
 }
 
-/** The colours of values, by the chosen scale and theme. */
 export function paintValues(
   pixels: Uint32Array,
   values: ArrayLike<number>,
   top: number,
-  kind: Scale = scale.peek(),
+  theme: Theme,
+  kind: Scale,
 ) {
-  const colours = ramp(theme.peek());
-  const hidden = hiddenPixel(theme.peek());
-  const none = noNumberPixel(theme.peek());
+  const [colours, hidden, none] = [ramp(theme), hiddenPixel(theme), noNumberPixel(theme)];
   for (let at = 0; at < values.length; at++) {
     const value = values[at]!;
     if (Number.isNaN(value)) pixels[at] = none;

@@ -1,14 +1,11 @@
 // From a share to its place on the row of colours: by its square root, linear or logarithmic.
-import { signal } from "@preact/signals";
 
+/** Shares are mostly near 0, and few of them large: their root, the first, is spread far more evenly. */
 export const SCALES = ["root", "linear", "log"] as const;
 export type Scale = (typeof SCALES)[number];
 
 /** The logarithmic scale goes down to this part of the largest value. */
 export const DECADES = 4;
-
-/** Shares are mostly near 0, and few of them large: their root is spread far more evenly. */
-export const scale = signal<Scale>("root");
 
 export function nextScale(now: Scale): Scale {
   return SCALES[(SCALES.indexOf(now) + 1) % SCALES.length]!;
@@ -55,6 +52,7 @@ export function within(share: number, error: number): string {
   if (!(error >= ROUNDED)) return percent(share);
   const by = 100 * error;
   const places = Math.max(0, Math.min(6, -Math.floor(Math.log10(by))));
+  if (share + error >= 1) return `≥ ${(100 * (share - error)).toFixed(places)} %`;
   return `${(100 * share).toFixed(places)} ± ${by.toFixed(places)} %`;
 }
 

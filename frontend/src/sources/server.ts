@@ -8,10 +8,10 @@ import {
   type PairStages,
   type Tile,
   type TileRequest,
-  type Tiler,
   type TokenNumbers,
 } from "../source";
 import { endOf, type HeadsData, largestOf } from "../views/heads/data";
+import { headsTile } from "../views/heads/tiles";
 
 const AT_ONCE = 3;
 const MOST_CELLS = 1024;
@@ -28,7 +28,6 @@ export class ServerSource extends BytesSource {
   override readonly exact: boolean = true;
   /** Goes up when there is more to ask for than before. */
   readonly changed = signal(0);
-  private readonly fallback: Tiler;
   private readonly get: Get;
   private readonly who: "server" | "kernel";
   private running = 0;
@@ -39,14 +38,8 @@ export class ServerSource extends BytesSource {
   private readonly awaited = new Set<string>();
   private readonly tops = new Map<string, number>();
 
-  constructor(
-    fallback: Tiler,
-    who: "server" | "kernel",
-    get: Get = overNetwork,
-    read: Reader = fetchedOnce(),
-  ) {
-    super(read, fallback);
-    this.fallback = fallback;
+  constructor(who: "server" | "kernel", get: Get = overNetwork, read: Reader = fetchedOnce()) {
+    super(read, headsTile);
     this.who = who;
     this.get = get;
   }
@@ -55,7 +48,7 @@ export class ServerSource extends BytesSource {
     const { layers } = (await this.head()).data as HeadsData;
     const layer = layers[request.layer];
     if (!layer) return null;
-    const coarse = await this.fallback(this, request);
+    const coarse = await super.tile(request);
     const rows = within(request.rows, layer.queries, request.cells[0]);
     const columns = within(request.columns, layer.keys, request.cells[1]);
     if (!rows || !columns || this.lacking.has(request.layer)) return coarse;

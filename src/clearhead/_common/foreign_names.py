@@ -84,7 +84,7 @@ SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "d_out": (
         "d_out", "output_dim", "out_dim", "out_features", "dim_out", "out_channels", "output_size",
-        "out_channel", "out_size",
+        "out_channel", "out_size", "out", "n_out", "width_out", "output_width",
     ),
     "num_heads": (
         "num_heads", "n_heads", "n_head", "nhead", "heads", "h", "num_attention_heads", "nheads",

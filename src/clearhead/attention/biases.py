@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_length, check_tensor
+from clearhead._common.kinds import Filed
 from clearhead.errors import (
     ArgumentTypeError,
     DeviceError,
@@ -22,7 +23,7 @@ from clearhead.masks.selected import places_in_whole
 from clearhead.masks.spans import Extent
 
 
-class Bias(ABC):
+class Bias(Filed, ABC):
     """Numbers added to the scores, worked out for the part of the matrix that is asked for.
 
     Example:
@@ -158,7 +159,7 @@ def check_beside(numbers: Tensor, extent: Extent) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class DenseBias(Bias):
+class DenseBias(Bias, kind="dense_bias"):
     """A tensor that broadcasts to (batch, num_heads, query_len, kv_len)."""
 
     tensor: Tensor
@@ -199,7 +200,7 @@ class DenseBias(Bias):
 
 
 @dataclass(frozen=True, eq=False)
-class SumOfBiases(Bias):
+class SumOfBiases(Bias, kind="sum_of_biases"):
     """Two biases that are both added to the scores."""
 
     left: Bias

@@ -16,7 +16,7 @@ MOST_HEADS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class Alibi(ByPair):
+class Alibi(ByPair, kind="alibi"):
     """`-slope · |query position - key position|`, one slope per head."""
 
     slopes: Tensor
@@ -67,7 +67,7 @@ class Alibi(ByPair):
 
 
 @dataclass(frozen=True, eq=False)
-class Relative(ByPair):
+class Relative(ByPair, kind="relative"):
     """A number for each distance from query to key, one row per head."""
 
     values: Tensor

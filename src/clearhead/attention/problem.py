@@ -108,7 +108,8 @@ class Problem:
     def extent(self) -> Extent:
         """All sizes, for a mask and a bias."""
         query = self.query
-        return Extent(*query.shape[:3], self.key.shape[2], query.device, query.dtype)
+        batch, num_heads, query_len, _ = query.shape
+        return Extent(batch, num_heads, query_len, self.key.shape[2], query.device, query.dtype)
 
     @property
     def sharding(self) -> Sharding | None:
@@ -213,13 +214,11 @@ class Problem:
             return None
         return self._rectangle(self.bias, queries, keys)
 
-    def _rectangle(
-        self, described: Mask | Bias, queries: slice | None, keys: slice | None
-    ) -> Tensor:
+    def _rectangle(self, part: Mask | Bias, queries: slice | None, keys: slice | None) -> Tensor:
         extent = self.extent
         queries = slice(0, extent.query_len) if queries is None else queries
         keys = slice(0, extent.kv_len) if keys is None else keys
-        return described.block(queries, keys, extent)
+        return part.block(queries, keys, extent)
 
     def describe(self) -> str:
         """The tensors by the names of their axes, and what else was asked for."""

@@ -1,37 +1,44 @@
 """`check`: what is wrong with an attention, by name, or that nothing is, or that it is not known."""
 
 import inspect
-import linecache
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
 
+from clearhead._common.foreign_names import side_of
 from clearhead._common.hints import hints_at_names, with_hints
+from clearhead._common.lessons import LessonRow
 from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
-from clearhead.checking import words
+from clearhead.checking import lessons, words
 from clearhead.checking.contract import FIELDS, Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.parts import PARTS, PartEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.judge import Judged, judge, required
-from clearhead.checking.judging.notes import notes, ticks
-from clearhead.checking.judging.places import place_of
-from clearhead.checking.judging.verdicts import Clear, Found, Unknown
-from clearhead.checking.ranks.launching import AskedOfRanks
+from clearhead.checking.judge import judge
 from clearhead.checking.ranks.on_ranks import on_ranks
 from clearhead.checking.ranks.rank_calls import LOSS
-from clearhead.checking.report import Finding, Report
+from clearhead.checking.report import Report
+from clearhead.checking.reporting import defined_in, reported
+from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.scanning.takes import ways
-from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.locating import located
-from clearhead.checking.subject.subject import Subject, left_alone, prepare, undisturbed
+from clearhead.checking.subject.signatures import needed, of_call
+from clearhead.checking.subject.stubs import stubs_of
+from clearhead.checking.subject.subject import (
+    left_alone,
+    name_of,
+    prepare,
+    undisturbed,
+)
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 KINDS: Mapping[str, type[Evidence]] = {
@@ -44,14 +51,7 @@ KINDS: Mapping[str, type[Evidence]] = {
     "decode": DecodingEvidence,
     "ids": TokensEvidence,
     "ids,mask": PaddedEvidence,
-}
-# What no tick is for beside a mistake of another topic.
-BESIDE: Mapping[str, tuple[str, ...]] = {
-    "mask": ("leaks", "padding"),
-    "padding": ("mask", "leaks"),
-    "scale": ("product", "outside"),
-    "softmax": ("product",),
-    "heads": ("product",),
+    **dict.fromkeys(PARTS, PartEvidence),
 }
 
 
@@ -64,6 +64,7 @@ def check(
     args: Mapping[str, Any] | None = None,
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
+    lesson: int | None = None,
     **declared: Any,
 ) -> Report:
     """Say what is wrong with an attention, by name, that nothing is, or that it is not known.
@@ -85,6 +86,8 @@ def check(
         args: for the constructor of a class.
         sizes: d_in, num_heads, context_length and the like, where they cannot be found.
         seed: of the inputs, and of a class's own weights.
+        lesson: the lesson of the course that it is graded in, 1 to 13, which declares takes and contract;
+            the report speaks in the words of that lesson.
 
     Raises:
         ArgumentError, ArgumentTypeError: a declaration that makes no sense.
@@ -99,34 +102,113 @@ def check(
         >>> ch.check(inverted, takes="qkv", causal=True).findings[0].code
         'mask.inverted'
     """
+    if lesson is not None:
+        row = lessons.row_of(lesson, {"takes": takes, "contract": contract, **declared})
+        return _graded(subject, row, args, sizes, seed)
     promised = contract_of(contract, sizes, declared)
-    try:
-        with within_memory("Declare smaller sizes."), undisturbed():
-            subject, how = found_with_takes(subject, takes, promised)
-            found = prepare(subject, how, args, promised, seed)
-            with left_alone(found):
-                if promised.world is not None:
-                    report = on_ranks(found, seed, lambda each: reported(each, judge(each)))
-                elif how == LOSS:
-                    raise ArgumentError(
-                        "check.takes",
-                        f'takes="{LOSS}" is the loss of ranks: give world=, 1 for one process.',
-                    )
-                else:
-                    evidence = KINDS[how](found, found.contract, seed)
-                    if found.module is None and how in ("x", "x2d") and is_part(evidence):
-                        raise ModelError(
-                            "check.part",
-                            f"{found.name} takes one tensor, and multiplies none of its numbers with "
-                            "each other: it is a part of an attention, and none. Check what calls it.",
-                        )
-                    report = reported(evidence, judge(evidence))
+    with _guarded():
+        subject, how = found_with_takes(subject, takes, promised)
+        report = _not_begun(subject)
+        if report is None:
+            report, how = _guessing(subject, how, takes is None, args, promised, seed)
         if takes is None:
             assumed = words.filled("note", "assumed", {"takes": how})
             report = replace(report, told=(assumed, *report.told))
-        return report
-    except SystemExit as error:  # not to be taken for a report without findings
+    return report
+
+
+def _guessing(
+    subject: Any,
+    how: str,
+    guessed: bool,
+    args: Mapping[str, Any] | None,
+    promised: Contract,
+    seed: int,
+) -> tuple[Report, str]:
+    """The report and how it was called: without a batch where that was not said, and is all that works."""
+    try:
+        return _reported(subject, how, args, promised, seed), how
+    except ModelError as error:
+        if not guessed or how != "x" or error.code != "check.call":
+            raise
+        try:
+            return _reported(subject, "x2d", args, promised, seed), "x2d"
+        except ModelError as other:
+            # What turns all axes round wants no batch, and its own error is the other one.
+            raise (other if error.message.startswith(".T ") else error) from None
+
+
+@contextmanager
+def _guarded() -> Iterator[None]:
+    """The block with what is global left alone, and no end of the program taken for a report."""
+    try:
+        with within_memory("Declare smaller sizes."), undisturbed():
+            yield
+    except SystemExit as error:
         raise exited(error) from error
+
+
+def _graded(
+    subject: Any,
+    row: LessonRow,
+    args: Mapping[str, Any] | None,
+    sizes: Mapping[str, int] | None,
+    seed: int,
+) -> Report:
+    """The report of a lesson: under the promises that suit best, where several are as good."""
+    with _guarded():
+        thing = lessons.graded(subject, row)
+        found, how = lessons.called(thing, row)
+        report = _not_begun(thing)
+        if report is None:
+            promised = [
+                contract_of(None, {**row.sizes, **(sizes or {})}, each)
+                for each in (row.contract, *row.either)
+            ]
+            made = (_reported(found, how, args, each, seed, row) for each in promised)
+            report = lessons.best(made, row)
+            if found is not thing:
+                told = tuple(lessons.turned(thing, each) for each in report.findings)
+                report = replace(report, findings=told, place=defined_in(thing))
+    return lessons.in_words(report, row)
+
+
+def _not_begun(subject: Any) -> Report | None:
+    """The report of what is not written yet; None of what is."""
+    stubs = stubs_of(subject)
+    if not stubs:
+        return None
+    place = (stubs[0].file, stubs[0].line) if stubs[0].file else None
+    return Report(name_of(subject), (), unwritten=tuple(map(str, stubs)), place=place)
+
+
+def _reported(
+    subject: Any,
+    how: str,
+    args: Mapping[str, Any] | None,
+    promised: Contract,
+    seed: int,
+    row: LessonRow | None = None,
+) -> Report:
+    found = prepare(subject, how, args, promised, seed)
+
+    with left_alone(found):
+        if promised.world is not None:
+            return on_ranks(found, seed, lambda each: reported(each, judge(each)))
+        if how == LOSS:
+            raise ArgumentError(
+                "check.takes",
+                f'takes="{LOSS}" is the loss of ranks: give world=, 1 for one process.',
+            )
+        evidence = KINDS[how](found, found.contract, seed)
+        if found.module is None and how in ("x", "x2d") and is_part(evidence):
+            raise ModelError(
+                "check.part",
+                f"{found.name} takes one tensor, and multiplies none of its numbers with "
+                "each other: it is a part of an attention, and none. Check what calls it.",
+            )
+        rules = RULES if row is None else (*RULES, *IN_LESSONS)
+        return reported(evidence, judge(evidence, partial(lessons.is_asked, row), rules), row)
 
 
 def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
@@ -139,8 +221,17 @@ def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tup
         return found, "qkv"
     kind = type(found) if isinstance(found, nn.Module) else found
     suggested = ways(kind) if callable(kind) else ()
+    if inspect.isroutine(found) and (part := _part_of(found)) is not None:
+        return found, part
     # One input of a function may be a batch or not; most have one.
     return found, next(iter(suggested), "x").replace("x2d", "x")
+
+
+def _part_of(function: Any) -> str | None:
+    """The part of attention that a function is by the names of its parameters."""
+    names = tuple(needed(of_call(function)))
+    sides = tuple(side_of(each) or each for each in names)
+    return next((each for each, part in PARTS.items() if part.names in (names, sides)), None)
 
 
 def is_part(evidence: Evidence) -> bool:
@@ -185,163 +276,3 @@ def contract_of(
     if sizes is not None:
         promised = replace(promised, sizes={**promised.sizes, **sizes})
     return promised
-
-
-def reported(evidence: Evidence | AskedOfRanks, judged: tuple[Judged, ...]) -> Report:
-    """The report: mistakes, what is verified, and what could not be."""
-    findings = _findings(evidence, judged)
-    passed: dict[str, None] = {}
-    skipped: dict[tuple[str, str], list[str]] = {}
-    unverified: dict[tuple[str, str], list[str]] = {}
-    must = required(evidence)
-    for topic in dict.fromkeys((*(each.rule.topic for each in judged), *must)):
-        mine = [each for each in judged if each.rule.topic == topic]
-        verdicts = [each.verdict for each in mine]
-        clear = [each for each in verdicts if isinstance(each, Clear)]
-        unknown = next((each for each in verdicts if isinstance(each, Unknown)), None)
-        beside = BESIDE.get(topic, ())
-        wrong = any(
-            isinstance(each.verdict, Found) and each.rule.topic in (topic, *beside)
-            for each in judged
-        )
-        excluded = next((each.by for each in mine if each.by), "")
-        if topic == "law":
-            told_of_laws, not_asked = _laws(mine)
-            passed |= dict.fromkeys(told_of_laws)
-            for reason, names in not_asked.items():
-                skipped.setdefault(reason, []).extend(names)
-            continue
-        if clear and not wrong and unknown is None and not excluded:
-            for each in clear:
-                passed |= dict.fromkeys(ticks(evidence, each))
-            continue
-        if unknown is not None:
-            reason = words.unknown(unknown.why, unknown.values)
-            skipped.setdefault(reason, []).extend([topic] if unknown.asked else [])
-        elif excluded:
-            reason = words.unknown("hidden-by", {"code": excluded})
-        else:
-            reason = words.unknown("no-attention", {})
-        if topic in must and (unknown is not None or not wrong):
-            unverified.setdefault(reason, []).append(topic)
-    told, minor = ((), ())
-    if "*" not in _excluded(judged):
-        told, minor = notes(evidence, [each.code for each in findings])
-    return Report(
-        evidence.given.name,
-        tuple(findings),
-        tuple(passed),
-        told,
-        tuple(_of_topics(topics, why) for (why, _), topics in skipped.items()),
-        tuple(sorted(evidence.sizes.items())) if evidence.settled.error is None else (),
-        tuple(
-            _of_topics(topics, "; ".join(filter(None, reason)))
-            for reason, topics in unverified.items()
-        ),
-        tuple(_asked(each) for each in judged),
-        minor,
-        defined_at(evidence.given),
-    )
-
-
-def _laws(
-    judged: Sequence[Judged],
-) -> tuple[list[str], dict[tuple[str, str], list[str]]]:
-    """The tick of the laws that were asked and held, and those that were not asked, by the reason."""
-    held, not_asked = [], dict[tuple[str, str], list[str]]()
-    for each in judged:
-        name, verdict = each.rule.code.partition(".")[2], each.verdict
-        if isinstance(verdict, Clear):
-            tokens = verdict.values.get("tokens")
-            held.append(name if tokens is None else f"{name} to {tokens:,}".replace(",", " "))
-        elif isinstance(verdict, Unknown):
-            not_asked.setdefault(words.unknown(verdict.why, verdict.values), []).append(
-                each.rule.code
-            )
-    return [words.filled("tick", "laws", {"names": ", ".join(held)})] if held else [], not_asked
-
-
-def _of_topics(topics: Sequence[str], why: str) -> str:
-    names = ", ".join(
-        each if each.startswith("law.") else words.filled("topic", each, {}) for each in topics
-    )
-    return f"{names}: {why}" if names else why
-
-
-def _excluded(judged: tuple[Judged, ...]) -> set[str]:
-    return {
-        key
-        for each in judged
-        if isinstance(each.verdict, Found)
-        for key in each.rule.excludes.split()
-    }
-
-
-def _findings(evidence: Evidence | AskedOfRanks, judged: tuple[Judged, ...]) -> list[Finding]:
-    """Each mistake once, causes before what follows from them."""
-    causes: dict[str, str] = {}
-    found: dict[str, Finding] = {}
-    for each in judged:
-        rule, verdict = each.rule, each.verdict
-        if not isinstance(verdict, Found) or rule.code in found:
-            continue
-        follows = causes.get(rule.code) or causes.get(rule.topic)
-        at = place_of(evidence, rule.topic) if isinstance(evidence, Evidence) else None
-        found[rule.code] = replace(_finding(rule.code, verdict, follows), place=at)
-        if follows is None:
-            for key in rule.explains.split():
-                causes.setdefault(key, rule.code)
-    return sorted(found.values(), key=lambda each: each.follows_from is not None)
-
-
-def _finding(code: str, found: Found, follows: str | None) -> Finding:
-    sentence = words.sentence(code, found.way, found.values)
-    others = [words.sentence(*each) for each in found.also if each[1]]
-    others = [each for each in dict.fromkeys(others) if each != sentence]
-    if others:
-        sentence += f"; or {'; or '.join(others)}: what was measured is the same"
-    also = tuple(dict.fromkeys(each for each, _, _ in found.also if each != code))
-    measured = "" if found.measured is None else words.filled("measured", *found.measured)
-    return Finding(
-        code, sentence, measured, words.likely(code, found.way, found.values), also, follows
-    )
-
-
-def _asked(each: Judged) -> tuple[str, str, str]:
-    """The result of a rule in words."""
-    code, verdict = each.rule.code, each.verdict
-    if isinstance(verdict, Found):
-        return code, "found", words.sentence(code, verdict.way, verdict.values)
-    if each.by:
-        return code, "not asked", f"since {each.by} was found"
-    if isinstance(verdict, Unknown):
-        return code, "not known", words.unknown(verdict.why, verdict.values)[0]
-    if isinstance(verdict, Clear):
-        tokens = verdict.values.get("tokens")
-        return code, "clear", "" if tokens is None else f"asked up to {tokens} tokens"
-    return code, "not asked", ""
-
-
-def defined_at(subject: Subject) -> tuple[str, int] | None:
-    """File and line of what is checked."""
-    original = subject.original
-    original = original.model if isinstance(original, Embedded) else original
-    found = original if inspect.isroutine(original) else type(original)
-    try:
-        file = inspect.getsourcefile(found)
-        return None if file is None else (file, max(_first_line(found, file), 1))
-    except (TypeError, OSError):
-        return None
-
-
-def _first_line(found: Callable[..., Any] | type, file: str) -> int:
-    """Return the line a function or a class begins on: a class, above the first of its methods, unparsed."""
-    if isinstance(found, type):
-        methods = (each for each in vars(found).values() if inspect.isfunction(each))
-        own = [each for each in methods if each.__qualname__.startswith(f"{found.__qualname__}.")]
-        first = min((each.__code__.co_firstlineno for each in own), default=0)
-        named = re.compile(rf"\s*class\s+{re.escape(found.__name__)}\b")
-        for line in range(first, 0, -1):
-            if named.match(linecache.getline(file, line)):
-                return line
-    return inspect.getsourcelines(found)[1]

@@ -1,5 +1,6 @@
 """Ask every rule, and say what must be known before anything is called right."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -9,6 +10,7 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.state import unfilled
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.verdicts import Found, Unknown, Verdict
@@ -22,6 +24,7 @@ REQUIRED = {
     HeadsEvidence: ("softmax", "scale", "product", "heads"),
     TokensEvidence: ("softmax", "scale", "product", "heads"),
     DecodingEvidence: ("decoding",),
+    PartEvidence: ("part",),
     RanksEvidence: ("exchange", "gradients"),
     LabelsEvidence: ("labels",),
 }
@@ -66,14 +69,18 @@ class Judged:
     by: str = ""
 
 
-def judge(evidence: Evidence | AskedOfRanks) -> tuple[Judged, ...]:
-    """Ask every rule, in order."""
+def judge(
+    evidence: Evidence | AskedOfRanks,
+    wanted: Callable[[str], bool] = lambda topic: True,
+    rules: Sequence[Rule] = RULES,
+) -> tuple[Judged, ...]:
+    """Ask every rule whose topic is wanted, in order."""
     judged: list[Judged] = []
     excluded: dict[str, str] = {}
     names = unfilled(evidence.given) if isinstance(evidence, Evidence) else ()
     never_filled = Unknown("unfilled", {"names": ", ".join(names)}) if names else None
-    for rule in RULES:
-        if not rule.asked(evidence):
+    for rule in rules:
+        if not wanted(rule.topic) or not rule.asked(evidence):
             continue
         failed = evidence.settled.error
         if failed is not None and rule.topic != "call" and "*" not in excluded:

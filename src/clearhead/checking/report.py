@@ -1,5 +1,6 @@
 """The report of `check` as text, as JSON, as SARIF and as a page."""
 
+import linecache
 import os
 import textwrap
 from collections.abc import Sequence
@@ -16,14 +17,15 @@ from clearhead.errors import ArgumentError
 WIDTH = 100
 # What is told fits in so many lines; the rest is said with everything=True.
 TOLD = 3
-RIGHT, WRONG, NOT_JUDGED = "right", "wrong", "not judged"
+RIGHT, WRONG, NOT_JUDGED, NOT_BEGUN = "right", "wrong", "not judged", "not begun"
 
 
 @dataclass(frozen=True)
 class Finding:
     """One mistake: its name, what it does, the measurement, and the line that is likely wrong.
 
-    `place` is file and line of the operation that it is about, where there is one.
+    `place` is file and line of the operation that it is about, where there is one; `read` is the lesson to
+    read again, where one was asked for.
 
     Example:
         >>> def unscaled(query, key, value):
@@ -39,6 +41,7 @@ class Finding:
     also: tuple[str, ...] = ()
     follows_from: str | None = None
     place: tuple[str, int] | None = None
+    read: str = ""
 
     @property
     def see(self) -> str:
@@ -48,7 +51,7 @@ class Finding:
 
 @dataclass(frozen=True, repr=False)
 class Report(Drawn):
-    """The report of `check`: right, wrong, or not judged.
+    """The report of `check`: right, wrong, not judged, or not begun.
 
     Attributes:
         name: of what was checked.
@@ -62,6 +65,8 @@ class Report(Drawn):
         asked: for each rule in order its code, what it came to, and why.
         minor: what is told only where everything is asked for.
         place: file and line of what was checked, where they are known.
+        unwritten: the functions that are not written yet, by name, file and line.
+        lesson: the number of the lesson that it was graded in.
 
     Example:
         >>> report = ch.check(ch.attend, takes="qkv")
@@ -81,11 +86,15 @@ class Report(Drawn):
     asked: tuple[tuple[str, str, str], ...] = ()
     minor: tuple[str, ...] = ()
     place: tuple[str, int] | None = None
+    unwritten: tuple[str, ...] = ()
+    lesson: int | None = None
 
     @property
     def outcome(self) -> str:
-        """ "right" if all that was declared was verified, "wrong" if a mistake was found, else "not
-        judged"."""
+        """ "right" if all that was declared was verified, "wrong" if a mistake was found, "not begun" of what
+        is not written yet, else "not judged"."""
+        if self.unwritten:
+            return NOT_BEGUN
         if self.findings:
             return WRONG
         return NOT_JUDGED if self.unverified else RIGHT
@@ -100,6 +109,10 @@ class Report(Drawn):
         """The outcome in words."""
         follows = sum(each.follows_from is not None for each in self.findings)
         causes = len(self.findings) - follows
+        if self.unwritten:
+            names = (each.partition(" ")[0] for each in self.unwritten)
+            others = ", ".join(each for each in names if each != self.name)
+            return f"not begun: {others}" if others else "not begun"
         if not self.findings:
             what = ", ".join(each.partition(":")[0] for each in self.unverified)
             return f"not judged: {what}" if self.unverified else "no mistake found"
@@ -132,6 +145,7 @@ class Report(Drawn):
     def text(self, *, everything: bool = False) -> str:
         """The report as text; with `everything` all that is told and skipped."""
         lines = [line for finding in self.findings for line in _lines(finding)]
+        lines += [f"· not begun   {each}" for each in self.unwritten]
         remarks = [f"✓ {each}" for each in self.passed]
         lines += _filled(remarks)
         if not self.findings:
@@ -232,7 +246,10 @@ def _lines(finding: Finding) -> list[str]:
         sentence += f" (follows from {finding.follows_from})"
     head = f"{mark} {' or '.join((finding.code, *finding.also))}   {sentence}"
     lines = _wrapped(head, "", " " * 4)
-    for word, text in (("measured", finding.measured), ("likely", finding.likely)):
+    rows = [("measured", finding.measured), ("likely", finding.likely)]
+    if finding.read and finding.place is not None:
+        rows.append((f"line {finding.place[1]}", linecache.getline(*finding.place).strip()))
+    for word, text in (*rows, ("read", finding.read)):
         lead = f"    {word:<10} "
         for line in text.splitlines():
             lines += _wrapped(line, lead, " " * len(lead))

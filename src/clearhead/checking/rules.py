@@ -15,15 +15,18 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.mutants.visibility import MASKS
 from clearhead.checking.judging import (
     decoders,
     dependencies,
     first_calls,
+    in_lessons,
     laws,
     lengths,
     modules,
+    parts,
     promises,
 )
 from clearhead.checking.judging.account import account
@@ -41,6 +44,8 @@ HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
 DECODING = (DecodingEvidence,)
 RANKS = (RanksEvidence,)
 LABELS = (LabelsEvidence,)
+PARTS = (PartEvidence,)
+PADDED = (PaddedEvidence,)
 WITHIN = (HeadsEvidence, TokensEvidence)
 SEEN = tuple(dict.fromkeys(each.code for each in MASKS))
 INNER = "mask softmax scale order product positions"
@@ -124,9 +129,7 @@ def _inside(code: str, topic: str, **more: Any) -> Rule:
 
 def _padding(code: str) -> Rule:
     excludes = "mask padding leaks softmax scale product one-token"
-    return Rule(
-        code, "padding", _named(code, modules.padding), (PaddedEvidence,), excludes=excludes
-    )
+    return Rule(code, "padding", _named(code, modules.padding), PADDED, excludes=excludes)
 
 
 def _tokens(code: str, topic: str, applies: Callable[[Any], Verdict | None], **more: Any) -> Rule:
@@ -150,6 +153,11 @@ PADDING = (
 RULES: tuple[Rule, ...] = (
     # Whether it runs.
     Rule("shape.square-only", "call", first_calls.square_only, SELF, excludes=ALL),
+    # A part of attention: what is left out may hold what torch.empty left.
+    *(
+        Rule(code, parts.TOPIC, _named(code, parts.claim), PARTS, excludes="repetition")
+        for code in parts.CODES
+    ),
     # Whether it gives the same twice: nothing else can be measured where it does not.
     Rule("dropout.in-eval", "repetition", first_calls.in_eval, but=DECODING, excludes=ALL),
     Rule(
@@ -176,7 +184,9 @@ RULES: tuple[Rule, ...] = (
     ),
     _inside("softmax.axis", "softmax", excludes="batch.mixed leaks padding", explains="mask"),
     _tokens("law.value", "product", laws.centred, excludes="leaks"),
-    # Padding.
+    # Padding, where samples are kept apart without it.
+    Rule("batch.mixed", "batch", dependencies.mixed, PADDED, excludes=f"leaks padding {INNER}"),
+    Rule("law.samples", "batch", laws.samples, PADDED, excludes="padding"),
     *(_padding(code) for code in PADDING),
     Rule("mask.padding-ignored", "padding", modules.padded_queries, (PaddedEvidence,)),
     Rule("mask.leaks-nan", "nan", modules.padding_nan, (PaddedEvidence,)),
@@ -263,6 +273,10 @@ RULES: tuple[Rule, ...] = (
         DECODING,
     ),
     *(
+        Rule(code, "mask", _named(code, decoders.full_mask), DECODING, excludes="decoding")
+        for code in (*SEEN, "differs")
+    ),
+    *(
         Rule(code, "decoding", _named(code, applies), of)
         for applies, of in ((decoders.cache, DECODING), (decoders.model_cache, SELF))
         for code in ("cache.window", "cache.unmasked", "cache.offset", "rope.offset")
@@ -271,10 +285,6 @@ RULES: tuple[Rule, ...] = (
     *(
         Rule(code, "padding", _named(code, modules.model_padding), SELF, (*CROSS, PaddedEvidence))
         for code in PADDING
-    ),
-    *(
-        Rule(code, "mask", _named(code, decoders.full_mask), DECODING)
-        for code in (*SEEN, "differs")
     ),
     # Inputs, promises, and what else a call shows.
     Rule("input.modified", "inputs", first_calls.modified, but=DECODING, excludes="strides"),
@@ -307,7 +317,7 @@ RULES: tuple[Rule, ...] = (
         Rule(f"law.{name}", "law", applies, of, but)
         for name, applies, of, but in (
             ("again", laws.again, (Evidence,), DECODING),
-            ("samples", laws.samples, (Evidence,), DECODING),
+            ("samples", laws.samples, (Evidence,), (*DECODING, *PARTS)),
             ("pairs", laws.pairs, SELF, ()),
             ("value", laws.value, SELF, ()),
             ("length", lengths.length, (Evidence,), ()),
@@ -345,4 +355,15 @@ RULES: tuple[Rule, ...] = (
     Rule("ranks.dropout-alike", "dropout", _on_ranks(rank_rules.alike), RANKS),
     Rule("ranks.labels", "labels", rank_labels.labels, LABELS, excludes="ranks.loss"),
     Rule("ranks.loss", "labels", rank_labels.share, LABELS),
+)
+# What is asked in lessons alone.
+IN_LESSONS: tuple[Rule, ...] = (
+    _tokens("parameter.missing", "parameters", in_lessons.frozen),
+    _tokens("parameter.shared", "parameters", in_lessons.tied),
+    _tokens("parameter.dead", "parameters", in_lessons.idle),
+    _tokens("law.scores", "product", in_lessons.bent),
+    Rule("context.ignored", "context", in_lessons.beside, CROSS),
+    _tokens("law.pairs", "heads", in_lessons.unseen, but=(*CROSS, *PADDED)),
+    _tokens("law.value", "product", in_lessons.exact),
+    _tokens("length.fixed", "state", in_lessons.any_length, but=CROSS),
 )

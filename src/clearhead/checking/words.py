@@ -19,14 +19,22 @@ def sentence(code: str, way: str, values: Mapping[str, Any]) -> str:
     return catalogue()["mistake"][code]["says"][way][0].format(**values)
 
 
+def plain(code: str, way: str, values: Mapping[str, Any]) -> str:
+    """The sentence of a mistake in a lesson: in the words of a beginner, where it has such."""
+    said = catalogue()["mistake"][code].get("plain", {}).get(way)
+    return sentence(code, way, values) if said is None else said.format(**values)
+
+
 def likely(code: str, way: str, values: Mapping[str, Any]) -> str:
     """The line that likely makes the mistake, and the line that is right."""
     return catalogue()["mistake"][code]["says"][way][1].format(**values)
 
 
 def filled(table: str, key: str, values: Mapping[str, Any]) -> str:
-    """A template of a table: tick, note, measured or topic."""
-    return catalogue()[table][key].format(**values)
+    """A template of a table: tick, note, measured, topic, or plain, which is measured for a beginner."""
+    tables = catalogue()
+    found = tables["plain"].get(key) if table == "plain" else None
+    return (found or tables["measured" if table == "plain" else table][key]).format(**values)
 
 
 def unknown(why: str, values: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,10 +1,11 @@
 """`clearhead check`."""
 
 import json
+import re
 import sys
 from ast import literal_eval
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,8 @@ def check(
         str | None,
         typer.Option(
             help='How it is called: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
-            '"ids,mask", "logits,ids". By default what its parameters suggest, or x.'
+            '"ids,mask", "logits,ids"; a part: "query,key", scores, "weights,value". By default what its '
+            "parameters suggest, or x."
         ),
     ] = None,
     args: Annotated[
@@ -78,6 +80,12 @@ def check(
     html: Annotated[
         Path | None, typer.Option(help="Write a page into this file as well.", metavar="FILE")
     ] = None,
+    lesson: Annotated[
+        int | None,
+        typer.Option(
+            help="Grade what is written in this lesson of the course, 1 to 13: lesson_07.py."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
     timeout: Annotated[
         float | None,
@@ -107,7 +115,7 @@ def check(
     """Check your attention: a mistake is reported by its name.
 
     The file is run, as python would run it, in a process of its own. The exit code is 0 if all that
-    is declared was verified, 1 if a mistake is found, 2 if something could not be judged, 3 if it
+    is declared was verified, 1 if a mistake is found, 2 if something could not be judged or is not written yet, 3 if it
     could not be imported, made or called, or there was no report in time. "clearhead explain NAME"
     shows what a mistake is, with wrong and with right code. With --profile the report also says what
     your attention costs over length, beside the fused call. With --trains a training script is asked:
@@ -148,7 +156,9 @@ def check(
                 raise typer.BadParameter(words, param_hint=option)
         if len(places) > 1 or is_scanned(places[0]):
             raise typer.BadParameter("wants one function: train.py:make.", param_hint="--trains")
-    if len(places) > 1 or is_scanned(places[0]):
+    if lesson is not None and len(places) > 1:
+        raise typer.BadParameter("grades one file: lesson_07.py.", param_hint="--lesson")
+    if lesson is None and (len(places) > 1 or is_scanned(places[0])):
         alone = {"--args": args, "--profile": profile, "--html": html, "--world": world}
         for option, given in alone.items():
             if given:
@@ -183,6 +193,7 @@ def check(
         "args": _keywords(args, "--args") or None,
         "sizes": known,
         "seed": seed,
+        **({} if lesson is None else {"lesson": lesson}),
         **declared,
     }
     asked = {
@@ -197,7 +208,7 @@ def check(
     try:
         found = apart.checked(asked, timeout=most, memory=memory)
     except ClearheadError as error:
-        print(f"clearhead: {error}", file=sys.stderr)
+        print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)
         raise typer.Exit(3) from error  # 1 is for a mistake in what is checked
     report, costs = _report(found["report"]), found.get("profile")
     if as_json:
@@ -208,6 +219,11 @@ def check(
     else:
         from clearhead.drawing.terminal.checked import print_report
 
+        report = replace(
+            report,
+            told=tuple(map(_as_options, report.told)),
+            unverified=tuple(map(_as_options, report.unverified)),
+        )
         print_report(Console(), report, everything=everything)
         if costs is not None:
             print(f"\n{readable(costs['text'])}")
@@ -222,6 +238,17 @@ def check(
             Path(name).write_text(report.to_sarif(), encoding="utf-8")
     if not report.ok:
         raise typer.Exit(1 if report.findings or strict else 2)
+
+
+def _as_options(text: str) -> str:
+    """What a message says of arguments, as a command line has them."""
+    text = re.sub(r"takes=(['\"])(.*?)\1", lambda found: f'--takes "{found[2]}"', text)
+    text = re.sub(r'--takes "(\w+)"', r"--takes \1", text)
+    return re.sub(r"\b(sizes|args)=dict\((.*?)\)", _as_option, text)
+
+
+def _as_option(found: re.Match[str]) -> str:
+    return f"--{found[1]} {found[2].replace(', ', ',')}"
 
 
 def _report(given: Mapping[str, Any]) -> Any:

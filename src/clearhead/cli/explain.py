@@ -2,13 +2,14 @@
 
 import re
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from clearhead import errors
+from clearhead._common.lessons import lessons_of
+from clearhead._common.pages import docs
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
 
@@ -60,7 +61,9 @@ def _explain_finding(code: str) -> list[str]:
     from clearhead.cli.law_figures import figure
 
     drawn = figure(code)
-    return [section.strip(), *([f"```text\n{drawn}\n```"] if drawn else []), how_to_read]
+    lessons = [f"lesson {each.number}, [{each.title}]({each.page})" for each in lessons_of(code)]
+    met = [f"It is met in {', and in '.join(lessons)}."] if lessons else []
+    return [section.strip(), *([f"```text\n{drawn}\n```"] if drawn else []), *met, how_to_read]
 
 
 def _explain_error(code: str) -> list[str]:
@@ -104,8 +107,5 @@ def _errors() -> dict[str, list[tuple[str, str]]]:
 
 
 def _page(name: str) -> str:
-    """A page of the docs: in the package where it is installed, else in the checkout around it."""
-    package = Path(errors.__file__).parent
-    installed = package / "docs" / name
-    page = installed if installed.is_file() else package.parents[1] / "docs" / name
-    return page.read_text(encoding="utf-8")
+    """A page of the docs, as text."""
+    return docs(name).read_text(encoding="utf-8")

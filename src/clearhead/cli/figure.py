@@ -7,15 +7,15 @@ import typer
 from rich.console import Console
 
 from clearhead.cli.progress import say
-from clearhead.cli.trace import InitOption, IsCausal, QueryWidth, Seed, Text, ValueWidth, steps_of
+from clearhead.cli.trace import HeadDim, InitOption, IsCausal, Seed, Text, ValueHeadDim, steps_of
 
 
 def figure(
     file: Annotated[Path, typer.Argument(help="The page that is written.")] = Path("figure.html"),
     text: Text = None,
     seed: Seed = 123,
-    d_qk: QueryWidth = 2,
-    d_v: ValueWidth = 2,
+    head_dim: HeadDim = 2,
+    value_head_dim: ValueHeadDim = None,
     causal: IsCausal = False,
     init: InitOption = None,
     start: Annotated[
@@ -30,7 +30,7 @@ def figure(
     from clearhead._common.writing import check_writable
 
     check_writable(file)
-    steps = steps_of(text, seed, d_qk, d_v, causal, init)
+    steps = steps_of(text, seed, head_dim, value_head_dim, causal, init)
     import clearhead as ch
 
     words = " ".join(each.partition(" ")[2] for each in steps.tokens)

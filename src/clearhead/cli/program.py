@@ -13,6 +13,7 @@ from clearhead.cli.check import check
 from clearhead.cli.explain import explain
 from clearhead.cli.figure import figure
 from clearhead.cli.kernels import kernels
+from clearhead.cli.lesson import lesson
 from clearhead.cli.samples import samples
 from clearhead.cli.serve import serve
 from clearhead.cli.show import show
@@ -43,7 +44,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (show, trace, figure, check, explain, serve, kernels):
+for command in (show, trace, figure, check, explain, lesson, serve, kernels):
     app.command()(command)
 app.add_typer(samples)
 

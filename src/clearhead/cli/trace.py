@@ -2,94 +2,179 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from clearhead.cli.progress import say
+from clearhead.errors import ModelError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from clearhead.tracing.trace import Trace
 
 Text = Annotated[
     str | None, typer.Option(help="A sentence; its words get random vectors of width 3.")
 ]
 Seed = Annotated[int, typer.Option(help="Of everything that is random.", min=0, max=2**63 - 1)]
-QueryWidth = Annotated[int, typer.Option(help="Width of a query and of a key.")]
-ValueWidth = Annotated[int, typer.Option(help="Width of a value.")]
+HeadDim = Annotated[int, typer.Option(help="Width of a query and of a key.")]
+ValueHeadDim = Annotated[
+    int | None, typer.Option(help="Width of a value; that of a query without it.")
+]
 IsCausal = Annotated[bool, typer.Option("--causal", help="No token sees a later one.")]
 
 
-class Init(StrEnum):
+class Draws(StrEnum):
     """The distributions of the matrices of `trace`."""
 
     normal = "normal"
     uniform = "uniform"
+    linear = "linear"
 
 
 InitOption = Annotated[
-    Init | None,
+    Draws | None,
     typer.Option(help="How the matrices are drawn; uniform with --text, else normal."),
 ]
 
 
 def trace(
+    code: Annotated[
+        str | None,
+        typer.Argument(
+            help="Code of your own, file.py:Name, called with the sentence; without it a rung of the ladder.",
+            metavar="[PLACE]",
+        ),
+    ] = None,
     text: Text = None,
+    context: Annotated[
+        str | None,
+        typer.Option(help="A second sentence, which the first one attends to: cross-attention."),
+    ] = None,
     seed: Seed = 123,
-    d_qk: QueryWidth = 2,
-    d_v: ValueWidth = 2,
+    heads: Annotated[int, typer.Option(help="How many heads.", min=1)] = 1,
+    head_dim: HeadDim = 2,
+    value_head_dim: ValueHeadDim = None,
     causal: IsCausal = False,
     init: InitOption = None,
     query: Annotated[
         int | None,
         typer.Option(help="The token whose arithmetic is written out, from 0; else the second."),
     ] = None,
+    head: Annotated[
+        int, typer.Option(help="The head whose numbers are printed, from 0.", min=0)
+    ] = 0,
     html: Annotated[
         Path | None,
         typer.Option(help="Write a page to step through into this file as well.", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Trace self-attention of a sentence, stage by stage.
+    """Trace attention of a sentence, stage by stage.
 
     Without --text it is the sentence "Your journey starts with one step", whose words have vectors
-    of width 3. Query, key and value are made with three matrices of random numbers.
+    of width 3. Query, key and value are made with three matrices of random numbers. Code of your own
+    is called with the same sentence: the stages are those that it computed, right or wrong, and beside
+    the first one that differs from the definition stands what it should be; --causal declares that it
+    hides the future.
     """
     if html is not None:
         from clearhead._common.writing import check_writable
 
         check_writable(html)
-    steps = steps_of(text, seed, d_qk, d_v, causal, init)
+    if code is not None:
+        steps = steps_of_code(code, text, context, seed, heads, causal)
+    else:
+        steps = steps_of(text, seed, head_dim, value_head_dim, causal, init, heads, context)
     from clearhead.drawing.terminal.terminal import Traced
 
     console = Console()
     query = min(1, len(steps.tokens) - 1) if query is None else query
-    console.print(Traced(steps, query), soft_wrap=True)
+    console.print(Traced(steps, query, head), soft_wrap=True)
     if html is not None:
         say(console, f"\nThe page to step through is {steps.to_html(html)}")
 
 
 def steps_of(
-    text: str | None, seed: int, d_qk: int, d_v: int, causal: bool, init: Init | None
+    text: str | None,
+    seed: int,
+    head_dim: int,
+    value_head_dim: int | None,
+    causal: bool,
+    init: Draws | None,
+    heads: int = 1,
+    context: str | None = None,
 ) -> "Trace":
-    """Trace a sentence, as the options of the command say."""
+    """Trace a rung of the ladder on a sentence, as the options of the command say."""
     import torch
 
     import clearhead as ch
     from clearhead import ladder
 
+    inputs, options = _sentences(text, context, seed)
+    if init is None:
+        init = Draws.normal if text is None else Draws.uniform
+    torch.manual_seed(seed)
+    sizes: dict[str, Any] = {"head_dim": head_dim, "value_head_dim": value_head_dim}
+    sizes["init"] = init.value
+    mask = ch.causal() if causal else None
+    width = inputs[0].shape[1]
+    rung: Any
+    if heads > 1:
+        rung = ladder.SplitHeads(width, num_heads=heads, mask=mask, **sizes)
+    elif mask is not None:
+        rung = ladder.MaskedAttention(width, mask=mask, **sizes)
+    else:
+        kind = ladder.SelfAttention if context is None else ladder.CrossAttention
+        rung = kind(width, **sizes)
+    return ch.trace(rung, *inputs, **options)
+
+
+def steps_of_code(
+    place: str, text: str | None, context: str | None, seed: int, heads: int, causal: bool
+) -> "Trace":
+    """Trace what stands at a place on a sentence: of one sample where it takes no other.
+
+    Raises:
+        ModelError: code `trace.call`, for what it raises.
+    """
+    import torch
+
+    import clearhead as ch
+    from clearhead.checking.subject.refusals import raised
+
+    inputs, options = _sentences(text, context, seed)
+    declared = {"causal": True if causal else None, "num_heads": heads if heads > 1 else None}
+    errors = []
+    for given in (inputs, [each[None] for each in inputs]):
+        torch.manual_seed(seed)
+        try:
+            return ch.trace(place, *given, **options, **declared)
+        except ch.ClearheadError:
+            raise
+        except Exception as error:  # whatever the code of another raises
+            errors.append(error)
+    shapes = " and ".join(str(list(each.shape)) for each in inputs)
+    raise ModelError(
+        "trace.call", f"{place} was called with {shapes} and raised {raised(errors[0])}"
+    ) from errors[0]
+
+
+def _sentences(
+    text: str | None, context: str | None, seed: int
+) -> "tuple[list[Tensor], dict[str, Any]]":
+    """The vectors of the sentence, and of the one that it attends to; and their words."""
+    from clearhead import ladder
+
     if text is None:
-        tokens, embeddings = ladder.EXAMPLE_TOKENS, ladder.EXAMPLE_EMBEDDINGS
+        tokens, inputs = ladder.EXAMPLE_TOKENS, [ladder.EXAMPLE_EMBEDDINGS]
     else:
         embedded = ladder.embed_words(text, seed=seed)
-        tokens, embeddings = embedded.words, embedded.embeddings
-    if init is None:
-        init = Init.normal if text is None else Init.uniform
-    torch.manual_seed(seed)
-    width = embeddings.shape[1]
-    rung = ladder.SelfAttention(width, head_dim=d_qk, value_head_dim=d_v, init=init.value)
-    if causal:
-        rung = ladder.MaskedAttention(
-            width, head_dim=d_qk, value_head_dim=d_v, mask=ch.causal()
-        ).with_weights(rung.query_weight, rung.key_weight, rung.value_weight)
-    return ch.trace(rung, embeddings, tokens=tokens)
+        tokens, inputs = embedded.words, [embedded.embeddings]
+    options: dict[str, Any] = {"tokens": tokens}
+    if context is not None:
+        other = ladder.embed_words(context, seed=seed)
+        inputs.append(other.embeddings)
+        options["source_tokens"] = other.words
+    return inputs, options

@@ -1,7 +1,6 @@
 """The effect of each head: the change of a metric where that head alone is ablated."""
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self, cast, get_args, overload
 
@@ -14,6 +13,7 @@ from clearhead._common.lazy import drawing
 from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import shown
 from clearhead.editing.edit import edit, is_like
+from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
 from clearhead.editing.patching import (
     Patch,
     Patched,
@@ -24,12 +24,9 @@ from clearhead.editing.patching import (
     repeated,
     samples_of,
 )
-from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
+from clearhead.errors import ArgumentError, EditError
 from clearhead.watching.finding import check_layers
 from clearhead.watching.logit_shares import called
-
-Progress = Callable[[int, int], None]
-"""Called with the number of runs that are done, and of all."""
 
 
 class Effect(NamedTuple):
@@ -222,23 +219,15 @@ def effects(
             raise ArgumentError(
                 f"{name}.value", f"{name} must be one of {words}; got {shown(given)}."
             )
-    if not callable(metric):
-        raise ArgumentTypeError(
-            "effects.metric", f"metric must make one number of an output; got {shown(metric)}."
-        )
-    if not isinstance(progress, bool) and not callable(progress):
-        raise ArgumentTypeError(
-            "effects.progress",
-            "progress must be True, False, or a function of the runs done and all runs; got "
-            f"{shown(progress)}.",
-        )
+    metric = check_metric(metric)
+    done = reporter(progress)
     check_layers(layers)
     check_bool("approximate", approximate)
     check_sizes(parallel=parallel)
     edited = inputs if corrupt is None else corrupt
     with torch.no_grad(), edit(model, strict=strict) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
-        baseline = _number(metric(called(model, edited)))
+        baseline = number_of(metric(called(model, edited)))
     attended = {
         path: heads
         for path, heads in plain.attended.items()
@@ -254,24 +243,15 @@ def effects(
     clean, contexts = None, None
     if corrupt is not None:
         with torch.no_grad(), edit(model):
-            clean = _number(metric(called(model, inputs)))
+            clean = number_of(metric(called(model, inputs)))
         contexts = patched_contexts(model, inputs, corrupt, patch, list(attended))
     places = list(_places(model, edited, attended, by, contexts))
     if approximate:
         changes = _estimated(model, edited, metric, contexts, places)
     else:
-        done = progress if callable(progress) else _line if progress else lambda done, total: None
         changes = _measured(model, edited, metric, contexts, places, baseline, parallel, done)
-    way = None if clean is None else clean - baseline
     rows = [
-        Effect(
-            place.layer,
-            place.head,
-            number,
-            number - baseline,
-            place.position,
-            None if way is None else math.nan if not way else (number - baseline) / way,
-        )
+        effect(place.layer, place.head, number, baseline, clean, place.position)
         for place, number in zip(places, changes, strict=False)
     ]
     return Effects(rows, baseline, clean, len(places))
@@ -352,7 +332,7 @@ def _measured(
                 part = output
                 if parallel > 1:
                     part = samples_of(output, slice(at * batch, (at + 1) * batch), times * batch)
-                number = _number(metric(part))
+                number = number_of(metric(part))
                 if place is not None:
                     found.append(number)
                 elif not math.isclose(number, baseline, rel_tol=1e-3, abs_tol=1e-4):
@@ -370,19 +350,15 @@ def _measured(
     return found
 
 
-def _number(metric: object) -> float:
-    if isinstance(metric, Tensor) and metric.numel() == 1:
-        metric = metric.detach().item()
-    if not isinstance(metric, int | float) or math.isnan(metric):
-        got = tuple(metric.shape) if isinstance(metric, Tensor) else metric
-        raise ArgumentTypeError(
-            "effects.metric", f"metric must make one number of an output; got {shown(got)}."
-        )
-    return float(metric)
-
-
-def _line(done: int, total: int) -> None:
-    """A line on a terminal that counts."""
-    if sys.stderr.isatty():
-        end = "\r" if done < total else "\r\x1b[K"
-        print(f"effects: {done} of {total} runs", end=end, file=sys.stderr, flush=True)
+def effect(
+    layer: str,
+    head: int | None,
+    number: float,
+    baseline: float,
+    clean: float | None,
+    position: int | None = None,
+) -> Effect:
+    """Return the row of a run, from its metric and those of the run that is edited and of the clean one."""
+    change, way = number - baseline, None if clean is None else clean - baseline
+    restored = None if way is None else change / way if way else math.nan
+    return Effect(layer, head, number, change, position, restored)

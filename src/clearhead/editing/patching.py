@@ -63,7 +63,7 @@ def patched_contexts(
         own = contexts_in(model, corrupt)
         made = contexts_in(model, clean)
         for path in layers:
-            _check_alike(path, made.get(path), own[path])
+            check_alike(path, made.get(path), own[path])
         return {path: made[path] for path in layers}
     records: list[Seen[Any]] = []
     for inputs in (clean, corrupt):
@@ -78,8 +78,8 @@ def patched_contexts(
             calls.append(None if matrix is None else matrix.problem.replace(value=matrix.value))
         one, other = calls
         assert other is not None
-        _check_alike(path, None if one is None else one.query, other.query)
-        _check_alike(path, None if one is None else one.key, other.key)
+        check_alike(path, None if one is None else one.query, other.query)
+        check_alike(path, None if one is None else one.key, other.key)
         assert one is not None
         made = {
             "pattern": lambda one=one, other=other: one.replace(value=other.value),
@@ -92,7 +92,12 @@ def patched_contexts(
     return found
 
 
-def _check_alike(path: str, clean: Tensor | None, corrupt: Tensor) -> None:
+def check_alike(path: str, clean: Tensor | None, corrupt: Tensor) -> None:
+    """Refuse what a module has in two runs unless it has the same sizes.
+
+    Raises:
+        EditError: code `effects.inputs`.
+    """
     if clean is None or clean.shape != corrupt.shape:
         sizes = "nothing" if clean is None else str(tuple(clean.shape))
         raise EditError(

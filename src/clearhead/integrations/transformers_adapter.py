@@ -1,6 +1,7 @@
 """A layer of ours behind the call of an attention of transformers: its positions, masks and caches."""
 
 import inspect
+import sys
 from typing import Any
 
 import torch
@@ -27,6 +28,12 @@ MASKS = ("attention_mask", "mask")
 CACHES = ("past_key_values", "past_key_value", "layer_past")
 OF_CONTEXT = "encoder_attention_mask"
 TEXT, PIECES = 7, (5, 2)
+
+ALONE = (
+    "hidden_states", "position_embeddings", "position_ids", "cache_position", "use_cache",
+    "output_attentions", "layer_past", *CONTEXTS, *MASKS, *CACHES, OF_CONTEXT,
+)  # fmt: skip
+"""What the forward of an attention takes that a run of it alone can leave out, or make."""
 
 
 class TransformersAdapter(Adapter):
@@ -206,6 +213,57 @@ def _first(given: dict[str, Any], names: tuple[str, ...]) -> Any:
 def _no_positions() -> Any:
     """The positions of a part that does not go by them; those that do are handed cosines and sines."""
     return None, None
+
+
+def run_alone(module: nn.Module, x: Tensor) -> Tensor:
+    """Run an attention of transformers outside of its model, without a mask; returns its output.
+
+    Args:
+        module: the attention, on the CPU; its configuration is changed, so that it runs as written out.
+        x: (batch, tokens, embed_dim).
+
+    Raises:
+        TypeError: for one whose model hands it more than positions, a mask and a cache.
+    """
+    config: Any = getattr(module, "config", None)
+    if config is not None:
+        config._attn_implementation = "eager"
+    words = dict(list(inspect.signature(type(module).forward).parameters.items())[1:])
+    own = ("position_bias",) if hasattr(module, "has_relative_attention_bias") else ()
+    handed = [
+        name
+        for name, each in words.items()
+        if name not in (*ALONE, *own) and each.kind is not each.VAR_KEYWORD
+    ]
+    if handed:
+        raise TypeError(f"its model hands it {', '.join(handed)}")
+    given: dict[str, Any] = {
+        name: None
+        for name, each in words.items()
+        if each.default is each.empty and each.kind is not each.VAR_KEYWORD
+    }
+    given["hidden_states"] = x
+    if getattr(module, "is_cross_attention", False):  # of GPT-2, which then has no keys for x
+        given["encoder_hidden_states"] = x
+    if "position_embeddings" in words:
+        given["position_embeddings"] = _positions_of(module, x)
+    output = module(**given)
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _positions_of(module: nn.Module, x: Tensor) -> Any:
+    """The cosines and sines that the model of an attention would hand it, from the class beside its own."""
+    module_: Any = module
+    for name, kind in vars(sys.modules[type(module).forward.__module__]).items():
+        if isinstance(kind, type) and name.endswith("RotaryEmbedding"):
+            words = inspect.signature(kind.forward).parameters
+            if "position_ids" in words:
+                places = torch.arange(x.shape[1]).expand(len(x), -1)
+                kinds: dict[str, str] = {}
+                if "layer_type" in words:
+                    kinds["layer_type"] = module_.config.layer_types[module_.layer_idx]
+                return kind(config=module_.config)(x, places, **kinds)
+    raise TypeError("its model makes its positions in a way of its own")
 
 
 def trial_inputs(model: nn.Module) -> dict[str, Any]:

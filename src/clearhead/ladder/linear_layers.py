@@ -7,10 +7,11 @@ width (the idea: LeCun et al., 1998, https://doi.org/10.1007/3-540-49430-8_2).
 
 from typing import Required, TypedDict
 
+import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool
-from clearhead.ladder.rung import AnyRung, Rung, Tokens
+from clearhead.ladder.rung import AnyRung, Init, Rung, Tokens, drawn, widths
 from clearhead.stages import Stages, compute
 
 
@@ -21,6 +22,7 @@ class LayerOptions(TypedDict, total=False):
     value_head_dim: int | None
     context_dim: int | None
     bias: bool
+    init: Init
 
 
 class Projections(Rung):
@@ -32,9 +34,12 @@ class Projections(Rung):
         value_head_dim: width of a value; None is head_dim.
         context_dim: width of a token that key and value are made of; None is embed_dim.
         bias: add one in each layer; off unless asked for.
+        init: "linear" draws the matrices as nn.Linear does; "normal" and "uniform" as in `self_attention`,
+            the same numbers from the same seed.
 
     Raises:
         ArgumentTypeError: code `bias.type`, for a bias that is neither True nor False.
+        ArgumentError: code `init.value`, for another word.
     """
 
     def __init__(
@@ -45,14 +50,27 @@ class Projections(Rung):
         value_head_dim: int | None = None,
         context_dim: int | None = None,
         bias: bool = False,
+        init: Init = "linear",
     ) -> None:
         super().__init__()
         check_bool("bias", bias)
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         context_dim = embed_dim if context_dim is None else context_dim
-        self.query_projection = nn.Linear(embed_dim, head_dim, bias=bias)
-        self.key_projection = nn.Linear(context_dim, head_dim, bias=bias)
-        self.value_projection = nn.Linear(context_dim, value_head_dim, bias=bias)
+        # What the layers draw for themselves counts only where they are to draw.
+        with torch.random.fork_rng(devices=[], enabled=init != "linear"):
+            self.query_projection = nn.Linear(embed_dim, head_dim, bias=bias)
+            self.key_projection = nn.Linear(context_dim, head_dim, bias=bias)
+            self.value_projection = nn.Linear(context_dim, value_head_dim, bias=bias)
+        layers = self.query_projection, self.key_projection, self.value_projection
+        for layer in layers if init != "linear" else ():
+            matrix = drawn(init, layer.in_features, layer.out_features)
+            layer.weight = nn.Parameter(matrix.mT.contiguous())
+
+    def sizes(self) -> dict[str, int]:
+        """The widths by the names of the arguments."""
+        layers = self.query_projection, self.key_projection, self.value_projection
+        query, key, value = ((each.in_features, each.out_features) for each in layers)
+        return widths(query, key, value, getattr(self, "num_heads", 1))
 
     def with_weights(
         self: AnyRung, query: Tensor, key: Tensor, value: Tensor, **others: Tensor | None

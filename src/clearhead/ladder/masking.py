@@ -30,7 +30,7 @@ class MaskedProjections(Projections):
         embed_dim: width of a token of x.
         mask: a description, such as `clearhead.causal()`, or a bool tensor, True = may attend; it
             is not saved with the weights.
-        options: `head_dim`, `value_head_dim`, `context_dim` and `bias`, as in `linear_layers`.
+        options: `head_dim`, `value_head_dim`, `context_dim`, `bias` and `init`, as in `linear_layers`.
 
     Raises:
         MaskError: for a tensor that is not a mask, or does not fit the tokens of a call.

@@ -5,12 +5,14 @@ everything from them; calling the rung gives the last stage, the context.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from clearhead._common.text import shown
+from clearhead.errors import ArgumentError
 from clearhead.masks import Mask
 from clearhead.stages import Stages
 
@@ -18,6 +20,23 @@ Tokens = Float[Tensor, "tokens embed_dim"]
 Context = Float[Tensor, "context_tokens context_dim"]
 
 AnyRung = TypeVar("AnyRung", bound="Rung")
+Init = Literal["linear", "normal", "uniform"]
+
+
+def drawn(init: Init, embed_dim: int, width: int) -> Tensor:
+    """A fresh matrix, (embed_dim, width): "normal" as torch.randn draws it, "uniform" as torch.rand,
+    "linear" as nn.Linear does, between ±1/√embed_dim.
+
+    Raises:
+        ArgumentError: code `init.value`, for another word.
+    """
+    if init == "linear":
+        return nn.Linear(embed_dim, width, bias=False).weight.detach().mT.contiguous()
+    if init not in ("normal", "uniform"):
+        raise ArgumentError(
+            "init.value", f'init must be "linear", "normal" or "uniform"; got {shown(init)}.'
+        )
+    return (torch.randn if init == "normal" else torch.rand)(embed_dim, width)
 
 
 class Rung(nn.Module, ABC):
@@ -45,8 +64,24 @@ class Rung(nn.Module, ABC):
         self.load_state_dict(copies, assign=True)
         return self
 
+    def sizes(self) -> dict[str, int]:
+        """The widths by the names of the arguments; what is as by default is left out."""
+        return {}
+
     def extra_repr(self) -> str:
+        sizes = self.sizes()
         num_heads = getattr(self, "num_heads", None)
         mask = None if self.mask is None else self.mask.describe()
-        shown = {"num_heads": num_heads, "mask": mask, "dropout": self.dropout}
-        return ", ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
+        shown = {**sizes, "num_heads": num_heads, "mask": mask, "dropout": self.dropout}
+        words = [f"{name}={value}" for name, value in shown.items() if value is not None]
+        return ", ".join(words).removeprefix("embed_dim=")
+
+
+def widths(
+    query: tuple[int, int], key: tuple[int, int], value: tuple[int, int], num_heads: int = 1
+) -> dict[str, int]:
+    """The arguments that give matrices of these sizes, (in, out)."""
+    head_dim, value_head_dim = query[1] // num_heads, value[1] // num_heads
+    found = {"embed_dim": query[0], "head_dim": head_dim}
+    found |= {"value_head_dim": value_head_dim} if value_head_dim != head_dim else {}
+    return found | ({"context_dim": key[0]} if key[0] != query[0] else {})

@@ -6,13 +6,10 @@ that they do not grow with the width: scaled dot-product attention (Vaswani et a
 https://arxiv.org/abs/1706.03762).
 """
 
-from typing import Literal
-
-import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_sizes
-from clearhead.ladder.rung import AnyRung, Rung, Tokens
+from clearhead.ladder.rung import AnyRung, Init, Rung, Tokens, drawn, widths
 from clearhead.stages import Stages, compute
 
 
@@ -23,11 +20,11 @@ class SelfAttention(Rung):
         embed_dim: width of a token.
         head_dim: width of a query and of a key, which meet in a dot product.
         value_head_dim: width of a value, and so of the context; None is head_dim.
-        init: "normal" draws the matrices with torch.randn, "uniform" with torch.rand, in the order
-            query, key, value.
+        init: "normal" draws the matrices with torch.randn, "uniform" with torch.rand, "linear" as
+            nn.Linear does, in the order query, key, value.
 
     Raises:
-        ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`.
+        ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`, `init.value`.
 
     Example:
         >>> from clearhead.ladder import EXAMPLE_EMBEDDINGS
@@ -42,15 +39,20 @@ class SelfAttention(Rung):
         *,
         head_dim: int,
         value_head_dim: int | None = None,
-        init: Literal["normal", "uniform"] = "normal",
+        init: Init = "normal",
     ) -> None:
         super().__init__()
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         check_sizes(embed_dim=embed_dim, head_dim=head_dim, value_head_dim=value_head_dim)
-        draw = {"normal": torch.randn, "uniform": torch.rand}[init]
-        self.query_weight = nn.Parameter(draw(embed_dim, head_dim))
-        self.key_weight = nn.Parameter(draw(embed_dim, head_dim))
-        self.value_weight = nn.Parameter(draw(embed_dim, value_head_dim))
+        self.query_weight = nn.Parameter(drawn(init, embed_dim, head_dim))
+        self.key_weight = nn.Parameter(drawn(init, embed_dim, head_dim))
+        self.value_weight = nn.Parameter(drawn(init, embed_dim, value_head_dim))
+
+    def sizes(self) -> dict[str, int]:
+        """The widths by the names of the arguments."""
+        shapes = [each.shape for each in (self.query_weight, self.key_weight, self.value_weight)]
+        query, key, value = ((rows, columns) for rows, columns in shapes)
+        return widths(query, key, value)
 
     def with_weights(self: AnyRung, query: Tensor, key: Tensor, value: Tensor) -> AnyRung:
         """This rung with copies of the given matrices, to be used as `x @ query`, as its own."""

@@ -15,6 +15,7 @@ from clearhead._common.checks import check_bool
 from clearhead.errors import ArgumentError
 from clearhead.ladder.batched_attention import Batch, ContextBatch
 from clearhead.ladder.dropout_attention import DropoutProjections
+from clearhead.ladder.rung import Init
 from clearhead.masks import Mask
 from clearhead.masks.coerce import as_mask
 from clearhead.stages import Stages, compute
@@ -60,12 +61,13 @@ class SplitHeads(DropoutProjections):
         output_dim: width of the output; None is embed_dim.
         bias: add one in the projections of query, key and value.
         output_bias: add one in the projection of the output.
+        init: of query, key and value, as in `linear_layers`.
         mask: as in `masking`.
         dropout: probability of dropping a weight while training, in [0, 1); None is none.
 
     Raises:
         ArgumentError, ArgumentTypeError: codes `rung.heads`, `bias.type`, `output_bias.type`,
-            `dropout.value`, `dropout.type`.
+            `dropout.value`, `dropout.type`, `init.value`.
 
     Example:
         >>> import torch, clearhead as ch
@@ -89,6 +91,7 @@ class SplitHeads(DropoutProjections):
         output_dim: int | None = None,
         bias: bool = False,
         output_bias: bool = True,
+        init: Init = "linear",
         mask: Mask | Tensor | None = None,
         dropout: float | None = None,
     ) -> None:
@@ -107,6 +110,7 @@ class SplitHeads(DropoutProjections):
             value_head_dim=value_width,
             context_dim=context_dim,
             bias=bias,
+            init=init,
             mask=mask,
             dropout=dropout,
         )

@@ -86,7 +86,7 @@ class _Pair(Mask):
         return None if left is None or right is None else (left, right)
 
 
-class And(_Pair):
+class And(_Pair, kind="and"):
     """A key is visible if both masks show it."""
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
@@ -110,7 +110,7 @@ class And(_Pair):
         return f"{_bracketed(self.left, And)} & {_bracketed(self.right, And)}"
 
 
-class Or(_Pair):
+class Or(_Pair, kind="or"):
     """A key is visible if one of the masks shows it."""
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
@@ -127,7 +127,7 @@ class Or(_Pair):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Not(Mask):
+class Not(Mask, kind="not"):
     """A key is visible if the mask hides it."""
 
     mask: Mask

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_length
+from clearhead._common.kinds import Filed
 from clearhead._common.lazy import drawing
 from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
@@ -27,7 +28,7 @@ INSTEAD = "attend takes the mask as it is, and blocks counts what it shows."
 VISIBLE, HIDDEN = "●", "·"
 
 
-class Mask(ABC):
+class Mask(Filed, ABC):
     """The keys that each query may attend to, for any number of queries and keys.
 
     Masks combine with `&` (both allow it), `|` (one of them allows it) and `~` (the opposite).
@@ -106,8 +107,7 @@ class Mask(ABC):
         if self.heads is not None and self.heads != num_heads:
             raise MaskError(
                 "mask.heads",
-                f"the mask {self.describe()} describes {self.heads} heads; "
-                f"the query has num_heads={num_heads}.",
+                f"the mask {self.describe()} describes {self.heads} heads; the query has num_heads={num_heads}.",
             )
 
     def spans(self, extent: Extent) -> Spans | None:

@@ -59,7 +59,7 @@ class Positioned(Mask):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Causal(Positioned):
+class Causal(Positioned, kind="causal"):
     """Key position <= query position."""
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:

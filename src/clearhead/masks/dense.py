@@ -14,7 +14,7 @@ from clearhead.masks.spans import Extent
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Dense(Mask):
+class Dense(Mask, kind="dense"):
     """A key is visible where the tensor is True: bool, (batch or 1, num_heads or 1, query_len or 1,
     kv_len or 1)."""
 

@@ -23,7 +23,7 @@ RETURNS_WORTH_LISTING = 8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Documents(Mask):
+class Documents(Mask, kind="documents"):
     """Query and key belong to the same document."""
 
     ids: Tensor

@@ -21,7 +21,7 @@ LENGTHS_WORTH_SAYING = 8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EachDocument(Mask):
+class EachDocument(Mask, kind="each_document"):
     """The queries of each document see the keys of the same document, as a mask of it alone says.
 
     Args:

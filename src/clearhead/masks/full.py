@@ -12,7 +12,7 @@ from clearhead.masks.spans import Extent, Spans, every_key
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Full(Mask):
+class Full(Mask, kind="full"):
     """Every query sees every key."""
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:

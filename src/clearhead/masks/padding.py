@@ -21,7 +21,7 @@ Side = Literal["right", "left"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PaddedTo(Mask):
+class PaddedTo(Mask, kind="padded_to"):
     """The first (padding on the right) or the last (on the left) `lengths` keys are real."""
 
     lengths: PerRow
@@ -75,7 +75,7 @@ class PaddedTo(Mask):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Valid(Mask):
+class Valid(Mask, kind="valid"):
     """The keys at which `valid`, (batch, kv_len), is True are real."""
 
     valid: Tensor

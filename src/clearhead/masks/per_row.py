@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.kinds import Filed
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
@@ -16,7 +17,7 @@ MOST_TOKENS = 1 << 60
 
 
 @dataclass(frozen=True, eq=False)
-class PerRow:
+class PerRow(Filed, kind="per_row"):
     """One int, or one per row of the batch as an int64 tensor of shape (batch,)."""
 
     value: int | Tensor

@@ -14,7 +14,7 @@ from clearhead.masks.spans import Extent, Spans, one_run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Prefix(Mask):
+class Prefix(Mask, kind="prefix"):
     """Key position < length."""
 
     length: PerRow

@@ -17,7 +17,7 @@ from clearhead.masks.spans import Extent, Spans, one_run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SlidingWindow(Positioned):
+class SlidingWindow(Positioned, kind="sliding_window"):
     """Query position - left <= key position <= query position + right."""
 
     left: int | None

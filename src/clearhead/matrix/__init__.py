@@ -23,6 +23,10 @@ tell which columns everybody sees. And the k largest weights are looked for in t
 maxima; a segment is every n-th key, because maxima over rows of a matrix are faster than along them. What is
 not finite, or so large that a score could come near −1e30, goes by the stages instead, chunk by chunk.
 
+What is drawn of a head is worked out here, for every renderer: `HeadView` gives its weights or a coarser map with
+what of it is hidden, its numbers and the averages of a glance; `matrix/links.py` its links, `matrix/tiles.py` the
+part of a map that somebody zooms into, `matrix/pairs.py` the stages of one weight. `drawing` letters and colours them.
+
 `A.mT @ x` is differentiable with no backward of its own: ⟨Pᵀx, g⟩ = ⟨x, Pg⟩, so its gradients are those of
 attention with g as the value.
 """

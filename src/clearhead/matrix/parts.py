@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,8 +10,12 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.text import format_bytes
+from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
+from clearhead.attention.distance_biases import Alibi
 from clearhead.attention.problem import Problem
 from clearhead.errors import TooLargeError
+from clearhead.masks.base import Mask
+from clearhead.masks.dense import dense
 from clearhead.matrix.indexing import runs, take
 
 PORTION = 1 << 21
@@ -241,3 +246,63 @@ def visible_pairs(problem: Problem, queries: slice | None = None) -> Tensor | No
     rows = problem.query_len if queries is None else queries.stop - queries.start
     shown = (bias != -torch.inf).expand(-1, -1, rows, problem.kv_len)
     return shown if visible is None else visible & shown
+
+
+def key_heads(heads: Sequence[int], group: int) -> list[int]:
+    """The key heads of some query heads, of which so many share one: each once, where each is used by as many
+    of them, one after the other; else one for each.
+
+    Example:
+        >>> key_heads([0, 1, 4, 5], 4), key_heads([0, 1, 4], 4)
+        ([0, 1], [0, 0, 1])
+    """
+    every = [head // group for head in heads]
+    once = list(dict.fromkeys(every))
+    return (
+        once if [head for head in once for _ in range(len(every) // len(once))] == every else every
+    )
+
+
+def some_heads(problem: Problem, heads: Sequence[int]) -> Problem:
+    """The problem of some query heads only, from 0 on, with the key heads and the values that they use."""
+    picked = torch.tensor(heads, device=problem.device)
+    used = key_heads(heads, problem.num_heads // problem.num_kv_heads)
+    of_keys = torch.tensor(used, device=problem.device)
+    key = problem.key[:, of_keys]
+    return problem.replace(
+        query=problem.query[:, picked],
+        key=key,
+        value=key if problem.value is problem.key else problem.value[:, of_keys],
+        mask=_mask_of_heads(problem, picked),
+        bias=_bias_of_heads(problem, problem.bias, picked),
+        sinks=None if problem.sinks is None else problem.sinks[picked],
+    )
+
+
+def _mask_of_heads(problem: Problem, heads: Tensor) -> Mask | None:
+    # Only a tensor differs from head to head, so the tensor of a part of them is no larger.
+    if problem.mask is None or problem.mask.heads is None:
+        return problem.mask
+    visible = problem.visible()
+    assert visible is not None
+    return dense(unbroadcast(visible)[:, heads])
+
+
+def _bias_of_heads(problem: Problem, bias: Bias | None, heads: Tensor) -> Bias | None:
+    if isinstance(bias, SumOfBiases):
+        both = (_bias_of_heads(problem, each, heads) for each in (bias.left, bias.right))
+        return SumOfBiases(*(each for each in both if each is not None))
+    if isinstance(bias, Alibi):
+        return Alibi(bias.slopes.to(heads.device)[heads], follows=False)
+    block = bias.tensor if isinstance(bias, DenseBias) else problem.replace(bias=bias).bias_block()
+    if block is None or block.shape[1] == 1:
+        return bias
+    return DenseBias(block[:, heads])
+
+
+def unbroadcast(tensor: Tensor) -> Tensor:
+    """(batch, num_heads, query_len, kv_len) with 1 for each size that came about by broadcasting."""
+    for axis in range(3):
+        if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor

@@ -83,6 +83,7 @@ def arithmetic(
     *,
     renormalised: bool,
     sink: float | None,
+    own: bool = False,
 ) -> Iterator[str]:
     """Write out the arithmetic of one query, line by line.
 
@@ -94,10 +95,12 @@ def arithmetic(
         formulas: of the stages that differ from the one before.
         renormalised: weights are hidden after the softmax, and divided by their sum.
         sink: the sink of the head, or None.
+        own: the code goes another way than the definition, so that each stage is written down as it is.
     """
     vector = parts["query"][query].tolist()
     keys, values = parts["key"].tolist(), parts["value"].tolist()
-    rows = {name: part[query].tolist() for name, part in parts.items() if name in stages.NAMES}
+    tables = [name for name in parts if name in stages.NAMES or name.startswith("changed_")]
+    rows = {name: parts[name][query].tolist() for name in tables}
     shown = range(min(len(keys), MOST_ROWS))
     wide = max((cell_len(words[j]) for j in shown), default=0)
     label = [words[j] + " " * (wide - cell_len(words[j])) for j in shown]
@@ -112,7 +115,10 @@ def arithmetic(
         yield f"  {label[j]}  {products} = {number(rows['scores'][j])}"
     yield from more
     yield ""
-    yield from _softmax(rows, label, formulas, renormalised, sink)
+    if own:
+        yield from _as_computed(rows, label, formulas)
+    else:
+        yield from _softmax(rows, label, formulas, renormalised, sink)
     yield from more
     yield ""
     yield "context: the weighted sum of the values"
@@ -126,6 +132,20 @@ def arithmetic(
         yield f"  {products} = {number(total)}"
     if len(rows["context"]) > MOST_FACTORS:
         yield f"  … and {len(rows['context']) - MOST_FACTORS} more numbers"
+
+
+def _as_computed(
+    rows: Mapping[str, list[float]], label: Sequence[str], formulas: Mapping[str, str]
+) -> Iterator[str]:
+    """Write out every stage from scores to weights, a line per key."""
+    names = [name for name in rows if name in formulas and name not in ("scores", "context")]
+    yield "weights, as the code makes them"
+    for name in names:
+        yield f"  {name}: {formulas[name]}"
+    for j, word in enumerate(label):
+        chain = " → ".join(number(rows[name][j]) for name in ("scores", *names))
+        yield f"  {word}  {chain}"
+    yield f"  the weights add up to {number(sum(rows['dropped_weights']))}"
 
 
 def _softmax(

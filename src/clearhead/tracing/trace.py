@@ -15,8 +15,9 @@ from clearhead._common.memory import within_memory
 from clearhead._common.text import printable, shown
 from clearhead.attention.functional import attend
 from clearhead.errors import ArgumentError, SelectionError
+from clearhead.tracing.own_call import OwnCall, own_call
 from clearhead.tracing.text import arithmetic, fenced, table
-from clearhead.tracing.traced_call import Step, TracedCall
+from clearhead.tracing.traced_call import Expected, Step, TracedCall
 from clearhead.tracing.ways import way_of
 
 INSTEAD = "Trace fewer tokens; AttentionMatrix gives rows and numbers of any length."
@@ -38,28 +39,42 @@ class Trace(Mapping[str, Tensor]):
 
     def __init__(
         self,
-        call: TracedCall,
+        call: TracedCall | OwnCall,
         tokens: Sequence[str] | None = None,
         source_tokens: Sequence[str] | None = None,
     ) -> None:
-        problem = call.problem
         self.title = call.title
         self.steps = {step.name: step for step in call.steps()}
-        self.scale = problem.scale
-        self.mask = None if problem.mask is None else problem.mask.describe()
-        self.softcap = problem.softcap
-        self.dropout = problem.dropout
-        self.sinks = None if problem.sinks is None else problem.sinks.detach()
+        settings = call if isinstance(call, OwnCall) else call.problem
+        self.scale = settings.scale
+        self.mask = (
+            mask if (mask := settings.mask) is None or isinstance(mask, str) else mask.describe()
+        )
+        self.softcap = settings.softcap
+        self.dropout = settings.dropout
+        self.sinks = None if settings.sinks is None else settings.sinks.detach()
         self.renormalised = call.renormalised
         """Weights, not scores, were hidden, and the others divided by their sum again."""
-        self.kernel, self.difference = call.kernel_and_distance()
-        """The kernel that runs this untraced, and the largest distance of its context, without dropout."""
+        self.kernel: str | None = None
+        """The kernel that runs this untraced; None of code of one's own."""
+        self.difference = 0.0
+        """The largest distance of its context, without dropout."""
+        self.expected: Expected | None = None
+        """Of code of one's own, the first stage that differs from the definition, and what it should be."""
+        if isinstance(call, OwnCall):
+            self.expected, self._notes = call.expected, (*call.notes, call.verdict())
+        else:
+            self.kernel, self.difference = call.kernel_and_distance()
+            distance = f"{self.difference:.1e}"
+            self._notes = (
+                f"largest distance to the context of kernel {self.kernel!r}: {distance}",
+            )
         self.projections = dict(call.projections)
         """Input, weight and bias of query, key, value and output, where these are plain linear maps."""
-        self.tokens = _labels(tokens, problem.query_len, "tokens")
-        if source_tokens is None and problem.query_len == problem.kv_len:
+        self.tokens = _labels(tokens, settings.query_len, "tokens")
+        if source_tokens is None and settings.query_len == settings.kv_len:
             source_tokens = tokens
-        self.source_tokens = _labels(source_tokens, problem.kv_len, "source_tokens")
+        self.source_tokens = _labels(source_tokens, settings.kv_len, "source_tokens")
 
     def __getitem__(self, name: str) -> Tensor:
         if not isinstance(name, str) or name not in self.steps:
@@ -104,9 +119,9 @@ class Trace(Mapping[str, Tensor]):
             SelectionError: code `trace.part`, if there is no such sample or head.
         """
         lines = [f"trace of {self.title}"]
-        for step in self.steps.values():
+        for step in self._drawn():
             lines.append("")
-            lines.append(f"{step.name}  [{step.shape}]")
+            lines.append(f"{step.name}  [{step.shape}]" + (f"  {step.line}" if step.line else ""))
             if step.same_as is not None:
                 lines.append(f"  the same as {step.same_as}: {step.formula}")
                 continue
@@ -127,7 +142,7 @@ class Trace(Mapping[str, Tensor]):
             SelectionError: code `trace.part`, if there is no such sample or head.
         """
         parts = [f"### {self.title}"]
-        for step in self.steps.values():
+        for step in self._drawn():
             same = f"the same as `{step.same_as}`: " if step.same_as else ""
             parts.append(f"**{step.name}** `[{step.shape}]`  \n{same}{step.formula}")
             if step.same_as is None:
@@ -219,6 +234,7 @@ class Trace(Mapping[str, Tensor]):
             formulas,
             renormalised=self.renormalised,
             sink=sink,
+            own=not all(step.standard for step in self.steps.values()),
         )
         return "\n".join(lines)
 
@@ -263,7 +279,21 @@ class Trace(Mapping[str, Tensor]):
         return drawing("figures").of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
 
     def _verdict(self) -> str:
-        return f"largest distance to the context of kernel {self.kernel!r}: {self.difference:.1e}"
+        return "; ".join(self._notes)
+
+    def _drawn(self) -> Iterator[Step]:
+        """Every stage, and behind one that differs from the definition what it should be."""
+        for step in self.steps.values():
+            yield step
+            if self.expected is not None and self.expected.stage == step.name:
+                formula = f"{step.name} by the definition, of the stages before it"
+                yield Step(
+                    f"expected_{step.name}",
+                    self.expected.tensor,
+                    step.axes,
+                    formula,
+                    standard=False,
+                )
 
     def _part(self, step: Step, sample: int, head: int) -> tuple[Tensor, str]:
         """Two dimensions of a stage, and which they are, in words."""
@@ -291,7 +321,7 @@ class Trace(Mapping[str, Tensor]):
 
 @with_hints
 def trace(
-    thing: Callable[..., Any],
+    thing: Callable[..., Any] | str,
     *inputs: Tensor,
     tokens: Sequence[str] | None = None,
     source_tokens: Sequence[str] | None = None,
@@ -304,15 +334,22 @@ def trace(
     after dropout. They take query_len × kv_len numbers each. The trace also says how far the
     context is from that of the kernel which would run this untraced.
 
+    Code of your own is read as `check` reads it, operation by operation, whether it is right or wrong: the stages
+    are those that it computed, bit for bit, each with its line. Beside the first one that differs from the
+    definition stands what it should be. A module is copied, and its mode is left as it is.
+
     Args:
-        thing: `attend`, a `MultiHeadAttention` or a rung of the ladder.
+        thing: `attend`, a `MultiHeadAttention`, a rung of the ladder; or code of your own: a function, an
+            instance, a class, or "file.py:Name".
         inputs: what the thing takes: query, key and value, or x, or x and a context.
         tokens: a word for each query, for the tables.
         source_tokens: a word for each key, where they are not those of the queries.
-        options: further arguments of the thing, such as `mask`.
+        options: further arguments of the thing, such as `mask`; and what is declared of code of your own, as
+            for `check`: causal=True.
 
     Raises:
         ArgumentTypeError: code `trace.thing`, for anything else; and what the thing itself raises.
+        UnsupportedError: code `trace.unread`, for code in which no attention can be read.
         ArgumentError: code `trace.tokens`, if there are more or fewer words than tokens.
         UnsupportedError: code `trace.nested`, for a nested tensor.
 
@@ -324,11 +361,15 @@ def trace(
         torch.Size([1, 2, 3, 3])
         >>> float(steps["weights"][0, 0, 0, 0].detach())
         1.0
+        >>> def mine(x):
+        ...     return (x @ x.T).softmax(dim=0) @ x
+        >>> ch.trace(mine, torch.tensor([[1.0, 0.0], [0.5, 2.0]]), scale=1.0).expected.stage
+        'weights'
     """
     with within_memory(INSTEAD):
         way = way_of(thing)
         given = inputs if thing is attend else (thing, *inputs)
-        if hint_at(inspect.signature(way).parameters, given, options):
+        if way is not own_call and hint_at(inspect.signature(way).parameters, given, options):
             raise refusal(way, given, options, "trace")
         call = way(*given, **options)
     return Trace(call, tokens, source_tokens)

@@ -42,6 +42,8 @@ class Step:
         axes: the names of the tensor's axes.
         formula: how it comes from the stages before it.
         same_as: the stage that it merely repeats, because there was nothing to do, or None.
+        line: of code of one's own, the line that computes it: "line 12"; "" where that is not known.
+        standard: False of a stage of one's own code that does not come about as in the definition.
 
     Example:
         >>> import torch, clearhead as ch
@@ -56,6 +58,8 @@ class Step:
     axes: tuple[str, ...]
     formula: str
     same_as: str | None = None
+    line: str = ""
+    standard: bool = True
 
     @property
     def shape(self) -> str:
@@ -63,6 +67,24 @@ class Step:
         return ", ".join(
             f"{name}={size}" for name, size in zip(self.axes, self.tensor.shape, strict=True)
         )
+
+
+class Expected(NamedTuple):
+    """What the definition makes of the stages before one that differs from it.
+
+    Attributes:
+        stage: the name of the stage.
+        tensor: its numbers by the definition, with its axes.
+
+    Example:
+        >>> def unscaled(x):
+        ...     return (x @ x.T).softmax(-1) @ x
+        >>> ch.trace(unscaled, torch.eye(4)).expected.stage
+        'scaled_scores'
+    """
+
+    stage: str
+    tensor: Tensor
 
 
 class TracedCall(NamedTuple):

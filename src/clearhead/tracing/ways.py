@@ -11,7 +11,7 @@ from clearhead.attention.biases import Bias
 from clearhead.attention.functional import attend
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import make_problem
-from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.ladder import (
     ConcatenatedHeads,
     RenormalisedAttention,
@@ -28,28 +28,19 @@ from clearhead.masks.base import Mask
 from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.masks.dense import dense
 from clearhead.stages import Stages
+from clearhead.tracing.own_call import OwnCall, own_call
 from clearhead.tracing.traced_call import TracedCall
 from clearhead.tracing.traced_projections import of_layer, with_batch
 from clearhead.tracing.traced_projections import of_rung as projections_of
 
 
-def way_of(thing: object) -> Callable[..., TracedCall]:
-    """The function that traces a call of `attend`, of a layer or of a rung.
-
-    Raises:
-        ArgumentTypeError: code `trace.thing`, for anything else.
-    """
+def way_of(thing: object) -> Callable[..., TracedCall | OwnCall]:
+    """The function that traces a call of `attend`, of a layer, of a rung, or of anybody's code."""
     if thing is attend:
         return _of_attend
     if isinstance(thing, MultiHeadAttention):
         return _of_layer
-    if isinstance(thing, Rung):
-        return of_rung
-    raise ArgumentTypeError(
-        "trace.thing",
-        "trace takes clearhead.attend, a MultiHeadAttention or a rung of the ladder; got "
-        f"{type(thing).__name__}. A model is watched: clearhead.watch(model).",
-    )
+    return of_rung if isinstance(thing, Rung) else own_call
 
 
 def _of_attend(

@@ -13,21 +13,11 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 from torch import Tensor
 
+from clearhead._common.kinds import Filed
 from clearhead._common.text import shown
-from clearhead.attention.biases import DenseBias, SumOfBiases
-from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import FileError, UnsupportedError
-from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.causal import Causal
-from clearhead.masks.dense import Dense
-from clearhead.masks.documents import Documents
-from clearhead.masks.each_document import EachDocument
-from clearhead.masks.full import Full
-from clearhead.masks.padding import PaddedTo, Valid
-from clearhead.masks.per_row import PerRow
-from clearhead.masks.prefix import Prefix
-from clearhead.masks.sliding_window import SlidingWindow
 from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.head_numbers import RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
@@ -35,31 +25,17 @@ from clearhead.matrix.summary import Summary, TopK
 from clearhead.matrix.totals import Totals
 
 KINDS: dict[str, type] = {
-    "alibi": Alibi,
-    "and": And,
-    "causal": Causal,
+    **Filed.KINDS,
     "contexts": Contexts,
-    "dense": Dense,
-    "dense_bias": DenseBias,
-    "documents": Documents,
-    "each_document": EachDocument,
-    "full": Full,
     "matrix": AttentionMatrix,
-    "not": Not,
-    "or": Or,
-    "padded_to": PaddedTo,
-    "per_row": PerRow,
-    "prefix": Prefix,
-    "relative": Relative,
     "role_counts": RoleCounts,
     "roles": Roles,
-    "sliding_window": SlidingWindow,
-    "sum_of_biases": SumOfBiases,
     "summary": Summary,
     "top_k": TopK,
     "totals": Totals,
-    "valid": Valid,
 }
+"""Everything that a file can hold; masks and biases say themselves what they are called."""
+
 NAMES = {kind: name for name, kind in KINDS.items()}
 
 OF_MATRIX: dict[str, Any] = {
@@ -207,7 +183,7 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise FileError(
-            "file.content", f"there is no kind {shown(name)}; known are {', '.join(KINDS)}."
+            "file.content", f"there is no kind {shown(name)}; known are {', '.join(sorted(KINDS))}."
         )
     values = {key: decode(value, tensors) for key, value in json.items() if key != "is"}
     fields = _fields(kind)

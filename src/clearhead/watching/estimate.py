@@ -13,9 +13,10 @@ from clearhead._common.elements import Drawn
 from clearhead._common.text import format_bytes
 from clearhead.errors import WatchError
 from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.matrix.parts import key_heads
 from clearhead.watching.hooks.running import names_cross
 from clearhead.watching.missing import OTHERWISE
-from clearhead.watching.recording import POOL, TOP_K, key_heads
+from clearhead.watching.recording import POOL, TOP_K, head_numbers
 from clearhead.watching.token_ids import reads_source
 
 ATTENDING_KINDS = re.compile("^(?!linear).*attention|^hybrid", re.IGNORECASE)
@@ -170,7 +171,8 @@ def estimated(
     total, matrices, count = 0, 0, 0
     for size in known:
         chosen = range(size.num_heads) if heads is None else heads
-        used = len(key_heads(chosen, size.num_heads, size.num_kv_heads, size.path or ""))
+        chosen = head_numbers(chosen, size.num_heads, size.path or "")
+        used = len(key_heads(chosen, size.num_heads // size.num_kv_heads))
         queries, keys = size.lengths(query_len, kv_len)
         rows = batch * len(chosen) * queries
         # The weights and what is made of them: 16 bits are upcast to float32.

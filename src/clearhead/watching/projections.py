@@ -114,6 +114,18 @@ def projection_of(model: nn.Module, path: str) -> nn.Module | None:
     return found[0][1] if found else None
 
 
+def attention_at(model: nn.Module, path: str) -> nn.Module:
+    """Return the attention that a module is a part of, which holds its projections, or the module itself.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+        >>> attention_at(layer, "") is layer
+        True
+    """
+    return _holders(dict(model.named_modules()), path)[-1]
+
+
 def _holders(modules: dict[str, nn.Module], path: str) -> list[nn.Module]:
     """The module, and the attention that it is a part of, as in BERT."""
     parent = modules.get(path.rpartition(".")[0]) if path else None

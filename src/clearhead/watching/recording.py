@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clearhead._common.checks import as_place
 from clearhead._common.text import raised_words, shown
-from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
+from clearhead.attention.biases import Bias, DenseBias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
@@ -25,6 +25,7 @@ from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import Dense, dense
 from clearhead.masks.full import Full
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.matrix.parts import some_heads, unbroadcast
 from clearhead.matrix.real_queries import queries_of_keys, real_queries
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.some_totals import SomeTotals, some_totals
@@ -105,7 +106,7 @@ class Copies:
         if isinstance(mask, Not):
             return replace(mask, mask=self._mask(mask.mask, kv_len))
         if isinstance(mask, Dense):
-            tensor = _small(mask.tensor)
+            tensor = unbroadcast(mask.tensor)
             # One column for all keys is no description of a single key.
             read = _as_mask if tensor.shape[3] == kv_len else dense
             return _memoised(self._masks, tensor, read)
@@ -113,7 +114,7 @@ class Copies:
 
     def _bias(self, bias: Bias) -> Bias:
         if isinstance(bias, DenseBias):
-            tensor = _small(bias.tensor.detach())
+            tensor = unbroadcast(bias.tensor.detach())
             return DenseBias(_memoised(self._biases, tensor, lambda copy: copy))
         if isinstance(bias, Alibi):
             return replace(bias, slopes=bias.slopes.detach().clone())
@@ -180,14 +181,6 @@ def _memoised(
     return known[0][1]
 
 
-def _small(tensor: Tensor) -> Tensor:
-    """(batch, num_heads, query_len, kv_len), with 1 for each size that came about by broadcasting."""
-    for axis in range(3):
-        if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
-            tensor = tensor.narrow(axis, 0, 1)
-    return tensor
-
-
 def _in_one_layer(path: str, other: str) -> bool:
     """True for two modules of one numbered layer, such as "layers.0.self_attn" and "layers.0.cross_attn", or
     parts of such modules."""
@@ -232,26 +225,6 @@ def head_numbers(heads: Sequence[int], num_heads: int, name: str) -> tuple[int, 
     return known
 
 
-def key_heads(heads: Sequence[int], num_heads: int, num_kv_heads: int, name: str) -> list[int]:
-    """Return the key heads of some query heads: each once, where each is used by as many of them,
-    one after the other; else one for each.
-
-    Raises:
-        WatchError: code `watch.heads`, for a head that the module of this name does not have.
-
-    Example:
-        >>> key_heads([0, 1, 4, 5], 8, 2, "attention"), key_heads([0, 1, 4], 8, 2, "attention")
-        ([0, 1], [0, 0, 1])
-    """
-    heads = head_numbers(heads, num_heads, name)
-    group = num_heads // num_kv_heads
-    every = [head // group for head in heads]
-    once = list(dict.fromkeys(every))
-    return (
-        once if [head for head in once for _ in range(len(every) // len(once))] == every else every
-    )
-
-
 def kept_heads(problem: Problem, heads: Sequence[int], name: str) -> Problem:
     """Return the problem of the heads that are kept, which has their numbers in the layer.
 
@@ -269,39 +242,7 @@ def of_heads(problem: Problem, heads: Sequence[int], name: str) -> Problem:
     Raises:
         WatchError: code `watch.heads`, for a head that the module of this name does not have.
     """
-    used = key_heads(heads, problem.num_heads, problem.num_kv_heads, name)
-    picked = torch.tensor(heads, device=problem.device)
-    of_keys = torch.tensor(used, device=problem.device)
-    key = problem.key[:, of_keys]
-    return problem.replace(
-        query=problem.query[:, picked],
-        key=key,
-        value=key if problem.value is problem.key else problem.value[:, of_keys],
-        mask=_mask_of_heads(problem, picked),
-        bias=_bias_of_heads(problem, problem.bias, picked),
-        sinks=None if problem.sinks is None else problem.sinks[picked],
-    )
-
-
-def _mask_of_heads(problem: Problem, heads: Tensor) -> Mask | None:
-    # Only a tensor differs from head to head, so the tensor of a part of them is no larger.
-    if problem.mask is None or problem.mask.heads is None:
-        return problem.mask
-    visible = problem.visible()
-    assert visible is not None
-    return dense(_small(visible)[:, heads])
-
-
-def _bias_of_heads(problem: Problem, bias: Bias | None, heads: Tensor) -> Bias | None:
-    if isinstance(bias, SumOfBiases):
-        both = (_bias_of_heads(problem, each, heads) for each in (bias.left, bias.right))
-        return SumOfBiases(*(each for each in both if each is not None))
-    if isinstance(bias, Alibi):
-        return Alibi(bias.slopes.to(heads.device)[heads], follows=False)
-    block = bias.tensor if isinstance(bias, DenseBias) else problem.replace(bias=bias).bias_block()
-    if block is None or block.shape[1] == 1:
-        return bias
-    return DenseBias(block[:, heads])
+    return some_heads(problem, head_numbers(heads, problem.num_heads, name))
 
 
 def reduced(

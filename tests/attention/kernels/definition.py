@@ -5,11 +5,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+import pytest
 import torch
 from torch import Tensor
 
 import clearhead as ch
 from clearhead import stages
+from clearhead.attention.kernels import _lowering, eager
 from clearhead.attention.planning import KERNELS
 from clearhead.testing.tolerances import difference, measured
 
@@ -20,6 +22,16 @@ RUNNABLE = [kernel.NAME for kernel in KERNELS if kernel.NAME != "flex"]
 Tensors = dict[str, Any]
 
 Computed = TypeVar("Computed")
+
+
+def take_apart(patch: pytest.MonkeyPatch) -> None:
+    """Take small problems apart as only large ones are."""
+    patch.setattr(_lowering, "MASK_PORTION", 1)
+    patch.setattr(_lowering, "WORTH_SPANS", 0)
+    patch.setattr(_lowering, "WORTH_SLICING", 0)
+    patch.setattr(_lowering, "TILE", 2)
+    patch.setattr(_lowering, "LEAST_TILES", 2)
+    patch.setattr(eager, "PORTION", 1)
 
 
 def draw(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.kernels import _lowering, eager
 from tests.attention.kernels.definition import (
     RUNNABLE,
     Tensors,
@@ -18,6 +17,7 @@ from tests.attention.kernels.definition import (
     context,
     draw,
     outcome,
+    take_apart,
 )
 from tests.masks.expressions import Sizes, expressions_for
 from tests.turns import in_turn
@@ -26,14 +26,6 @@ NAMES = RUNNABLE
 BATCH, HEADS = 3, 6
 
 kernels = pytest.mark.parametrize("kernel", NAMES)
-
-
-def take_apart(patch: pytest.MonkeyPatch) -> None:
-    """Take small problems apart as only large ones are."""
-    patch.setattr(_lowering, "MASK_PORTION", 1)
-    patch.setattr(_lowering, "WORTH_SPANS", 0)
-    patch.setattr(_lowering, "WORTH_SLICING", 0)
-    patch.setattr(eager, "PORTION", 1)
 
 
 WAYS = ["fused", "fused, in parts", "eager, in parts"]

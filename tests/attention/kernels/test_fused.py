@@ -9,7 +9,7 @@ import clearhead as ch
 from clearhead.attention.kernels import _lowering, eager, fused
 from clearhead.attention.kernels.fused import Piece
 from clearhead.attention.problem import Problem, make_problem
-from tests.attention.kernels.definition import assert_agrees, draw, outcome
+from tests.attention.kernels.definition import assert_agrees, draw, outcome, take_apart
 from tests.memory import LargestTensor
 
 MASKS: dict[str, Any] = {
@@ -33,7 +33,8 @@ def covered(pieces: list[Piece], posed: Problem) -> torch.Tensor:
     """Count how often each query of each sample is computed."""
     count = torch.zeros(posed.batch, posed.query_len, dtype=torch.int64)
     for piece in pieces:
-        count[piece.rows, piece.queries] += 1
+        for tile in piece.each():
+            count[tile.rows, tile.queries] += 1
     return count
 
 
@@ -76,9 +77,85 @@ def test_rows_that_are_alike_are_one_call(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_window_reads_the_keys_it_can_see(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_lowering, "MASK_PORTION", 1 << 10)
     posed = make_problem(**draw(1, 2, query_len=4096), mask=ch.sliding_window(left=9, right=0))
-    pieces = _lowering.lower(posed)
-    read = sum(piece.keys.stop - piece.keys.start for piece in pieces)
-    assert read < 4096 + 9 * len(pieces) + 1
+    tiles = [each for piece in _lowering.lower(posed) for each in piece.each()]
+    read = sum(tile.keys.stop - tile.keys.start for tile in tiles)
+    assert read < 4096 + 9 * len(tiles) + 1
+
+
+REPEATED: dict[str, tuple[Any, int, list[tuple[bool, bool, int]]]] = {
+    # name: mask, tokens, and of each piece whether it is causal, whether masked, and its tiles
+    "window": (
+        ch.sliding_window(left=7, right=3), 67, [(False, True, 1), (False, True, 7), (False, True, 1)]
+    ),
+    "causal window": (ch.sliding_window(left=7, right=0), 67, [(False, True, 1), (False, True, 7)]),
+    "wide window": (
+        ch.sliding_window(left=20, right=0), 101, [(False, True, 1)] * 2 + [(False, True, 5)]
+    ),
+    "documents": (ch.documents(lengths=[11] * 6), 66, [(False, False, 6)]),
+    "causal documents": (ch.causal() & ch.documents(lengths=[11] * 6), 66, [(True, False, 6)]),
+    "documents and a rest": (
+        ch.causal() & ch.documents(lengths=[11] * 5 + [9, 3]), 67,
+        [(True, False, 5), (False, True, 1)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("name", REPEATED)
+def test_tiles_that_are_alike_are_one_call(
+    name: str, sinks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all layouts, with grouped heads and a wider value, forward and backward; a NaN behind the mask too."""
+    mask, tokens, kinds = REPEATED[name]
+    take_apart(monkeypatch)
+    monkeypatch.setattr(_lowering, "TILE", 8)
+    monkeypatch.setattr(_lowering, "WIDE_TILE", 16)
+    monkeypatch.setattr(_lowering, "WIDE", 20)
+    for heads, batch in ((6, 1), (2, 3)):
+        tensors = draw(batch, 6, heads, tokens, value_head_dim=7, dtype=torch.float64)
+        if heads == 2:  # tokens before heads, as layers have them
+            tensors = {
+                at: each.transpose(1, 2).contiguous().transpose(1, 2)
+                for at, each in tensors.items()
+            }
+        posed = make_problem(**tensors, mask=mask)
+        pieces = _lowering.lower(posed)
+        assert [(each.causal, each.masked, each.tiles) for each in pieces] == kinds
+        total = fused.logsumexp(posed)
+        assert total is not None
+        torch.testing.assert_close(total, eager.logsumexp(posed))
+        if sinks:
+            tensors["sinks"] = torch.randn(6, dtype=torch.float64)
+        assert_agrees("fused", tensors, mask=mask)
+        tensors["value"][0, :, tokens // 2, 1] = torch.nan
+        poisoned = make_problem(**tensors, mask=mask)
+        torch.testing.assert_close(fused.attend(poisoned), eager.attend(poisoned), equal_nan=True)
+
+
+def test_one_call_where_there_were_many() -> None:
+    """Beside other busy processes each parallel region waits for a thread to get a core."""
+    for mask, calls in (
+        (ch.sliding_window(left=255, right=0), 2),
+        (ch.causal() & ch.documents(lengths=[512] * 16), 1),
+    ):
+        posed = make_problem(**draw(1, 2, query_len=8192, head_dim=8), mask=mask)
+        with torch.no_grad(), torch.profiler.profile(acc_events=True) as profile:
+            fused.attend(posed)
+        (attention,) = (
+            each.count
+            for each in profile.key_averages()
+            if each.key == "aten::scaled_dot_product_attention"
+        )
+        assert attention == calls
+
+
+def test_wide_tiles_keep_their_gradients_here() -> None:
+    """Narrow ones are left to blocks, where a key is not in many tiles."""
+    for left, fewer in ((1500, False), (100, True)):
+        tensors = draw(1, 2, query_len=9000, head_dim=8)
+        tensors["query"].requires_grad_()
+        posed = make_problem(**tensors, mask=ch.sliding_window(left=left, right=0))
+        assert bool(fused.defers(posed)) is fewer
 
 
 # One run of keys for all queries, or a short hull of several: the keys beside it are not there.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import stages
-from clearhead.attention.kernels import _lowering, eager, fused
+from clearhead.attention.kernels import fused
 from tests.attention.kernels.definition import (
     Tensors,
     close,
@@ -19,6 +19,7 @@ from tests.attention.kernels.definition import (
     draw,
     gradient_terms,
     outcome,
+    take_apart,
 )
 from tests.masks.expressions import Sizes, expressions_for
 from tests.turns import in_turn
@@ -36,9 +37,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kernels, and the ways on which the fused one goes."""
     with pytest.MonkeyPatch.context() as patch:
         if "parts" in request.param:
-            patch.setattr(_lowering, "MASK_PORTION", 1)
-            patch.setattr(_lowering, "WORTH_SPANS", 0)
-            patch.setattr(_lowering, "WORTH_SLICING", 0)
+            take_apart(patch)
         if "looking" in request.param:
             patch.setattr(fused, "can_sync", lambda query: False)
         yield request.param.partition(",")[0]
@@ -298,9 +297,7 @@ def poisoned(draw_: st.DrawFn) -> tuple[Tensors, ch.Mask]:
 def test_any_mask(way: str, case: tuple[Tensors, ch.Mask]) -> None:
     tensors, mask = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_lowering, "MASK_PORTION", 1)
-        patch.setattr(_lowering, "WORTH_SPANS", 0)
-        patch.setattr(eager, "PORTION", 1)
+        take_apart(patch)
         if "looking" in way:
             patch.setattr(fused, "can_sync", lambda query: False)
         assert_stays_hidden(way.partition(",")[0], tensors, mask)

@@ -1,8 +1,14 @@
 """Sharded attention: every mistake of the bank is named, nothing right is blamed."""
 
 import multiprocessing
+import multiprocessing.connection
 import os
+import select
+import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -76,14 +82,58 @@ def test_lengths_that_are_refused_are_told() -> None:
     )
 
 
+LOST: list[int] = []
+"""The ends of a pipe, by which a rank says that it is lost from here on."""
+
+
+def is_lost(waits: bool = True) -> None:
+    os.write(LOST[1], f"{0 if waits else os.getpid()}\n".encode())
+
+
+def rests(process: int) -> bool:
+    """Whether a process only waits: it neither runs, nor did between two looks."""
+
+    def look() -> tuple[str, str]:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], fields[11]
+
+    before = look()
+    time.sleep(0.05)
+    return before == look() and before[0] == "S"
+
+
 @pytest.fixture
-def impatient() -> Iterator[None]:
-    with mock.patch.object(launching, "WATCHDOG", 2.0), mock.patch.object(launching, "GRACE", 0.5):
-        yield
+def eventful(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Time stands still until a rank said that it is lost and does nothing more; then all of it has passed."""
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("what a process does is read from /proc")
+    LOST[:] = os.pipe()
+    lost: list[int] = []
+    passed = 0.0
+
+    def wait(pipes: list[Connection], timeout: float) -> list[Any]:
+        nonlocal passed
+        while not (ready := multiprocessing.connection.wait(pipes, 0.1)):
+            if select.select([LOST[0]], [], [], 0)[0]:
+                lost.extend(map(int, os.read(LOST[0], 100).split()))
+            others = {each.pid or 0 for each in multiprocessing.active_children()} - {*lost}
+            if lost and all(map(rests, others)):
+                passed += timeout
+                break
+        return ready
+
+    monkeypatch.setattr(launching, "wait", wait)
+    monkeypatch.setattr(
+        launching, "time", SimpleNamespace(monotonic=lambda: passed, sleep=time.sleep)
+    )
+    yield
+    for end in LOST:
+        os.close(end)
 
 
 def hangs(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) -> Tensor:
     if rank == 1:
+        is_lost()
         dist.barrier(group)
     return query
 
@@ -91,6 +141,7 @@ def hangs(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) -> T
 def raises(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) -> Tensor:
     if rank == 1:
         raise ValueError("not so many")
+    is_lost()
     dist.all_reduce(torch.zeros(3), group=group)
     return query
 
@@ -103,11 +154,13 @@ def ends(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) -> Te
 
 def hangs_backward(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) -> Tensor:
     if rank == 1:
-        query.register_hook(lambda grad: dist.barrier(group))
+        query.register_hook(lambda grad: (is_lost(), dist.barrier(group))[1])
     return query * 1.0
 
 
 def goes_on(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) -> Tensor:
+    if rank == 1:
+        is_lost(waits=False)
     while rank == 1:
         query = query.clone()
     return query
@@ -135,7 +188,7 @@ def goes_on(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) ->
         ),
     ],
 )
-def test_a_rank_that_is_lost(impatient: None, subject: Any, sentence: str, measured: str) -> None:
+def test_a_rank_that_is_lost(eventful: None, subject: Any, sentence: str, measured: str) -> None:
     report = ch.check(subject, takes="qkv", world=2)
     assert [(each.code, each.sentence) for each in report.findings] == [("ranks.stuck", sentence)]
     assert measured in report.findings[0].measured
@@ -152,7 +205,7 @@ def test_a_rank_whose_process_ends() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_an_error_names_rank_file_and_line(impatient: None) -> None:
+def test_an_error_names_rank_file_and_line(eventful: None) -> None:
     text = str(ch.check(raises, takes="qkv", world=2))
     assert "rank 1 raises ValueError: not so many (test_on_ranks.py, line" in " ".join(text.split())
 

@@ -21,9 +21,9 @@ from clearhead.drawing.live import server as served
 from clearhead.drawing.live.routes import tile_bytes
 from clearhead.drawing.live.server import Server
 from clearhead.drawing.live.tile_store import Pending, Tiles
-from clearhead.drawing.live.tiles import MapTile
 from clearhead.drawing.page.payload import Payload
 from clearhead.errors import ArgumentError
+from clearhead.matrix.tiles import MapTile
 
 PAYLOAD = Payload("heads", "a run", {"tokens": ["it"]}, {"map": torch.zeros(2, 2)})
 TILE = "tile?layer=0&head=1&rows=0,7&columns=0,5&cells=7,5"

@@ -12,12 +12,13 @@ import torch
 import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.problem import Problem
-from clearhead.drawing.live import tile_store, tiles
+from clearhead.drawing.live import tile_store
 from clearhead.drawing.live.tile_store import Pending, Tiles, TokenNumbers
-from clearhead.drawing.live.tiles import Level, MapTile, make_level
 from clearhead.errors import ArgumentError, ClearheadError, SelectionError
+from clearhead.matrix import tiles
 from clearhead.matrix.sweep import Progress
-from tests.drawing.live.test_tiles import Whole
+from clearhead.matrix.tiles import Level, MapTile, make_level
+from tests.matrix.test_tiles import Whole
 
 LENGTH = 61
 

@@ -94,6 +94,7 @@ def made() -> dict[str, Any]:
     return {
         "AttentionMatrix": seen[0],
         "BlockMap": ch.causal().blocks(8, 8, block=(4, 4)),
+        "Circuits": ch.circuits(layer),
         "Contexts": contexts[0],
         "Conversion": ch.convert(theirs),
         "RunDifference": seen.difference(seen),
@@ -102,6 +103,7 @@ def made() -> dict[str, Any]:
         "Effects": ch.effects(layer, x, lambda out: out.sum(), progress=False),
         "Estimate": ch.watch(layer).estimate(batch=1, query_len=5),
         "HeadResults": contexts.results(0, layer),
+        "FactoredHeads": ch.circuits(layer).ov,
         "Figure": ch.figure(query, query, query),
         "HeadLinks": seen.find(-1, 0),
         "Kernels": seen.plan(),

@@ -45,7 +45,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     """The messages that widgets send."""
     messages: list[tuple[Any, Any]] = []
     monkeypatch.setattr(
-        notebook._widget_class(),
+        notebook._widget_class("heads"),
         "send",
         lambda _, content, buffers=None: messages.append((content, buffers)),
     )
@@ -63,9 +63,11 @@ def test_a_trace_is_the_payload_of_its_page() -> None:
 
 def test_the_front_end_is_the_page_s() -> None:
     widget = ch.view(matrix())
-    assert widget._esm == notebook.asset("page.js")
-    assert widget._css == notebook.asset("page.css")
-    widget.close()
+    trace = ch.view(ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS))
+    for each, kind in ((widget, "heads"), (trace, "steps")):
+        assert each._esm == notebook.asset(f"{kind}.js")
+        assert each._css == notebook.asset(f"{kind}.css")
+        each.close()
 
 
 def test_a_tile_is_exact(sent: list[tuple[Any, Any]]) -> None:

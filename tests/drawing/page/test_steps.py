@@ -186,12 +186,20 @@ def test_maps_that_are_not_plain_are_left_out() -> None:
 
 
 def test_weights_that_have_no_room_are_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "MOST_WEIGHTS", 100)
-    told = {step["name"]: step for step in steps_payload(layer_trace()).data["steps"]}
-    assert "W_query" in told
-    assert "W_output" not in told
-    assert "contexts" not in told
-    assert told["output"]["formula"].endswith("; its 192 numbers have no room here")
+    """One matrix alone would say that the other two need none."""
+    trace = layer_trace()
+    arrays = steps_payload(trace).arrays
+    three = [arrays[f"W_{name}"] for name in ("query", "key", "value")]
+    inner = sum(each.numel() for each in three if isinstance(each, torch.Tensor))
+    assert inner
+    monkeypatch.setattr(steps, "MOST_WEIGHTS", inner)
+    told = {step["name"]: step for step in steps_payload(trace).data["steps"]}
+    assert {"W_query", "W_key", "W_value"} <= told.keys()
+    assert not {"W_output", "contexts"} & told.keys()
+    assert told["output"]["formula"].endswith("; its 192 weights have no room here")
+    monkeypatch.setattr(steps, "MOST_WEIGHTS", inner - 1)
+    told = {step["name"]: step for step in steps_payload(trace).data["steps"]}
+    assert not {"W_query", "W_key", "W_value"} & told.keys()
 
 
 def test_the_sentence_is_the_title() -> None:

@@ -8,7 +8,7 @@ import torch
 from rich.cells import cell_len as rich_cell_len
 from rich.console import Console
 
-from clearhead.drawing.terminal.heat_maps import HeatMap, PooledMap, pooled
+from clearhead.drawing.terminal.heat_maps import HeatMap, PooledMap
 from tests.drawing.terminal.printed import drawn, hexadecimal, papers
 
 
@@ -100,15 +100,6 @@ def test_a_pooled_map_fits(cells: int, width: int) -> None:
     assert max(map(len, found)) <= width
     # As many lines as a square has, where a cell is twice as high as wide.
     assert len(found) <= width / 2 + 4
-
-
-def test_pooling_keeps_shares() -> None:
-    weights = torch.softmax(torch.randn(7, 7), dim=-1)
-    small = pooled(weights, 3)
-    assert small.shape == (3, 3)
-    torch.testing.assert_close(small.sum(dim=-1), torch.ones(3))
-    torch.testing.assert_close(small[0, 1], weights[:3, 3:6].sum() / 3)
-    assert pooled(weights, 1) is weights
 
 
 def test_no_color_draws_in_shades(monkeypatch: pytest.MonkeyPatch) -> None:

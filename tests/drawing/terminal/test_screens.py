@@ -8,9 +8,9 @@ from rich.console import Console
 
 import clearhead as ch
 from clearhead import AttentionMatrix, SelectionError
-from clearhead.drawing.live.pairs import stages_of_pair
 from clearhead.drawing.terminal.screens import DIMENSIONS, Screens, why_lines
 from clearhead.integrations.text_models import TextReading
+from clearhead.matrix.pairs import stages_of_pair
 from clearhead.watching.seen import Seen
 
 TOKENS = ("[CLS]", "cat", "sat", "on", "it", "[SEP]")

@@ -10,13 +10,11 @@ from clearhead import AttentionMatrix, causal
 from clearhead.drawing.terminal.word_links import (
     Choice,
     LayerHeads,
-    Link,
     head_to_show,
     heads_of,
-    pairs_of_words,
-    strongest_links,
     which_are_words,
 )
+from clearhead.matrix.links import Link
 
 SHARP = 200.0
 """A score so far above the others that nothing is left for them in float32."""
@@ -124,25 +122,6 @@ def test_words() -> None:
     tokens = ["[CLS]", " the", ".", "##s", "7", "\\xe2", "\\xe2\\x80", "<0xE2>", "猫", ""]
     expected = [False, True, False, True, True, False, False, False, True, False]
     assert list(which_are_words(tokens, [True] + [False] * 9)) == expected
-
-
-def test_links_are_between_different_words_and_not_to_the_first() -> None:
-    expected = torch.zeros(4, 4, dtype=torch.bool)
-    expected[0, [1, 3]] = expected[1, 3] = expected[3, 1] = True
-    assert torch.equal(pairs_of_words([True, True, False, True]), expected)
-
-
-def test_of_equal_links_the_first_comes_first() -> None:
-    everything = torch.ones(9, 9, dtype=torch.bool)
-    found = strongest_links(torch.full((9, 9), 0.5), everything, 3)
-    assert [(link.query, link.key) for link in found] == [(0, 0), (0, 1), (0, 2)]
-
-
-def test_there_are_no_more_links_than_there_are() -> None:
-    everything = torch.ones(2, 2, dtype=torch.bool)
-    assert len(strongest_links(torch.eye(2), everything, 9)) == 2
-    assert strongest_links(torch.zeros(2, 2), everything, 9) == []
-    assert strongest_links(torch.zeros(0, 0), torch.zeros(0, 0).bool(), 9) == []
 
 
 def test_the_head_to_show_has_the_link_that_stands_out() -> None:

@@ -15,6 +15,8 @@ const IDLE_LEAST = 0.15;
  * line is as opaque as its weight, down to what can be seen at all. */
 const MOST_LINKS = 1000;
 const LEAST_LINE = 0.01;
+/** Of several heads at once, between two columns, while nothing is pointed at. */
+const LEAST_OF_MANY = 0.1;
 
 /** The links of what is pointed at, of a pair those of its query; of nothing, the strongest ones of a
  * short text, and nearly all of two columns. */
@@ -23,6 +25,7 @@ export function linksOf(
   { query, key, token = false }: Point,
   least: number,
   columns = false,
+  many = false,
 ): Link[] {
   const of = (some: number) => (columns || least ? MOST_LINKS : some);
   const from = (some: number) => least || (columns ? LEAST_LINE : some);
@@ -30,7 +33,9 @@ export function linksOf(
     if (!columns && !isFew(map.layer)) return [];
     return map
       .strongest(of(Math.min(IDLE_ARCS, map.layer.queries * 2)))
-      .filter((link) => link.weight >= from(IDLE_LEAST));
+      .filter(
+        (link) => link.weight >= (many && columns && !least ? LEAST_OF_MANY : from(IDLE_LEAST)),
+      );
   }
   return [
     ...(query === null ? [] : map.looksAt(query, of(ARCS))),
@@ -84,7 +89,7 @@ export function Arcs({ root, links, active, quiet, columns, placed, sides }: Arc
       links.flatMap((link) => {
         const [from, to] = [box("query", link.query), box("key", link.key)];
         if (!from || !to) return [];
-        const incoming = !columns && !quiet && link.query !== active.query;
+        const incoming = link.hue < 0 && !columns && !quiet && link.query !== active.query;
         const path = columns ? line(from, to) : arc(from, to);
         return [{ path, weight: link.weight, incoming, hue: link.hue }];
       }),

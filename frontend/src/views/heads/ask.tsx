@@ -2,7 +2,7 @@
 
 import { useMemo } from "preact/hooks";
 import { Bars } from "../../shared/bars";
-import { label, short } from "../../shared/labels";
+import { short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import type { Point } from "../../shared/map";
 import { ROUNDED, within } from "../../shared/scale";
@@ -12,6 +12,7 @@ import { filtered, type Kind, leftOut } from "./filter";
 import { type Chosen, same } from "./names";
 import { shortName } from "./several";
 import { headMap, knownMap } from "./tiles";
+import { tokenOf, word } from "./words";
 
 /** The link that a head has from a query, to a key, or between both, and how far it may be off. */
 export interface Answer extends Chosen {
@@ -135,23 +136,13 @@ interface AnswersProps {
   answers: Answer[];
   chosen: Chosen;
   choose: (chosen: Chosen) => void;
-  queryToken: (at: number) => string;
-  keyToken: (at: number) => string;
 }
 
 /** The heads that answer most strongly, as a list to choose from. */
-export function Answers({
-  data,
-  about,
-  pinned,
-  answers,
-  chosen,
-  choose,
-  queryToken,
-  keyToken,
-}: AnswersProps) {
+export function Answers({ data, about, pinned, answers, chosen, choose }: AnswersProps) {
+  const [queryToken, keyToken] = [tokenOf(data, about, "query"), tokenOf(data, about, "key")];
   const { query, key } = questionOf(pinned)!;
-  const name = (token: string) => <b>{short(label(token).replace(/^␣(?=.)/, ""), 14)}</b>;
+  const name = (token: string) => <b>{short(word(token), 14)}</b>;
   const every = data.layers.reduce((sum, { rows }) => sum + rows.length, 0);
   const rest = every - answers.length;
   return (
@@ -179,8 +170,8 @@ export function Answers({
           name: shortName(data, { layer, head }),
           more:
             key === null
-              ? `→ ${short(label(keyToken(link.key)), 10)}`
-              : query === null && `← ${short(label(queryToken(link.query)), 10)}`,
+              ? `→ ${short(word(keyToken(link.key)), 10)}`
+              : query === null && `← ${short(word(queryToken(link.query)), 10)}`,
           share: link.weight,
           words: within(link.weight, error),
           pressed: same({ layer, head }, chosen),

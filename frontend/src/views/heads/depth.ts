@@ -34,31 +34,14 @@ function passed(heads: readonly HeadMap[], from: Float64Array): Float64Array {
   return found;
 }
 
-/** What a token of one layer gives a token of the next, of all that reaches the query. */
-export interface Flow {
-  layer: number;
-  from: number;
-  to: number;
-  share: number;
-}
-
-export interface Strip {
-  /** A row for each layer, from the first on: what the query gives each key, on average over heads; then
-   * the rollout (Abnar & Zuidema, 2020), which is what each token has in it after all layers. */
-  rows: Float64Array[];
-  /** The terms of the rollout: what comes out of a token is what reaches the query from it. */
-  flows: Flow[];
-}
-
-/** Flows below this share are left out; those of a layer add up to 1, so that a hundred remain at most. */
-const LEAST_FLOW = 0.01;
-
+/** A row for each layer, from the first on: what the query gives each key, on average over heads; then the rollout
+ * (Abnar & Zuidema, 2020), which is what each token has in it after all layers. */
 export async function strip(
   data: HeadsData,
   source: Source,
   places: readonly number[],
   query: number,
-): Promise<Strip> {
+): Promise<Float64Array[]> {
   const layers = await Promise.all(
     places.map((place) => {
       const layer = data.layers[place]!;
@@ -66,28 +49,15 @@ export async function strip(
     }),
   );
   const { queries } = data.layers[places[0]!]!;
-  const only = (token: number, share = 1) => {
-    const found = new Float64Array(queries);
-    found[token] = share;
-    return found;
-  };
-  const rows = layers.map((heads) => passed(heads, only(query)));
-  const flows: Flow[] = [];
-  let reached = only(query);
-  for (let layer = layers.length - 1; layer >= 0; layer--) {
-    const before = new Float64Array(queries);
-    reached.forEach((share, to) => {
-      if (share === 0) return;
-      const given = passed(layers[layer]!, only(to, (1 - RESIDUAL) * share));
-      given[to]! += RESIDUAL * share;
-      given.forEach((each, from) => {
-        before[from]! += each;
-        if (each >= LEAST_FLOW) flows.push({ layer, from, to, share: each });
-      });
-    });
-    reached = before;
+  const only = new Float64Array(queries);
+  only[query] = 1;
+  const rows = layers.map((heads) => passed(heads, only));
+  let reached: Float64Array = only;
+  for (const heads of layers.toReversed()) {
+    const given = passed(heads, reached);
+    reached = reached.map((share, at) => RESIDUAL * share + (1 - RESIDUAL) * given[at]!);
   }
-  return { rows: [...rows, reached], flows };
+  return [...rows, reached];
 }
 
 /** The rows of a strip as a tile: rows are layers. */

@@ -1,8 +1,8 @@
 // A token through the layers: a row for each, and the rollout as the last one.
 
-import { computed, type Signal, useSignal } from "@preact/signals";
+import { computed, useSignal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
-import { label, short } from "../../shared/labels";
+import { short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import { HeatMap, type Point, whole } from "../../shared/map";
 import { percent } from "../../shared/scale";
@@ -10,29 +10,29 @@ import type { Source, Tile } from "../../source";
 import type { HeadsData, LayerData } from "./data";
 import { depthOf, strip, stripTile } from "./depth";
 import { layerName } from "./names";
+import { pin, type Shared } from "./panel";
+import { tokenOf, word } from "./words";
 
 interface DepthProps {
   data: HeadsData;
   source: Source;
   layer: LayerData;
-  query: number | null;
-  queryToken: (at: number) => string;
-  keyToken: (at: number) => string;
-  open: Signal<boolean>;
-  onPin: (point: Point) => void;
+  shared: Shared;
 }
 
 const NONE = { queries: [], keys: [] };
 
-export function Depth(props: DepthProps) {
-  const { data, source, layer, query, queryToken, keyToken, open, onPin } = props;
+export function Depth({ data, source, layer, shared }: DepthProps) {
+  const open = shared.depth;
+  const { query } = shared.pin.value;
+  const [queryToken, keyToken] = [tokenOf(data, layer, "query"), tokenOf(data, layer, "key")];
   const places = useMemo(() => depthOf(data, layer), [data, layer]);
   const shown = open.value && query !== null && places.length > 0;
   const { value, fresh } = useLoaded(
     () => (shown ? strip(data, source, places, query) : null),
     [data, source, places, query, shown],
   );
-  const { rows = null, flows = [] } = (fresh && value) || {};
+  const rows = (fresh && value) || null;
   const count = places.length + 1;
   const viewport = useSignal(whole(count, layer.keys));
   const hover = useSignal<Point>({ query: null, key: null });
@@ -47,7 +47,7 @@ export function Depth(props: DepthProps) {
   };
   const words = ({ query: row, key }: Point) => {
     if (!rows || row === null || key === null) return "Point at the strip.";
-    return `${name(row)} → ${key} ${short(label(keyToken(key)), 16)}: ${percent(rows[row]![key]!)}`;
+    return `${name(row)} → ${key} ${short(word(keyToken(key)), 16)}: ${percent(rows[row]![key]!)}`;
   };
   return (
     <details
@@ -62,10 +62,8 @@ export function Depth(props: DepthProps) {
       {open.value && query !== null && (
         <>
           <p class="ch-remark">
-            Where <i>{short(label(queryToken(query)), 16)}</i> looks, on average over the heads of a
-            layer; last, what each token of the input has in it after all layers (rollout). Lines
-            are as wide as what flows from a token to the next layer, of all that reaches it; none
-            is drawn below 1 %.
+            Where <i>{short(word(queryToken(query)), 16)}</i> looks, on average over the heads of a
+            layer; last, what each token of the input has in it after all layers (rollout).
           </p>
           <HeatMap
             rows={count}
@@ -73,21 +71,15 @@ export function Depth(props: DepthProps) {
             down="layer"
             name="A token through the layers: layers down, keys across"
             rowLabel={name}
-            columnLabel={(at) => short(label(keyToken(at)), 8)}
+            columnLabel={(at) => short(word(keyToken(at)), 8)}
             tile={async (rowRange, columns, cells) =>
               rows && stripTile(rows, { layer: 0, head: 0, rows: rowRange, columns, cells })
             }
-            lines={flows.map(({ layer: row, from, to, share }) => ({
-              from: [row + 0.5, from + 0.5],
-              // The last layer gives to the token itself, above the row of the rollout.
-              to: [Math.min(row + 1.5, places.length), to + 0.5],
-              share,
-            }))}
             viewport={viewport}
             hover={hover}
             pinned={pinned}
             marks={marks}
-            onPin={({ key }) => onPin({ query, key })}
+            onPin={({ key }) => pin({ query, key }, layer, shared)}
             drawn={drawn}
             top={top}
             version={`${places}/${query} ${rows === null}`}

@@ -4,7 +4,7 @@
 import { computed, type Signal } from "@preact/signals";
 import { useMemo, useState } from "preact/hooks";
 import { Bars } from "../../shared/bars";
-import { label, short } from "../../shared/labels";
+import { short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
 import { useLoaded } from "../../shared/loaded";
 import { HeatMap, type Point } from "../../shared/map";
@@ -28,7 +28,7 @@ import { type Chosen, same, titleOf } from "./names";
 import { pin, type Shared, useActive, useFound, useHeadMaps } from "./panel";
 import { sameTexts, shortName } from "./several";
 import { partner } from "./start";
-import { cellOf, detail, inside, tokenOf } from "./words";
+import { cellOf, detail, inside, tokenOf, word } from "./words";
 
 const SHOWN = 10;
 
@@ -80,12 +80,12 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
     if (tiled && tile && query !== null && key !== null && !point.token) {
       const cell = cellOf(tile, layer, query, key);
       if (!cell) return "Point at the map.";
-      const { pairs, about, value } = cell;
-      return `${pairs}: ${value === NOWHERE ? "hidden, or left out" : about + signedPercent(value)}`;
+      const { rows, columns, about, value } = cell;
+      return `${rows} → ${columns}: ${value === NOWHERE ? "hidden, or left out" : about + signedPercent(value)}`;
     }
     if (!known || query === null || key === null) return "Point at the map.";
     const name = (token: (at: number) => string, at: number) =>
-      `${at} ${short(label(token(at)), 16)}`;
+      `${at} ${short(word(token(at)), 16)}`;
     if (point.token) return `token ${name(keyToken, key)}`;
     const link = `${name(queryToken, query)} → ${name(keyToken, key)}: `;
     const by = known.by[query * layer.keys + key]!;
@@ -118,8 +118,8 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
               rows={layer.queries}
               columns={layer.keys}
               name={`Map of ${title.toLowerCase()}: queries down, keys across`}
-              rowLabel={(at) => short(label(queryToken(at)), 8)}
-              columnLabel={(at) => short(label(keyToken(at)), 8)}
+              rowLabel={(at) => short(word(queryToken(at)), 8)}
+              columnLabel={(at) => short(word(keyToken(at)), 8)}
               tile={async (rows, columns, cells, abort) => {
                 const request = { ...a, rows, columns, cells, abort };
                 if (tiled) {
@@ -136,9 +136,9 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
                 const single = tile.rows[1] - tile.rows[0] === tile.cells[0];
                 return single ? { ...tile, top: known.end } : tile;
               }}
-              viewport={shared.viewport}
+              viewport={shared.view}
               hover={shared.hover}
-              pinned={shared.pinned}
+              pinned={shared.pin}
               marks={found}
               onPin={(point) => pin(point, layer, shared)}
               drawn={drawn}
@@ -160,7 +160,7 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
             <Changes
               changes={changes}
               token={(change) =>
-                `${short(label(queryToken(change.query)), 10)} → ${short(label(keyToken(change.key)), 10)}`
+                `${short(word(queryToken(change.query)), 10)} → ${short(word(keyToken(change.key)), 10)}`
               }
               onPin={(point) => pin(point, layer, shared)}
             />

@@ -1,5 +1,6 @@
 // The numbers of a head under its map.
 
+import { Hint } from "../../shared/hint";
 import { quantity } from "../../shared/scale";
 import type { LayerData, Row } from "./data";
 import { ROLES } from "./guide";
@@ -23,8 +24,10 @@ export function Facts({ row, roles, layer }: { row: Row; roles: string[]; layer:
       {roles
         .filter((role) => beyond(role, row, layer))
         .map((role) => (
-          <div key={role} title={roleCard(role, layer)}>
-            <dt>{role}</dt>
+          <div key={role}>
+            <dt>
+              <Hint text={roleCard(role, layer)}>{role}</Hint>
+            </dt>
             <dd>
               {Math.round(row.scores[role]! * 100)} %
               {typeof layer.chance?.[role] === "number" && (

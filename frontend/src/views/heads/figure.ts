@@ -1,12 +1,17 @@
 // A head's map as a picture of its own: SVG, and PNG made of it.
 import { css, cssOf, cssSigned } from "../../shared/colour";
 import { label, short } from "../../shared/labels";
+import type { Look } from "../../shared/look";
 import { paintTile, type Viewport } from "../../shared/map";
-import { percent, scale, signedPercent, ticks } from "../../shared/scale";
-import { theme } from "../../shared/theme";
+import { percent, signedPercent, ticks } from "../../shared/scale";
 import type { Tile } from "../../source";
+import type { HeadsData } from "./data";
+import { headName, layerName, titleOf } from "./names";
+import { titleOfSeveral } from "./several";
+import type { ViewState } from "./state";
+import { tokenOf } from "./words";
 
-export interface Figure {
+interface Figure {
   title: string;
   tile: Tile;
   /** The value at which the colours end. */
@@ -26,16 +31,45 @@ const BELOW = 64;
 /** So many cells are drawn as vectors, which a program for drawings can change. */
 const MOST_VECTORS = 4096;
 
+/** What is shown, as a file that the browser keeps: the maps of one head, of two or of several as one. */
+export async function exportPicture(
+  kind: "svg" | "png",
+  data: HeadsData,
+  { head, with: other, heads, mix, view }: ViewState,
+  tiles: (Tile | null)[],
+  end: number,
+  look: Look,
+) {
+  const panels = [head, other ?? head].slice(0, tiles.length);
+  const figures = panels.flatMap((each, place): Figure[] => {
+    const tile = tiles[place];
+    if (!tile?.values.length) return [];
+    const layer = data.layers[each.layer]!;
+    const title = heads.length ? titleOfSeveral(data, heads, mix) : titleOf(data, each);
+    const [queryToken, keyToken] = [tokenOf(data, layer, "query"), tokenOf(data, layer, "key")];
+    const { queries, keys } = layer;
+    return [{ title, tile, end, view, queries, keys, queryToken, keyToken }];
+  });
+  if (!figures.length) return;
+  const svg = toSvg(figures, look);
+  const name = panels
+    .map((each) => `layer-${layerName(data, each.layer)}-head-${headName(data, each)}`)
+    .join("-");
+  const blob = kind === "svg" ? new Blob([svg], { type: "image/svg+xml" }) : await toPng(svg);
+  save(blob, `${name}.${kind}`);
+}
+
 /** Figures side by side, as one SVG with everything in it. */
-export function toSvg(figures: Figure[]): string {
-  const dark = theme.peek() === "dark";
+function toSvg(figures: Figure[], look: Look): string {
+  const dark = look.theme.peek() === "dark";
   const [ground, text, quiet] = dark
     ? ["#121417", "#e8eaed", "#a2a9b3"]
     : ["#ffffff", "#17191c", "#5a6069"];
   const wide = SIDE + GUTTER + 16;
   const tall = SIDE + GUTTER + BELOW + 28;
   const parts = figures.map(
-    (figure, at) => `<g transform="translate(${at * wide} 0)">${one(figure, text, quiet)}</g>`,
+    (figure, at) =>
+      `<g transform="translate(${at * wide} 0)">${one(figure, text, quiet, look)}</g>`,
   );
   return (
     `<svg xmlns="http://www.w3.org/2000/svg" width="${wide * figures.length}" height="${tall}" ` +
@@ -48,7 +82,9 @@ function one(
   { title, tile, end, view, queries, keys, queryToken, keyToken }: Figure,
   text: string,
   quiet: string,
+  look: Look,
 ): string {
+  const theme = look.theme.peek();
   const unit = SIDE / Math.max(view.rows, view.columns);
   const height = Math.max(LEAST_SIDE, view.rows * unit);
   const width = Math.max(LEAST_SIDE, view.columns * unit);
@@ -73,11 +109,11 @@ function one(
   const legend = Array.from(
     { length: 60 },
     (_, at) =>
-      `<rect x="${GUTTER + at * 4}" y="${top + height + 16}" width="4.5" height="8" fill="${tile.signed ? cssSigned((2 * at) / 59 - 1, theme.peek()) : css(at / 59, theme.peek())}"/>`,
+      `<rect x="${GUTTER + at * 4}" y="${top + height + 16}" width="4.5" height="8" fill="${tile.signed ? cssSigned((2 * at) / 59 - 1, theme) : css(at / 59, theme)}"/>`,
   );
   const marks = tile.signed
     ? [-1, 0, 1].map((at) => ({ value: at * end, at: (at + 1) / 2 }))
-    : ticks(end, scale.peek()).filter((_, at) => at % 2 === 0);
+    : ticks(end, look.scale.peek()).filter((_, at) => at % 2 === 0);
   const numbers = marks.map(
     ({ value, at }) =>
       `<text x="${GUTTER + at * 240}" y="${top + height + 38}" text-anchor="middle" fill="${quiet}">${escaped((tile.signed ? signedPercent : percent)(value))}</text>`,
@@ -86,7 +122,7 @@ function one(
   return (
     `<text x="${GUTTER}" y="20" font-size="14" font-weight="600" fill="${text}">${escaped(title)}</text>` +
     `<clipPath id="${clip}"><rect x="${GUTTER}" y="${top}" width="${width}" height="${height}"/></clipPath>` +
-    `<g clip-path="url(#${clip})">${cells(tile, end, {
+    `<g clip-path="url(#${clip})">${cells(tile, end, look, {
       x: GUTTER + (tile.columns[0] - view.column) * right,
       y: top + (tile.rows[0] - view.row) * down,
       width: (tile.columns[1] - tile.columns[0]) * right,
@@ -100,10 +136,15 @@ function one(
 }
 
 /** The cells of a tile: few of them as vectors, many as an image. */
-function cells(tile: Tile, end: number, box: Record<"x" | "y" | "width" | "height", number>) {
+function cells(
+  tile: Tile,
+  end: number,
+  look: Look,
+  box: Record<"x" | "y" | "width" | "height", number>,
+) {
   const [rows, columns] = tile.cells;
   const pixels = new Uint32Array(rows * columns);
-  paintTile(pixels, tile, end);
+  paintTile(pixels, tile, end, look);
   const { x, y, width, height } = box;
   if (pixels.length <= MOST_VECTORS) {
     const [wide, high] = [width / columns, height / rows];
@@ -147,7 +188,7 @@ function escaped(text: string): string {
 }
 
 /** The SVG as pixels, twice as many as on the screen. */
-export async function toPng(svg: string): Promise<Blob> {
+async function toPng(svg: string): Promise<Blob> {
   const url = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
   try {
     const image = new Image();
@@ -166,7 +207,7 @@ export async function toPng(svg: string): Promise<Blob> {
   }
 }
 
-export function save(blob: Blob, name: string) {
+function save(blob: Blob, name: string) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
   link.download = name;

@@ -19,12 +19,6 @@ const NAMES: Record<Kind, string> = {
   punctuation: "punctuation",
 };
 
-const TITLES: Record<Kind, string> = {
-  first: "The first token, where attention goes that is needed nowhere (a sink)",
-  special: "Tokens in brackets, such as [SEP] and </s>",
-  punctuation: "Tokens without a letter or a digit",
-};
-
 interface FiltersProps {
   data: HeadsData;
   source: Source;
@@ -59,7 +53,7 @@ export function Filters({
     <div class="ch-filters" role="group" aria-label="Filters">
       {kinds.length > 0 && <span>Without</span>}
       {kinds.map((kind) => (
-        <label key={kind} title={TITLES[kind]}>
+        <label key={kind}>
           <input
             type="checkbox"
             checked={without.value.includes(kind)}

@@ -8,7 +8,6 @@ export const ROLES: Record<string, string> = {
   duplicate: "the share on where the same token was before",
   induction: "the share on what came after the same token before",
   local: "the share on the token itself and eight tokens on either side",
-  uniform: "how even the weights are over all visible keys, by their entropy",
 };
 
 const CELLS = [
@@ -79,6 +78,14 @@ export function Guide({ layer }: { layer: LayerData }) {
             </dd>
           </div>
         ))}
+        <div>
+          <dt>special tokens</dt>
+          <dd>those in brackets, such as [SEP] and &lt;/s&gt;</dd>
+        </div>
+        <div>
+          <dt>punctuation</dt>
+          <dd>tokens without a letter or a digit</dd>
+        </div>
         <div>
           <dt>entropy</dt>
           <dd>how spread the attention is, in nats: 0 is one key only, ln n is n keys alike</dd>

@@ -2,15 +2,18 @@
 
 import type { ReadonlySignal } from "@preact/signals";
 import { Bars } from "../../shared/bars";
-import { label, short } from "../../shared/labels";
+import { short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import type { Point } from "../../shared/map";
 import { percent, quantity, ROUNDED, within } from "../../shared/scale";
 import type { Source, TokenNumbers } from "../../source";
 import { type HeadMap, type Link, ofHead, strongest } from "./data";
 import type { LeftOut } from "./filter";
+import { word } from "./words";
 
 const SHOWN = 6;
+/** A bar of less cannot be seen, and ten of them tell nothing. */
+const LEAST = 0.001;
 
 interface NumbersProps {
   place: number;
@@ -165,7 +168,7 @@ function exactLinks({ links }: TokenNumbers, link: (at: number, weight: number) 
 
 /** A token's number, and how it is written. */
 function tokenName(token: (at: number) => string, at: number) {
-  return { at, name: short(label(token(at)), 14) };
+  return { at, name: short(word(token(at)), 14) };
 }
 
 function titleOf(token: (at: number) => string, at: number, does: string): string {
@@ -182,14 +185,15 @@ interface LinksProps {
   empty: string;
 }
 
-function Links({ title, links, token, error, onPin, empty }: LinksProps) {
+function Links({ title, links: all, token, error, onPin, empty }: LinksProps) {
+  const links = all.filter(({ weight }) => !(weight < LEAST));
   return (
     <section>
       <h3>
         <bdi>{title}</bdi>
       </h3>
       {links.length === 0 ? (
-        <p class="ch-remark">{empty}</p>
+        <p class="ch-remark">{all.length ? `nothing above ${percent(LEAST)}` : empty}</p>
       ) : (
         <Bars
           kind={links.some((link) => error(link) >= ROUNDED) ? " ch-rounded" : ""}
@@ -228,7 +232,7 @@ function MostReceived({ all, map, out, alone, keyToken, onPin }: MostProps) {
   const group = map.layer.heads / map.layer.kv_heads;
   const found = strongest(10, all.received.length, (key) =>
     out?.keys[key] ? 0 : all.received[key]! / (total || 1),
-  );
+  ).filter(([, part]) => part >= LEAST);
   return (
     <section>
       <h3>Most received</h3>
@@ -242,7 +246,7 @@ function MostReceived({ all, map, out, alone, keyToken, onPin }: MostProps) {
         }))}
       />
       <p class="ch-remark">
-        Share of all attention of{" "}
+        {found.length === 0 && `No key receives ${percent(LEAST)}. `}Share of all attention of{" "}
         {!alone
           ? "these heads"
           : group > 1

@@ -1,18 +1,17 @@
 // Every head as a small map: layers down, heads across, or in the order of a number.
 
 import { type Signal, useSignal } from "@preact/signals";
-import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Choice } from "../../shared/choice";
 import { label } from "../../shared/labels";
 import type { Source } from "../../source";
+import { current, type Shown } from "./actions";
 import type { Answer } from "./ask";
 import type { HeadsData, Row } from "./data";
 import { type Chosen, layerName, same, score } from "./names";
 import { HUES, headsOf, toggled } from "./several";
 import { Small } from "./small";
-
-export const ORDERS = ["model", "link", "role", "entropy", "distance"] as const;
-export type Order = (typeof ORDERS)[number];
+import type { Order } from "./state";
 
 const ORDER_NAMES: Record<Order, string> = {
   model: "as in the model",
@@ -41,37 +40,23 @@ const [LEAST_WIDTH, LINE_NAME] = [24, 34];
 interface OverviewProps {
   data: HeadsData;
   source: Source;
-  chosen: Signal<Chosen>;
-  /** Heads that are shown at once; none is the chosen one. */
-  several: Signal<Chosen[]>;
-  /** A click adds a head to those that are shown. */
-  adding: Signal<boolean>;
-  /** The query that is pinned, of which a picture shows where it looks. */
-  query: number | null;
-  /** Another chosen head, in a comparison. */
-  other: Chosen | null;
+  shown: Shown;
   order: Signal<Order>;
-  /** Heads of this role only; "" for all. */
-  only: Signal<string>;
+  choose: (head: Chosen) => void;
+  chooseSeveral: (heads: Chosen[]) => void;
   /** What each head answers to what is pinned; null while nothing is. */
   answers: Answer[] | null;
   /** These are how far heads are from their partners. */
   apart: boolean;
 }
 
-export function Overview({
-  data,
-  source,
-  chosen,
-  several,
-  adding,
-  query,
-  other,
-  order,
-  only,
-  answers,
-  apart,
-}: OverviewProps) {
+export function Overview(props: OverviewProps) {
+  const { data, source, shown, order, choose, chooseSeveral, answers, apart } = props;
+  const chosen = current(shown);
+  // In a comparison.
+  const other = shown.with && (shown.second ? shown.head : shown.with);
+  // A click adds a head to those that are shown.
+  const [adding, setAdding] = useState(false);
   const weights = useMemo(
     () =>
       answers && new Map(answers.map((each) => [`${each.layer}/${each.head}`, each.link.weight])),
@@ -85,15 +70,13 @@ export function Overview({
   const every = data.layers.flatMap((layer, place) =>
     layer.rows.map((row, head) => ({ layer: place, head, row })),
   );
-  const there = data.roles.all.filter((role) => every.some(({ row }) => row.role === role));
-  const some = only.value ? every.filter(({ row }) => row.role === only.value) : every;
-  const shown =
-    order.value === "model"
-      ? some
-      : order.value === "link"
-        ? [...some].sort((a, b) => weightOf(b) - weightOf(a))
-        : [...some].sort((a, b) => compare(a.row, b.row, order.value, data.roles));
-  const inModel = order.value === "model" && !only.value;
+  const by = order.value;
+  const inModel = by === "model";
+  const sorted = inModel
+    ? every
+    : by === "link"
+      ? [...every].sort((a, b) => weightOf(b) - weightOf(a))
+      : [...every].sort((a, b) => compare(a.row, b.row, by, data.roles));
   const heads = Math.max(1, ...data.layers.map((layer) => layer.heads));
   const room = useSignal(MOST_COLUMNS);
   useLayoutEffect(() => {
@@ -121,10 +104,10 @@ export function Overview({
           ...(part === 0 && { layer: place }),
         })),
       )
-    : chunks(shown, most).map((line) => ({ name: "", title: "", line }));
+    : chunks(sorted, most).map((line) => ({ name: "", title: "", line }));
 
   // Only the grid is scrolled for the head that is looked at.
-  const { layer, head } = chosen.value;
+  const { layer, head } = chosen;
   // biome-ignore lint/correctness/useExhaustiveDependencies: the order moves the head that is looked at.
   useEffect(() => {
     const box = grid.current!;
@@ -143,26 +126,24 @@ export function Overview({
     });
     watch.observe(small);
     return () => watch.disconnect();
-  }, [layer, head, order.value, only.value, most]);
+  }, [layer, head, by, most]);
 
   const go = (down: number, right: number) => {
     const places = lines.flatMap(({ line }, row) =>
       line.map((each, column) => ({ ...each, at: row, column })),
     );
-    const now = places.find(
-      (each) => each.layer === chosen.value.layer && each.head === chosen.value.head,
-    );
+    const now = places.find((each) => same(each, chosen));
     const { line } = lines[Math.max(0, Math.min(lines.length - 1, (now?.at ?? 0) + down))]!;
     const next = line[Math.max(0, Math.min(line.length - 1, (now?.column ?? 0) + right))];
     if (!next) return;
-    chosen.value = { layer: next.layer, head: next.head };
+    choose({ layer: next.layer, head: next.head });
     grid.current?.querySelector<HTMLElement>(`[data-head="${next.layer}/${next.head}"]`)?.focus();
   };
   const take = (each: Chosen, more: boolean) => {
-    if ((more || adding.value) && data.layers[each.layer]!.weights) {
-      several.value = toggled(data, several.value, chosen.value, each);
+    if ((more || adding) && data.layers[each.layer]!.weights) {
+      chooseSeveral(toggled(data, shown.heads, chosen, each));
     } else {
-      chosen.value = each;
+      choose(each);
     }
   };
   const onKeyDown = (event: KeyboardEvent) => {
@@ -185,38 +166,26 @@ export function Overview({
     event.preventDefault();
     go(...step);
   };
-  const active = shown.some((each) => same(each, chosen.value)) ? chosen.value : shown[0];
 
   return (
-    <section class="ch-overview" aria-label="All heads">
+    <section class={`ch-overview${every.length > 1 ? "" : " ch-one"}`} aria-label="All heads">
       <div class="ch-controls">
         <label>
           Order
           <Choice
             name="Order"
-            value={order.value}
+            value={by}
             all={{ ...ORDER_NAMES, link: apart ? "by difference" : ORDER_NAMES.link }}
-            disabled={answers === null && order.value !== "link" ? "link" : null}
+            disabled={answers === null && by !== "link" ? "link" : null}
             onChoice={(each) => (order.value = each)}
           />
         </label>
-        {there.length > 0 && (
-          <label>
-            Role
-            <Choice
-              name="Role"
-              value={only.value}
-              all={{ "": "all", ...Object.fromEntries(there.map((role) => [role, role])) }}
-              onChoice={(role: string) => (only.value = role)}
-            />
-          </label>
-        )}
         {mayMix && every.length > 1 && (
           <button
             type="button"
             class="ch-button"
-            aria-pressed={adding.value}
-            onClick={() => (adding.value = !adding.value)}
+            aria-pressed={adding}
+            onClick={() => setAdding(!adding)}
           >
             Several
           </button>
@@ -247,7 +216,7 @@ export function Overview({
                   class="ch-link"
                   tabIndex={-1}
                   aria-label={`${name}: the mean of its heads`}
-                  onClick={() => (several.value = headsOf(data, layer))}
+                  onClick={() => chooseSeveral(headsOf(data, layer))}
                 >
                   {name}
                 </button>
@@ -263,16 +232,16 @@ export function Overview({
                 layer={each.layer}
                 head={each.head}
                 row={each.row}
-                query={query}
+                query={shown.pin.query}
                 named={!inModel}
                 weight={weights ? weightOf(each) : null}
                 most={strongest}
                 apart={apart}
-                chosen={same(each, chosen.value)}
+                chosen={same(each, chosen)}
                 other={other !== null && same(each, other)}
-                reachable={active !== undefined && same(each, active)}
-                hue={several.value.findIndex((one) => same(each, one))}
-                coloured={several.value.length <= HUES}
+                reachable={same(each, chosen)}
+                hue={shown.heads.findIndex((one) => same(each, one))}
+                coloured={shown.heads.length <= HUES}
                 choose={(more) => take({ layer: each.layer, head: each.head }, more)}
               />
             ))}
@@ -280,9 +249,7 @@ export function Overview({
         ))}
       </div>
       <p class="ch-remark">
-        {shown.length === every.length
-          ? `${every.length} ${every.length === 1 ? "head" : "heads"}`
-          : `${shown.length} of ${every.length} heads`}
+        {every.length} {every.length === 1 ? "head" : "heads"}
         {runs ? `, ${runsOf(data)}` : ""}. Each map up to its own largest value, by the square root.
         {mayMix || every.length < 2
           ? ""

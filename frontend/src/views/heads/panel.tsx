@@ -1,45 +1,36 @@
 // One head: its map, its numbers, and the text.
 
-import { batch, computed, type ReadonlySignal, type Signal } from "@preact/signals";
+import { computed, type ReadonlySignal, type Signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
+import { put } from "../../shared/fields";
+import { Hint } from "../../shared/hint";
 import { label, short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
 import { useLoaded } from "../../shared/loaded";
-import { HeatMap, including, moved, type Point, type Viewport, whole } from "../../shared/map";
+import { HeatMap, moved, type Point, whole } from "../../shared/map";
 import type { Source, Tile } from "../../source";
+import { pin as pinned } from "./actions";
 import { HeadsLegend } from "./chips";
 import { type HeadMap, type HeadsData, isFew, type LayerData } from "./data";
 import { Facts, roleCard } from "./facts";
-import { filtered, type Kind, leftOut, shownTile } from "./filter";
+import { filtered, leftOut, shownTile } from "./filter";
 import { type Chosen, score, titleOf } from "./names";
 import { Numbers } from "./numbers";
 import { looksAtItself, photoOf } from "./photo";
 import { PhotoView } from "./photo_view";
-import { fitsColumns, HUES, type Mix, mixed, titleOfSeveral, toggled } from "./several";
+import { fitsColumns, HUES, mixed, titleOfSeveral, toggled } from "./several";
 import { SoundView, soundOf } from "./sound";
-import { ofToken } from "./state";
+import { NOTHING, ofToken, type View, type ViewState } from "./state";
 import { type Side, Texts } from "./text";
 import { fromWeights, headMap } from "./tiles";
 import { Why } from "./why_panel";
-import { detail, inside, matches, sentence, tokenOf, words } from "./words";
-
-export const NOTHING: Point = { query: null, key: null };
+import { detail, inside, matches, sentence, tokenOf, word } from "./words";
 
 /** What two heads side by side have in common. */
-export interface Shared {
-  viewport: Signal<Viewport>;
+export interface Shared extends View {
   hover: Signal<Point>;
-  pinned: Signal<Point>;
   search: Signal<string>;
-  /** What is left out, and the weight below which links are not drawn. */
-  without: ReadonlySignal<readonly Kind[]>;
-  least: ReadonlySignal<number>;
-  /** The heads that are shown as one; none is the chosen one. */
-  several: Signal<Chosen[]>;
-  mix: Signal<Mix>;
-  columns: ReadonlySignal<boolean>;
-  /** How the weight that is pinned comes about is shown. */
-  why: Signal<boolean>;
+  chooseSeveral: (heads: Chosen[]) => void;
   /** Where the colours of the maps end, and those of single weights, as in the text: one scale for all
    * heads that are shown. */
   top: ReadonlySignal<number>;
@@ -76,7 +67,7 @@ export function useHeadMaps(
 /** A head, or several as one, as it is and without what is left out. */
 function useShown(source: Source, data: HeadsData, chosen: Chosen, shared: Shared) {
   const layer = data.layers[chosen.layer]!;
-  const heads = shared.several.value;
+  const heads = shared.heads.value;
   const [kinds, weight, mix] = [shared.without.value, shared.least.value, shared.mix.value];
   const [maps, failed] = useHeadMaps(source, data, heads.length ? heads : [chosen]);
   const out = useMemo(() => leftOut(data, layer, kinds), [data, layer, kinds]);
@@ -97,15 +88,15 @@ function useShown(source: Source, data: HeadsData, chosen: Chosen, shared: Share
 }
 
 /** What is pointed at, or else pinned, as far as the layer has it. */
-export function useActive(layer: LayerData, { hover, pinned }: Shared) {
+export function useActive(layer: LayerData, { hover, pin }: Shared) {
   return useMemo(
     () =>
       computed<Point>(() => {
         const here =
-          hover.value.query !== null || hover.value.key !== null ? hover.value : pinned.value;
+          hover.value.query !== null || hover.value.key !== null ? hover.value : pin.value;
         return inside(here, layer);
       }),
-    [layer, hover, pinned],
+    [layer, hover, pin],
   );
 }
 
@@ -123,13 +114,10 @@ export function useFound(data: HeadsData, layer: LayerData, { search }: Shared) 
 }
 
 /** Pins a point, or lets go of it. */
-export function pin(point: Point, layer: LayerData, { pinned, hover, viewport }: Shared) {
-  const again = point.query === pinned.value.query && point.key === pinned.value.key;
-  batch(() => {
-    pinned.value = again ? NOTHING : point;
-    hover.value = NOTHING;
-    if (!again) viewport.value = including(viewport.value, point, layer.queries, layer.keys);
-  });
+export function pin(point: Point, { queries, keys }: LayerData, shared: Shared) {
+  const state = { pin: shared.pin.value, view: shared.view.value };
+  put<ViewState>(shared, pinned(state, point, queries, keys));
+  shared.hover.value = NOTHING;
 }
 
 type TextProps = Pick<PanelProps, "data" | "source" | "chosen" | "shared">;
@@ -138,7 +126,7 @@ type TextProps = Pick<PanelProps, "data" | "source" | "chosen" | "shared">;
 export function HeadText({ data, source, chosen, shared }: TextProps) {
   const layer = data.layers[chosen.layer]!;
   const { map, coloured } = useShown(source, data, chosen, shared);
-  const columns = shared.columns.value && fitsColumns(layer);
+  const columns = shared.links.value && fitsColumns(layer);
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const sides = useMemo(() => sidesOf(data, layer, columns), [data, layer, columns]);
@@ -163,7 +151,7 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
   const itself = looksAtItself(layer);
   const texts = sound ? sides.filter(({ kinds }) => !kinds.includes("key")) : sides;
   const pinBoth = (point: Point, asKey: boolean) => {
-    const { query } = shared.pinned.value;
+    const { query } = shared.pin.value;
     // One of two texts is a query or a key already.
     const both = point.token ? asKey : point.query === null || asKey;
     if (both && query !== null && point.key !== null) point = { query, key: point.key };
@@ -175,7 +163,7 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
       sound={sound}
       map={map}
       active={active}
-      queryName={(at) => label(queryToken(at)).replace(/^␣(?=.)/, "")}
+      queryName={(at) => word(queryToken(at))}
       pointOf={(key) => (itself ? ofToken(key, layer) : { query: null, key })}
       onHover={(point) => (shared.hover.value = point)}
       onPin={(point) => pinBoth(point, false)}
@@ -203,7 +191,7 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
 
 export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }: PanelProps) {
   const layer = data.layers[chosen.layer]!;
-  const { viewport, hover, pinned } = shared;
+  const { view, hover } = shared;
   const { raw, map: ready, out, failed } = useShown(source, data, chosen, shared);
   const queryToken = useMemo(() => tokenOf(data, layer, "query"), [data, layer]);
   const keyToken = useMemo(() => tokenOf(data, layer, "key"), [data, layer]);
@@ -218,28 +206,30 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
   const found = useFound(data, layer, shared);
   const row = layer.rows[chosen.head]!;
   const roles = data.roles.all.filter((role) => (row.scores[role] ?? null) !== null);
-  const { query, key, token } = inside(pinned.value, layer);
+  const { query, key, token } = inside(shared.pin.value, layer);
   const asked =
     query !== null && key !== null && !token && (layer.why || source.pair)
       ? { query, key_: key }
       : null;
-  const heads = shared.several.value;
+  const heads = shared.heads.value;
   const sound = soundOf(data, layer);
   const alone = heads.length === 0;
   const title = alone ? titleOf(data, chosen) : titleOfSeveral(data, heads, shared.mix.value);
   const textFirst =
-    isFew(layer) || photoOf(data, layer) || sound || (shared.columns.value && fitsColumns(layer));
+    isFew(layer) || photoOf(data, layer) || sound || (shared.links.value && fitsColumns(layer));
   return (
     <article class="ch-panel" aria-label={title}>
       <div class="ch-panel-head">
         <h2>{title}</h2>
         {alone && row.role && (
-          <span class="ch-role" title={roleCard(row.role, layer)}>
-            {row.role} {Math.round(score(row) * 100)} %
+          <span class="ch-role">
+            <Hint text={roleCard(row.role, layer)}>
+              {row.role} {Math.round(score(row) * 100)} %
+            </Hint>
           </span>
         )}
         {alone && (
-          <span class="ch-path" title={layer.name}>
+          <span class="ch-path">
             <bdi>{layer.name ? label(layer.name) : "the model"}</bdi>
           </span>
         )}
@@ -249,11 +239,19 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
           data={data}
           heads={heads}
           mix={shared.mix}
-          remove={(each) => (shared.several.value = toggled(data, heads, chosen, each))}
+          remove={(each) => shared.chooseSeveral(toggled(data, heads, chosen, each))}
         />
       )}
       {failed && <p role="alert">{failed}</p>}
-      <p class="ch-sentence">{sentence(active.value, raw, ready, layer, queryToken, keyToken)}</p>
+      <p class="ch-sentence" role="status">
+        {sentence(
+          active.value,
+          { tile, raw, shown: ready, out, patches: photoOf(data, layer) !== null },
+          layer,
+          queryToken,
+          keyToken,
+        )}
+      </p>
       {asked && alone && raw && (
         <Why data={data} source={source} chosen={chosen} map={raw} {...asked} open={shared.why} />
       )}
@@ -266,17 +264,17 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
             rows={layer.queries}
             columns={layer.keys}
             name={`Map of ${title.toLowerCase()}: queries down, keys across`}
-            rowLabel={(at) => short(label(queryToken(at)), 8)}
-            columnLabel={(at) => short(label(keyToken(at)), 8)}
+            rowLabel={(at) => short(word(queryToken(at)), 8)}
+            columnLabel={(at) => short(word(keyToken(at)), 8)}
             columnNumber={data.sound?.keys === layer.keys ? keyToken : String}
             tile={async (rows, columns, cells, abort) => {
               const request = { ...chosen, rows, columns, cells, abort };
               if (!alone) return ready && fromWeights(ready, request);
               return shownTile(data, source, request, shared.without.value, shared.least.value);
             }}
-            viewport={viewport}
+            viewport={view}
             hover={hover}
-            pinned={pinned}
+            pinned={shared.pin}
             marks={found}
             onPin={(point) => pin(point, layer, shared)}
             drawn={drawn}
@@ -289,9 +287,6 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
               shared.least.value,
               alone ? "" : `${title} ${JSON.stringify(heads)} ${ready === null}`,
             ].join("/")}
-            words={(point, tile) =>
-              words(inside(point, layer), tile, raw, out, layer, queryToken, keyToken)
-            }
           />
           <div class="ch-under">
             <Legend top={top} beyond={beyond ?? false} unit="of a query’s attention" />
@@ -301,7 +296,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
                 class="ch-button"
                 aria-label="Zoom in"
                 onClick={() =>
-                  (viewport.value = moved(viewport.value, layer.queries, layer.keys, { zoom: 1.6 }))
+                  (view.value = moved(view.value, layer.queries, layer.keys, { zoom: 1.6 }))
                 }
               >
                 +
@@ -311,7 +306,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
                 class="ch-button"
                 aria-label="Zoom out"
                 onClick={() =>
-                  (viewport.value = moved(viewport.value, layer.queries, layer.keys, {
+                  (view.value = moved(view.value, layer.queries, layer.keys, {
                     zoom: 1 / 1.6,
                   }))
                 }
@@ -321,7 +316,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
               <button
                 type="button"
                 class="ch-button"
-                onClick={() => (viewport.value = whole(layer.queries, layer.keys))}
+                onClick={() => (view.value = whole(layer.queries, layer.keys))}
               >
                 All
               </button>

@@ -2,9 +2,9 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import { css } from "../../shared/colour";
+import { useLook } from "../../shared/look";
 import { paintValues } from "../../shared/map";
 import { number, percent, placeOf } from "../../shared/scale";
-import { theme } from "../../shared/theme";
 import type { Source } from "../../source";
 import { type HeadsData, type Row, table } from "./data";
 import { headName, layerName, score, titleOf } from "./names";
@@ -55,7 +55,7 @@ export function Small({
 }: SmallProps) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const about = data.layers[layer]!.small;
-  const colours = theme.value;
+  const colours = useLook().theme.value;
   const layerData = data.layers[layer]!;
   const photo = photoOf(data, layerData);
   useEffect(() => {
@@ -75,7 +75,6 @@ export function Small({
       gone = true;
     };
   }, [source, photo, layerData, layer, head, query]);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: paintValues reads the theme.
   useEffect(() => {
     if (!about || photo) return;
     let gone = false;
@@ -92,6 +91,7 @@ export function Small({
         new Uint32Array(pixels.data.buffer),
         Float32Array.from(own as Uint8Array, (code) => values[code]!),
         about.top[head]!,
+        colours,
         "root",
       );
       context.putImageData(pixels, 0, 0);

@@ -4,9 +4,9 @@ import type { ReadonlySignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { css } from "../../shared/colour";
 import { useLoaded } from "../../shared/loaded";
+import { useLook } from "../../shared/look";
 import type { Point } from "../../shared/map";
-import { percent, placeOf, scale } from "../../shared/scale";
-import { theme } from "../../shared/theme";
+import { percent, placeOf } from "../../shared/scale";
 import type { Source } from "../../source";
 import type { HeadMap, HeadsData, LayerData } from "./data";
 import { lightOf, looksAtItself } from "./photo";
@@ -57,6 +57,7 @@ export function SoundView(props: SoundProps) {
     [source, sound],
   );
   const { query, key } = active.value;
+  const { scale, theme } = useLook();
   const [dark, kind] = [theme.value, scale.value];
   const light = map && lightOf(map, { skip: 0 }, query);
   // biome-ignore lint/correctness/useExhaustiveDependencies: the light follows from the map and the query.

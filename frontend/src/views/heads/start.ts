@@ -1,5 +1,5 @@
 // Where a page opens, and where it goes on: the next head, a partner to compare with, what is found.
-import { LEAST, type Point, whole } from "../../shared/map";
+import { LEAST, type Point } from "../../shared/map";
 import type { HeadsData, LayerData } from "./data";
 import { type Chosen, score } from "./names";
 import { soundOf } from "./sound";
@@ -25,14 +25,13 @@ export function startOf(data: HeadsData): ViewState {
   const { layer, head, query = null, key = null, state = "" } = data.start ?? {};
   const chosen = layer !== undefined && head !== undefined ? { layer, head } : interesting(data);
   const start = readState(state, data, chosen);
-  const { queries } = data.layers[start.first.layer]!;
-  const sound = soundOf(data, data.layers[start.first.layer]!);
+  const sound = soundOf(data, data.layers[start.head.layer]!);
   // What a model reads behind the end of a sound is silence, and may be most of it.
-  if (sound) start.viewport ??= { ...whole(queries, Math.max(LEAST, sound.heard)), column: 0 };
-  return query === null && key === null ? start : { ...start, pinned: { query, key } };
+  if (sound && !state.includes("view=")) {
+    start.view = { ...start.view, columns: Math.max(LEAST, sound.heard) };
+  }
+  return query === null && key === null ? start : { ...start, pin: { query, key } };
 }
-
-const DULL = ["uniform", "local"];
 
 /** The head to begin with: one that points at certain tokens, not at the first one. */
 function interesting(data: HeadsData): Chosen {
@@ -42,8 +41,8 @@ function interesting(data: HeadsData): Chosen {
     if (run > 0) break;
     for (const [head, row] of rows.entries()) {
       const points = data.roles.matching.includes(row.role) ? 1 : 0;
-      // A head that looks at everything near, or at everything alike, is the least telling one.
-      const tells = DULL.includes(row.role) ? 0 : points + score(row);
+      // A head that looks at everything near is the least telling one.
+      const tells = row.role === "local" ? 0 : points + score(row);
       if (tells > most) [best, most] = [{ layer, head }, tells];
     }
   }

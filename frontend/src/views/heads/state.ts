@@ -1,42 +1,133 @@
-// What a page of heads shows, in a line of text: it stands in the address, so that a reload, a link or
-// the way back shows the same.
-import type { Point, Viewport } from "../../shared/map";
+// What a page of heads shows: each part of it, how an address writes it and reads it, and where it starts.
+import {
+  type Fields,
+  FLAG,
+  oneOf,
+  readFields,
+  type Signals,
+  writeFields,
+} from "../../shared/fields";
+import type { Theme } from "../../shared/look";
+import { type Point, type Viewport, whole } from "../../shared/map";
 import { SCALES, type Scale } from "../../shared/scale";
-import type { Theme } from "../../shared/theme";
 import type { HeadsData, LayerData } from "./data";
 import { KINDS, type Kind } from "./filter";
 import { type Chosen, headName, layerName, same } from "./names";
-import { ORDERS, type Order } from "./overview";
 import { headsOf, isLayer, MIXES, type Mix, sameTexts } from "./several";
 
+export const ORDERS = ["model", "link", "role", "entropy", "distance"] as const;
+export type Order = (typeof ORDERS)[number];
+
 export interface ViewState {
-  first: Chosen;
-  second: Chosen | null;
-  pinned: Point;
-  /** null is all of the map. */
-  viewport: Viewport | null;
+  head: Chosen;
+  /** Heads that are shown at once, two or more; none is the one head. */
+  heads: Chosen[];
+  /** The head beside it. */
+  with: Chosen | null;
+  pin: Point;
+  view: Viewport;
   scale: Scale;
   theme: Theme | null;
   order: Order;
-  role: string;
   full: boolean;
   /** What is left out. */
   without: Kind[];
   /** Links below this weight are not drawn. */
   least: number;
-  /** Heads that are shown at once, two or more; none is the one head. */
-  several: Chosen[];
   mix: Mix;
   /** Queries and keys in two columns, instead of arcs over the text. */
-  columns: boolean;
+  links: boolean;
   /** Of two heads what the first gives more than the second. */
   minus: boolean;
   /** How the weight that is pinned comes about. */
   why: boolean;
   /** Where a token looks through the layers. */
   depth: boolean;
-  /** The head alone, without title, tools and other heads, to stand inside another page. */
+  /** Without title and tools, to stand inside another page. */
   embed: boolean;
+}
+
+export type View = Signals<ViewState>;
+
+interface About {
+  data: HeadsData;
+  state: ViewState;
+}
+
+export const NOTHING: Point = { query: null, key: null };
+
+export const FIELDS: Fields<ViewState, HeadsData> = {
+  head: {
+    start: { layer: 0, head: 0 },
+    read: (text, { data }) => named(text, data),
+    write: (head, { data }) => written(data, head),
+  },
+  heads: { start: [], read: readSeveral, write: writeSeveral },
+  with: {
+    start: null,
+    // Several heads are shown as one, with none beside them.
+    read: (text, { data, state }) => {
+      const other = named(text, data);
+      return other && !state.heads.length && !same(state.head, other) ? other : null;
+    },
+    write: (head, { data }) => (head ? written(data, head) : ""),
+  },
+  pin: { start: NOTHING, read: readPoint, write: writePoint },
+  view: {
+    start: ({ data, state }) => whole(...extentOf(data, state)),
+    read: readView,
+    write: writeView,
+  },
+  scale: oneOf(SCALES),
+  theme: {
+    start: null,
+    read: (text) => (text === "light" || text === "dark" ? text : null),
+    write: (theme) => theme ?? "",
+  },
+  order: oneOf(ORDERS),
+  full: FLAG,
+  without: {
+    start: [],
+    read: (text) => {
+      const names = text.split(",");
+      const found = KINDS.filter((kind) => names.includes(kind));
+      return found.length === names.length ? found : null;
+    },
+    write: String,
+  },
+  least: {
+    start: 0,
+    read: (text) =>
+      /\d/.test(text) && Number(text) >= 0 && Number(text) <= 1 ? Number(text) : null,
+    write: (least) => (least > 0 ? String(Number(least.toFixed(4))) : ""),
+  },
+  mix: oneOf(MIXES),
+  links: {
+    start: false,
+    read: (text) => text === "columns" || null,
+    write: (columns) => (columns ? "columns" : ""),
+  },
+  minus: {
+    ...FLAG,
+    read: (text, { state }) => (text === "1" && state.with !== null) || null,
+    write: (minus, { state }) => (minus && state.with ? "1" : ""),
+  },
+  why: FLAG,
+  depth: FLAG,
+  embed: FLAG,
+};
+
+export function readState(
+  text: string,
+  data: HeadsData,
+  head: Chosen,
+  missing?: string[],
+): ViewState {
+  return readFields(FIELDS, text, data, { head }, missing);
+}
+
+export function writeState(state: ViewState, data: HeadsData): string {
+  return writeFields(FIELDS, state, data);
 }
 
 /** A head as it is written: "5.11", and with two runs "A5.11". */
@@ -49,107 +140,16 @@ function bare(name: string): string {
   return name.replace(/^A/, "");
 }
 
-function pointed({ query, key, token }: Point): string {
-  return token ? String(query ?? `,${key}`) : `${query ?? ""},${key ?? ""}`;
-}
-
-export function writeState(state: ViewState, data: HeadsData): string {
-  const found = new URLSearchParams({ head: written(data, state.first) });
-  if (state.second) found.set("with", written(data, state.second));
-  const { query, key } = state.pinned;
-  if (query !== null || key !== null) found.set("pin", pointed(state.pinned));
-  if (state.viewport) {
-    const { row, rows, column, columns } = state.viewport;
-    found.set("view", [row, rows, column, columns].map((each) => Number(each.toFixed(2))).join());
-  }
-  if (state.scale !== "root") found.set("scale", state.scale);
-  if (state.order !== "model") found.set("order", state.order);
-  if (state.role) found.set("role", state.role);
-  if (state.theme) found.set("theme", state.theme);
-  if (state.full) found.set("full", "1");
-  if (state.without.length) found.set("without", state.without.join());
-  if (state.several.length > 1) {
-    const whole = isLayer(data, state.several);
-    const names = state.several.map((each) => written(data, each));
-    found.set("heads", whole ? layerName(data, state.several[0]!.layer) : names.join());
-  }
-  if (state.mix !== "mean") found.set("mix", state.mix);
-  if (state.columns) found.set("links", "columns");
-  if (state.minus && state.second) found.set("minus", "1");
-  if (state.why) found.set("why", "1");
-  if (state.depth) found.set("depth", "1");
-  if (state.embed) found.set("embed", "1");
-  if (state.least > 0) found.set("least", String(Number(state.least.toFixed(4))));
-  return found.toString().replaceAll("%2C", ",");
-}
-
-/** What a text says of the state. What it does not say is the default; what this page does not have goes to
- * `missing` as it was written, and `starts.py` refuses it. */
-export function readState(
-  text: string,
-  data: HeadsData,
-  start: Chosen,
-  missing: string[] = [],
-): ViewState {
-  const given = new URLSearchParams(text);
-  const take = <Each>(
-    name: string,
-    read: (text: string) => Each | null | undefined,
-  ): Each | null => {
-    const [value, ...more] = given.getAll(name);
-    given.delete(name);
-    const found = value === undefined ? null : (read(value) ?? null);
-    const wrong = value !== undefined && found === null ? [value, ...more] : more;
-    missing.push(...wrong.map((each) => `${name}=${each}`));
-    return found;
-  };
-  const one = <Each extends string>(name: string, of: readonly Each[]) =>
-    take(name, (text) => of.find((each) => each === text));
-  const flag = (name: string) => one(name, ["1"]) !== null;
+function named(text: string, data: HeadsData): Chosen | null {
   const every = data.layers.flatMap((_, layer) => headsOf(data, layer));
-  const head = (wanted: string) =>
-    every.find((each) => bare(written(data, each)) === bare(wanted)) ?? null;
-  const first = take("head", head) ?? start;
-  const about = data.layers[first.layer]!;
-  const several = take("heads", (text) => readSeveral(text, data, about, head)) ?? [];
-  const second = take("with", (text) => {
-    const other = head(text);
-    // Several heads are shown as one, with none beside them.
-    return other && !several.length && !same(first, other) ? other : null;
-  });
-  const state = {
-    first,
-    second,
-    pinned: take("pin", (text) => readPoint(text, about)) ?? { query: null, key: null },
-    viewport: take("view", (text) => readView(text, ...extentOf(data, first, second))),
-    scale: one<Scale>("scale", SCALES) ?? "root",
-    theme: one<Theme>("theme", ["light", "dark"]),
-    order: one<Order>("order", ORDERS) ?? "model",
-    role: one("role", data.roles.all) ?? "",
-    full: flag("full"),
-    without: take("without", readKinds) ?? [],
-    least: take("least", readShare) ?? 0,
-    several,
-    mix: one<Mix>("mix", MIXES) ?? "mean",
-    minus: take("minus", (text) => (text === "1" && second) || null) !== null,
-    why: flag("why"),
-    depth: flag("depth"),
-    embed: flag("embed"),
-    columns: one("links", ["columns"]) !== null,
-  };
-  missing.push(...[...given].map(([name, value]) => (value ? `${name}=${value}` : name)));
-  return state;
+  return every.find((each) => bare(written(data, each)) === bare(text)) ?? null;
 }
 
 /** Heads by their names, or a layer for all of its heads; of the same texts as another, each once. */
-function readSeveral(
-  text: string,
-  data: HeadsData,
-  about: LayerData,
-  head: (wanted: string) => Chosen | null,
-): Chosen[] | null {
+function readSeveral(text: string, { data, state }: About): Chosen[] | null {
+  const about = data.layers[state.head.layer]!;
   const layer = data.layers.findIndex((_, place) => bare(layerName(data, place)) === bare(text));
-  const found = layer < 0 ? text.split(",").map(head) : headsOf(data, layer);
+  const found = layer < 0 ? text.split(",").map((each) => named(each, data)) : headsOf(data, layer);
   const mixed = found.filter(
     (each, place): each is Chosen =>
       each !== null &&
@@ -160,23 +160,24 @@ function readSeveral(
   return mixed.length > 1 && mixed.length === found.length ? mixed : null;
 }
 
-function readKinds(text: string): Kind[] | null {
-  const named = text.split(",");
-  const found = KINDS.filter((kind) => named.includes(kind));
-  return found.length === named.length ? found : null;
+function writeSeveral(heads: Chosen[], { data }: About): string {
+  if (heads.length < 2) return "";
+  if (isLayer(data, heads)) return layerName(data, heads[0]!.layer);
+  return heads.map((each) => written(data, each)).join();
 }
 
-function readShare(text: string): number | null {
-  const found = text ? Number(text) : -1;
-  return found >= 0 && found <= 1 ? found : null;
-}
-
-function readPoint(text: string, layer: LayerData): Point | null {
+function readPoint(text: string, { data, state }: About): Point | null {
+  const layer = data.layers[state.head.layer]!;
   if (!/^(?=.*\d)\d{0,9}(,\d{0,9})?$/.test(text)) return null;
   const [query = null, key = null] = text.split(",").map((each) => (each ? Number(each) : null));
   if ((query ?? 0) >= layer.queries || (key ?? 0) >= layer.keys) return null;
   if (text.includes(",") || query === null) return { query, key };
   return ofToken(query + layer.keys - layer.queries, layer);
+}
+
+function writePoint({ query, key, token }: Point): string {
+  if (query === null && key === null) return "";
+  return token ? String(query ?? `,${key}`) : `${query ?? ""},${key ?? ""}`;
 }
 
 /** A token of a text that attends to itself, as a query and as a key. */
@@ -188,17 +189,16 @@ export function ofToken(key: number, layer: LayerData): Point {
 /** The queries and keys that one head has, or two beside each other. */
 export function extentOf(
   data: HeadsData,
-  first: Chosen,
-  second: Chosen | null,
+  { head, with: other }: Pick<ViewState, "head" | "with">,
 ): [queries: number, keys: number] {
-  const both = [first, second ?? first].map(({ layer }) => data.layers[layer]!);
+  const both = [head, other ?? head].map(({ layer }) => data.layers[layer]!);
   return [
     Math.max(...both.map(({ queries }) => queries)),
     Math.max(...both.map(({ keys }) => keys)),
   ];
 }
 
-export function isWithin(
+function isWithin(
   { row, rows, column, columns }: Viewport,
   queries: number,
   keys: number,
@@ -211,9 +211,19 @@ export function isWithin(
   );
 }
 
-function readView(text: string, queries: number, keys: number): Viewport | null {
+function readView(text: string, { data, state }: About): Viewport | null {
   const found = text.split(",").map((each) => (each ? Number(each) : Number.NaN));
   const [row, rows, column, columns] = found as [number, number, number, number];
   const view = { row, rows, column, columns };
-  return found.length === 4 && isWithin(view, queries, keys) ? view : null;
+  return found.length === 4 && isWithin(view, ...extentOf(data, state)) ? view : null;
+}
+
+/** All of the map is nothing to write; nor is what a larger head had that was beside this one. */
+function writeView(view: Viewport, { data, state }: About): string {
+  const extent = extentOf(data, state);
+  const all = whole(...extent);
+  if ((view.rows === all.rows && view.columns === all.columns) || !isWithin(view, ...extent))
+    return "";
+  const { row, rows, column, columns } = view;
+  return [row, rows, column, columns].map((each) => Number(each.toFixed(2))).join();
 }

@@ -4,9 +4,9 @@ import type { ReadonlySignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { css, cssOnTop } from "../../shared/colour";
 import { label } from "../../shared/labels";
+import { useLook } from "../../shared/look";
 import type { Point } from "../../shared/map";
-import { number, placeOf, scale } from "../../shared/scale";
-import { theme } from "../../shared/theme";
+import { number, placeOf } from "../../shared/scale";
 import { Arcs, linksOf } from "./arcs";
 import { type HeadMap, isFew } from "./data";
 
@@ -77,7 +77,10 @@ export function Texts({
   const drawn = useMemo(
     () =>
       (heads ?? (map ? [{ map, hue: -1 }] : [])).flatMap(({ map, hue }) =>
-        linksOf(map, point, least, columns).map((link) => ({ ...link, hue })),
+        linksOf(map, point, least, columns, (heads?.length ?? 0) > 2).map((link) => ({
+          ...link,
+          hue,
+        })),
       ),
     [heads, map, point, least, columns],
   );
@@ -160,6 +163,7 @@ function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: Tok
     }
   }, [own, tokens.length]);
 
+  const { scale, theme } = useLook();
   const [kind, dark, top] = [scale.value, theme.value, end.value];
   const { firstKey, firstQuery } = side;
   const hits = found.value[asKey ? "keys" : "queries"];

@@ -1,7 +1,7 @@
 // The buttons beside the title.
 
 import type { ReadonlySignal, Signal } from "@preact/signals";
-import { CopyLink } from "./address";
+import { CopyLink } from "../../shared/address";
 
 interface ToolsProps {
   comparing: boolean;

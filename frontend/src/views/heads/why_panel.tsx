@@ -3,8 +3,8 @@
 import type { Signal } from "@preact/signals";
 import { cssSigned } from "../../shared/colour";
 import { useLoaded } from "../../shared/loaded";
+import { useLook } from "../../shared/look";
 import { percent } from "../../shared/scale";
-import { theme } from "../../shared/theme";
 import type { PairStages, Source } from "../../source";
 import type { HeadMap, HeadsData } from "./data";
 import type { Chosen } from "./names";
@@ -47,7 +47,7 @@ const [ROW, BARS, NAME] = [14, 56, 96];
 function Stages({ stages }: { stages: PairStages }) {
   const { query, key, score, scale, scaled, capped, bias, masked, logsumexp, weight } = stages;
   const hidden = masked === null && weight === 0;
-  const dark = theme.value;
+  const dark = useLook().theme.value;
   const parts = partsOf(stages);
   const most = largest(parts.map(({ by }) => by));
   const wide = Math.max(2, Math.min(14, 560 / Math.max(1, query.length)));

@@ -2,7 +2,7 @@
 
 import { label, short } from "../../shared/labels";
 import type { Point } from "../../shared/map";
-import { number, percent } from "../../shared/scale";
+import { number, percent, within } from "../../shared/scale";
 import type { Tile } from "../../source";
 import { answerOf, questionOf } from "./ask";
 import type { HeadMap, HeadsData, LayerData } from "./data";
@@ -20,46 +20,102 @@ export function tokenOf(
   return (at) => (tokens ? (tokens[at + first] ?? "") : `#${at + offset}`);
 }
 
+/** Names that say where they are: of no text, and of a sound. */
+const PLACE = /^#\d+$|^\d+\.\d\ds$/;
+
+/** A head as a sentence is made of it. */
+interface Told {
+  tile: Tile | null;
+  raw: HeadMap | null;
+  /** Without what is left out. */
+  shown: HeadMap | null;
+  out: LeftOut | null;
+  /** Tokens are patches of a picture. */
+  patches: boolean;
+}
+
 /** What is pointed at, or pinned, as a sentence. */
 export function sentence(
   point: Point,
-  raw: HeadMap | null,
-  shown: HeadMap | null,
+  { tile, raw, shown, out, patches }: Told,
   layer: LayerData,
   queryToken: (at: number) => string,
   keyToken: (at: number) => string,
 ) {
-  const name = (token: string) => (
-    <bdi>
-      <i>{short(label(token).replace(/^␣(?=.)/, ""), 24)}</i>
-    </bdi>
-  );
+  const name = (token: (at: number) => string, at: number) => {
+    const text = word(token(at));
+    if (patches && /^\d+,\d+$/.test(text)) return `patch ${text}`;
+    return (
+      <>
+        {!PLACE.test(text) && <span class="ch-at">{at} </span>}
+        <bdi>
+          <i>{short(text, 24)}</i>
+        </bdi>
+      </>
+    );
+  };
   const question = questionOf(point);
   if (!question || !raw || !shown) {
     return layer.queries && layer.keys
-      ? "Each row is a query: it looks at the keys, the more the stronger the colour."
+      ? "Each row is a query: it looks at the keys, the more the stronger the colour. Point at the map, or at a token."
       : "";
   }
   const { query, key } = question;
-  const most = query === null || key === null;
-  if (!most && raw.weight(query, key) === -1) {
+  if (query === null || key === null) {
+    const link = answerOf(shown, question);
+    if (!link) return "";
     return (
       <>
-        The mask hides {name(keyToken(key))} from {name(queryToken(query))}.
+        {name(queryToken, link.query)} gives {percent(link.weight)} of its attention to{" "}
+        {name(keyToken, link.key)}, more than{" "}
+        {query === null ? "any other query" : "to any other key"}
+        {shown === raw ? "" : " that is shown"}.
       </>
     );
   }
+  const [from, to] = [name(queryToken, query), name(keyToken, key)];
   // Of a pair that was asked for nothing is left out.
-  const link = answerOf(most ? shown : raw, question);
-  if (!link) return "";
-  const others = shown === raw ? "" : " that is shown";
+  const gone = out !== null && Boolean(out.queries[query] || out.keys[key]);
+  const exact = tile?.exact && !gone ? single(tile, query, key) : undefined;
+  const weight = exact ?? raw.weight(query, key);
+  if (weight === null) {
+    const cell = tile && cellOf(tile, layer, query, key);
+    if (!cell)
+      return (
+        <>
+          Of {from} and {to} alone nothing is known.
+        </>
+      );
+    const { rows, columns, about, value } = cell;
+    return value < 0
+      ? `The mask hides keys ${columns} from queries ${rows}${out ? ", or they are left out" : ""}.`
+      : `Queries ${rows} give ${about}${percent(value)} of their attention to keys ${columns}.`;
+  }
+  if (weight < 0) {
+    return (
+      <>
+        The mask hides {to} from {from}.
+      </>
+    );
+  }
+  if (Number.isNaN(weight))
+    return (
+      <>
+        What {from} gives {to} is no number.
+      </>
+    );
   return (
     <>
-      {name(queryToken(link.query))} gives {percent(link.weight)} of its attention to{" "}
-      {name(keyToken(link.key))}
-      {most && `, more than ${query === null ? "any other query" : "to any other key"}${others}`}.
+      {from} gives {exact === undefined ? within(weight, raw.error(weight)) : percent(weight)} of
+      its attention to {to}
+      {gone ? ", which is left out" : ""}.
     </>
   );
+}
+
+/** A token as a word: its space before it is no part of it. */
+export function word(token: string): string {
+  return label(token).replace(/^␣(?=.)/, "");
 }
 
 export function inside({ query, key, token = false }: Point, layer: LayerData): Point {
@@ -84,37 +140,6 @@ export function matches(count: number, token: (at: number) => string, wanted: st
   return found;
 }
 
-export function words(
-  { query, key, token }: Point,
-  tile: Tile | null,
-  map: HeadMap | null,
-  out: LeftOut | null,
-  layer: LayerData,
-  queryToken: (at: number) => string,
-  keyToken: (at: number) => string,
-): string {
-  if (!map || (query === null && key === null)) return "Point at the map, or at a token.";
-  const name = (token: (at: number) => string, at: number) =>
-    `${at} ${short(label(token(at)), 16)}`;
-  if (token) return `token ${name(keyToken, key!)}`;
-  if (query === null || key === null) {
-    return query === null ? `key ${name(keyToken, key!)}` : `query ${name(queryToken, query)}`;
-  }
-  const gone = out && (out.queries[query] || out.keys[key]);
-  const exact = tile?.exact && !gone ? single(tile, query, key) : undefined;
-  const weight = exact ?? map.weight(query, key);
-  if (weight !== null) {
-    const doubt = exact === undefined ? error(map.error(weight)) : "";
-    const value = weight < 0 ? "hidden by the mask" : `${percent(weight)}${doubt}`;
-    return `${name(queryToken, query)} → ${name(keyToken, key)}: ${value}${gone && weight >= 0 ? ", left out" : ""}`;
-  }
-  const pair = `${name(queryToken, query)} → ${name(keyToken, key)}`;
-  const cell = tile && cellOf(tile, layer, query, key);
-  if (!cell) return pair;
-  const { about, value } = cell;
-  return `${cell.pairs}: ${value < 0 ? (out ? "hidden, or left out" : "hidden by the mask") : about + percent(value)}`;
-}
-
 /** The cell of a pair, and the pairs that it is of. */
 export function cellOf(tile: Tile, { queries, keys }: LayerData, query: number, key: number) {
   const tall = (tile.rows[1] - tile.rows[0]) / tile.cells[0];
@@ -129,14 +154,11 @@ export function cellOf(tile: Tile, { queries, keys }: LayerData, query: number, 
     return to > from ? `${number(from)}–${number(to)}` : number(from);
   };
   return {
-    pairs: `${range(tile.rows[0], tall, row, queries)} → ${range(tile.columns[0], wide, column, keys)}`,
+    rows: range(tile.rows[0], tall, row, queries),
+    columns: range(tile.columns[0], wide, column, keys),
     value: tile.values[row * tile.cells[1] + column]!,
     about: !tile.exact && (tile.links || tall < tile.grain[0] - 1) ? "about " : "",
   };
-}
-
-function error(by: number): string {
-  return !(by >= 5e-7) ? "" : ` ± ${percent(by)}`;
 }
 
 /** How fine the map is, and how far it can be trusted. */

@@ -73,12 +73,16 @@ export function arithmeticOf(
   const from = (stageName: string, r: number | null, c: number | null) => {
     if (stages.has(stageName)) found.origins.push({ stage: stageName, row: r, column: c });
   };
+  const expected = stage.expected?.at(row, column) ?? value;
+  if (number(expected) !== number(value)) {
+    say(`Here it is ${number(value)}; of the stages before it ${number(expected)} is expected.`);
+  }
   if (stage.sameAs !== null) {
     say(`The same as ${stage.sameAs}: ${stage.formula}.`);
     from(stage.sameAs, row, column);
     return found;
   }
-  switch (name) {
+  switch (stage.of || number(expected) !== number(value) ? "" : name) {
     case "scores": {
       const query = stages.get("query")!;
       const key = stages.get("key")!;
@@ -181,6 +185,7 @@ export function arithmeticOf(
       }
       break;
     default:
+      if (stage.of) from(stage.of, row, column);
       say(`${capital(stage.formula)}.`);
   }
   return found;

@@ -62,27 +62,35 @@ interface GraphProps {
   stages: readonly Stage[];
   /** What each stage is made of. */
   operands: ReadonlyMap<string, readonly string[]>;
-  current: number;
+  current: string;
+  /** The stage that went wrong. */
+  wrong: string | undefined;
   go: (to: number) => void;
   at: { current: HTMLDivElement | null };
 }
 
-export function Graph({ stages, operands, current, go, at }: GraphProps) {
+export function Graph({ stages, operands, current, wrong, go, at }: GraphProps) {
   const places = placesOf(stages);
   const all = [...places.values()];
   const width = Math.max(...all.map((each) => each.left + each.width));
   const height = Math.max(...all.map(({ top }) => top)) + LINE;
-  const now = stages[current]!.name;
-  const lines = [...operands].flatMap(([name, made]) => made.map((from) => [from, name] as const));
+  const lines = stages.flatMap(({ name }) =>
+    operands.get(name)!.map((from) => [from, name] as const),
+  );
   return (
     <div class="ch-st-graph" ref={at}>
-      <ol style={{ width: `${width}px`, height: `${height}px` }}>
+      <ol style={{ width: scaled(width), height: scaled(height) }}>
         {stages.map(({ name, sameAs, formula }, place) => (
-          <li key={name} style={pixels(places.get(name)!)}>
+          <li
+            key={name}
+            style={Object.fromEntries(
+              Object.entries(places.get(name)!).map(([side, at]) => [side, scaled(at)]),
+            )}
+          >
             <button
               type="button"
-              class={`ch-st-chip${sameAs === null ? "" : " ch-st-chip-same"}`}
-              aria-current={place === current ? "step" : undefined}
+              class={`ch-st-chip${sameAs === null ? "" : " ch-st-chip-same"}${name === wrong ? " ch-st-wrong" : ""}`}
+              aria-current={name === current ? "step" : undefined}
               title={sameAs === null ? formula : `the same as ${sameAs}: ${formula}`}
               onClick={() => go(place)}
             >
@@ -91,11 +99,11 @@ export function Graph({ stages, operands, current, go, at }: GraphProps) {
           </li>
         ))}
       </ol>
-      <svg width={width} height={height} aria-hidden="true">
+      <svg viewBox={`0 0 ${width} ${height}`} style={{ width: scaled(width) }} aria-hidden="true">
         {lines.map(([from, to]) => (
           <path
             key={`${from} ${to}`}
-            class={to === now ? "ch-st-into" : undefined}
+            class={to === current ? "ch-st-into" : undefined}
             d={lineOf(places.get(from)!, places.get(to)!, to in LANES)}
           />
         ))}
@@ -104,6 +112,7 @@ export function Graph({ stages, operands, current, go, at }: GraphProps) {
   );
 }
 
-function pixels({ left, top, width }: Place) {
-  return { left: `${left}px`, top: `${top}px`, width: `${width}px` };
+/** Pixels as a reader's size of letters has them. */
+function scaled(pixels: number): string {
+  return `${pixels / 16}rem`;
 }

@@ -1,17 +1,20 @@
-// A trace: every stage from left to right, and how the number under the pointer came about.
-import "./steps.css";
-import { computed, useSignal } from "@preact/signals";
+// A trace: a stage beside what it is made of, and how the number under the pointer came about.
+import { computed, type Signal, useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Head } from "../../payload";
+import { useAddress } from "../../shared/address";
+import { Choice } from "../../shared/choice";
 import { css } from "../../shared/colour";
+import { put, readFields, valuesOf, writeFields } from "../../shared/fields";
+import { useKeys } from "../../shared/keys";
+import { type Theme, useLook, useNewLook } from "../../shared/look";
 import { Shell } from "../../shared/shell";
-import { type Theme, theme } from "../../shared/theme";
 import type { ViewProps } from "../../source";
-import { type Arithmetic, arithmeticOf } from "./arithmetic";
+import { type Arithmetic, arithmeticOf, origin } from "./arithmetic";
 import { Graph } from "./graph";
-import { type Arrays, readArrays, stagesOf, type TraceData } from "./model";
+import { type Arrays, readArrays, type Stage, stagesOf, type TraceData, wrongOf } from "./model";
 import { type Marks, Panel, Token } from "./panel";
-import { makeState, type State, TOKENS } from "./state";
+import { FIELDS, makeState, type State, type StepsState, TOKENS } from "./state";
 
 const KEYS: [string, string][] = [
   ["← →", "The stage before, and the next"],
@@ -24,22 +27,47 @@ const KEYS: [string, string][] = [
 export function Steps({ head, source }: ViewProps) {
   const arrays = useSignal<Arrays | null>(null);
   const failed = useSignal("");
+  const root = useRef<HTMLDivElement>(null);
   const trace = head as Head<TraceData>;
+  const { data } = trace;
+  const state = useMemo(() => makeState(data, readFields(FIELDS, "", data)), [data]);
+  const look = useNewLook(state.theme, useSignal("root"));
   useEffect(() => {
     readArrays(source, trace).then(
       (found) => (arrays.value = found),
       (error: unknown) => (failed.value = String(error)),
     );
   }, [trace, source]);
-  const { of, tokens, source_tokens } = trace.data;
+  const shownBy = (shown: StepsState) => ({
+    text: writeFields(FIELDS, shown, data),
+    step: shown.stage,
+  });
+  const { missing } = useAddress(root, shownBy(valuesOf<StepsState>(state.fields)), (text) => {
+    const missing: string[] = [];
+    const next = readFields(FIELDS, text, data, {}, missing);
+    put<StepsState>(state.fields, next);
+    state.setQuery(next.query);
+    state.setKey(next.key);
+    return { ...shownBy(next), missing };
+  });
+  const { of, tokens, source_tokens } = data;
   const note = `${of === head.title ? "" : `${of}; `}${tokens.length} queries × ${source_tokens.length} keys`;
   return (
-    <Shell title={head.title} note={note} keys={KEYS}>
+    <Shell
+      root={root}
+      title={head.title}
+      note={note}
+      bare={state.embed.value}
+      keys={KEYS}
+      look={look}
+      missing={missing}
+      skip={["the numbers", "section:has([aria-current]) .ch-st-scroll"]}
+    >
       {failed.value && <p role="alert">{failed.value}</p>}
-      {isEmpty(trace.data) ? (
-        <Empty data={trace.data} />
+      {isEmpty(data) ? (
+        <Empty data={data} />
       ) : (
-        arrays.value && <Trace head={trace} arrays={arrays.value} />
+        arrays.value && <Trace head={trace} arrays={arrays.value} state={state} />
       )}
     </Shell>
   );
@@ -66,183 +94,138 @@ function Empty({ data }: { data: TraceData }) {
   );
 }
 
-function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
+function Trace({ head, arrays, state }: { head: Head<TraceData>; arrays: Arrays; state: State }) {
   const { data } = head;
-  const state = useMemo(() => makeState(data, firstStage(data)), [data]);
-  const stages = useMemo(
-    () => computed(() => stagesOf(head, arrays, state.parts.value.sample, state.parts.value.head)),
-    [head, arrays, state],
-  );
-  const byName = useMemo(
-    () => computed(() => new Map(stages.value.map((each) => [each.name, each]))),
-    [stages],
-  );
-  const shown = useMemo(
-    () => computed(() => state.hovered.value ?? state.cellOf(stages.value[state.stage.value]!)),
-    [state, stages],
-  );
-  const told = useMemo(
-    () =>
-      computed(() => {
-        const { stage, row, column } = shown.value;
-        return arithmeticOf(byName.value, data, state.head.value, stage, row, column);
-      }),
-    [byName, data, state, shown],
-  );
-  // Of the last query, since a cache has what the first ones are made of.
-  const operands = useMemo(
-    () =>
-      computed(
-        () =>
-          new Map(
-            stages.value.map(({ name, rows }) => {
-              const { origins } = arithmeticOf(
-                byName.value,
-                data,
-                state.head.value,
-                name,
-                rows - 1,
-                0,
-              );
-              return [name, origins.map((each) => each.stage)] as const;
-            }),
-          ),
-      ),
-    [stages, byName, data, state],
-  );
+  const { stages, byName, current, shown, told } = useMemo(() => {
+    const stages = computed(() => stagesOf(head, arrays, state.sample.value, state.head.value));
+    const byName = computed(() => new Map(stages.value.map((each) => [each.name, each])));
+    // Inside another page stages that change nothing are left out.
+    const current = computed(() => {
+      const stage = byName.value.get(state.stage.value)!;
+      return state.embed.value ? byName.value.get(origin(byName.value, stage))! : stage;
+    });
+    const shown = computed(() => state.hovered.value ?? state.cellOf(current.value));
+    const told = computed(() => {
+      const { stage, row, column } = shown.value;
+      return arithmeticOf(byName.value, data, state.head.value, stage, row, column);
+    });
+    return { stages, byName, current, shown, told };
+  }, [head, arrays, data, state]);
   const marks = useMemo(
     () => computed<Marks>(() => ({ cell: shown.value, origins: told.value.origins })),
     [shown, told],
   );
-  const root = useRef<HTMLElement>(null);
-  const strip = useRef<HTMLDivElement>(null);
-  const graph = useRef<HTMLDivElement>(null);
-  const count = stages.value.length;
+  const all = byName.value;
+  const embed = state.embed.value;
+  const listed = stages.value.filter(({ sameAs }) => !embed || sameAs === null);
+  // Of the last query, since a cache has what the first ones are made of.
+  const operands = useMemo(() => {
+    const made = ({ name, rows }: Stage) =>
+      arithmeticOf(all, data, state.head.value, name, rows - 1, 0).origins.map(({ stage }) =>
+        embed ? origin(all, all.get(stage)!) : stage,
+      );
+    return new Map([...all.values()].map((each) => [each.name, made(each)]));
+  }, [all, data, state, embed]);
+  const stage = current.value;
+  const at = listed.indexOf(stage);
   const go = (to: number) => {
-    state.stage.value = Math.max(0, Math.min(to, count - 1));
+    state.stage.value = listed[Math.max(0, Math.min(to, listed.length - 1))]!.name;
     state.hovered.value = null;
   };
-  useKeys(root, (event) => {
-    const name = `${event.shiftKey ? "Shift " : ""}${event.key}`;
-    const current = stages.value[state.stage.value]!;
-    const actions: Record<string, () => void> = {
-      ArrowLeft: () => go(state.stage.value - 1),
-      ArrowRight: () => go(state.stage.value + 1),
-      ArrowUp: () => state.down(current, -1),
-      ArrowDown: () => state.down(current, 1),
-      "Shift ArrowLeft": () => state.along(current, -1),
-      "Shift ArrowRight": () => state.along(current, 1),
-      Home: () => state.setQuery(0),
-      End: () => state.setQuery(state.queries - 1),
-    };
-    const action = actions[name];
-    if (action === undefined) return false;
-    action();
-    return true;
+  const root = useRef<HTMLElement>(null);
+  const graph = useRef<HTMLDivElement>(null);
+  useKeys(root, {
+    ArrowLeft: () => go(at - 1),
+    ArrowRight: () => go(at + 1),
+    ArrowUp: () => state.down(stage, -1),
+    ArrowDown: () => state.down(stage, 1),
+    "Shift ArrowLeft": () => state.along(stage, -1),
+    "Shift ArrowRight": () => state.along(stage, 1),
+    Home: () => state.setQuery(0),
+    End: () => state.setQuery(state.queries - 1),
   });
-  const current = stages.value[state.stage.value]!;
-  const made = operands.value.get(current.name)!;
-  // The stage that is looked at stands in the middle of the strip, with what it is made of.
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the strip is as wide as its stages.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the stage that is looked at is in sight.
   useEffect(() => {
-    const place = strip.current!;
-    const panels = [...place.children] as HTMLElement[];
-    const panel = panels[state.stage.value]!;
-    const group = panels.filter((_, at) => made.includes(stages.value[at]!.name));
-    const [first, last] = [
-      Math.min(...[panel, ...group].map((each) => each.offsetLeft)),
-      panel.offsetLeft + panel.clientWidth,
-    ];
-    const spare = place.clientWidth - (last - first);
-    const from =
-      spare > 0
-        ? first - spare / 2
-        : Math.min(panel.offsetLeft - 16, last + 16 - place.clientWidth);
-    place.scrollLeft = from - place.offsetLeft;
-    const chip = graph.current!.querySelector<HTMLElement>("li:has([aria-current])")!;
-    graph.current!.scrollLeft = chip.offsetLeft - graph.current!.clientWidth / 3;
-  }, [state.stage.value, stages.value]);
-  const masked = byName.value.get("masked_scores")!;
+    const place = graph.current!;
+    const chip = place.querySelector<HTMLElement>("li:has([aria-current])")!;
+    place.scrollLeft = chip.offsetLeft - place.clientWidth / 3;
+  }, [stage]);
+  const shownStages = [...operands.get(stage.name)!.map((name) => all.get(name)!), stage];
+  const masked = all.get("masked_scores")!;
+  const turn = (sign: string, to: number, words: string, key: string) => (
+    <button
+      type="button"
+      class="ch-button"
+      onClick={() => go(to)}
+      disabled={!listed[to]}
+      aria-keyshortcuts={key}
+      aria-label={words}
+    >
+      {sign}
+    </button>
+  );
   return (
     <main class="ch-steps" ref={root}>
       <Controls data={data} state={state} />
       <nav class="ch-st-rail" aria-label="Stages">
-        <button
-          type="button"
-          class="ch-button"
-          onClick={() => go(state.stage.value - 1)}
-          disabled={state.stage.value === 0}
-          aria-keyshortcuts="ArrowLeft"
-          aria-label="The stage before"
-        >
-          ‹
-        </button>
+        {turn("‹", at - 1, "The stage before", "ArrowLeft")}
         <Graph
-          stages={stages.value}
-          operands={operands.value}
-          current={state.stage.value}
+          stages={listed}
+          operands={operands}
+          current={stage.name}
+          wrong={wrongOf(data)}
           go={go}
           at={graph}
         />
-        <button
-          type="button"
-          class="ch-button"
-          onClick={() => go(state.stage.value + 1)}
-          disabled={state.stage.value === count - 1}
-          aria-keyshortcuts="ArrowRight"
-          aria-label="The next stage"
-        >
-          ›
-        </button>
+        {turn("›", at + 1, "The next stage", "ArrowRight")}
       </nav>
       <div class="ch-st-beside">
         <Told told={told.value} data={data} />
-        <div
-          class="ch-st-strip"
-          ref={strip}
-          tabIndex={0}
-          role="region"
-          aria-label="Stages with their numbers"
-        >
-          {stages.value.map((stage, at) => (
+        <div class="ch-st-strip">
+          {shownStages.map((each) => (
             <Panel
-              key={stage.name}
-              stage={stage}
+              key={each.name}
+              stage={each}
               data={data}
               state={state}
               masked={masked}
               marks={marks}
-              current={at === state.stage.value}
-              order={
-                at === state.stage.value
-                  ? 2
-                  : made.includes(stage.name)
-                    ? 1
-                    : at < state.stage.value
-                      ? 0
-                      : 3
-              }
-              onCurrent={() => go(at)}
+              current={each === stage}
+              onCurrent={() => go(listed.indexOf(each))}
             />
           ))}
+          {stage.expected && (
+            <Panel
+              stage={{
+                ...stage,
+                ...stage.expected,
+                expected: null,
+              }}
+              title={`${stage.name}, as expected`}
+              data={data}
+              state={state}
+              masked={masked}
+              marks={marks}
+              current={false}
+            />
+          )}
         </div>
       </div>
-      <p class="ch-st-legend">
-        <span class="ch-st-swatch ch-st-above" /> above 0 <span class="ch-st-swatch ch-st-below" />{" "}
-        below 0, the stronger the farther from it{" "}
-        <span class="ch-st-swatch" style={{ background: scale(theme.value) }} /> weights from 0 to 1
-        {state.keys > TOKENS && ", by their root"} <span class="ch-st-swatch ch-st-hidden" /> hidden
-        by the mask
-      </p>
+      <Legend state={state} />
     </main>
   );
 }
 
-/** The scores are where the mechanism begins; what stands before them is what it works on. */
-function firstStage(data: TraceData): number {
-  return Math.max(
-    0,
-    data.steps.findIndex((step) => step.name === "scores"),
+function Legend({ state }: { state: State }) {
+  const { theme } = useLook();
+  return (
+    <p class="ch-st-legend">
+      <span class="ch-st-swatch ch-st-above" /> above 0 <span class="ch-st-swatch ch-st-below" />{" "}
+      below 0, the stronger the farther from it{" "}
+      <span class="ch-st-swatch" style={{ background: scale(theme.value) }} /> weights from 0 to 1
+      {state.keys > TOKENS && ", by their root"} <span class="ch-st-swatch ch-st-hidden" /> hidden
+      by the mask
+    </p>
   );
 }
 
@@ -285,45 +268,23 @@ function Controls({ data, state }: { data: TraceData; state: State }) {
           </output>
         </label>
       )}
-      <Choice
-        name="Head"
-        all={data.heads}
-        value={state.head.value}
-        onChoice={(to) => (state.head.value = to)}
-      />
-      <Choice
-        name="Sample"
-        all={data.samples}
-        value={state.sample.value}
-        onChoice={(to) => (state.sample.value = to)}
-      />
+      <Pick name="Head" all={data.heads} at={state.head} />
+      <Pick name="Sample" all={data.samples} at={state.sample} />
     </div>
   );
 }
 
-interface ChoiceProps {
-  name: string;
-  all: number[];
-  value: number;
-  onChoice: (to: number) => void;
-}
-
-function Choice({ name, all, value, onChoice }: ChoiceProps) {
+function Pick({ name, all, at }: { name: string; all: number[]; at: Signal<number> }) {
   if (all.length < 2) return null;
   return (
     <label class="ch-st-control">
       <span>{name}</span>
-      <select
-        class="ch-button"
-        value={value}
-        onChange={(event) => onChoice(Number(event.currentTarget.value))}
-      >
-        {all.map((each, at) => (
-          <option key={each} value={at}>
-            {each}
-          </option>
-        ))}
-      </select>
+      <Choice
+        name={name}
+        value={String(at.value)}
+        all={Object.fromEntries(all.map((each, place) => [place, String(each)]))}
+        onChoice={(to) => (at.value = Number(to))}
+      />
     </label>
   );
 }
@@ -386,22 +347,4 @@ function Shares({ told, data }: { told: Arithmetic; data: TraceData }) {
       {told.more && <caption>{told.more}</caption>}
     </table>
   );
-}
-
-/** Keys of the whole page where the view is all of it; in a notebook only of what has the focus. */
-function useKeys(root: { current: HTMLElement | null }, act: (event: KeyboardEvent) => boolean) {
-  const latest = useRef(act);
-  latest.current = act;
-  useEffect(() => {
-    const place = root.current!.closest("#clearhead-page") === null ? root.current! : document;
-    const onKey = (event: Event) => {
-      const key = event as KeyboardEvent;
-      const target = key.target as Element;
-      const own = target.closest("input, select, textarea, dialog") !== null;
-      if (own || key.ctrlKey || key.metaKey || key.altKey) return;
-      if (latest.current(key)) key.preventDefault();
-    };
-    place.addEventListener("keydown", onKey);
-    return () => place.removeEventListener("keydown", onKey);
-  }, [root]);
 }

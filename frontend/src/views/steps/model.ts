@@ -1,5 +1,5 @@
 // The numbers of a trace (drawing/steps.py), and which of them belong to one sample and head.
-import type { Head, Numbers } from "../../payload";
+import type { ArrayPlace, Head, Numbers } from "../../payload";
 import type { Source } from "../../source";
 
 export type Axis = "query" | "key" | "width";
@@ -17,6 +17,8 @@ export interface StepData {
   shape: string;
   formula: string;
   same_as: string | null;
+  /** Of code of one's own that goes another way than the definition: the stage that it is made of. */
+  of?: string;
   /** Of a weight matrix: its last row is the bias. */
   bias?: boolean;
   /** Of a weight matrix: parts of the layer that change what is made with it, or what it is multiplied with. */
@@ -42,15 +44,30 @@ export interface TraceData {
   difference: number | null;
 }
 
+const EXPECTED = "expected_";
+
+/** The first stage of somebody's code that is not what the stages before it make; undefined where none is. */
+export function wrongOf({ steps }: TraceData): string | undefined {
+  return steps.find(({ name }) => name.startsWith(EXPECTED))?.name.slice(EXPECTED.length);
+}
+
+export interface Numbered {
+  rows: number;
+  columns: number;
+  at(row: number, column: number): number;
+  /** Largest finite number, its sign aside. */
+  largest: number;
+}
+
 /** One stage, for one sample and head. */
-export interface Stage {
+export interface Stage extends Numbered {
   name: string;
   formula: string;
   shape: string;
   /** The stage that it merely repeats. */
   sameAs: string | null;
-  rows: number;
-  columns: number;
+  /** The stage that it is made of in a way of its own, which its formula tells. */
+  of?: string | undefined;
   rowAxis: Axis;
   columnAxis: Axis;
   /** What the columns are, where they are no tokens: "head_dim". */
@@ -59,9 +76,8 @@ export interface Stage {
   bias: boolean;
   parts: string;
   changes: Change[] | null;
-  at(row: number, column: number): number;
-  /** Largest finite number, its sign aside. */
-  largest: number;
+  /** What it should be, where it is the first that is another. */
+  expected?: (Numbered & { formula: string }) | null;
 }
 
 const ROW_AXES: Record<string, Axis> = {
@@ -85,7 +101,7 @@ export function stagesOf(
   sample: number,
   queryHead: number,
 ): Stage[] {
-  const { steps, heads } = head.data;
+  const { steps } = head.data;
   const found = new Map<string, Stage>();
   for (const step of steps) {
     if (step.same_as !== null) {
@@ -93,26 +109,16 @@ export function stagesOf(
       found.set(step.name, { ...origin, ...named(step), sameAs: step.same_as });
       continue;
     }
-    const [batch, count, rows, columns] = head.arrays[step.name]!.shape as [
-      number,
-      number,
-      number,
-      number,
-    ];
-    const numbers = arrays.get(step.name)!;
-    // Query heads share a key head in groups; what has no heads is the same for all.
-    const own = Math.floor((queryHead * count) / heads.length);
-    const start = (Math.min(sample, batch - 1) * count + own) * rows * columns;
-    let largest = 0;
-    for (let at = start; at < start + rows * columns; at++) {
-      const size = Math.abs(numbers[at]!);
-      if (size > largest && size < Infinity) largest = size;
+    const place = head.arrays[step.name]!;
+    const numbers = numbersOf(place, arrays.get(step.name)!, head.data, sample, queryHead);
+    if (step.name.startsWith(EXPECTED)) {
+      found.get(step.name.slice(EXPECTED.length))!.expected = { ...numbers, formula: step.formula };
+      continue;
     }
     found.set(step.name, {
       ...named(step),
+      ...numbers,
       sameAs: null,
-      rows,
-      columns,
       rowAxis: ROW_AXES[step.axes[0]] ?? "width",
       columnAxis: step.axes[1] === "kv_len" ? "key" : "width",
       columnName: step.axes[1],
@@ -120,15 +126,34 @@ export function stagesOf(
       bias: step.bias ?? false,
       parts: step.parts ?? "",
       changes: step.changes ?? null,
-      at: (row, column) => numbers[start + row * columns + column]!,
-      largest,
+      expected: null,
     });
   }
   return [...found.values()];
 }
 
+function numbersOf(
+  { shape }: ArrayPlace,
+  numbers: Numbers,
+  { heads }: TraceData,
+  sample: number,
+  queryHead: number,
+): Numbered {
+  const [batch, count, rows, columns] = shape as [number, number, number, number];
+  // Query heads share a key head in groups; what has no heads is the same for all.
+  const own = Math.floor((queryHead * count) / heads.length);
+  const start = (Math.min(sample, batch - 1) * count + own) * rows * columns;
+  let largest = 0;
+  for (let at = start; at < start + rows * columns; at++) {
+    const size = Math.abs(numbers[at]!);
+    if (size > largest && size < Infinity) largest = size;
+  }
+  const at = (row: number, column: number) => numbers[start + row * columns + column]!;
+  return { rows, columns, at, largest };
+}
+
 function named(step: StepData) {
-  return { name: step.name, formula: step.formula, shape: step.shape };
+  return { name: step.name, formula: step.formula, shape: step.shape, of: step.of };
 }
 
 /** What a row is called: a token, the bias, or a place in the vector that is multiplied. */

@@ -2,17 +2,17 @@
 
 import type { ReadonlySignal } from "@preact/signals";
 import type { VNode } from "preact";
-import { useMemo } from "preact/hooks";
+import { useId, useMemo } from "preact/hooks";
 import { cssOf, ramp } from "../../shared/colour";
-import { type Theme, theme } from "../../shared/theme";
+import { type Theme, useLook } from "../../shared/look";
 import type { Origin } from "./arithmetic";
 import { cellNumber, rowLabel, type Stage, type TraceData } from "./model";
 import { NUMBERS, type State, TOKENS } from "./state";
 
-/** Pixels, as the style sheet has them. */
-const LABEL = 104;
-const WIDE = 62;
-const HIGH = 24;
+/** In rem, as the style sheet has them. */
+const LABEL = 6.5;
+const WIDE = 3.875;
+const HIGH = 1.5;
 
 const SHARES = new Set(["weights", "dropped_weights"]);
 const MASKED = new Set(["masked_scores", "weights", "dropped_weights"]);
@@ -29,9 +29,9 @@ interface PanelProps {
   masked: Stage;
   marks: ReadonlySignal<Marks>;
   current: boolean;
-  /** Where it stands in the strip: what the current stage is made of stands beside it. */
-  order: number;
-  onCurrent: () => void;
+  /** What stands above it, where that is not its name. */
+  title?: string;
+  onCurrent?: () => void;
 }
 
 interface Window {
@@ -42,8 +42,9 @@ interface Window {
 }
 
 export function Panel(props: PanelProps) {
-  const { stage, data, state, masked, marks, current, order, onCurrent } = props;
-  const id = `ch-st-stage-${stage.name}`;
+  const { stage, title, data, state, masked, marks, current, onCurrent } = props;
+  const id = useId();
+  const { theme } = useLook();
   const name = (
     <h2 id={id}>
       <button
@@ -52,18 +53,13 @@ export function Panel(props: PanelProps) {
         aria-current={current ? "step" : undefined}
         onClick={onCurrent}
       >
-        {stage.name}
+        {title ?? stage.name}
       </button>
     </h2>
   );
   if (stage.sameAs !== null) {
     return (
-      <section
-        class="ch-st-stage ch-st-same"
-        data-stage={stage.name}
-        aria-labelledby={id}
-        style={{ order }}
-      >
+      <section class="ch-st-stage ch-st-same" data-stage={stage.name} aria-labelledby={id}>
         {name}
         <p>
           the same as <b>{stage.sameAs}</b>
@@ -79,23 +75,28 @@ export function Panel(props: PanelProps) {
   };
   const click = (event: MouseEvent) => {
     const at = placeOf(event.target, view);
-    if (at === null) return;
-    onCurrent();
-    state.pick(stage, at.row, at.column);
+    if (at !== null) state.pick(stage, at.row, at.column);
   };
   return (
-    <section class="ch-st-stage" data-stage={stage.name} aria-labelledby={id} style={{ order }}>
+    <section class="ch-st-stage" data-stage={title ? "expected" : stage.name} aria-labelledby={id}>
       {name}
       <p class="ch-st-formula">{stage.formula}</p>
       {/* The pointer only finds what the keys find as well. */}
       <div
-        class="ch-st-numbers"
-        onPointerOver={over}
-        onPointerLeave={() => (state.hovered.value = null)}
-        onClick={click}
+        class="ch-st-scroll"
+        tabIndex={0}
+        role="region"
+        aria-label={`Numbers of ${title ?? stage.name}`}
       >
-        <Table stage={stage} data={data} masked={masked} {...view} theme={theme.value} />
-        <Highlights stage={stage} state={state} marks={marks} view={view} />
+        <div
+          class="ch-st-numbers"
+          onPointerOver={over}
+          onPointerLeave={() => (state.hovered.value = null)}
+          onClick={click}
+        >
+          <Table stage={stage} data={data} masked={masked} {...view} theme={theme.value} />
+          {!title && <Highlights stage={stage} state={state} marks={marks} view={view} />}
+        </div>
       </div>
       <Extent stage={stage} state={state} view={view} />
     </section>
@@ -139,7 +140,7 @@ function Table(props: TableProps) {
 function tableOf({ stage, data, masked, row, rows, column, columns, theme }: TableProps) {
   const across = places(column, columns);
   return (
-    <table style={{ width: `${LABEL + WIDE * columns}px` }}>
+    <table style={{ width: `${LABEL + WIDE * columns}rem` }}>
       <caption>
         {stage.name} [{stage.shape}]
       </caption>
@@ -169,7 +170,12 @@ function tableOf({ stage, data, masked, row, rows, column, columns, theme }: Tab
               return (
                 <td
                   key={c}
-                  class={hidden ? "ch-st-hidden" : undefined}
+                  class={[
+                    hidden && "ch-st-hidden",
+                    stage.expected && !near(value, stage.expected.at(r, c)) && "ch-st-wrong",
+                  ]
+                    .filter(Boolean)
+                    .join(" ")}
                   style={hidden ? undefined : paint(stage, value, theme)}
                 >
                   {cellNumber(value)}
@@ -181,6 +187,11 @@ function tableOf({ stage, data, masked, row, rows, column, columns, theme }: Tab
       </tbody>
     </table>
   );
+}
+
+/** Equal as far as the page shows it. */
+function near(one: number, other: number): boolean {
+  return Object.is(one, other) || Math.abs(one - other) < 5e-5;
 }
 
 /** A place and a word; the word may run from right to left. */
@@ -255,10 +266,10 @@ function Highlights({ stage, state, marks, view }: HighlightsProps) {
         key={`${name}${row}.${column}`}
         class={name}
         style={{
-          left: `${LABEL + WIDE * (column === null ? 0 : column - view.column)}px`,
-          top: `${HIGH * (row === null ? 1 : 1 + row - view.row)}px`,
-          width: `${WIDE * (column === null ? view.columns : 1)}px`,
-          height: `${HIGH * (row === null ? view.rows : 1)}px`,
+          left: `${LABEL + WIDE * (column === null ? 0 : column - view.column)}rem`,
+          top: `${HIGH * (row === null ? 1 : 1 + row - view.row)}rem`,
+          width: `${WIDE * (column === null ? view.columns : 1)}rem`,
+          height: `${HIGH * (row === null ? view.rows : 1)}rem`,
         }}
       />,
     );
@@ -266,7 +277,11 @@ function Highlights({ stage, state, marks, view }: HighlightsProps) {
   const query = state.query.value;
   if (stage.rowAxis === "query" && query >= view.row && query < view.row + view.rows) {
     boxes.push(
-      <div key="query" class="ch-st-query" style={{ top: `${HIGH * (1 + query - view.row)}px` }} />,
+      <div
+        key="query"
+        class="ch-st-query"
+        style={{ top: `${HIGH * (1 + query - view.row)}rem` }}
+      />,
     );
   }
   for (const each of origins) {

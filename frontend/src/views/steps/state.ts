@@ -1,7 +1,9 @@
 // What is looked at: one stage, one query, one key, one number of a vector; together they pick a
 // cell in every stage.
 import { batch, computed, signal } from "@preact/signals";
-import type { Stage, TraceData } from "./model";
+import { type Fields, FLAG, placeAmong, signalsOf } from "../../shared/fields";
+import type { Theme } from "../../shared/look";
+import { type Stage, type TraceData, wrongOf } from "./model";
 
 /** Tokens a side, and numbers of a vector, that are shown at a time. */
 export const TOKENS = 24;
@@ -13,22 +15,83 @@ export interface Cell {
   column: number;
 }
 
+export interface StepsState {
+  stage: string;
+  query: number;
+  key: number;
+  /** The column of a stage of vectors. */
+  number: number;
+  /** The row of a weight matrix: a place in the vector that it is multiplied with. */
+  feature: number;
+  head: number;
+  sample: number;
+  theme: Theme | null;
+  /** Without title and tools, and without stages that change nothing, to stand inside another page. */
+  embed: boolean;
+}
+
+interface About {
+  data: TraceData;
+  state: StepsState;
+}
+
+const ANY = 1 << 20;
+
+export const FIELDS: Fields<StepsState, TraceData> = {
+  stage: {
+    // The scores are where the mechanism begins; or where it went wrong.
+    start: firstStage,
+    read: (text, { data }) => (data.steps.some(({ name }) => name === text) ? text : null),
+    write: (name, about) => (name === firstStage(about) ? "" : name),
+  },
+  query: placeAmong(
+    ({ data }: About) => data.tokens.length,
+    ({ data }) => Math.min(1, data.tokens.length - 1),
+  ),
+  key: placeAmong(
+    ({ data }: About) => data.source_tokens.length,
+    ({ data, state }) => Math.min(state.query, data.source_tokens.length - 1),
+  ),
+  number: placeAmong(() => ANY),
+  feature: placeAmong(() => ANY),
+  head: oneOfNumbers(({ heads }) => heads),
+  sample: oneOfNumbers(({ samples }) => samples),
+  theme: {
+    start: null,
+    read: (text) => (text === "light" || text === "dark" ? text : null),
+    write: (theme) => theme ?? "",
+  },
+  embed: FLAG,
+};
+
+function firstStage({ data }: About): string {
+  const wanted = wrongOf(data) ?? "scores";
+  const named = data.steps.find(({ name }) => name === wanted);
+  return (named ?? data.steps[0])?.name ?? "";
+}
+
+/** A head or a sample by its number; the state has its place among those that the page has. */
+function oneOfNumbers(all: (data: TraceData) => number[]) {
+  return {
+    start: 0,
+    read: (text: string, { data }: About) => {
+      const place = all(data).findIndex((each) => String(each) === text);
+      return place < 0 ? null : place;
+    },
+    write: (place: number, { data }: About) => (place ? String(all(data)[place]) : ""),
+  };
+}
+
 export type State = ReturnType<typeof makeState>;
 
-export function makeState(data: TraceData, first: number) {
+export function makeState(data: TraceData, start: StepsState) {
   const queries = data.tokens.length;
   const keys = data.source_tokens.length;
-  const stage = signal(first);
-  const query = signal(Math.min(1, queries - 1));
-  const key = signal(Math.min(query.value, keys - 1));
-  const number = signal(0);
-  /** The row of a weight matrix: a place in the vector that it is multiplied with. */
-  const feature = signal(0);
-  const head = signal(0);
-  const sample = signal(0);
+  const fields = signalsOf(start);
+  const { query, key, number, feature, head, sample } = fields;
   const hovered = signal<Cell | null>(null);
-  const queryFrom = signal(0);
-  const keyFrom = signal(0);
+  const queryFrom = signal(following(0, start.query, queries));
+  const keyFrom = signal(following(0, start.key, keys));
 
   function cellOf(of: Stage): Cell {
     return {
@@ -95,15 +158,10 @@ export function makeState(data: TraceData, first: number) {
 
   const parts = computed(() => ({ head: head.value, sample: sample.value }));
   return {
+    fields,
+    ...fields,
     queries,
     keys,
-    stage,
-    query,
-    key,
-    number,
-    feature,
-    head,
-    sample,
     parts,
     hovered,
     queryFrom,

@@ -12,6 +12,13 @@ from clearhead.masks.spans import Spans
 from clearhead.masks.tiles import hull, length, portions
 
 MASK_PORTION = 1 << 22
+TILE = 64
+"""Queries of a tile where a mask repeats: fewer make short products, more read keys that few of them see."""
+WIDE_TILE = 256
+"""The same where each query sees `WIDE` keys or more, of which a tile's own are a small part."""
+WIDE = 1024
+LEAST_TILES = 4
+"""From how many tiles on one call over all of them is made, with another for the queries beside them."""
 SLICES_PER_ROW = 3
 WORTH_SLICING = 1 << 19
 WORTH_SPANS = 1 << 16
@@ -28,6 +35,38 @@ class Piece(NamedTuple):
     masked: bool
     whole: bool = False
     """True for the entire problem, so that there is nothing to slice."""
+    tiles: int = 1
+    """As many neighbouring tiles of these queries and keys, each as many tokens on as a tile has queries, in one
+    call: their keys may overlap."""
+
+    @property
+    def all_queries(self) -> slice:
+        """The queries of all tiles."""
+        return self._of_all(self.queries)
+
+    @property
+    def all_keys(self) -> slice:
+        """The keys that a tile reads."""
+        return self._of_all(self.keys)
+
+    def _of_all(self, run: slice) -> slice:
+        if self.tiles == 1:
+            return run
+        return slice(run.start, run.stop + (self.tiles - 1) * length(self.queries))
+
+    def each(self) -> "list[Piece]":
+        """The tiles one by one."""
+        if self.tiles == 1:
+            return [self]
+        size = length(self.queries)
+        return [
+            self._replace(
+                queries=slice(self.queries.start + on, self.queries.stop + on),
+                keys=slice(self.keys.start + on, self.keys.stop + on),
+                tiles=1,
+            )
+            for on in range(0, self.tiles * size, size)
+        ]
 
 
 ALL = slice(None)
@@ -63,7 +102,7 @@ def lower(problem: Problem) -> list[Piece]:
             return EVERYTHING_MASKED
         spans = problem.spans
         if spans is not None and spans.pieces == 1 and problem.bias is None:
-            sliced = _slices(problem, spans)
+            sliced = _slices(problem, spans) or _tiled(problem, spans)
             if sliced:
                 return sliced
     return _portions(problem, spans)
@@ -111,8 +150,64 @@ def _end_of_run(steps: Tensor, turns: Tensor, first: int) -> int:
     return first + 1 + int(ahead[0]) if ahead.numel() else steps.shape[0]
 
 
-def _portions(problem: Problem, spans: Spans | None) -> list[Piece]:
-    """Portions of queries, each with the keys that they see and their part of the mask."""
+def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
+    """Tiles that are the same but for their place as one piece, and the queries beside them in portions: the
+    middle of a window, or documents of one length. Empty where the mask has no such part."""
+    start, stop = spans.start[..., 0], spans.stop[..., 0]
+    if not (bool((start == start[:1]).all()) and bool((stop == stop[:1]).all())):
+        return []
+    start, stop, query_len = start[0], stop[0], problem.query_len
+    first, size = _period(start, stop)
+    most = (query_len - first) // size if size else 0
+    if most < LEAST_TILES:
+        return []
+    moved = torch.arange(most, device=start.device)[:, None] * size
+    low, high = (
+        each[first : first + most * size].view(most, size) - moved for each in (start, stop)
+    )
+    alike = ((low == low[:1]) & (high == high[:1])).all(dim=1).tolist()
+    tiles = alike.index(False) if False in alike else most
+    low, high = low[0], high[0]
+    if tiles < LEAST_TILES or bool((low >= high).any()):
+        return []
+    keys = hull(low, high)
+    is_open = bool((low == keys.start).all() and (high == keys.stop).all())
+    triangle = torch.arange(keys.start + 1, keys.start + 1 + size, device=start.device)
+    is_causal = not is_open and bool((low == keys.start).all() and (high == triangle).all())
+    is_masked = not (is_open or is_causal)
+    if is_masked and size > WIDE_TILE:
+        return []  # portions are cut closer
+    queries = slice(first, first + size)
+    piece = Piece(slice(0, problem.batch), queries, keys, is_causal, is_masked, tiles=tiles)
+    after = slice(piece.all_queries.stop, query_len)
+    return [
+        *_portions(problem, spans, slice(0, first)),
+        piece,
+        *_portions(problem, spans, after),
+    ]
+
+
+def _period(start: Tensor, stop: Tensor) -> tuple[int, int]:
+    """The query from which a mask may repeat, and after how many queries; (0, 0) if it does not."""
+    others = (start != start[0]).nonzero()
+    if not others.numel():
+        return 0, 0
+    size = int(others[0])
+    if size > 1 and int(start[size] - start[0]) == size:
+        return 0, size  # a document; the next one begins where it ends
+    stays = ((start.diff() != 1) | (stop.diff() != 1)).nonzero()[:, 0] + 1
+    edges = torch.nn.functional.pad(stays, (1, 1))
+    edges[-1] = start.shape[0]
+    runs = edges.diff()
+    longest = int(runs.argmax())
+    first = int(edges[longest])
+    size = WIDE_TILE if int(stop[first] - start[first]) >= WIDE else TILE
+    # What is no whole tile goes with the queries before them.
+    return (first + int(runs[longest]) % size, size) if int(runs[longest]) >= size else (0, 0)
+
+
+def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) -> list[Piece]:
+    """Portions of queries, of all or of a part, each with the keys that they see and their part of the mask."""
     per_query = max(1, _masks(problem) * problem.kv_len)
     if problem.is_one_graph(per_query * problem.query_len, MASK_PORTION):
         return EVERYTHING_MASKED
@@ -120,7 +215,9 @@ def _portions(problem: Problem, spans: Spans | None) -> list[Piece]:
     if spans is not None and problem.query_len > portion // 4:
         portion = min(portion, max(256, problem.query_len // 64))
     pieces = []
-    for queries in portions(problem.query_len, portion):
+    first, last = (0, problem.query_len) if part is None else (part.start, part.stop)
+    for each in portions(last - first, portion):
+        queries = slice(first + each.start, first + each.stop)
         keys = slice(0, problem.kv_len)
         if spans is not None:
             keys = hull(spans.start[:, queries], spans.stop[:, queries])
@@ -132,7 +229,11 @@ def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
     """The problem with the keys alone that a piece reads: there is no call for a look at others."""
     if pieces[0].whole:
         return problem
-    runs = [piece.keys for piece in pieces if piece.keys.start < piece.keys.stop]
+    runs = [
+        piece.keys if piece.tiles == 1 else piece.all_keys
+        for piece in pieces
+        if piece.keys.start < piece.keys.stop
+    ]
     if not runs:
         runs = [slice(0, 0)]
     low, high = min([run.start for run in runs]), max([run.stop for run in runs])

@@ -2,12 +2,12 @@
 (Dao et al., 2022, https://arxiv.org/abs/2205.14135).
 
 A mask is lowered to the cheapest calls that mean the same: none at all, the causal flag, calls on
-slices where every sample sees a rectangle or a triangle, or portions of queries with their part of
-the mask. On every way a query with nothing to see gets zeros, and a NaN behind the mask stays there.
+slices where every sample sees a rectangle or a triangle, one call over tiles that are alike (a window,
+documents of one length), or portions of queries with their part of the mask. On every way a query with
+nothing to see gets zeros, and a NaN behind the mask stays there.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead import stages
@@ -21,20 +21,27 @@ from clearhead._common.torch_internals import (
     is_plain,
     is_transformed,
 )
-from clearhead.attention.kernels._fused_gradients import FirstDerivatives, FlashWithLogsumexp
+from clearhead.attention.kernels._fused_calls import (
+    count,
+    fused_call,
+    in_precision,
+    logsumexp_of_piece,
+    run_piece,
+)
+from clearhead.attention.kernels._fused_gradients import FirstDerivatives
 from clearhead.attention.kernels._lowering import (
     EVERYTHING,
+    WIDE_TILE,
     WORTH_SLICING,
     Piece,
     assemble,
     in_sight,
-    lengths_of,
     lower,
     mask_numbers,
-    place_of,
 )
 from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain
 from clearhead.attention.problem import Problem
+from clearhead.masks.tiles import length
 from clearhead.sharding.dtensors import is_dtensor
 
 NAME = "fused"
@@ -106,9 +113,17 @@ def defers(problem: Problem) -> list[str]:
         return []
     share = float((spans.stop - spans.start).sum(dim=(1, 2)).double().mean())
     share /= problem.query_len * problem.kv_len
-    if share > FEW or not any(piece.masked for piece in lower(problem)):
+    if share > FEW:
+        return []
+    pieces = lower(problem)
+    # One call over tiles is as fast, but for narrow ones with a mask: each key is in many of them.
+    if any(_is_tiled(piece) for piece in pieces) or not any(piece.masked for piece in pieces):
         return []
     return [f"gradients through a mask that shows {share:.1%} of the pairs: blocks are faster"]
+
+
+def _is_tiled(piece: Piece) -> bool:
+    return piece.tiles > 1 and (not piece.masked or length(piece.queries) >= WIDE_TILE)
 
 
 def how(problem: Problem) -> str:
@@ -120,15 +135,17 @@ def how(problem: Problem) -> str:
         ((True, False), "with the causal flag"),
         ((False, True), "with a part of the mask"),
     ):
-        count = sum((piece.causal, piece.masked) == kind for piece in pieces)
-        if count:
-            kinds.append(f"{count} {name}" if len(pieces) > 1 else name)
+        some = [piece for piece in pieces if (piece.causal, piece.masked) == kind]
+        if some:
+            tiles = sum(piece.tiles for piece in some if piece.tiles > 1)
+            over = f" ({tiles} tiles in one)" if tiles else ""
+            kinds.append(f"{len(some)} {name}{over}" if len(pieces) > 1 else f"{name}{over}")
     calls = "one fused call" if len(pieces) == 1 else f"{len(pieces)} fused calls"
     text = f"{calls} on {problem.device.type}, {', '.join(kinds)}"
     largest = max((mask_numbers(problem, piece) for piece in pieces if piece.masked), default=0)
     if largest:
         corner = problem.bias_block(slice(0, 1), slice(0, 1))
-        width = 1 if corner is None else _in_precision(problem, corner).dtype.itemsize
+        width = 1 if corner is None else in_precision(problem, corner).dtype.itemsize
         text += f"; the largest part of the mask takes {format_bytes(largest * width)}"
     width = problem.value.shape[3]
     if width != problem.query.shape[3]:
@@ -151,7 +168,8 @@ def attend(problem: Problem) -> Tensor:
         seen = problem
         if not pieces[0].whole:
             seen = in_sight(problem, pieces)
-            only = len(pieces) == 1 and not (pieces[0].causal or pieces[0].masked)
+            first = pieces[0]
+            only = len(pieces) == 1 and not (first.causal or first.masked or first.tiles > 1)
             if only and seen.key.shape[2]:
                 # All queries see these keys: what lies beside them need not be there.
                 problem, pieces = seen, EVERYTHING
@@ -175,7 +193,7 @@ def attend(problem: Problem) -> Tensor:
     return contain(
         problem,
         lambda finite: _run(finite, pieces),
-        lambda _, marks: _count(problem, pieces, marks),
+        lambda _, marks: count(problem, pieces, marks),
         read=False,
     )
 
@@ -189,23 +207,23 @@ def logsumexp(problem: Problem) -> Tensor | None:
     pieces = lower(problem)
     if can_sync(query) and not all_finite(in_sight(problem, pieces), value=False):
         return None
-    parts = [_logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
+    parts = [logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
     return assemble(parts, pieces)[..., 0]
 
 
 def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
     query, key, value = problem.query, problem.key, problem.value
     if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
-        return _fused(problem, query, key, value, None, pieces[0].causal)
+        return fused_call(problem, query, key, value, None, pieces[0].causal)
     if len(pieces) == 1 or not can_sync(query) or _has_gradient(problem):
-        parts = [_run_piece(problem, piece) for piece in pieces]
+        parts = [run_piece(problem, piece) for piece in pieces]
         return assemble(parts, pieces)
     # Without gradients the results go straight to their place: half the memory.
     batch, heads, query_len, _ = query.shape
     context = query.new_empty(batch, query_len, heads, value.shape[3]).transpose(1, 2)
     for piece in pieces:
-        part = _run_piece(problem, piece)
-        context[piece.rows, :, piece.queries] = part
+        part = run_piece(problem, piece)
+        context[piece.rows, :, piece.all_queries] = part
     return context
 
 
@@ -240,157 +258,3 @@ def _is_transformed_beside(problem: Problem) -> bool:
 
 def _is_in_functorch() -> bool:
     return not torch.compiler.is_compiling() and is_inside_functorch()
-
-
-def _run_piece(problem: Problem, piece: Piece) -> Tensor:
-    query, key, value = problem.query, problem.key, problem.value
-    if not piece.whole:
-        query = query[piece.rows, :, piece.queries]
-        key, value = (each[piece.rows, :, piece.keys] for each in (key, value))
-    if key.shape[2] == 0:
-        # Zeros that hang on everything given, so that each gets its gradient of zeros.
-        nothing = query[..., :0].sum(dim=-1, keepdim=True) + key.sum() + value.sum()
-        if problem.sinks is not None:
-            nothing = nothing + problem.sinks[:0].sum()
-        return nothing.expand(-1, -1, -1, value.shape[3])
-    added, seen = _attn_mask(problem, piece)
-    if problem.sinks is None:
-        context = _fused(problem, query, key, value, added, piece.causal)
-    else:
-        context, total = _fused_with_logsumexp(problem, query, key, value, added, piece.causal)
-        share = torch.sigmoid(total - stages.upcast(problem.sinks)[:, None])
-        context = (context * share[..., None]).to(context.dtype)
-    return context if seen is None else context.masked_fill(~seen, 0.0)
-
-
-def _logsumexp_of_piece(problem: Problem, piece: Piece) -> Tensor:
-    query, key = problem.query[piece.rows, :, piece.queries], problem.key[piece.rows, :, piece.keys]
-    if key.shape[2] == 0:
-        return torch.full_like(stages.upcast(query[..., 0]), -torch.inf)
-    added, seen = _attn_mask(problem, piece)
-    # Only the logsumexp is wanted; the key is at hand, and as wide as the kernel wants a value.
-    _, total = _fused_with_logsumexp(problem, query, key, key, added, piece.causal)
-    return total if seen is None else total.masked_fill(~seen[..., 0], -torch.inf)
-
-
-def _fused(
-    problem: Problem,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    causal: bool,
-) -> Tensor:
-    width = value.shape[3]
-    query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
-    grouped = False
-    if query.shape[1] != key.shape[1]:  # a branch, since sizes may be symbolic or traced
-        grouped = True
-    context = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask,
-        problem.dropout or 0.0,
-        causal,
-        scale=scale,
-        enable_gqa=grouped,
-    )
-    return context if context.shape[3] == width else context[..., :width]
-
-
-def _fused_with_logsumexp(
-    problem: Problem,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    causal: bool,
-) -> tuple[Tensor, Tensor]:
-    width = value.shape[3]
-    query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(
-            ~attn_mask, -torch.inf
-        )
-    context, total = FlashWithLogsumexp.apply(query, key, value, attn_mask, causal, scale)
-    return context if context.shape[3] == width else context[..., :width], total
-
-
-def _as_the_kernels_want(
-    query: Tensor, key: Tensor, value: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor, float]:
-    """One width for all three, neighbours in memory along it, and rows that do not overlap, as BLAS
-    wants them; and a scale above 0: the kernel hides the future before it scales, and −∞ times a
-    scale of 0 or below is not −∞."""
-    if scale <= 0:
-        query, scale = (query * 0.0, 1.0) if scale == 0 else (-query, -scale)
-    width, value_width = query.shape[3], value.shape[3]
-    if width < value_width:
-        query, key = (F.pad(t, (0, value_width - width)) for t in (query, key))
-        width = value_width
-    elif width > value_width:
-        value = F.pad(value, (0, width - value_width))
-    for tensor in (query, key, value):
-        _, _, row, step = tensor.stride()
-        if step != 1 or (row < width and tensor.shape[2] > 1):
-            return query.contiguous(), key.contiguous(), value.contiguous(), scale
-    return query, key, value, scale
-
-
-def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
-    """The part of mask and bias for one piece, and which queries see something; None for all.
-
-    A query that sees nothing is shown everything, and its result is thrown away: kernels disagree
-    about such queries, in the gradient above all.
-    """
-    if not piece.masked:
-        return None, None
-    visible, added = problem.visible(*place_of(piece)), problem.bias_block(*place_of(piece))
-    if added is None:
-        assert visible is not None
-        seen = visible.any(dim=-1, keepdim=True)
-        return (visible, None) if _all_seen(problem, seen) else (visible | ~seen, seen)
-    assert problem.bias is not None
-    queries, keys = lengths_of(problem, piece)
-    added = _in_precision(problem, added).expand(-1, -1, queries, keys)
-    if visible is not None:
-        added = torch.where(visible, added, -torch.inf)
-    if problem.bias.may_hide:
-        seen = added.amax(dim=-1, keepdim=True) != -torch.inf
-    elif visible is not None:
-        seen = visible.any(dim=-1, keepdim=True)
-    else:
-        return added, None
-    return (added, None) if _all_seen(problem, seen) else (added.masked_fill(~seen, 0.0), seen)
-
-
-def _in_precision(problem: Problem, added: Tensor) -> Tensor:
-    """The bias in a dtype that the kernel takes beside the query's: on the CPU float32 with 16 bits
-    too, which are not enough for numbers that stand beside sums."""
-    query = problem.query
-    keeps = query.is_cpu and query.dtype in (torch.float16, torch.bfloat16)
-    return added if keeps else added.to(query.dtype)
-
-
-def _all_seen(problem: Problem, seen: Tensor) -> bool:
-    """Return True if every query sees a key, as far as that can be read at once."""
-    return can_sync(problem.query) and bool(seen.all())
-
-
-def _count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
-    """Count the marked keys that each query may attend to, by mark."""
-    marks = stages.repeat_kv_heads(marks, problem.num_heads)
-    return assemble([_count_in_piece(problem, piece, marks) for piece in pieces], pieces)
-
-
-def _count_in_piece(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:
-    """The same for the queries of a piece."""
-    marks = marks[piece.rows, :, piece.keys]
-    if piece.causal:
-        return marks.cumsum(dim=2)
-    visible = problem.visible(*place_of(piece)) if piece.masked else None
-    if visible is None:
-        queries, _ = lengths_of(problem, piece)
-        return marks.sum(dim=2, keepdim=True).expand(-1, -1, queries, -1)
-    return visible.float() @ marks

@@ -29,8 +29,14 @@ class Capture(DispatchMode):
         self.count += counted
         which = self.places.get(self.count, ()) if counted else ()
         if which and all(i < len(args) and isinstance(args[i], Tensor) for i in which):
-            self.operands[self.count] = tuple(args[i].detach().clone() for i in which)
+            self.operands[self.count] = tuple(self._operand(args[i]) for i in which)
         return func(*args, **(kwargs or {}))
+
+    @staticmethod
+    def _operand(taken: Tensor) -> Tensor:
+        """A copy; a vector is a column, as the recorder has it."""
+        copied = taken.detach().clone()
+        return copied.unsqueeze(-1) if copied.ndim == 1 else copied
 
 
 def operand_places(nodes: Sequence[Node]) -> dict[int, tuple[int, ...]]:

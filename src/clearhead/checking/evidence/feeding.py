@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from clearhead._common.foreign_names import KEPT_MASK, SIZE_NAMES, role
 from clearhead._common.text import shown
 from clearhead.checking.contract import Contract
+from clearhead.checking.subject.causes import cause
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.signatures import settings_of
 from clearhead.checking.subject.subject import Subject
@@ -73,7 +74,7 @@ def feed(subject: Subject, contract: Contract) -> Feed:
             f"{subject.name} does not say how wide a token is; give it: sizes=dict(d_in=…).",
         )
     fed = replace(fed, context_width=_context_width(subject, contract, fed.width))
-    if subject.takes in ("x", "x2d") and not runs(subject, fed.draw(lengths[0], 0)):
+    if subject.takes in ("x", "x2d", "x,mask") and not runs(subject, fed.draw(lengths[0], 0)):
         # Learned positions may be fewer, or one length may be all that it takes.
         others = [each for each in (6, 5, 4, 3, 16, 49, 64, limit) if each is not None]
         fitting = [each for each in others if runs(subject, fed.draw(each, 0))]
@@ -221,9 +222,11 @@ def call_error(subject: Subject, given: Mapping[str, Tensor], error: Exception) 
     if subject.takes.startswith("qkv"):
         hint = "If it projects its inputs itself, it takes tokens: takes='x'.\n"
     words = ", ".join(given)
+    first = next(iter(given.values()))
+    why = cause(error, subject.run, first.shape[-1], first.ndim)
     return ModelError(
         "check.call",
-        f"{subject.name} was called with takes={shown(subject.takes)} and raised "
+        f"{why}{subject.name} was called with takes={shown(subject.takes)} and raised "
         f"{first_line(error)}\n{shapes}\n{hint}If it needs other sizes, give them: "
         f"sizes=dict({known}). If it is called in another way, check a function that calls it: "
         f"lambda {words}: attention({words}, …).",

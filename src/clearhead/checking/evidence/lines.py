@@ -21,6 +21,7 @@ class Lines(DispatchMode):
 
     Attributes:
         found: file and line of each operation, by its number, which is that of the recorder.
+        names: of those operations.
         multiplied: numbers that depend on the input were multiplied with each other.
         ended: the call came to its end.
     """
@@ -29,6 +30,7 @@ class Lines(DispatchMode):
         super().__init__()
         self.count = 0
         self.found: dict[int, tuple[str, int]] = {}
+        self.names: dict[int, str] = {}
         self.multiplied = self.ended = False
         self._kept = list(inputs)  # so that no other tensor lies at the place of one
         self._dependent = set(map(storage_of, inputs))
@@ -43,6 +45,7 @@ class Lines(DispatchMode):
         name = func._schema.name.rpartition("::")[2]
         self.count += name not in UNCOUNTED
         place = _calling(sys._getframe(1))
+        self.names.setdefault(self.count, name)
         if place is not None:
             self.found.setdefault(self.count, place)
         found = func(*args, **kwargs or {})

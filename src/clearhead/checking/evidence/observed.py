@@ -74,6 +74,7 @@ class ObservedAttention:
         layout: where it stands.
         tangled: the weights cannot be traced back to pairs of a query and a key.
         beside: weights also go to keys that are none, as to a sink.
+        elements: of each score, its place in what the product gave; None where one call does it all.
     """
 
     query: Tensor
@@ -86,6 +87,7 @@ class ObservedAttention:
     layout: ScoreLayout
     tangled: bool = False
     beside: bool = False
+    elements: Tensor | None = None
 
     @property
     def gain(self) -> float | None:
@@ -208,6 +210,7 @@ def _of_products(
         layout,
         tangled=not clean or through,
         beside=beside,
+        elements=whole,
     )
 
 

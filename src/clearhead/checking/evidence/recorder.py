@@ -232,9 +232,8 @@ class Recorder(DispatchMode):
         if kept is not None:
             dim = args[1] if name in SOFTMAXES else None
             others = [each for each in tensors if each is not source]
-            sides = [each for each, _ in tagged]
             value = output.detach().clone()
-            other = self._other(args, others, sides, chance)
+            other = self._other(args, others, [each for each, _ in tagged], chance)
             ends = storage_of(source), storage_of(output)
             self.steps.append(ScoreStep(name, self.count, value, kept, *ends, dim=dim, other=other))
 
@@ -330,6 +329,8 @@ class Recorder(DispatchMode):
             options = dict(zip(names, args[3:], strict=False)) | kwargs
             self._begin("fused", name, output, args[:3], options=options)
             return
+        if name == "mv":  # a vector is a column
+            args, output = (args[0], args[1].unsqueeze(-1)), output.unsqueeze(-1)
         sides = tuple(args[index] for index in PRODUCTS[name])
         constants = [i for i, each in enumerate(sides) if self.tags(each) is None]
         if constants:
@@ -339,8 +340,8 @@ class Recorder(DispatchMode):
         if name in ("addmm", "baddbmm"):
             tags = self.tags(output)
             assert tags is not None
-            value, ends = output.detach().clone(), (node.storage, node.storage)
-            kept = tags.each(torch.clone)
+            value, kept = output.detach().clone(), tags.each(torch.clone)
+            ends = node.storage, node.storage
             self.steps.append(ScoreStep(name, self.count, value, kept, *ends, other="constant"))
 
     def _begin(

@@ -28,6 +28,7 @@ class Training:
             "query", "output" or "input".
         kept: what survivors of the weights are multiplied by; None where that was not seen.
         share: how many of them were dropped; None where a kernel drops them inside.
+        count: of how many.
         still: what shows that nothing is dropped, a measurement of the catalogue.
     """
 
@@ -38,6 +39,7 @@ class Training:
     places: tuple[str, ...] = ()
     kept: float | None = None
     share: float | None = None
+    count: int = 0
     still: str = "equal-calls"
 
 
@@ -57,14 +59,14 @@ def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) 
     moved = not torch.allclose(
         drawn[0].nan_to_num(), still.double().nan_to_num(), rtol=1e-6, atol=1e-6
     )
-    found = _places(trained, inputs) if apart or moved else ((), None, None)
+    found = _places(trained, inputs) if apart or moved else ((), None, None, 0)
     repeats = moved and not apart and bool(found[0])
     return Training("", finite, apart or moved, repeats, *found)
 
 
 def _places(
     trained: Subject, inputs: Sequence[Tensor]
-) -> tuple[tuple[str, ...], float | None, float | None]:
+) -> tuple[tuple[str, ...], float | None, float | None, int]:
     names = {storage_of(each): name for name, each in trained.parameters().items()}
     places: dict[str, None] = {}
     ratios, zeros, count = [], 0, 0
@@ -77,7 +79,7 @@ def _places(
             with torch.no_grad(), recorder:
                 trained.bare(*turned)
         except Exception:  # code that looks at what its tensors are may fail under a mode
-            return (), None, None
+            return (), None, None, 0
         found = attentions(recorder)
         places |= {_place(drop, recorder, found): None for drop in recorder.drops}
         for each in found:
@@ -92,9 +94,9 @@ def _places(
             count += int(felt.sum())
     whole = torch.cat(ratios) if ratios else torch.zeros(0)
     if not len(whole):
-        return tuple(places), None, zeros / count if count else None
+        return tuple(places), None, zeros / count if count else None, count
     same = float(whole.max() - whole.min()) <= 1e-6 * float(whole.abs().max())
-    return tuple(places), float(whole.median()) if same else None, zeros / count
+    return tuple(places), float(whole.median()) if same else None, zeros / count, count
 
 
 def _place(drop: Drop, recorder: Recorder, found: Sequence[ObservedAttention]) -> str:

@@ -36,6 +36,8 @@ class Weighing:
         normaliser: the operation in place of a softmax, where there is none.
         visible: (blocks, queries, keys), the pairs that are not hidden.
         sums: the weights of a query sum to one.
+        entering: the scores as the softmax took them, (blocks, queries, keys).
+        shares: the weights as it left them.
     """
 
     scale: float | None
@@ -45,6 +47,8 @@ class Weighing:
     normaliser: str
     visible: Tensor
     sums: bool
+    entering: Tensor
+    shares: Tensor
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -91,7 +95,7 @@ def weigh(observed: ObservedAttention) -> Weighing:
     sums = weights.sum(-1)
     one = bool((sums - 1).abs().max() < SUMS) if sums.isfinite().all() and len(sums) else False
     name = found[first].name if axis is None and first < len(found) else ""
-    return Weighing(scale, before, after, axis, name, visible, one)
+    return Weighing(scale, before, after, axis, name, visible, one, scores, shares)
 
 
 def _is_normaliser(found: Sequence[Stage], index: int) -> bool:

@@ -194,6 +194,9 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         return _of_recipe(found, trials, TOPICS)
     facts = facts_of_stages(group, e.recorded)
     claims = list(read_claims(facts, trials[0].under(found.contract), e))
+    if bool(facts.weights.isnan().all()):
+        # Of numbers that are none nothing else is to be said.
+        claims = [broken(trials[0], "mask.non-finite", "tokens")]
     notes = tuple(extras(facts))
     unknown: dict[str, tuple[str, Values]] = {}
     if group.arranged is None:

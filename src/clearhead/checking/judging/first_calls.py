@@ -36,7 +36,7 @@ def square_only(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
         if _works(e, args):
             values = {"sizes": sizes, "error": first_line(error)}
             return Found("equal", {"words": words}, ("at-sizes", values))
-    declared = e.contract.sizes
+    declared = e.contract.sizes if isinstance(error, RuntimeError) else {}
     for one, other in PAIRS:
         if one in declared and other in declared and declared[one] != declared[other]:
             sizes = f"{one}={declared[one]}, {other}={declared[other]}"

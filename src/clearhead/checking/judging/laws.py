@@ -151,7 +151,9 @@ def pairs(e: TokensEvidence) -> Verdict | None:
     if not e.contract.causal or not e.groups:
         return None
     own = _sees_itself(e)
-    return Clear() if own is None or bool(own.any()) else Found("itself")
+    if own is None or bool(own.any()):
+        return Clear()
+    return Found("itself", {}, ("own", {"tokens": ", ".join(map(str, range(len(own))))}))
 
 
 def _alone(e: TokensEvidence) -> bool:
@@ -180,8 +182,14 @@ def _all_seen(e: CrossEvidence) -> Verdict | None:
 
 
 def no_query(e: CrossEvidence) -> Verdict:
-    """Outputs that do not move with x."""
-    return Clear() if e.dependency.moves.any() else Found("no-query")
+    """Outputs that do not move with x, as they do not where there is one key."""
+    if e.dependency.moves.any():
+        return Clear()
+    unseen = _all_seen(e)
+    if isinstance(unseen, Found):
+        return unseen
+    one = bool(e.observed) and all(each.scores.shape[-1] == 1 for each in e.observed)
+    return Found("one-key" if one else "no-query")
 
 
 def _sees_itself(e: TokensEvidence) -> Tensor | None:

@@ -1,7 +1,10 @@
 """The operation that a finding is about: where it stands in the code that is checked."""
 
 from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.lines import Lines
 from clearhead.checking.evidence.observed import ObservedAttention
+from clearhead.checking.evidence.parts import PartEvidence
+from clearhead.checking.evidence.recorder import PRODUCTS
 from clearhead.checking.evidence.weighing import Weighing
 
 # By topic: the kinds of changes of the scores that are meant.
@@ -14,11 +17,21 @@ CHANGES = {
 # What is about the mask as well; and what stands at the first product, or at the second.
 OF_MASKS = ("padding", "empty", "leaks", "one-token", "nan", "lost")
 SCORES = ("scale", "mask", "order", "positions", "batch", "softmax")
-CONTEXT = ("heads", "product")
+CONTEXT = ("heads", "product", "law")
+# Operations of a part, by the family of a code.
+MULTIPLIES = ("mul", *PRODUCTS)
+OF_PARTS = {
+    "sum": ("add", "add_", "sum"),
+    "softmax": ("div", "div_", "_softmax", "_log_softmax", "exp", "sigmoid", "sum"),
+    "dtype": ("exp",),
+    "input": ("sub_", "add_", "mul_", "div_", "copy_", "fill_", "exp_", "masked_fill_"),
+}
 
 
-def place_of(evidence: Evidence, topic: str) -> tuple[str, int] | None:
+def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | None:
     """File and line of the operation that a finding of this topic is about; None where it is about none."""
+    if isinstance(evidence, PartEvidence):
+        return _of_part(evidence.lines, code) if topic in ("part", "inputs") else None
     topic = "mask" if topic in OF_MASKS else topic
     if topic not in (*CHANGES, *SCORES, *CONTEXT):
         return None
@@ -29,6 +42,15 @@ def place_of(evidence: Evidence, topic: str) -> tuple[str, int] | None:
         return None if number is None else evidence.lines.found.get(number)
     except Exception:  # what cannot be read has no line
         return None
+
+
+def _of_part(lines: Lines, code: str) -> tuple[str, int] | None:
+    """The line of a part that a code is about: where it adds up, normalises or multiplies; else the last."""
+    for wanted in (OF_PARTS.get(code.partition(".")[0], MULTIPLIES), MULTIPLIES):
+        numbers = [number for number, name in lines.names.items() if name in wanted]
+        if at := [lines.found[each] for each in numbers if each in lines.found]:
+            return at[-1]
+    return next(reversed(lines.found.values()), None)
 
 
 def _operation(observed: ObservedAttention, weighing: Weighing, topic: str) -> int | None:

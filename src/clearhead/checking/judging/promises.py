@@ -71,6 +71,10 @@ def overflow(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
 # Dropout.
 
 
+# So many standard deviations from what is declared no share of drawn numbers is.
+DEVIATIONS = 6.0
+
+
 def _training(e: Evidence) -> tuple[float, Verdict | None]:
     """The probability, declared or that of its own dropout layers, and why nothing can be said."""
     dropout = e.contract.dropout
@@ -131,7 +135,12 @@ def unscaled(e: Evidence) -> Verdict | None:
     if kept is None:
         return Clear("dropout") if e.training.share is None else Unknown("dropout-scale")
     if abs(kept * (1 - dropout) - 1) < 1e-3:
-        return Clear("dropout")
+        share, count = e.training.share, e.training.count
+        spread = (dropout * (1 - dropout) / max(count, 1)) ** 0.5
+        if share is None or not count or abs(share - dropout) <= DEVIATIONS * spread:
+            return Clear("dropout")
+        told = {"share": f"{share:.2g}", "dropout": f"{dropout:g}"}
+        return Found("rate", told, ("share", told))
     values = {"dropout": f"{dropout:g}", "kept": f"{kept:.3g}"}
     return Found("unscaled" if abs(kept - 1) < 1e-3 else "otherwise", values, ("survivors", values))
 

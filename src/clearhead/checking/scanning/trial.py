@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from clearhead._common.foreign_names import CONTEXTS
 from clearhead._common.text import raised_words
 from clearhead.checking import words
-from clearhead.checking.checking import KINDS, defined_at, exited, is_part, reported
+from clearhead.checking.checking import KINDS, exited, is_part
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.observed import ObservedAttention
@@ -22,6 +22,7 @@ from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
 from clearhead.checking.judging.facts import of_one_length
 from clearhead.checking.report import Report
+from clearhead.checking.reporting import defined_at, reported
 from clearhead.checking.scanning.sources import ATTENTION, Definition, Source
 from clearhead.checking.scanning.takes import (
     ALONG_ONE,

@@ -1,6 +1,7 @@
 """Errors of the code that is checked: raised on purpose, or happened; and where."""
 
 import dis
+import linecache
 from pathlib import Path
 
 from clearhead._common.text import raised_words
@@ -35,10 +36,7 @@ def place(error: BaseException) -> tuple[str, int, str] | None:
         if own not in ("torch", "clearhead", "importlib", "typing_extensions"):
             found = trace.tb_frame.f_code.co_filename, trace.tb_lineno
         trace = trace.tb_next
-    if found is None or not Path(found[0]).is_file():
-        return None if found is None else (*found, "")
-    lines = Path(found[0]).read_text(encoding="utf-8", errors="replace").splitlines()
-    return *found, lines[found[1] - 1].strip() if found[1] <= len(lines) else ""
+    return None if found is None else (*found, linecache.getline(*found).strip())
 
 
 def raised(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from clearhead._common.text import shown
 from clearhead._common.undoing import undoing
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.calling import by_heads, call
+from clearhead.checking.subject.causes import cause
 from clearhead.checking.subject.constructing import (
     GUESSES,
     declared_arguments,
@@ -38,7 +39,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 TAKES = (
     *("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode", "ids", "ids,mask"),
-    "logits,ids",
+    *("logits,ids", "query,key", "scores", "weights,value"),
 )
 
 
@@ -146,7 +147,7 @@ class Subject:
 
     def whole(self, *tensors: Tensor) -> tuple[Tensor, Any]:
         """The output, and what was returned besides."""
-        # Copies: whoever writes to an input must not spoil it for the next probe.
+        # Copies: whoever writes to one must not spoil it for the next probe.
         return self._called([each.clone() for each in tensors])
 
     def _called(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Any]:
@@ -306,7 +307,7 @@ def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
         given = ", ".join(f"{name}={shown(value)}" for name, value in args.items())
         raise ModelError(
             "check.made",
-            f"{cls.__name__}({given}) could not be made: {raised(error)}\n"
+            f"{cause(error, cls)}{cls.__name__}({given}) could not be made: {raised(error)}\n"
             "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters; "
             "what its config wants is given as {'config.n_head': 4}. Or give an instance: "
             "attention = Attention(Config()) in a file is file.py:attention.",
@@ -323,10 +324,8 @@ def _copy(original: Any) -> tuple[bool, Any]:
 
 def _determinism() -> tuple[bool, bool]:
     """Two settings: only deterministic algorithms run, and of the others PyTorch only warns."""
-    return (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled(), only_warns
 
 
 @contextmanager

@@ -24,14 +24,15 @@ MOST_NUMBERS = 64 * 64
 
 WEIGHTS = ("W_query", "W_key", "W_value")
 ORDER = (
-    *("x", "source", "W_query", "query", "rotated_query", "W_key", "key", "rotated_key", "plane"),
+    *("x", "source", "W_query", "query", "split", "joined", "rotated_query"),
+    *("W_key", "key", "rotated_key", "plane"),
     *("scores", "scaled_scores", "capped_scores", "mask", "masked_scores", "weights"),
     *("dropped_weights", "mean_weights", "W_value", "value", "context"),
 )
 """In which panels stand; the values behind the weights, with which they are mixed. The plane is no stage: query
 and keys of width 2 as arrows."""
 CELLS = ("x", "source", *WEIGHTS, "query", "key", "value", "scores", "weights")
-EDITABLE = (*CELLS, "mask", "scale", "width", "dropout", "order", "rotary")
+EDITABLE = (*CELLS, "mask", "scale", "width", "dropout", "order", "heads", "rotary")
 
 
 class StageStart(NamedTuple):
@@ -139,6 +140,8 @@ def figure_data(
         numbers |= dict.fromkeys(("dropped_weights", "mean_weights"), numbers["weights"])
     if "rotary" in own:
         numbers |= {f"rotated_{name}": numbers[name] for name in ("query", "key")}
+    if "heads" in own:
+        numbers |= _heads(numbers["query"])
     widths = None
     if "width" in own and "query" in inputs and "key" in inputs:
         widths = _widths(inputs.pop("query"), inputs.pop("key"))
@@ -172,7 +175,8 @@ def figure_data(
             )
     asked = _asked(predict, numbers, [name for name in known if name not in ("mask", "plane")])
     drawn = ("dropped_weights", "mean_weights") if "dropout" in edit else ()
-    wanted = {*show, *edit, *drawn, *([asked[0]] if asked else [])}
+    split = ("query", "split", "joined") if "heads" in edit else ()
+    wanted = {*show, *edit, *drawn, *split, *([asked[0]] if asked else [])}
     names = [name for name in known if name in wanted]
     sizes = {name: numbers[name].shape for name in (*names, *inputs) if name not in flat}
     check_sizes(sizes, "The page of a trace shows more: trace(…).to_html(file).")
@@ -212,6 +216,7 @@ def _controls(trace: Trace, inputs: dict[str, Tensor], numbers: dict[str, Tensor
         "width": as_given and "rotated_query" not in numbers,
         "dropout": True,
         "order": queries == keys and "source" not in inputs and trace.tokens == trace.source_tokens,
+        "heads": width > 1,
         "rotary": width % 2 == 0 and not turned,
     }
     return [name for name, there in found.items() if there]
@@ -228,6 +233,14 @@ def _widths(query: Tensor, key: Tensor) -> list[dict[str, Any]]:
     return made
 
 
+def _heads(query: Tensor) -> dict[str, Tensor]:
+    """The query as two heads, or the fewest of equal width, and joined again."""
+    tokens, width = query.shape
+    count = next((each for each in range(2, width + 1) if width % each == 0), 1)
+    split = query.view(tokens, count, width // count).transpose(0, 1)
+    return {"split": split.reshape(-1, width // count), "joined": query}
+
+
 def _count(trace: Trace, axis: str) -> int:
     """How many samples or heads there are; 1 where there is no such axis."""
     step = trace.steps["query"]
@@ -239,6 +252,9 @@ def _check_kind(trace: Trace) -> None:
         "sinks": trace.sinks is not None,
         "dropout": bool(trace.dropout),
         "weights that are renormalised": trace.renormalised,
+        "stages that are not those of the definition": not all(
+            step.standard for step in trace.steps.values() if step.name != "output"
+        ),
     }
     if any(has.values()):
         found = ", ".join(name for name, there in has.items() if there)
@@ -325,6 +341,8 @@ def _labelled(
         source = "source" if name != "W_query" and "source" in trace else "x"
         width = trace[source].shape[-1]
         labels = [str(each) if each < width else "bias" for each in range(rows)]
+    elif name == "split":
+        labels = [f"{head} {word}" for head in range(rows // len(queries)) for word in queries]
     else:
         labels = keys if name in ("key", "rotated_key", "value", "source") else queries
     over_keys = name in ("mask", "mean_weights") or (name in stages.NAMES and name != "context")

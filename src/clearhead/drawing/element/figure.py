@@ -73,7 +73,7 @@ class Figure(Drawn):
         Where nothing runs, and in print, it is a picture of its beginning. A page with several figures
         needs the script once. The element has a property `state`, one short text of all that a reader has
         changed, which the attribute `state` begins with; an event `statechange` tells a new one. In a frame it
-        posts `{clearhead: "figure", height}` to the page around it.
+        posts `{clearhead: "height", height}` to the page around it.
 
         Args:
             script: False leaves the script out, for a page that has it already.
@@ -196,7 +196,8 @@ def figure(
             context in the hull of the values. What may be edited is drawn as well.
         edit: what may be edited: x, source, W_query, W_key, W_value, query, key, value, scores, weights, mask, scale;
             width: how many numbers of query and key are taken, in the place of both; dropout, drawn
-            anew by hand; order: tokens are moved; rotary: queries and keys are turned by their place.
+            anew by hand; order: tokens are moved; heads: a query is split into heads and joined again, with a
+            transpose or without; rotary: queries and keys are turned by their place.
         predict: a stage, a row and a column: a number that is asked for before it is told.
         title: what stands above it.
         start: what is changed when it opens, as the property `state` of the element has it:

@@ -14,6 +14,7 @@ FIELDS = {
     "width": ["width"],
     "dropout": ["dropout", "draws"],
     "order": ["order"],
+    "heads": ["heads", "transpose", "back"],
     "rotary": ["rotary"],
 }
 """What a state says of what is edited beside the cells."""
@@ -68,6 +69,12 @@ def _names(data: FigureData) -> list[str]:
     return [*found, *(["guess"] if made["predict"] else [])]
 
 
+def _width(data: FigureData) -> int:
+    """The numbers of a query."""
+    inputs = data.json["inputs"]
+    return inputs["query" if "query" in inputs else "W_query"]["columns"]
+
+
 def _is_of(name: str, value: str, data: FigureData) -> bool:
     edit = data.json["edit"]
     if name == "mask":
@@ -88,6 +95,9 @@ def _is_of(name: str, value: str, data: FigureData) -> bool:
             "width": to in widths,
             "dropout": 0 <= to < 1,
             "draws": to.is_integer() and 0 <= to <= MOST_DRAWS,
+            "heads": "heads" in edit and to.is_integer() and to > 1 and not _width(data) % int(to),
+            "transpose": to in (0, 1),
+            "back": to in (0, 1),
             "rotary": to in (0, 1),
         }
         return name in _names(data) and fits.get(name, True)

@@ -5,7 +5,7 @@ paper      axes to draw on
 lettering  tokens as text: fonts, and as many labels as there is room for
 scales     numbers as colours
 options    the arguments of a figure, and what is refused
-cells      the weights of some heads, exact or pooled, and which of them are hidden
+cells      the maps of some heads as masked arrays, and their grain in words
 head_map   one head as a map
 head_grid  many heads as small maps
 numbers    a number per query or per head: a line, strips, layers × heads
@@ -20,8 +20,8 @@ choosing   which of them is drawn for what
 from above would not be seen by type checkers nor stand in the source of the class; base classes with a `plot`
 would still have to import upwards.
 
-`drawing/figures/` has one figure a file. All of them take their numbers from the public methods of what they
-draw, so that a test can hold the array of an image against the matrix. What is hidden is masked in that
+`drawing/figures/` has one figure a file. All of them take their numbers from `HeadView` and the public methods
+of what they draw, so that a test can hold the array of an image against the matrix. What is hidden is masked in that
 array, and so grey, while a weight of 0 keeps the darkest colour, on a logarithmic scale as well. Long
 matrices go through `pool`, long masks through `blocks`; whether a cell is hidden whole is read from the spans
 of the mask. `drawing/figures/png_files.py`, the pictures of the command line, draws a head by the same

@@ -1,19 +1,16 @@
-"""The weights of some heads as cells of a map: exact where they are few, pooled where they are not."""
+"""The maps of some heads as cells of a figure: masked where they are hidden, with their grain in words."""
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
-from clearhead.attention.problem import Problem
-from clearhead.drawing.pooling import hidden_cells, row_means
 from clearhead.errors import ArgumentError
-from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.watching.recording import of_heads
+from clearhead.matrix.head_view import HeadMaps
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,16 +26,20 @@ class Cells:
         kv_len: how many keys the columns are.
 
     Example:
-        >>> weights = AttentionMatrix(torch.zeros(6, 2), torch.zeros(6, 2))
-        >>> cells = of_weights(weights, 0, [0], 2)
-        >>> cells.pooled, cells.detail(), cells.shares.tolist()
-        (True, 'one cell = 3 × 3 tokens', [[[0.5, 0.5], [0.5, 0.5]]])
+        >>> cells = Cells.of(HeadMaps(torch.full((1, 2, 2), 0.5), None, 6, 6), [0])
+        >>> cells.pooled, cells.detail()
+        (True, 'one cell = 3 × 3 tokens')
     """
 
     shares: np.ma.MaskedArray
-    heads: list[int]
+    heads: Sequence[int]
     query_len: int
     kv_len: int
+
+    @classmethod
+    def of(cls, maps: HeadMaps, heads: Sequence[int]) -> Self:
+        """The cells of maps of these heads."""
+        return cls(masked(maps.shares, maps.hidden), heads, maps.query_len, maps.kv_len)
 
     @property
     def pooled(self) -> bool:
@@ -86,54 +87,8 @@ def check_cells(cells: object) -> int | None:
     return count
 
 
-def side(tokens: int, most: int) -> int:
-    """The number of cells for so many tokens: the most that are of one size, save the last ones.
-
-    Example:
-        >>> side(100, 256), side(5000, 256), side(100_000, 256)
-        (100, 250, 256)
-    """
-    return math.ceil(tokens / math.ceil(tokens / most))
-
-
-def of_weights(matrix: AttentionMatrix, sample: int, heads: list[int], most: int) -> Cells:
-    """Some heads of a sample as maps of at most so many cells a side."""
-    problem = matrix.problem
-    query_len, kv_len = problem.query_len, problem.kv_len
-    rows, columns = side(query_len, most), side(kv_len, most)
-    with torch.no_grad():
-        if (rows, columns) == (query_len, kv_len):
-            # The leading axes that the user's query did not have are not there to be indexed.
-            leading = [[sample], heads][4 - problem.dims :]
-            shares = matrix[(*leading, slice(None), slice(None))]
-            shares = shares.reshape(len(heads), rows, columns)
-        else:
-            part, place = _part(problem, sample, heads)
-            shares = row_means(matrix_of(part).pool(rows, columns)[place], query_len)
-        hidden = hidden_cells(problem, sample, heads, rows, columns)
-    return Cells(masked(shares, hidden), heads, query_len, kv_len)
-
-
-def of_pooled(pooled: Tensor, sample: int, heads: list[int], query_len: int, kv_len: int) -> Cells:
-    """Some heads of a sample of a map that a summary kept; what is hidden is not known of it."""
-    maps = pooled.reshape((1,) * (4 - pooled.ndim) + pooled.shape)[sample, heads]
-    return Cells(masked(row_means(maps, query_len), None), heads, query_len, kv_len)
-
-
 def masked(numbers: Tensor, hidden: Tensor | None) -> np.ma.MaskedArray:
     """Numbers as an array for a figure, some of them hidden."""
     array = numbers.detach().cpu().numpy()
     mask = False if hidden is None else hidden.cpu().expand(array.shape).numpy()
     return np.ma.MaskedArray(array, mask=mask)
-
-
-def _part(problem: Problem, sample: int, heads: list[int]) -> tuple[Problem, int]:
-    """The problem of these heads, of this sample alone if nothing ties it to others, and its index there."""
-    if heads != list(range(problem.num_heads)):
-        problem = of_heads(problem, heads, "")
-    tied = problem.bias is not None or (problem.mask is not None and problem.mask.batch is not None)
-    if tied or problem.batch == 1:
-        return problem.replace(dims=4), sample
-    one = slice(sample, sample + 1)
-    key = problem.key[one]
-    return problem.replace(query=problem.query[one], key=key, value=key, dims=4), 0

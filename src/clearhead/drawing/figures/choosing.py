@@ -1,7 +1,6 @@
 """Figures of a matrix, of a summary, and of everything that a watch has seen."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from clearhead._common.checks import as_int, check_bool
 from clearhead._common.text import shown
 from clearhead.drawing.figures import head_grid, head_map, numbers, received
-from clearhead.drawing.figures.cells import Cells, check_cells, of_pooled, of_weights
+from clearhead.drawing.figures.cells import Cells, check_cells
 from clearhead.drawing.figures.lettering import short_paths
 from clearhead.drawing.figures.numbers import QUANTITIES
 from clearhead.drawing.figures.options import (
@@ -29,6 +28,7 @@ from clearhead.matrix.head_numbers import (
     mean_over_queries,
     numbers_of_heads,
 )
+from clearhead.matrix.head_view import HeadView
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
@@ -66,6 +66,7 @@ def of_attention(
     heads = check_heads("head", head, known) if one is None else [one]
     rows, columns = check_words(tokens, source_tokens, weights.query_len, weights.kv_len)
     _check_something(weights)
+    view = HeadView(weights, sample, heads)
     where = [f"sample {sample}"] * (weights.batch > 1)
     if kind == "map":
         if one is None and (rows is not None or columns is not None):
@@ -73,7 +74,7 @@ def of_attention(
                 "plot.option",
                 "tokens have no room in a grid of heads; leave them out, or choose one: head=3.",
             )
-        map_cells = _cells(weights, sample, heads, most, one is not None)
+        map_cells = _cells(view, most, one is not None)
         if one is None:
             return head_grid.of_heads(map_cells, log=log, ax=ax)
         title = ", ".join([*where, *_head(one, weights)])
@@ -81,15 +82,10 @@ def of_attention(
             map_cells, title=title, tokens=rows, source_tokens=columns, log=log, ax=ax
         )
     if kind == "received":
-        of_all, which = _received(weights, one, heads)
+        shares, which = _received(view, one)
         title = ", ".join([*where, *which])
-        return received.bars(of_all[sample], title=title, tokens=columns, log=log, ax=ax)
-    quantity, real = QUANTITIES[kind], weights.real
-    with torch.no_grad():
-        values = weights._statistic(kind)[sample]
-    if real is not None:
-        values = values.masked_fill(~torch.atleast_2d(real)[sample], torch.nan)
-    values = values[heads]
+        return received.bars(shares, title=title, tokens=columns, log=log, ax=ax)
+    quantity, values = QUANTITIES[kind], view.statistic(kind)
     most = most or numbers.MOST_CELLS
     if one is not None:
         title = ", ".join([*where, *_head(one, weights)])
@@ -99,7 +95,7 @@ def of_attention(
     title = ", ".join(where)
     return numbers.strips(
         values,
-        [known[each] for each in heads],
+        view.numbers,
         quantity,
         title=title,
         tokens=rows,
@@ -153,7 +149,7 @@ def of_seen(
     short = short_paths(names)
     if kind == "map":
         maps = [
-            _cells(weights, row, some, most, False)
+            _cells(HeadView(weights, row, some), most, False)
             for weights, row, some in zip(wholes, place, chosen, strict=True)
         ]
         return head_grid.of_layers(maps, short, log=log, ax=ax)
@@ -166,7 +162,7 @@ def of_seen(
         )
     words, _ = check_words(tokens, None, lengths[0], lengths[0])
     rows = [
-        _received(weights, None, some)[0][row]
+        HeadView(weights, row, some).received()[0]
         for weights, row, some in zip(wholes, place, chosen, strict=True)
     ]
     most = most or numbers.MOST_CELLS
@@ -206,7 +202,7 @@ def _of_chosen(
         _check_something(weights)
         row = check_place("sample", sample, weights.batch)
         place = check_head("heads", each[1], numbers_of_heads(weights))
-        maps.append(_cells(weights, row, [place], most, False))
+        maps.append(_cells(HeadView(weights, row, [place]), most, False))
         titles.append(f"layer {each[0]}, head {each[1]}")
         lengths.append((weights.query_len, weights.kv_len))
     if len(set(lengths)) > 1:
@@ -293,51 +289,39 @@ def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
         return head_averages("", known).scores[kind]
 
 
-def _cells(weights: Weights, sample: int, heads: list[int], most: int | None, one: bool) -> Cells:
-    """The maps of some heads of a sample, with the numbers of the heads."""
-    known = numbers_of_heads(weights)
-
-    def numbered(cells: Cells) -> Cells:
-        return replace(cells, heads=[known[each] for each in heads])
-
-    if isinstance(weights, AttentionMatrix):
-        usual = head_map.MOST_CELLS if one else head_grid.MOST_CELLS
-        return numbered(of_weights(weights, sample, heads, most or usual))
-    if most is not None:
-        raise ArgumentError(
-            "plot.option",
-            "the map of a summary has the cells that it was made with; leave cells out.",
-        )
-    if weights.pooled is None:
-        raise ArgumentError(
-            "plot.kind",
-            "this summary holds no map; A.summary(pool=(rows, columns)) keeps one. "
-            f"There are {', '.join(KINDS[1:])}.",
-        )
-    return numbered(of_pooled(weights.pooled, sample, heads, weights.query_len, weights.kv_len))
+def _cells(view: HeadView, most: int | None, one: bool) -> Cells:
+    """The maps of some heads, with the numbers of the heads."""
+    if isinstance(view.weights, Summary):
+        if most is not None:
+            raise ArgumentError(
+                "plot.option",
+                "the map of a summary has the cells that it was made with; leave cells out.",
+            )
+        if view.weights.pooled is None:
+            raise ArgumentError(
+                "plot.kind",
+                "this summary holds no map; A.summary(pool=(rows, columns)) keeps one. "
+                f"There are {', '.join(KINDS[1:])}.",
+            )
+    usual = head_map.MOST_CELLS if one else head_grid.MOST_CELLS
+    return Cells.of(view.maps(most or usual), view.numbers)
 
 
-def _received(weights: Weights, one: int | None, heads: list[int]) -> tuple[Tensor, list[str]]:
-    """The mean over query heads of what each key gets, (batch, kv_len), and the heads in words."""
-    with torch.no_grad():
-        received = weights._statistic("received")
-    group = weights.num_heads // weights.num_kv_heads
-    # Heads that share a key are only known together.
-    shared = sorted({head // group for head in heads})
-    mean = received[:, shared].double().mean(dim=1) / group
-    members = [head for each in shared for head in range(each * group, (each + 1) * group)]
+def _received(view: HeadView, one: int | None) -> tuple[Tensor, list[str]]:
+    """The mean over query heads of what each key gets, (kv_len,), and the heads in words."""
+    mean, members = view.received()
+    weights = view.weights
     if len(members) == 1:
         return mean, _head(members[0], weights)
     if weights.heads is None and members == list(range(weights.num_heads)):
         return mean, [f"mean of {weights.num_heads} heads"]
-    known = numbers_of_heads(weights)
-    members = [known[each] for each in members]
+    numbers = HeadView(weights, heads=members).numbers
     if one is not None:
-        which = f"{members[0]} to {members[-1]}"
-        if members != list(range(members[0], members[-1] + 1)):
-            which = ", ".join(map(str, members))
+        which = f"{numbers[0]} to {numbers[-1]}"
+        if numbers != list(range(numbers[0], numbers[-1] + 1)):
+            which = ", ".join(map(str, numbers))
         return mean, [f"mean of heads {which}, which share their keys"]
-    return mean, [f"mean of heads {', '.join(map(str, members))}"]
+    return mean, [f"mean of heads {', '.join(map(str, numbers))}"]
 
 
 def _head(place: int, weights: Weights) -> list[str]:

@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from clearhead.drawing.figures import scales
-from clearhead.drawing.figures.cells import masked, side
+from clearhead.drawing.figures.cells import masked
 from clearhead.drawing.figures.lettering import LINE, entitle, families, name_axis, tick
 from clearhead.drawing.figures.paper import inches, one
-from clearhead.drawing.pooling import bin_sums
+from clearhead.matrix.head_view import side
+from clearhead.matrix.pooling import bin_sums
 
 MOST_CELLS = 256
 PER_TOKEN, LEAST, MOST = 0.25, 3.2, 10.0

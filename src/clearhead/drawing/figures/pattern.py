@@ -10,13 +10,14 @@ from torch import Tensor
 
 from clearhead._common.checks import check_length
 from clearhead.drawing.figures import scales
-from clearhead.drawing.figures.cells import check_cells, side
+from clearhead.drawing.figures.cells import check_cells
 from clearhead.drawing.figures.head_map import MOST_CELLS, aspect, size
 from clearhead.drawing.figures.lettering import entitle, name_axis, tick
 from clearhead.drawing.figures.options import check_place, check_words
 from clearhead.drawing.figures.paper import one
 from clearhead.errors import ArgumentError
 from clearhead.masks.base import Mask
+from clearhead.matrix.head_view import side
 
 VISIBLE, HIDDEN = "#31688E", "#FFFFFF"
 EDGE = "#808080"

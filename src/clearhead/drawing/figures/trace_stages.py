@@ -74,7 +74,7 @@ def of_trace(
 def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
     """The stages asked for; without a wish those that are not merely repeated."""
     if stages is None:
-        return [step for step in trace.steps.values() if step.same_as is None]
+        return [step for step in trace._drawn() if step.same_as is None]
     if isinstance(stages, str) or not isinstance(stages, Sequence):
         raise ArgumentTypeError(
             "plot.stages", f"stages must be a list of names, or None; got {shown(stages)}."

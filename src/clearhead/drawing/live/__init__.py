@@ -1,7 +1,7 @@
 """A page's exact tiles, and the server that sends them.
 
 `drawing/live/server.py` is the standard library's HTTP server, since four routes of GET need no framework;
-what it refuses is the longer part of it. `drawing/live/tiles.py` makes a tile in two ways. With the logsumexp
+what it refuses is the longer part of it. `matrix/tiles.py` makes a tile in two ways. With the logsumexp
 of its queries a rectangle costs its own dot products: the rows are summed into cells while a chunk of weights
 is in the cache, then the columns, in float64. Indexing the matrix and pooling that takes three times as long,
 as every step of the definition is a pass over memory. 40 million pairs are what fits into a third of the time

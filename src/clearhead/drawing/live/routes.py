@@ -12,8 +12,8 @@ from urllib.parse import parse_qs
 from clearhead._common.memory import bytes_of
 from clearhead._common.text import raised_words, shown
 from clearhead.drawing.live.tile_store import Pending, Tiles
-from clearhead.drawing.live.tiles import MapTile
 from clearhead.errors import ArgumentError, ClearheadError
+from clearhead.matrix.tiles import MapTile
 
 MOST_QUERY = 1024
 """Characters after the question mark."""

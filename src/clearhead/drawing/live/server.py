@@ -308,7 +308,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in HEADERS.items():
             self.send_header(name, value)
-        own = policy(served=True) if kind == HTML else "default-src 'none'"
+        own = policy("heads", served=True) if kind == HTML else "default-src 'none'"
         self.send_header("Content-Security-Policy", f"{own}; frame-ancestors 'none'")
         self.send_header("Content-Type", kind)
         if status != 204:

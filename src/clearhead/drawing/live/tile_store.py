@@ -16,8 +16,11 @@ from torch import Tensor
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
-from clearhead.drawing.live.pairs import PairStages, stages_of_pair
-from clearhead.drawing.live.tiles import (
+from clearhead.errors import ArgumentError, SelectionError
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.pairs import PairStages, stages_of_pair
+from clearhead.matrix.parts import some_heads
+from clearhead.matrix.tiles import (
     Level,
     MapTile,
     cells_of,
@@ -26,9 +29,6 @@ from clearhead.drawing.live.tiles import (
     make_level,
     tile_of_level,
 )
-from clearhead.errors import ArgumentError, SelectionError
-from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.watching.recording import of_heads
 
 MOST_CELLS = 1024
 """Rows and columns of a tile at most."""
@@ -243,7 +243,7 @@ class Tiles:
     def _one_head(self, layer: int, head: int) -> Problem:
         known = self._layers[layer]
         assert known is not None
-        return of_heads(known[0], [head], f"layer {layer}")
+        return some_heads(known[0], [head])
 
     def _work(self) -> None:
         while True:

@@ -77,7 +77,6 @@ def view(
         >>> widget.payload[:9]
         b'clearhead'
     """
-    widget = _widget_class()
     if isinstance(thing, Trace):
         given = (tokens, source_tokens, start, pin, image, grid, times, audio)
         if any(each is not None for each in given) or (sample, skip) != (0, 0):
@@ -86,7 +85,7 @@ def view(
                 "a trace has tokens of its own, and all of its samples, and no picture or sound; "
                 "trace(…, tokens=…) takes them.",
             )
-        return widget(steps_payload(thing), None)
+        return _widget_class("steps")(steps_payload(thing), None)
     if isinstance(thing, Seen):
         thing.need_attention("view")
         tokens = thing.tokens if tokens is None else tokens
@@ -106,12 +105,12 @@ def view(
     title = repr(thing).splitlines()[0]
     payload = heads_payload([run], title, start=Start(start, pin), media=media)
     known = any(each is not None for each in run.matrices)
-    return widget(payload, Tiles(run.matrices, sample=sample) if known else None)
+    return _widget_class("heads")(payload, Tiles(run.matrices, sample=sample) if known else None)
 
 
 @cache
-def _widget_class() -> Any:
-    """The class of the widget, made on first use: anywidget is optional."""
+def _widget_class(kind: str) -> Any:
+    """The class of a widget of one kind, made on first use: anywidget is optional."""
     try:
         import anywidget
         import traitlets
@@ -123,8 +122,8 @@ def _widget_class() -> Any:
     class Page(anywidget.AnyWidget):
         """A page of clearhead as a widget."""
 
-        _esm = asset("page.js")
-        _css = asset("page.css")
+        _esm = asset(f"{kind}.js")
+        _css = asset(f"{kind}.css")
         payload = traitlets.Bytes().tag(sync=True)
         exact = traitlets.Bool().tag(sync=True)
 

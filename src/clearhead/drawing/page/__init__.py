@@ -1,7 +1,8 @@
 """The payload of a page, and the page that draws it; its script and style lie in assets/.
 
-`frontend/` is TypeScript and Preact, bundled by esbuild and minified by terser into
-`drawing/page/assets/page.js` and `page.css`, which are committed: an installed clearhead needs no Node. Biome
+`frontend/` is TypeScript and Preact, bundled by esbuild into a script and a style for each kind of page,
+`drawing/page/assets/heads.js` and `steps.js`, and `figure.js`, which are committed: an installed clearhead needs no
+Node. What they share, `frontend/src/shared`, stands in each, since a page is one file. Biome
 formats and lints it. `make page` bundles; a test bundles anew and compares the bytes.
 
 `drawing/page/payload.py` is the one format: a head of JSON, and named arrays, each deflated by itself. The
@@ -13,11 +14,13 @@ so that one head is decoded when it is looked at, and not all of them.
 In the front end everything goes through a `Source`: `head()`, `array(name)`, and `tile(…)`, the part of a map
 that is in view, in as many cells as there are pixels. A tile may be coarser than what was asked for; it says
 how large its cells are, how fine what they are made of is, and where the colours end. The map draws the last
-tile, moved and stretched, until the next one is there. The head's `kind` picks the view, a folder in
-`frontend/src/views`.
+tile, moved and stretched, until the next one is there. The `kind` of the payload names the script.
 
-What a page shows is one text, `views/heads/state.ts`, which stands in the address; `start=` of `to_html`
-takes it, so that a view has one option and not one each. `starts.STATE` refuses what no address says. A
+What a page shows is one text, which stands in the address: a table of fields in `state.ts` of each view says how
+each is read and written and where it starts (`shared/fields.ts`). `start=` of `to_html`
+takes it, so that a view has one option and not one each. `starts.STATE` refuses what no address says. What a reader
+does is a function of the state (`views/heads/actions.ts`). Theme and scale are part of it, so that several views in
+one document share neither (`shared/look.ts`). A
 `HeadMap` is what is known of a head; one without what a reader leaves out (`filter.ts`), and one of several
 heads (`several.ts`), are maps of the same kind, so that the map, the text and the lists need not know. A
 difference has a sign, and is a kind of its own (`difference.ts`). Signals that are derived from props are

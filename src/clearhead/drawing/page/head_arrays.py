@@ -7,20 +7,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead import stages
 from clearhead._common.text import format_bytes
-from clearhead.attention.problem import Problem, make_problem
 from clearhead.drawing.page.payload import Deflated, deflated
 from clearhead.drawing.page.rounding import BYTE, Rounded, rounded
-from clearhead.drawing.pooling import bin_sums, coarser, hidden_cells
 from clearhead.errors import ArgumentError
-from clearhead.masks.causal import causal
 from clearhead.masks.spans import Spans
+from clearhead.matrix.head_view import HeadMaps, HeadView
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.parts import masked_scores
 from clearhead.matrix.summary import Summary
 
-SHORT_BYTES, LONG_BYTES = 11_600_000, 7_100_000
+SHORT_BYTES, LONG_BYTES = 8_600_000, 7_100_000
 """The weights of short texts, and all numbers of long ones, take no more before base64, which makes
 4 bytes of 3."""
 
@@ -56,18 +52,14 @@ class Arrays(NamedTuple):
     arrays: dict[str, Tensor | Deflated]
 
 
-def choose_levels(matrices: Sequence[tuple[AttentionMatrix, int]]) -> int:
-    """The steps to which the weights of all these matrices can be rounded within SHORT_BYTES.
-
-    Args:
-        matrices: each with the sample that is drawn.
-    """
+def choose_levels(views: Sequence[HeadView]) -> int:
+    """The steps to which the weights of all these heads can be rounded within SHORT_BYTES."""
     for levels in STEPS:
         bits = 0.0
-        for matrix, sample in matrices:
-            few, hidden = weights_of(matrix, sample, EVERY)
-            codes = rounded(few, levels, hidden=hidden).codes
-            bits += sum(map(_bits_per_code, codes)) * matrix.query_len * matrix.kv_len
+        for view in views:
+            few = view.exact(EVERY)
+            codes = rounded_maps(few, levels).codes
+            bits += sum(map(_bits_per_code, codes)) * few.query_len * few.kv_len
         # What deflate needs beyond the entropy of single codes was measured: a twentieth.
         if bits / 8 * 1.05 <= SHORT_BYTES:
             return levels
@@ -81,24 +73,10 @@ def _bits_per_code(codes: Tensor) -> float:
     return float(torch.special.entr(shares).sum()) / math.log(2)
 
 
-def weights_of(matrix: AttentionMatrix, sample: int, every: int = 1) -> tuple[Tensor, Tensor]:
-    """The weights of every so many queries of a sample, and the hidden pairs, (heads, rows, keys).
-
-    Example:
-        >>> matrix = AttentionMatrix(torch.zeros(2, 2), torch.zeros(2, 2), mask=ch.causal())
-        >>> weights, hidden = weights_of(matrix, 0)
-        >>> weights.tolist(), hidden.tolist()
-        ([[[1.0, 0.0], [0.5, 0.5]]], [[[False, True], [False, False]]])
-    """
-    problem, device = matrix.problem, matrix.device
-    with torch.no_grad():
-        rows = torch.arange(0, matrix.query_len, every, device=device)
-        heads = torch.arange(matrix.num_heads, device=device)
-        columns = torch.arange(matrix.kv_len, device=device)
-        chosen = torch.tensor([sample], device=device)
-        scores = masked_scores(problem, chosen, heads, rows, columns)
-        weights = stages.weights(scores, problem.sinks)
-    return weights[0], scores[0] == -torch.inf
+def rounded_maps(maps: HeadMaps, levels: int = BYTE) -> Rounded:
+    """Maps in so many steps; what is hidden differs from 0."""
+    hidden = None if maps.hidden is None else maps.hidden.expand(maps.shares.shape)
+    return rounded(maps.shares, levels, hidden=hidden)
 
 
 def per_head(place: int, name: str, numbers: Rounded) -> Arrays:
@@ -107,12 +85,12 @@ def per_head(place: int, name: str, numbers: Rounded) -> Arrays:
     return Arrays(numbers.about | {"shape": list(numbers.codes.shape[1:])}, dict(arrays))
 
 
-def exact_weights(place: int, weights: Tensor, hidden: Tensor) -> Arrays:
-    """Weights, (heads, rows, columns), as they are; −1 where they are hidden."""
-    arrays = {
-        f"{place}/{head}/weights": each
-        for head, each in enumerate(weights.float().masked_fill(hidden, -1.0))
-    }
+def exact_weights(place: int, maps: HeadMaps) -> Arrays:
+    """Weights as they are; −1 where they are hidden."""
+    weights = maps.shares.float()
+    if maps.hidden is not None:
+        weights = weights.masked_fill(maps.hidden, -1.0)
+    arrays = {f"{place}/{head}/weights": each for head, each in enumerate(weights)}
     return Arrays({"exact": True, "shape": list(weights.shape[1:])}, dict(arrays))
 
 
@@ -180,39 +158,27 @@ def runs_of_keys(place: int, spans: Spans | None, sample: int) -> Arrays | None:
     return Arrays({"pieces": spans.pieces}, {f"{place}/spans": codes})
 
 
-def small_maps(place: int, shares: Tensor, hidden: Tensor | None) -> Arrays | None:
-    """The maps of the overview, from weights or from a map of shares, (heads, rows, columns), and from
-    what of it is hidden."""
-    if not shares.numel():
+def small_maps(place: int, maps: HeadMaps) -> Arrays | None:
+    """The maps of the overview, from weights or from a map of shares."""
+    if not maps.shares.numel():
         return None
-    small = coarser(shares, SMALL, SMALL)
-    numbers = rounded(small, hidden=hidden_of(hidden, small))
+    numbers = rounded_maps(maps.coarser(SMALL, SMALL))
     about = numbers.about | {"shape": list(numbers.codes.shape[1:])}
     return Arrays(about, {f"{place}/small": numbers.codes})
 
 
-def hidden_of(hidden: Tensor | None, coarse: Tensor) -> Tensor | None:
-    """The cells of a coarser map of which everything is hidden."""
-    if hidden is None:
-        return None
-    rows, columns = coarse.shape[1:]
-    seen = bin_sums(bin_sums((~hidden).float(), 1, rows), 2, columns)
-    return (seen == 0).expand(coarse.shape)
-
-
-def finest_map(place: int, shares: Tensor, hidden: Tensor | None, room: float) -> Arrays:
+def finest_map(place: int, maps: HeadMaps, room: float) -> Arrays:
     """The finest map of each head for which there is room; the coarsest of MAPS in any case."""
-    sizes = [max(shares.shape[1:]), *(size for size in MAPS if size < max(shares.shape[1:]))]
+    most = max(maps.shares.shape[1:])
+    sizes = [most, *(size for size in MAPS if size < most)]
     while True:
         size = sizes.pop(0)
-        coarse = coarser(shares, size, size)
-        numbers = rounded(coarse, hidden=hidden_of(hidden, coarse))
-        about, arrays = per_head(place, "pooled", numbers)
-        maps: dict[str, Tensor | Deflated] = {
-            name: deflated(codes) for name, codes in arrays.items()
+        about, arrays = per_head(place, "pooled", rounded_maps(maps.coarser(size, size)))
+        codes: dict[str, Tensor | Deflated] = {
+            name: deflated(each) for name, each in arrays.items()
         }
-        if not sizes or size_of(maps) <= room:
-            return Arrays(about, maps)
+        if not sizes or size_of(codes) <= room:
+            return Arrays(about, codes)
 
 
 def strongest_links(place: int, summary: Summary, room: float) -> Arrays | None:
@@ -255,30 +221,3 @@ def _planes(back: Tensor, most: int) -> Tensor:
     zigzag = torch.where(back < 0, -2 * back - 1, 2 * back)
     count = max(1, math.ceil(math.log2(2 * most + 1) / 8))
     return torch.stack([(zigzag >> 8 * n & 255).to(torch.uint8) for n in range(count)], dim=1)
-
-
-def mask_of(weights: AttentionMatrix | Summary, summary: Summary) -> Problem | None:
-    """The problem whose mask tells which pairs are hidden; None where it is not known.
-
-    A summary keeps no mask. Where no query of any head gives anything to a key behind it, exactly, it
-    was causal: without a mask, no weight is 0.
-    """
-    if isinstance(weights, AttentionMatrix):
-        return weights.problem
-    assert summary.pooled is not None
-    if summary.top_k is None or min(summary.pooled.shape[2:]) < 2:
-        return None
-    queries, keys = summary.query_len, summary.kv_len
-    nothing = torch.zeros(1, 1, 1, 1)
-    problem = make_problem(
-        nothing.expand(1, 1, queries, 1),
-        nothing.expand(1, 1, keys, 1),
-        nothing.expand(1, 1, keys, 1),
-        mask=causal(),
-    )
-    hidden = hidden_cells(problem, 0, [0], *summary.pooled.shape[2:])
-    assert hidden is not None
-    hidden = hidden.to(summary.pooled.device)
-    last = torch.arange(keys - queries, keys, device=summary.top_k.keys.device)[:, None]
-    seen = bool((summary.pooled[0] * hidden).any()) or bool((summary.top_k.keys > last).any())
-    return problem if bool(hidden.any()) and not seen else None

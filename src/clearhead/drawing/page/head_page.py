@@ -34,16 +34,15 @@ from clearhead.drawing.page.head_arrays import (
     choose_levels,
     exact_weights,
     finest_map,
-    mask_of,
     per_head,
     query_and_key,
+    rounded_maps,
     runs_of_keys,
     size_of,
     small_maps,
     strongest_links,
-    weights_of,
 )
-from clearhead.drawing.page.head_rows import beyond_chance, by_chance, rows_of_heads
+from clearhead.drawing.page.head_rows import PAGE_ROLES, beyond_chance, by_chance, rows_of_heads
 from clearhead.drawing.page.media import Media, read_media, texts_with
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
@@ -51,10 +50,10 @@ from clearhead.drawing.page.rounding import BYTE, WORD, rounded
 from clearhead.drawing.page.runs import NAMES, Layer, Run, names_of, read_run
 from clearhead.drawing.page.starts import ANYWHERE, Start, start_of
 from clearhead.drawing.page.texts import PageText, TextOffset, beginning, offsets
-from clearhead.drawing.pooling import hidden_cells, row_means
-from clearhead.drawing.telling import between_words, telling_links
 from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.matrix.head_numbers import MATCHING, ROLES, numbers_of_heads
+from clearhead.matrix.head_numbers import MATCHING, numbers_of_heads
+from clearhead.matrix.head_view import HeadMaps, HeadView, mask_of_summary
+from clearhead.matrix.links import between_words, telling_links
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
@@ -113,7 +112,8 @@ def heads_payload(
         )
     shorts = [(each.short, each.run.sample) for each in shown if each.short is not None]
     size = sum(each.num_heads * each.query_len * each.kv_len for each, _ in shorts)
-    packing.levels = None if 4 * size <= EXACT_BYTES else choose_levels(shorts)
+    views = [HeadView(each, sample) for each, sample in shorts]
+    packing.levels = None if 4 * size <= EXACT_BYTES else choose_levels(views)
     packing.room = LONG_BYTES / max(1, len(shown) - len(shorts))
     if why:
         check_why(shorts)
@@ -126,7 +126,7 @@ def heads_payload(
     texts = [text.tokens for text in packing.texts]
     data = {
         "note": note,
-        "roles": {"all": ROLES, "matching": MATCHING},
+        "roles": {"all": PAGE_ROLES, "matching": MATCHING},
         "runs": [run.name for run in runs],
         "texts": texts,
         "layers": packing.layers,
@@ -323,27 +323,25 @@ class _Packing:
             per_token[f"{place}/{name}"], entry[name] = numbers
         if short is not None:
             self.arrays |= per_token
-            weights, hidden = weights_of(short, sample)
+            maps = HeadView(short, sample).exact()
             if self.levels is None:
-                every = exact_weights(place, weights, hidden)
+                every = exact_weights(place, maps)
             else:
-                every = per_head(place, "weights", rounded(weights, self.levels, hidden=hidden))
+                every = per_head(place, "weights", rounded_maps(maps, self.levels))
             entry["weights"] = self.take(every)
-            entry["small"] = self.take(small_maps(place, weights, hidden))
+            entry["small"] = self.take(small_maps(place, maps))
             if own is not None and shown.number == 0:
-                self._open_at(place, weights, hidden, shown, own.tokens)
+                self._open_at(place, maps, shown, own.tokens)
         else:
             self.arrays |= {name: deflated(each) for name, each in per_token.items()}
             self._add_pooled(place, shown, summary, entry, self.room - size_of(per_token))
         self.layers.append(entry)
 
-    def _open_at(
-        self, place: int, weights: Tensor, hidden: Tensor, shown: _Located, tokens: Sequence[str]
-    ) -> None:
+    def _open_at(self, place: int, maps: HeadMaps, shown: _Located, tokens: Sequence[str]) -> None:
         """Open the page at a link of this layer, if it tells more than those before."""
-        queries = tokens[shown.query.first : shown.query.first + weights.shape[1]]
-        words = between_words(queries, tokens[: weights.shape[2]]).to(weights.device)
-        for head, link in enumerate(telling_links(weights, words, ~hidden)):
+        queries = tokens[shown.query.first : shown.query.first + maps.query_len]
+        words = between_words(queries, tokens[: maps.kv_len]).to(maps.shares.device)
+        for head, link in enumerate(telling_links(maps.shares, words, maps.visible)):
             if link is not None and link[:2] > self.telling:
                 self.telling = link[:2]
                 self.start = {"layer": place, "head": head, "query": link.query, "key": link.key}
@@ -353,19 +351,18 @@ class _Packing:
     ) -> None:
         """Add map and links of a long text, as fine and as many as there is room for."""
         if summary.pooled is not None:
-            shares = row_means(summary.pooled[0], summary.query_len)
-            hidden = None
-            problem = mask_of(shown.layer.weights, summary)
+            weights = shown.layer.weights
+            matrix = weights if isinstance(weights, AttentionMatrix) else None
+            problem = mask_of_summary(summary) if matrix is None else matrix.problem
+            maps = HeadView(summary).kept(problem, shown.run.sample)
             if problem is not None:
-                every = list(range(summary.num_heads))
-                hidden = hidden_cells(problem, shown.run.sample, every, *shares.shape[1:])
                 may_hide = problem.bias is not None and problem.bias.may_hide
                 spans = None if may_hide else problem.spans
                 entry["spans"] = self.take(runs_of_keys(place, spans, shown.run.sample))
-            entry["small"] = self.take(small_maps(place, shares, hidden))
-            maps = finest_map(place, shares, hidden, room / 2)
-            entry["pooled"] = self.take(maps)
-            room -= size_of(maps.arrays)
+            entry["small"] = self.take(small_maps(place, maps))
+            finest = finest_map(place, maps, room / 2)
+            entry["pooled"] = self.take(finest)
+            room -= size_of(finest.arrays)
         if summary.top_k is not None:
             entry["links"] = self.take(strongest_links(place, summary, room))
 

@@ -10,6 +10,9 @@ from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching.table import rows_of
 
+PAGE_ROLES = [role for role in ROLES if role != "uniform"]
+"""A head that is even has a large entropy, which the page says."""
+
 
 def rows_of_heads(name: str, summary: Summary, *, crosses: bool) -> list[dict[str, Any]]:
     """The numbers of each head, as a table has them; without roles only what is known, and between two
@@ -18,8 +21,10 @@ def rows_of_heads(name: str, summary: Summary, *, crosses: bool) -> list[dict[st
         {
             "entropy": _plain(row.entropy),
             "distance": None if crosses else _plain(row.distance),
-            "role": "" if crosses else row.role,
-            "scores": {role: None if crosses else _plain(getattr(row, role)) for role in ROLES},
+            "role": "" if crosses or row.role == "uniform" else row.role,
+            "scores": {
+                role: None if crosses else _plain(getattr(row, role)) for role in PAGE_ROLES
+            },
         }
         for row in rows_of(name, [summary])
     ]
@@ -30,8 +35,6 @@ def beyond_chance(
 ) -> list[dict[str, Any]]:
     """The numbers of each head, without the role that it fills no further than chance does.
 
-    A head is called uniform for being as even as chance is.
-
     Example:
         >>> local = {"role": "local", "scores": {"local": 0.66}}
         >>> beyond_chance([local], {"local": 0.77})[0]["role"], beyond_chance([local], None)[0]["role"]
@@ -40,8 +43,7 @@ def beyond_chance(
     even = {role: 0.0 if share is None else share for role, share in (chance or {}).items()}
     return [
         row | {"role": ""}
-        if row["role"] not in ("", "uniform")
-        and row["scores"][row["role"]] <= even.get(row["role"], 0)
+        if row["role"] and row["scores"][row["role"]] <= even.get(row["role"], 0)
         else row
         for row in rows
     ]

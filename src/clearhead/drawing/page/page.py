@@ -36,11 +36,15 @@ def page(payload: Payload, *, served: bool = False) -> str:
     note = label(str(payload.data.get("note", ""))).replace("␣", " ")
     held = "" if served else b64encode(payload.to_bytes()).decode("ascii")
     head = [
-        element("meta", http_equiv="Content-Security-Policy", content=policy(served=served)),
+        element(
+            "meta",
+            http_equiv="Content-Security-Policy",
+            content=policy(payload.kind, served=served),
+        ),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", title),
-        element("style", Html(asset("page.css"))),
+        element("style", Html(asset(f"{payload.kind}.css"))),
     ]
     body = [
         element(
@@ -55,23 +59,23 @@ def page(payload: Payload, *, served: bool = False) -> str:
             type="application/octet-stream;base64",
             data_source="server" if served else None,
         ),
-        element("script", Html(asset("page.js")), type="module"),
+        element("script", Html(asset(f"{payload.kind}.js")), type="module"),
     ]
     return str(document(head, body))
 
 
 @cache
-def policy(*, served: bool = False) -> str:
-    """Return the page's policy: run its own script, and ask its server if it has one.
+def policy(kind: str, *, served: bool = False) -> str:
+    """Return the policy of a page of this kind: run its own script, and ask its server if it has one.
 
     Example:
-        >>> policy(served=True).startswith("default-src 'none'; connect-src 'self'; script-src 'sha256-")
+        >>> policy("heads", served=True).startswith("default-src 'none'; connect-src 'self'; script-src 'sha256-")
         True
     """
     connect = "connect-src 'self'; " if served else ""
     return (
-        f"default-src 'none'; {connect}script-src {_hash(asset('page.js'))}; "
-        f"style-src {_hash(asset('page.css'))}; img-src data: blob:; base-uri 'none'; "
+        f"default-src 'none'; {connect}script-src {_hash(asset(f'{kind}.js'))}; "
+        f"style-src {_hash(asset(f'{kind}.css'))}; img-src data: blob:; base-uri 'none'; "
         "form-action 'none'"
     )
 
@@ -90,10 +94,10 @@ def write_page(path: str | os.PathLike[str], payload: Payload) -> Path:
 
 @cache
 def asset(name: str) -> str:
-    """A file of the front end, `page.js` or `page.css`, as it was bundled.
+    """A file of the front end, such as `heads.js` or `heads.css`, as it was bundled.
 
     Example:
-        >>> asset("page.js").startswith("/* clearhead")
+        >>> asset("heads.js").startswith("/* clearhead")
         True
     """
     return (resources("clearhead.drawing.page") / "assets" / name).read_text(encoding="utf-8")

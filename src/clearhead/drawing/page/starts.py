@@ -8,7 +8,6 @@ from urllib.parse import parse_qsl
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
-from clearhead.matrix.head_numbers import ROLES
 from clearhead.watching.finding import first_place
 
 HEAD = r"[AB]?\d{1,9}\.\d{1,9}"
@@ -20,7 +19,6 @@ STATE = {
     "view": f"{NUMBER}(,{NUMBER}){{3}}",
     "scale": "root|linear|log",
     "order": "model|link|role|entropy|distance",
-    "role": "|".join(ROLES),
     "theme": "light|dark",
     "full": "1",
     "without": r"(first|special|punctuation)(,(first|special|punctuation))*",

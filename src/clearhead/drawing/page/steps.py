@@ -34,7 +34,7 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
         >>> x = torch.eye(2)
         >>> payload = steps_payload(ch.trace(ch.attend, x, x, x))
         >>> payload.kind, list(payload.arrays)[:3]
-        ('trace', ['query', 'key', 'value'])
+        ('steps', ['query', 'key', 'value'])
     """
     wanted = {"batch": sample, "num_heads": head}
     sizes = {"batch": 1, "num_heads": 1, "num_kv_heads": 1}
@@ -47,30 +47,40 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
             )
     if head is not None:
         wanted["num_kv_heads"] = head // (sizes["num_heads"] // sizes["num_kv_heads"])
-    arrays = {
-        name: _part(step, wanted) for name, step in trace.steps.items() if step.same_as is None
-    }
+    arrays = {step.name: _part(step, wanted) for step in trace._drawn() if step.same_as is None}
     numbers = sum(array.numel() for array in arrays.values())
     _check_size(numbers)
     room = min(MOST_WEIGHTS, MOST_NUMBERS - numbers)
+    operands = {
+        name: {each.name: (each, _part(each, wanted)) for each in _operands(trace, name)}
+        for name in trace.projections
+    }
+    sizes_of = {
+        name: sum(part.numel() for _, part in each.values()) for name, each in operands.items()
+    }
+    # Those of query, key and value together or not at all: one alone would say that the others need none.
+    inner = sum(size for name, size in sizes_of.items() if name != "output")
     steps: list[dict[str, Any]] = []
-    for name, step in trace.steps.items():
-        told = _told(step)
+    before = ""
+    for step in trace._drawn():
+        name, told = step.name, _told(step)
+        if not step.standard:
+            told["of"] = before
+        if step.same_as is None and name in trace:
+            before = name
         if name in trace.projections:
             projection = trace.projections[name]
-            operands = {each.name: (each, _part(each, wanted)) for each in _operands(trace, name)}
-            numbers = sum(part.numel() for _, part in operands.values())
-            if numbers <= room:
-                room -= numbers
-                arrays |= {each: part for each, (_, part) in operands.items()}
+            needs = inner if name != "output" else sizes_of[name] + (inner if inner <= room else 0)
+            if needs <= room:
+                arrays |= {each: part for each, (_, part) in operands[name].items()}
                 about = {
                     "bias": projection.bias is not None,
                     "parts": projection.parts,
                     "changes": projection.changes,
                 }
-                steps += [_told(each) | about for each, _ in operands.values()]
+                steps += [_told(each) | about for each, _ in operands[name].values()]
             else:
-                told["formula"] += f"; its {numbers:,} numbers have no room here"
+                told["formula"] += f"; its {sizes_of[name]:,} weights have no room here"
         steps.append(told)
     sinks = None if trace.sinks is None else trace.sinks.tolist()
     heads = list(range(sizes["num_heads"])) if head is None else [head]
@@ -91,7 +101,7 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
         "difference": trace.difference if math.isfinite(trace.difference) else None,
     }
     words = [label.partition(" ")[2] for label in trace.tokens]
-    return Payload("trace", beginning(words) if any(words) else of, data, arrays)
+    return Payload("steps", beginning(words) if any(words) else of, data, arrays)
 
 
 def _operands(trace: Trace, name: str) -> Iterator[Step]:
@@ -114,12 +124,13 @@ def _operands(trace: Trace, name: str) -> Iterator[Step]:
 
 
 def _told(step: Step) -> dict[str, Any]:
+    formula = f"{step.formula} ({step.line})" if step.line else step.formula
     return {
         "name": step.name,
         "axes": step.axes[-2:],
         "lead": step.axes[:-2],
         "shape": step.shape,
-        "formula": step.formula,
+        "formula": formula,
         "same_as": step.same_as,
     }
 

@@ -21,6 +21,7 @@ from clearhead.drawing.terminal.shading import (
     ramp,
     text_line,
 )
+from clearhead.matrix.pooling import in_blocks
 
 LABEL_COLUMNS = 12
 LABEL_ROWS = 8
@@ -54,7 +55,7 @@ class HeatMap:
         left = widest(rows, LABEL_COLUMNS)
         room = max(1, options.max_width - left - 1)
         pool = math.ceil(len(columns) / room)
-        weights = pooled(self.weights, pool)
+        weights = in_blocks(self.weights, pool, pool)
         longest = max(LETTERS_ACROSS, widest(map(label, columns), MOST_CELL - 1)) + 1
         cell = min(longest, room // max(1, weights.shape[1]))
         for line in _column_names(columns, cell, pool):
@@ -62,7 +63,7 @@ class HeatMap:
         top = largest(weights)
         shown = torch.ones_like(self.weights) if self.visible is None else self.visible
         # A block is blank if every pair of it is hidden.
-        blank = pooled(shown.to(weights.dtype), pool) == 0
+        blank = in_blocks(shown.to(weights.dtype), pool, pool) == 0
         for name, row, hidden in zip(rows[::pool], weights.tolist(), blank.tolist(), strict=True):
             line = text_line(fit(name, left) + " ")
             for value, empty in zip(row, hidden, strict=True):
@@ -98,17 +99,18 @@ class PooledMap:
         left = len(str(self.tokens - 1))
         room = max(1, options.max_width - left - 1)
         # A terminal's cell is twice as high as wide, so two rows go into one line.
-        shares = pooled(self.shares, max(1, math.ceil(self.shares.shape[1] / room)))
-        rows = [pair.mean(dim=0) for pair in shares.split(2)]
+        fold = max(1, math.ceil(self.shares.shape[1] / room))
+        shares = in_blocks(self.shares, fold, fold)
+        rows = in_blocks(shares, 2, 1)
         wide = max(1, min(2, room // shares.shape[1]))
         # A share of one is rare here, so brightness grows with the root.
-        top = math.sqrt(largest(torch.stack(rows)))
+        top = math.sqrt(largest(rows))
         end = max(wide * shares.shape[1] - 1, left + 1)
         yield text_line(f"{'':{left}} 0{self.tokens - 1:>{end}}", style=DIM)
-        for place, row in enumerate(rows):
+        for place, row in enumerate(rows.tolist()):
             first = place * 2 * self.tokens // shares.shape[0]
             line = text_line(f"{first:>{left}} ")
-            for value in row.tolist():
+            for value in row:
                 line.append_text(
                     cell_text(math.sqrt(max(0.0, value)), top, wide, console, least=2.0)
                 )
@@ -119,28 +121,6 @@ class PooledMap:
         yield legend
         high, broad = (math.ceil(self.tokens / count) for count in (len(rows), shares.shape[1]))
         yield text_line(f"one cell is up to {high} × {broad} tokens", style=DIM, wrap=True)
-
-
-def pooled(weights: Tensor, pool: int) -> Tensor:
-    """A matrix of blocks of tokens: each row is the mean of its queries, each column the sum of
-    its keys, so that a cell is still a share of one.
-
-    Args:
-        weights: (query_len, kv_len).
-        pool: tokens on a side of a block; the last block may have fewer.
-
-    Returns:
-        (query_len / pool, kv_len / pool), rounded up.
-
-    Example:
-        >>> pooled(torch.eye(4), 2)
-        tensor([[1., 0.],
-                [0., 1.]])
-    """
-    if pool == 1:
-        return weights
-    rows = [block.mean(dim=0) for block in weights.split(pool)]
-    return weights.new_tensor([[float(part.sum()) for part in row.split(pool)] for row in rows])
 
 
 def _numbered(tokens: Sequence[str]) -> list[str]:

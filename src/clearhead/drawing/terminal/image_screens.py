@@ -24,6 +24,7 @@ from clearhead.drawing.terminal.shading import (
 from clearhead.drawing.terminal.terminal import HeadTable, Overview
 from clearhead.drawing.terminal.word_links import Choice
 from clearhead.integrations.image_models import ImageReading
+from clearhead.matrix.pooling import block_sums
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,9 +52,7 @@ class PatchMap:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         # A cell of a terminal is twice as high as wide.
         fold = max(1, math.ceil(2 * self.shares.shape[1] / options.max_width))
-        shares = self.shares
-        for axis in (0, 1):
-            shares = torch.stack([part.sum(axis) for part in shares.split(fold, axis)], axis)
+        shares = block_sums(block_sums(self.shares, fold).mT, fold).mT
         # Most patches get little, so brightness grows with the root.
         top = math.sqrt(largest(shares))
         for row in shares.clamp(min=0).sqrt().tolist():

@@ -3,15 +3,14 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from clearhead.drawing.labels import fit, label
-from clearhead.drawing.pooling import bin_sums
 from clearhead.drawing.terminal.heat_maps import PooledMap
 from clearhead.drawing.terminal.shading import Console, Text, bar
 from clearhead.integrations.text_models import LongReading
 from clearhead.matrix.head_numbers import MATCHING
+from clearhead.matrix.pooling import bin_sums, row_shares
 from clearhead.matrix.summary import Summary
 from clearhead.watching.table import HeadRow, Table, rows_of
 
@@ -109,8 +108,7 @@ class LongScreens:
         """The map of a head, (rows, columns): which share of its attention a row gives a column."""
         pooled = self._reading.summaries[layer].pooled
         assert pooled is not None
-        head = pooled[0, place]
-        return head / head.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(head.dtype).tiny)
+        return row_shares(pooled[0, place])
 
     def picture(self, layer: int, head: int, *, only: bool) -> "Axes":
         """The map of a head as a picture; `only` if the summary is of this head alone.

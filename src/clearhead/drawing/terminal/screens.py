@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from clearhead.drawing.labels import label
-from clearhead.drawing.live.pairs import PairStages, stages_of_pair
 from clearhead.drawing.terminal.heat_maps import HeatMap
 from clearhead.drawing.terminal.shading import Console, Text
 from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview
 from clearhead.drawing.terminal.word_links import (
     Choice,
     LayerHeads,
-    Link,
     head_to_show,
     heads_of,
-    pairs_of_words,
-    strongest_links,
     which_are_words,
 )
 from clearhead.integrations.image_models import ImageReading
 from clearhead.integrations.text_models import TextReading, check_place
-from clearhead.matrix.parts import visible_pairs
+from clearhead.matrix.head_view import HeadView
+from clearhead.matrix.links import Link, pairs_of_words, strongest_links
+from clearhead.matrix.pairs import PairStages, stages_of_pair
 from clearhead.watching.finding import links_of_heads
 
 if TYPE_CHECKING:
@@ -148,7 +146,7 @@ class Screens:
             )
         )
         self._heading("Its strongest links between words")
-        weights = self._weights(layer, head)
+        weights, _ = self._weights(layer, head)
         allowed = pairs_of_words(self._words).to(weights.device)
         links = strongest_links(weights, allowed, LINKS_OF_HEAD)
         self._links([(layer, link) for link in links], with_heads=False)
@@ -168,23 +166,17 @@ class Screens:
         """
         from clearhead.drawing.figures.png_files import head_picture
 
-        return head_picture(
-            self._weights(layer, head),
-            self._reading.tokens,
-            title=f"layer {layer}, head {head}",
-            visible=self._visible(layer, head),
-        )
+        weights, visible = self._weights(layer, head)
+        title = f"layer {layer}, head {head}"
+        return head_picture(weights, self._reading.tokens, title=title, visible=visible)
 
     def _heads_of(self, layer: int) -> LayerHeads:
         return heads_of(self._reading.matrices[layer], self._reading.special, self._words)
 
-    def _weights(self, layer: int, head: int) -> Tensor:
-        return self._reading.matrices[layer][0, head]
-
-    def _visible(self, layer: int, head: int) -> Tensor | None:
-        """The pairs that are not hidden, (tokens, tokens); None for all."""
-        visible = visible_pairs(self._reading.matrices[layer].problem)
-        return None if visible is None else visible[0, min(head, visible.shape[1] - 1)]
+    def _weights(self, layer: int, head: int) -> tuple[Tensor, Tensor | None]:
+        """The weights of a head, and the pairs that are not hidden, (tokens, tokens); None for all."""
+        maps = HeadView(self._reading.matrices[layer], heads=[head]).exact()
+        return maps.shares[0], None if maps.visible is None else maps.visible[0]
 
     def _print(self, what: object) -> None:
         self._console.print(what)
@@ -194,8 +186,8 @@ class Screens:
         self._print(Text.assemble((heading, "bold"), (f"   {remark}" if remark else "", "dim")))
 
     def _map(self, layer: int, head: int) -> None:
-        visible = self._visible(layer, head)
-        self._print(HeatMap(self._weights(layer, head), self._reading.tokens, visible=visible))
+        weights, visible = self._weights(layer, head)
+        self._print(HeatMap(weights, self._reading.tokens, visible=visible))
 
     def _links(self, found: list[tuple[int, Link]], *, with_heads: bool) -> None:
         if not found:

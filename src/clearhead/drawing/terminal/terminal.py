@@ -19,7 +19,8 @@ from clearhead.drawing.terminal.shading import (
     text_line,
     whole_percent,
 )
-from clearhead.drawing.terminal.word_links import LayerHeads, Link
+from clearhead.drawing.terminal.word_links import LayerHeads
+from clearhead.matrix.links import Link
 from clearhead.tracing.trace import Trace
 
 
@@ -141,11 +142,12 @@ class Traced:
 
     trace: Trace
     query: int
+    head: int = 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        explanation = self.trace.explain(self.query)
+        explanation = self.trace.explain(self.query, head=self.head)
         after_heading = False
-        for line in str(self.trace).splitlines():
+        for line in self.trace.show(head=self.head).splitlines():
             is_heading = bool(line) and not line.startswith(" ")
             yield _heading(line) if is_heading else Text(line, DIM if after_heading else "")
             after_heading = is_heading

@@ -5,40 +5,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from clearhead.drawing.telling import HALF, TellingLink, telling_links
+from clearhead.matrix.head_view import HeadView
+from clearhead.matrix.links import (
+    HALF,
+    Link,
+    TellingLink,
+    pairs_of_words,
+    strongest_links,
+    telling_links,
+)
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.parts import visible_pairs
 from clearhead.matrix.roles import mean_weight, summary_with_roles
 from clearhead.watching.table import HeadRow, rows_of
 
 BYTES = re.compile(r"(\\x[0-9a-f]{2})+|<0x[0-9A-F]{2}>")
-
-
-class Link(NamedTuple):
-    """A weight of one token on another.
-
-    Attributes:
-        head: the number of the head.
-        query: the token that attends, from 0.
-        key: the token that is attended to.
-        weight: the share of the query's attention, 0 to 1.
-
-    Example:
-        >>> Link(head=3, query=10, key=2, weight=0.65).distance
-        8
-    """
-
-    head: int
-    query: int
-    key: int
-    weight: float
-
-    @property
-    def distance(self) -> int:
-        """The distance of the two, in tokens."""
-        return abs(self.query - self.key)
 
 
 class LayerHeads(NamedTuple):
@@ -100,12 +81,11 @@ def heads_of(matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[b
         (Link(head=0, query=1, key=2, weight=0.25),)
     """
     allowed = pairs_of_words(words).to(matrix.device)
-    visible = visible_pairs(matrix.problem)
+    maps = HeadView(matrix).exact()
     position = torch.arange(matrix.query_len, device=matrix.device)[None]
     on_special = [torch.full_like(position, key) for key, own in enumerate(special) if own]
     strongest: list[Link | None] = []
-    for head in range(matrix.num_heads):
-        weights = matrix[0, head]
+    for head, weights in enumerate(maps.shares):
         link = next(iter(strongest_links(weights, allowed, 1)), None)
         strongest.append(link and link._replace(head=head))
     return LayerHeads(
@@ -113,61 +93,8 @@ def heads_of(matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[b
         itself=tuple(mean_weight(matrix, [position])[0].tolist()),
         special=tuple(mean_weight(matrix, on_special)[0].tolist()),
         strongest=tuple(strongest),
-        telling=tuple(telling_links(matrix[0], allowed, None if visible is None else visible[0])),
+        telling=tuple(telling_links(maps.shares, allowed, maps.visible)),
     )
-
-
-def pairs_of_words(words: Sequence[bool]) -> Tensor:
-    """The links of interest: those between two different words, except to the first token, which is
-    an attention sink (Xiao et al., 2024, https://arxiv.org/abs/2309.17453).
-
-    Args:
-        words: True for each token from and to which links are of interest.
-
-    Returns:
-        (tokens, tokens), bool.
-
-    Example:
-        >>> pairs_of_words([True, True, True]).int()
-        tensor([[0, 1, 1],
-                [0, 0, 1],
-                [0, 1, 0]], dtype=torch.int32)
-    """
-    query = torch.tensor(words, dtype=torch.bool)
-    key = query.clone()
-    key[:1] = False
-    return query[:, None] & key & ~torch.eye(len(words), dtype=torch.bool)
-
-
-def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
-    """The largest weights of a head, from the largest on, as links of head 0.
-
-    Args:
-        weights: (tokens, tokens).
-        allowed: (tokens, tokens), bool: the links to choose from.
-        count: the most links.
-
-    Example:
-        >>> weights = torch.tensor([[0.9, 0.0, 0.1], [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
-        >>> strongest_links(weights, pairs_of_words([True] * 3), count=2)
-        [Link(head=0, query=2, key=1, weight=0.5), Link(head=0, query=1, key=2, weight=0.25)]
-    """
-    # A NaN is no link.
-    candidates = torch.where(allowed & (weights > 0), weights, 0.0).flatten()
-    if not candidates.numel():
-        return []
-    least = candidates.topk(min(count, candidates.numel())).values[-1]
-    # topk may take any of equal weights; here the first comes first.
-    places = (candidates >= least).nonzero()[:, 0]
-    order = candidates[places].argsort(descending=True, stable=True)[:count]
-    return [
-        _link(weights, place) for place in places[order].tolist() if float(candidates[place]) > 0
-    ]
-
-
-def _link(weights: Tensor, place: int) -> Link:
-    query, key = divmod(place, weights.shape[-1])
-    return Link(0, query, key, float(weights[query, key]))
 
 
 class Choice(NamedTuple):

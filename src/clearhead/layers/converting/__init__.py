@@ -21,10 +21,14 @@ Nothing of another library is imported: a module is known by the names of what i
 `convert` (`layers/converting/`) reads a module by a `ModuleReader`: the sizes of a layer, its parts, and for
 each tensor of ours a `TensorPair` with a view of theirs in our shape. The same pairs are read from in one
 direction and written to in the other, so the two cannot differ. What no pair was made of is left over, which
-is an error. Weights do not tell what a forward does. For a model of transformers it is looked up: its type is
-in a list of those whose outputs were compared, and tests compare them. For any other class it is run: a copy
-with other weights runs on a few tokens, and twice on up to 257, beside the layer that was read. What was hung
-on the instance, a hook or another forward, is in neither account, and is refused.
+is an error. Weights do not tell what a forward does, so it is run. A copy of a class of one's own, with other
+weights, runs on a few tokens, and twice on up to 257, beside the layer that was read, which shows its mask. A copy of
+an attention of transformers runs with the positions that the class beside it makes, and what names do not tell (the
+layout of rotations, and whether a layer rotates, how much of a head, and bends its scores) is what makes our layer
+equal to it; layers that are alike in all but their weights are run once. Its mask is its model's: it is read where
+the module says it (`is_causal`, a window). ALiBi is handed on by the models of BLOOM, Falcon and MPT, whose
+attentions are known by name. What was hung on the instance, a hook or another forward, is in neither account, and is
+refused.
 
 A whole model (`models.py`) keeps its code, so each layer stands behind the call of the module that it
 replaces: an `Adapter`, of a class that is also the module's, since models ask for it. For transformers

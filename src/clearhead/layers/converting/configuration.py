@@ -29,24 +29,14 @@ NAMES = {
     "longrope": {"factor", "short_factor", "long_factor", "attention_factor"},
 }
 COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
-# Those that rotate a part of each head; others hold the share in their configuration all the same.
-WITH_PARTIAL = ("glm", "glm4", "gpt_neox", "nemotron", "phi", "phi3", "stablelm")
-# True for the layers of a model type that do not rotate.
-WITHOUT_ROTARY: Mapping[str, Callable[[Any], bool]] = {
-    "cohere2": lambda module: module.sliding_window is None,
-    "exaone4": lambda module: module.sliding_window is not None and not module.is_sliding,
-    "llama4_text": lambda module: not module.use_rope,
-    "smollm3": lambda module: not module.use_rope,
-}
 # Those whose module does not know that its model hides what is ahead.
 CAUSAL = ("bloom", "clip_text_model", "mpt")
 ORIGINAL = "original_max_position_embeddings"
 
 
-def add_rotary(reader: ModuleReader, layout: Layout) -> None:
-    """Hand the rotary positions of the module's configuration to the layer."""
-    stays = WITHOUT_ROTARY.get(reader.model_type or "")
-    if stays is not None and stays(reader.module):
+def add_rotary(reader: ModuleReader, layout: Layout | None) -> None:
+    """Hand the rotary positions of the module's configuration to the layer, if it has some."""
+    if layout is None:
         return
     config = reader.config
     found = _parameters(config, _layer_type(reader))
@@ -69,13 +59,8 @@ def add_rotary(reader: ModuleReader, layout: Layout) -> None:
             f"config.rope_parameters says {', '.join(strange)}, which is not known"
         )
         return
-    share = found.get("partial_rotary_factor") or 1.0
-    if share != 1 and reader.model_type not in WITH_PARTIAL:
-        reader.reasons.append(
-            f"partial_rotary_factor={share:g}: the forward of {reader.model_type} rotates whole heads, "
-            "whatever it says"
-        )
-        return
+    # Some hold a share in their configuration and rotate whole heads all the same.
+    share = (found.get("partial_rotary_factor") or 1.0) if reader.guess.partly else 1.0
     try:
         part = Rotary(
             head_dim,
@@ -93,7 +78,7 @@ def add_rotary(reader: ModuleReader, layout: Layout) -> None:
 
 def hide_by_configuration(reader: ModuleReader) -> None:
     """Hand the causal mask and the window of a module to the layer; one that is run shows them."""
-    if reader.is_probed:
+    if reader.is_own:
         return
     is_causal, window = getattr(reader.module, "is_causal", None), window_of(reader)
     is_causal = True if reader.model_type in CAUSAL else is_causal
@@ -137,13 +122,9 @@ def _layer_type(reader: ModuleReader) -> str | None:
 
 
 def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any] | None:
-    """The parameters for one layer; older versions have a base and a scaling apart from it."""
+    """The parameters for one layer."""
     found = getattr(config, "rope_parameters", None)
-    if found is None:
-        if getattr(config, "rope_theta", None) is None or hasattr(config, "rope_local_base_freq"):
-            return None
-        return {**(getattr(config, "rope_scaling", None) or {}), "rope_theta": config.rope_theta}
-    return found.get(layer_type, found)
+    return None if found is None else found.get(layer_type, found)
 
 
 def _original(found: Mapping[str, Any], config: Any) -> int:

@@ -30,7 +30,7 @@ from clearhead.layers.converting import latent, packed, separate, torch_layer, t
 from clearhead.layers.converting.fitting import build, misfits, refuse, write
 from clearhead.layers.converting.models import OWN, ModelConversion, convert_model
 from clearhead.layers.converting.pairs import Row
-from clearhead.layers.converting.probing import probe
+from clearhead.layers.converting.probing import Fits, fit, guesses, probe
 from clearhead.layers.converting.reader import ModuleReader, has_projections
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
@@ -236,7 +236,7 @@ def convert(
                 module,
                 inputs,
                 recognises=is_theirs,
-                read=read,
+                read=partial(read, fits={}),
                 read_again=_read_again,
             )
         reader = read(module, given)
@@ -254,17 +254,24 @@ def convert(
     return Conversion(module, _rows(reader, True), type(into).__name__, is_back=True)
 
 
-def _read_again(module: nn.Module, beside: Mapping[str, nn.Module]) -> ModuleReader:
-    """Read a module that was read before: its pairs."""
-    family = family_of(module)
+def _read_again(before: ModuleReader) -> ModuleReader:
+    """Read a module that was read before: its pairs, as they are now."""
+    family = family_of(before.module)
     assert family is not None
-    reader = ModuleReader(module, beside)
+    reader = ModuleReader(before.module, before.beside, before.guess)
     family.read(reader)
     return reader
 
 
-def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> ModuleReader:
+def read(
+    module: nn.Module, beside: Mapping[str, nn.Module], fits: Fits | None = None
+) -> ModuleReader:
     """Read a module as a layer of ours.
+
+    Args:
+        module: the module.
+        beside: as for a reader.
+        fits: what was found of others, of which one like this module need not be run.
 
     Raises:
         UnsupportedError: if there is no such layer; see `convert`.
@@ -272,11 +279,24 @@ def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> ModuleReader:
     family = family_of(module)
     if family is None:
         raise _unknown(module)
-    reader = ModuleReader(module, beside)
+    reader = _read_whole(family, ModuleReader(module, beside, guesses(module)[0]))
+    if reader.is_probed and not reader.reasons:
+        if reader.is_own:
+            probe(reader, family.read)
+        else:
+            found = fit(reader, family.read, {} if fits is None else fits)
+            if found != reader.guess:
+                reader = _read_whole(family, ModuleReader(module, beside, found))
+    refuse("clearhead.convert", f"read this {type(module).__name__}", reader.reasons)
+    return reader
+
+
+def _read_whole(family: Family, reader: ModuleReader) -> ModuleReader:
+    """Read a module, so that every tensor of it is accounted for."""
     reader.check_forward()
     family.read(reader)
     reader.check_tensors()
-    if reader.is_probed:
+    if reader.is_probed and reader.is_own:
         reader.read_triangles()
     left = reader.left_over
     # Where the projections could not be read, the rest was not looked at.
@@ -285,12 +305,9 @@ def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> ModuleReader:
     elif left and not reader.reasons:
         raise UnsupportedError(
             "convert.left-over",
-            f"clearhead.convert must make something of everything that a {type(module).__name__} "
+            f"clearhead.convert must make something of everything that a {type(reader.module).__name__} "
             f"holds; left over: {', '.join(left)}.",
         )
-    if reader.is_probed and not reader.reasons:
-        probe(reader, family.read)
-    refuse("clearhead.convert", f"read this {type(module).__name__}", reader.reasons)
     return reader
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from clearhead.attention.biases import Bias
 from clearhead.errors import UnsupportedError
 from clearhead.layers.base import AttentionLayer
-from clearhead.layers.converting.pairs import TensorPair
-from clearhead.layers.converting.reader import INPUTS, ModuleReader, described
+from clearhead.layers.converting.pairs import TensorPair, described
+from clearhead.layers.converting.reader import INPUTS, ModuleReader
 from clearhead.layers.inputs import is_plain_linear
 from clearhead.layers.parts import Part
 from clearhead.masks.base import Mask

@@ -13,9 +13,6 @@ from clearhead.layers.converting.pairs import Projection
 from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.latent_attention import LatentAttention
 
-# The model types that were compared with the layer that is made of them.
-LATENT_TYPES = ("deepseek_v2", "deepseek_v3")
-
 # By our names.
 SIZES = {
     "head_dim": "qk_nope_head_dim",
@@ -27,9 +24,7 @@ SIZES = {
 
 def read(reader: ModuleReader) -> None:
     """DeepSeek V2 and V3: a latent for keys and values, and one for queries or none."""
-    reader.check_model_type(LATENT_TYPES)
-    if reader.is_probed:
-        reader.is_probed = False
+    if reader.is_own:
         reader.reasons.append(
             "it has the names of DeepSeek's latent attention, and is no class of transformers: what its "
             "forward does is not known"
@@ -80,8 +75,7 @@ def read(reader: ModuleReader) -> None:
     _pair_heads(reader, up)
     for theirs, ours, norm in zip(names, ("latent_norm", "query_norm"), norms, strict=False):
         reader.copy(f"{theirs}.weight", norm[0], f"{ours}.weight", norm[1])
-    interleaved = getattr(reader.config, "rope_interleave", True)
-    add_rotary(reader, "interleaved" if interleaved else "half")
+    add_rotary(reader, reader.guess.layout)
     reader.read_scale()
     hide_by_configuration(reader)
     reader.drop("attention_dropout")

@@ -54,9 +54,14 @@ class ModelConversion(Drawn):
         True
     """
 
-    def __init__(self, model: nn.Module, places: list[Place], read: Read) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        places: list[Place],
+        read_again: Callable[[ModuleReader], ModuleReader],
+    ) -> None:
         self.model = model
-        self._read = read
+        self._read_again = read_again
         self._places = places
         done = [place for place in places if place.made is not None]
         self.layers: dict[str, nn.Module] = {
@@ -105,7 +110,8 @@ class ModelConversion(Drawn):
         place.module.to(like.device, like.dtype)
         # Read anew: what was read before may lie on another device.
         with torch.no_grad():
-            for pair in self._read(place.module, place.beside).pairs:
+            assert place.reader is not None
+            for pair in self._read_again(place.reader).pairs:
                 found = pair.found_in(ours)
                 if pair.tensor is None or found is None:
                     continue
@@ -137,7 +143,7 @@ def convert_model(
     *,
     recognises: Callable[[nn.Module], bool],
     read: Read,
-    read_again: Read,
+    read_again: Callable[[ModuleReader], ModuleReader],
 ) -> ModelConversion:
     """Convert every attention of a model in place.
 

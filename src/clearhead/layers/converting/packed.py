@@ -18,16 +18,12 @@ from clearhead.layers.converting.separate import read_what_projections_share
 from clearhead.layers.parts import ScoreBias
 from clearhead.masks import causal
 
-# The model types that were compared with the layer that is made of them.
-GPT2_TYPES = ("gpt2",)
-PHI3_TYPES = ("phi3",)
-NEOX_TYPES = ("bloom", "falcon", "gpt_neox")
-MPT_TYPES = ("mpt",)
+# Their models hand them ALiBi, so that they cannot be run alone; their layers were compared in them.
+HANDED_ALIBI = ("bloom", "falcon", "mpt")
 
 
 def read_gpt2(reader: ModuleReader) -> None:
     """GPT-2, nanoGPT: all queries, then all keys, then all values; to a context, queries alone."""
-    reader.check_model_type(GPT2_TYPES)
     is_cross = isinstance(getattr(reader.module, "q_attn", None), nn.Module)
     found = reader.projections(*GPT2.inputs, *GPT2.output, *(["q_attn"] if is_cross else []))
     if not found:
@@ -47,7 +43,7 @@ def read_gpt2(reader: ModuleReader) -> None:
     reader.read_triangles()
     if reader.has("masked_bias"):
         reader.tensor("masked_bias")
-    if not is_cross and not reader.is_probed:
+    if not is_cross and not reader.is_own:
         reader.hide(causal(), ", ".join(reader.triangles) or "is_causal")
     _read_scale_of_gpt2(reader)
     reader.drop("attn_dropout", "dropout")
@@ -72,7 +68,6 @@ def _read_scale_of_gpt2(reader: ModuleReader) -> None:
 
 def read_phi3(reader: ModuleReader) -> None:
     """Phi-3: all queries, then all keys, then all values, of grouped heads."""
-    reader.check_model_type(PHI3_TYPES)
     found = reader.projections(*PHI3.inputs, *PHI3.output)
     if not found:
         return
@@ -87,12 +82,12 @@ def read_phi3(reader: ModuleReader) -> None:
         return
     query, key, value = packed.split([heads * dim, kv_heads * dim, kv_heads * dim])
     if reader.project(query, key, value, output, num_heads=heads):
-        read_what_projections_share(reader, None if reader.is_probed else "half")
+        read_what_projections_share(reader)
 
 
 def read_mpt(reader: ModuleReader) -> None:
     """MPT: all queries, then all keys, then all values; ALiBi."""
-    reader.check_model_type(MPT_TYPES)
+    reader.is_probed = reader.model_type not in HANDED_ALIBI
     clip = getattr(reader.module, "clip_qkv", None)
     if clip:
         reader.reasons.append(f"clip_qkv={clip}: our layer does not clip queries, keys and values")
@@ -100,7 +95,7 @@ def read_mpt(reader: ModuleReader) -> None:
         scale = getattr(reader.module, "softmax_scale", None)
         if scale is not None:
             reader.add_scale(scale, "softmax_scale")
-        if not reader.is_probed:
+        if not reader.is_own:
             reader.add_part(ScoreBias(alibi(reader.sizes["num_heads"])), "position_bias")
         hide_by_configuration(reader)
         reader.drop("attn_dropout_p")
@@ -108,7 +103,6 @@ def read_mpt(reader: ModuleReader) -> None:
 
 def read_timm(reader: ModuleReader) -> None:
     """The vision transformers of timm: all queries, then all keys, then all values."""
-    reader.check_model_type(())
     if _read_thirds(reader, TIMM):
         add_norms(reader)
         reader.read_scale()
@@ -136,7 +130,7 @@ def _read_thirds(reader: ModuleReader, names: ProjectionNames) -> bool:
 def read_neox(reader: ModuleReader) -> None:
     """GPT-NeoX, BLOOM: query, key and value of the first head, then of the second, and so on; Falcon: the
     queries of the first group of heads, their key and their value, then those of the second."""
-    reader.check_model_type(NEOX_TYPES)
+    reader.is_probed = reader.model_type not in HANDED_ALIBI
     found = reader.projections(*NEOX.inputs, *NEOX.output)
     if not found:
         return
@@ -158,7 +152,7 @@ def read_neox(reader: ModuleReader) -> None:
     elif reader.model_type == "falcon":
         _read_falcon(reader)
     else:
-        read_what_projections_share(reader, None if reader.is_probed else "half")
+        read_what_projections_share(reader)
 
 
 def _read_bloom(reader: ModuleReader) -> None:

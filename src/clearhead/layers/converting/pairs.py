@@ -7,6 +7,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
+from clearhead.layers.parts import Part
+
 
 @dataclass(frozen=True)
 class Row:
@@ -125,3 +127,14 @@ class Projection:
         if self.bias is not None:
             pairs.append(TensorPair(self.bias_name, self.bias, f"{ours}.bias", rows))
         return pairs
+
+
+def described(part: Part) -> str:
+    """A part in one line.
+
+    Example:
+        >>> from clearhead.layers import Softcap
+        >>> described(Softcap(50.0))
+        'Softcap(50)'
+    """
+    return f"{type(part).__name__}({part.extra_repr()})"

@@ -1,5 +1,8 @@
 """Run a copy of a module, and compare it with the layer of its weights.
 
+What weights do not tell is what makes the two equal. A module of transformers says its mask itself; how it
+rotates and whether it bends its scores is guessed, until a guess fits.
+
 A class of the user's may hide the future, or do anything else, in its forward. So a copy of it with
 new random weights is run on a few tokens, in float64, and compared with an open layer and with a
 causal one; then on a longer text, twice, which shows a window and what a call leaves behind. If
@@ -8,17 +11,23 @@ window of that length or more is refused.
 """
 
 import copy
+import inspect
+import math
 import warnings
 from collections.abc import Callable
+from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import as_int
 from clearhead._common.foreign_names import SIZE_NAMES
+from clearhead._common.lazy import integration
 from clearhead.layers.converting.fitting import build
-from clearhead.layers.converting.reader import ModuleReader
-from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.layers.converting.pairs import described
+from clearhead.layers.converting.reader import Fitted, ModuleReader, model_type
+from clearhead.layers.rotary import Layout
 from clearhead.masks import causal
 from clearhead.masks.base import Mask
 
@@ -29,6 +38,8 @@ LONGER = (257, 131, 67, 31, 17)
 # is larger by thousands.
 CLOSE = 1e-5
 
+Fits = dict[tuple[Any, ...], Fitted]
+
 
 def probe(reader: ModuleReader, read: Callable[[ModuleReader], None]) -> None:
     """Find the mask of a module by running a copy of it, or add the reason why it is refused.
@@ -37,16 +48,10 @@ def probe(reader: ModuleReader, read: Callable[[ModuleReader], None]) -> None:
         reader: of a module without reasons against it.
         read: the function that read it; the copy is read in the same way.
     """
-    module = reader.module
-    try:
-        twin = copy.deepcopy(module).to("cpu", torch.float64).eval()
-    except (RuntimeError, TypeError) as error:
-        reader.reasons.append(f"a copy of it could not be made to be run: {error}")
-        return
     generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
+    twin = _twin(reader, generator)
+    if twin is None:
+        return
     again = ModuleReader(twin)
     read(again)
     calls, first_error = _calls(again, QUERIES, KEYS, generator), None
@@ -61,10 +66,106 @@ def probe(reader: ModuleReader, read: Callable[[ModuleReader], None]) -> None:
         if _compare(reader, again, inputs, theirs):
             _compare_longer(reader, again, place, generator)
         return
-    reader.reasons.append(
-        f"a copy of it could not be run on x of shape {tuple(calls[0][0].shape)}, to find what its "
-        f"weights do not tell: {type(first_error).__name__}: {first_error}"
+    assert first_error is not None
+    reader.reasons.append(_not_run(calls[0][0], first_error))
+
+
+def _twin(reader: ModuleReader, generator: torch.Generator) -> nn.Module | None:
+    """A copy with other weights; None with a reason, if there can be none."""
+    try:
+        twin = copy.deepcopy(reader.module).to("cpu", torch.float64).eval()
+    except (RuntimeError, TypeError) as error:
+        reader.reasons.append(f"a copy of it could not be made to be run: {error}")
+        return None
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            # Scores stay small in wide layers, which many compute in float32.
+            wide = 1 if reader.is_own or parameter.ndim < 2 else math.sqrt(parameter.shape[-1])
+            drawn = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(drawn / max(2, wide))
+    return twin
+
+
+def _not_run(x: Tensor, error: Exception) -> str:
+    return (
+        f"a copy of it could not be run on x of shape {tuple(x.shape)}, to find what its "
+        f"weights do not tell: {type(error).__name__}: {error}"
     )
+
+
+def guesses(module: nn.Module) -> list[Fitted]:
+    """What a module of transformers may do, the most usual first."""
+    if model_type(module) is None:
+        return [Fitted()]
+    layouts: tuple[Layout | None, ...] = (None,)
+    if "position_embeddings" in inspect.signature(type(module).forward).parameters:
+        layouts = ("half", "interleaved", None)
+    return [Fitted(*each) for each in product(layouts, (True, False), (True, False))]
+
+
+def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) -> Fitted:
+    """Find what makes our layer equal a run of a copy of a module of transformers, or add the reason why it is
+    refused.
+
+    Args:
+        reader: of a module without reasons against it.
+        read: the function that read it; the copy is read in the same way.
+        fits: what was found of other modules; one like them in all but its weights is not run.
+    """
+    like = _settings(reader)
+    if like in fits:
+        return fits[like]
+    generator = torch.Generator().manual_seed(0)
+    twin = _twin(reader, generator)
+    if twin is None:
+        return reader.guess
+    width = reader.sizes["embed_dim"]
+    short, long = (
+        torch.randn(BATCH, tokens, width, generator=generator).double()
+        for tokens in (QUERIES, LONGER[-1])
+    )
+    try:
+        pairs = [(x, _run(twin, (x,))[0]) for x in (short, long)]
+    # Whatever a model's code raises says that it is called in another way.
+    except Exception as error:
+        reader.reasons.append(_not_run(short, error))
+        return reader.guess
+    errors: dict[tuple[str, ...], float] = {}
+    for guess in guesses(twin):
+        again = ModuleReader(twin, guess=guess)
+        read(again)
+        parts = tuple(map(described, again.parts))
+        if not again.sizes or parts in errors:
+            continue
+        for x, theirs in pairs:
+            ours = _ours(again, (x,), None)
+            errors[parts] = math.inf
+            if ours.shape == theirs.shape:
+                errors[parts] = float((ours - theirs).abs().max())
+            if not _is_close(errors[parts], theirs):
+                break
+        else:
+            fits[like] = guess
+            return guess
+    reader.reasons.append(
+        f"its output is not that of its weights: a copy that was run on {QUERIES} and {LONGER[-1]} tokens is off by "
+        f"{min(errors.values(), default=math.inf):.2g}"
+    )
+    return reader.guess
+
+
+def _settings(reader: ModuleReader) -> tuple[Any, ...]:
+    """Everything plain that a module says of itself, but its place in the model."""
+    module = reader.module
+    plain = [
+        (name, value)
+        for name, value in vars(module).items()
+        if name != "layer_idx" and isinstance(value, bool | int | float | str | None)
+    ]
+    # What the configuration says of some layers only is in what was read of it.
+    read = [(row.theirs, row.how) for row in reader.settings]
+    pairs = [(pair.theirs, pair.how) for pair in reader.pairs]
+    return type(module), id(reader.config), *plain, *read, *pairs
 
 
 def _calls(
@@ -84,7 +185,11 @@ def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, int]:
     that holds more than None behind it."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        output = twin(*(each.clone() for each in inputs))
+        given = [each.clone() for each in inputs]
+        if model_type(twin) is not None:
+            tools = integration("transformers_adapter")
+            return tools.run_alone(twin, *given), 0
+        output = twin(*given)
     returns = 0
     if isinstance(output, tuple | list):
         is_alone = type(output) is tuple and all(each is None for each in output[1:])
@@ -160,7 +265,7 @@ def _compare_longer(
 
 def _ours(again: ModuleReader, inputs: tuple[Tensor, ...], mask: Mask | None) -> Tensor:
     """The output of the layer of a copy's weights, with a mask for its self-attention or its context."""
-    layer = build(again, MultiHeadAttention, None).eval()
+    layer = build(again, again.kind, None).eval()
     with torch.no_grad():
         return layer(*inputs, mask=mask)
 

@@ -1,23 +1,37 @@
 """The reader of a module of another library: which of its tensors is which of ours."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import as_int, is_number
 from clearhead._common.foreign_names import SIZE_NAMES, ProjectionNames
-from clearhead._common.text import shown
 from clearhead.errors import ClearheadError
 from clearhead.layers.base import AttentionLayer
-from clearhead.layers.converting.pairs import Projection, Row, TensorPair
+from clearhead.layers.converting.pairs import Projection, Row, TensorPair, described
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part, Scale
+from clearhead.layers.rotary import Layout
 from clearhead.masks.base import Mask
 
 INPUTS = ("query_projection", "key_projection", "value_projection")
+
+
+class Fitted(NamedTuple):
+    """Settings of a module of transformers that neither weights nor names tell; a run of a copy does.
+
+    Attributes:
+        layout: of its rotary positions; None if it does not rotate.
+        partly: True if it rotates the part of a head that its configuration says.
+        capped: True if it bends scores at the bound that it holds.
+    """
+
+    layout: Layout | None = None
+    partly: bool = True
+    capped: bool = True
 
 
 class ModuleReader:
@@ -26,11 +40,18 @@ class ModuleReader:
     Args:
         module: the attention of another library.
         beside: modules that belong to it and stand elsewhere, such as the projection of the output.
+        guess: what the module is taken to do; None is what most do that are handed no positions.
     """
 
-    def __init__(self, module: nn.Module, beside: Mapping[str, nn.Module] | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        beside: Mapping[str, nn.Module] | None = None,
+        guess: Fitted | None = None,
+    ) -> None:
         self.module = module
         self.beside = beside or {}
+        self.guess = guess or Fitted()
         self.pairs: list[TensorPair] = []
         self.settings: list[Row] = []
         self.reasons: list[str] = []
@@ -46,7 +67,7 @@ class ModuleReader:
         # The number of inputs of a module that was run, and of what its tuple holds; 0 for a tensor.
         self.call: tuple[int, int] | None = None
         # What its weights do not tell is found by running a copy.
-        self.is_probed = False
+        self.is_probed = True
         self.triangles: list[str] = []
         self._left = {
             f"{name}.{path}".lstrip("."): tensor
@@ -93,18 +114,10 @@ class ModuleReader:
                         f"{type(each).__name__}"
                     )
 
-    def check_model_type(self, known: Collection[str]) -> None:
-        """Refuse a model of transformers that was not compared with our layer.
-
-        What a forward does besides its weights cannot be read. A copy of any other class is run.
-        """
-        if self.model_type is None:
-            self.is_probed = True
-        elif self.model_type not in known:
-            self.reasons.append(
-                f"model type {shown(self.model_type)}: what its forward does is not known; known with "
-                f"these names: {', '.join(sorted(known))}"
-            )
+    @property
+    def is_own(self) -> bool:
+        """True for a class of the user's, or of another library than transformers."""
+        return self.model_type is None
 
     @property
     def num_heads(self) -> int | None:
@@ -363,17 +376,6 @@ def model_type(module: nn.Module) -> str | None:
     found = getattr(getattr(module, "config", None), "model_type", None)
     # A module without a configuration still stands in the folder of its model.
     return found if isinstance(found, str) else where[2]
-
-
-def described(part: Part) -> str:
-    """A part in one line.
-
-    Example:
-        >>> from clearhead.layers import Softcap
-        >>> described(Softcap(50.0))
-        'Softcap(50)'
-    """
-    return f"{type(part).__name__}({part.extra_repr()})"
 
 
 def as_refusal(error: ClearheadError) -> str:

@@ -1,11 +1,9 @@
 """Layers with separate projections of query, key and value: Llama, BART, BERT, DistilBERT, T5,
 diffusion models.
 
-What their forwards do besides is known of the model types that are listed here; each was compared
-with the layer that is made of it. Of a class without a model type a copy is run.
+What their forwards do besides is what a copy that is run shows.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -23,37 +21,8 @@ from clearhead.layers.converting.reader import (
 )
 from clearhead.layers.parts import Sinks, Softcap
 from clearhead.layers.relative import RelativeBias
-from clearhead.layers.rotary import Layout
 from clearhead.layers.temperature import Temperature
 
-# The model types that were compared with the layer that is made of them, with the layout of their
-# rotary positions; None for those without.
-LLAMA_TYPES: Mapping[str, Layout | None] = {
-    **dict.fromkeys(
-        (
-            "apertus", "arcee", "exaone4", "gemma", "gemma2", "gemma3_text", "gpt_oss", "granite",
-            "granitemoe", "llama", "ministral", "mistral", "mixtral", "nemotron", "olmo", "olmo2",
-            "olmo3", "olmoe", "phi", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss",
-            "smollm3", "stablelm", "starcoder2",
-        ),
-        "half",
-    ),
-    **dict.fromkeys(
-        ("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium", "llama4_text"), "interleaved"
-    ),
-    **dict.fromkeys(
-        (
-            "bart", "biogpt", "blenderbot", "clip_text_model", "clip_vision_model", "deit", "dinov2",
-            "dinov2_with_registers", "ijepa", "m2m_100", "marian", "mbart", "opt", "pegasus", "plbart",
-            "siglip_vision_model", "vit", "whisper",
-        )
-    ),
-}  # fmt: skip
-BERT_TYPES = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
-DISTILBERT_TYPES = ("distilbert",)
-T5_TYPES = ("mt5", "t5")
-# Others hold the bound in their configuration and do nothing with it.
-WITH_SOFTCAP = ("gemma2",)
 # What the attention of diffusion models may do besides, and its value when it does not.
 DIFFUSION_EXTRAS = {
     "group_norm": None,
@@ -75,24 +44,21 @@ def recognises_bert(module: nn.Module) -> bool:
 
 def read_llama(reader: ModuleReader) -> None:
     """Llama, Mistral, Qwen, Gemma, Phi, OLMo, gpt-oss; BART, Whisper, OPT, CLIP, ViT."""
-    reader.check_model_type(LLAMA_TYPES)
     clip = getattr(reader.config, "clip_qkv", None)
-    if reader.model_type in LLAMA_TYPES and clip is not None:
+    if not reader.is_own and clip is not None:
         reader.reasons.append(f"clip_qkv={clip}: our layer does not clip queries, keys and values")
     if reader.project_by_name(LLAMA):
-        read_what_projections_share(reader, LLAMA_TYPES.get(reader.model_type or ""))
+        read_what_projections_share(reader)
 
 
-def read_what_projections_share(reader: ModuleReader, layout: Layout | None) -> None:
+def read_what_projections_share(reader: ModuleReader) -> None:
     """Read what models of transformers have besides their projections."""
     add_norms(reader)
-    if layout is not None:
-        add_rotary(reader, layout)
+    add_rotary(reader, reader.guess.layout)
     _add_temperature(reader)
     reader.read_scale()
     softcap: Any = getattr(reader.module, "attn_logit_softcapping", None)
-    is_capped = reader.is_probed or reader.model_type in WITH_SOFTCAP
-    if is_capped and is_number(softcap) and 0 < softcap:
+    if reader.guess.capped and is_number(softcap) and 0 < softcap:
         reader.add_part(Softcap(softcap), f"attn_logit_softcapping={softcap:g}")
     if reader.has("sinks"):
         _add_sinks(reader)
@@ -103,16 +69,15 @@ def read_what_projections_share(reader: ModuleReader, layout: Layout | None) -> 
 
 def read_bert(reader: ModuleReader) -> None:
     """BERT, RoBERTa, ELECTRA; the projection of the output stands elsewhere."""
-    _read_encoder(reader, BERT_TYPES, BERT)
+    _read_encoder(reader, BERT)
 
 
 def read_distilbert(reader: ModuleReader) -> None:
     """DistilBERT, which has BERT's attention under other names."""
-    _read_encoder(reader, DISTILBERT_TYPES, DISTILBERT)
+    _read_encoder(reader, DISTILBERT)
 
 
-def _read_encoder(reader: ModuleReader, known: tuple[str, ...], names: ProjectionNames) -> None:
-    reader.check_model_type(known)
+def _read_encoder(reader: ModuleReader, names: ProjectionNames) -> None:
     if reader.project_by_name(names):
         reader.read_scale()
         hide_by_configuration(reader)
@@ -122,12 +87,12 @@ def _read_encoder(reader: ModuleReader, known: tuple[str, ...], names: Projectio
 def read_t5(reader: ModuleReader) -> None:
     """T5, whose scores are not scaled and get a trained number for each distance."""
     module = reader.module
-    reader.check_model_type(T5_TYPES)
     if not reader.project_by_name(T5):
         return
     reader.drop("dropout")
-    if reader.is_probed:
+    if reader.is_own or not hasattr(module, "has_relative_attention_bias"):
         reader.read_scale()
+        hide_by_configuration(reader)
         return
     reader.add_scale(1.0, "scaling")
     own, given = "relative_attention_bias", "relative_bias"
@@ -137,7 +102,7 @@ def read_t5(reader: ModuleReader) -> None:
         _add_relative_bias(reader, own)
     elif is_own_text and given in reader.beside:
         _add_relative_bias(reader, given)
-    elif is_own_text and reader.model_type in T5_TYPES:
+    elif is_own_text:
         reader.reasons.append(
             "this block is handed the relative bias of the first one; give that too, as "
             "relative_bias=first.relative_attention_bias"
@@ -147,7 +112,6 @@ def read_t5(reader: ModuleReader) -> None:
 
 def read_diffusion(reader: ModuleReader) -> None:
     """The attention of diffusers and of the models before it, to a text or to the picture."""
-    reader.is_probed = True
     for name, usual in DIFFUSION_EXTRAS.items():
         found = getattr(reader.module, name, usual)
         if found is not None and found != usual:

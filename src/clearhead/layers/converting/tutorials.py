@@ -15,7 +15,6 @@ def recognises(module: nn.Module) -> bool:
 
 
 def read(reader: ModuleReader) -> None:
-    reader.is_probed = True
     heads = _heads(reader.module)
     if heads:
         _read_heads(reader, heads)

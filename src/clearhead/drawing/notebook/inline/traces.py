@@ -28,7 +28,7 @@ def trace_html(trace: Trace) -> str:
         >>> drawn.count("<table"), "the same as scaled_scores" in drawn
         (7, True)
     """
-    stages = [_stage(trace, step) for step in trace.steps.values()]
+    stages = [_stage(trace, step) for step in trace._drawn()]
     notes = [trace._verdict()]
     first = [
         f"{name} 0"

@@ -1,0 +1,183 @@
+"""Build the site of everything in docs, of the lessons and of the public names: `python -m docs.site.build`.
+
+Sources are made in `.cache/site`, and Sphinx turns them into `site`, where nothing needs a network. A link that leads
+nowhere is an error.
+"""
+
+import argparse
+import os
+import posixpath
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+SOURCES = ROOT / ".cache" / "site"
+LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
+LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="docs.site.build", description=__doc__)
+    parser.add_argument("--brief", action="store_true", help="Train for three steps.")
+    parser.add_argument("--lessons", type=int, nargs="*", help="These alone are run.")
+    parser.add_argument("--out", type=Path, default=ROOT / "site")
+    parser.add_argument("--sources", type=Path, default=ROOT / ".cache" / "site")
+    asked = parser.parse_args(arguments)
+    global SOURCES
+    SOURCES = asked.sources
+    from tests.environment import prepare
+
+    prepare()
+    os.environ |= {"COLUMNS": "100", "NO_COLOR": "1"}
+    shutil.rmtree(SOURCES, ignore_errors=True)
+    SOURCES.mkdir(parents=True)
+    pages = write_pages()
+    write_lessons(asked.lessons, brief=asked.brief)
+    write_api()
+    write_linked(pages)
+    return build(asked.out)
+
+
+def write_pages() -> set[Path]:
+    """Each page of the docs, and whatever of the project they link to."""
+    shutil.copytree(DOCS / "pictures", SOURCES / "pictures")
+    linked: set[Path] = set()
+    for page in sorted(DOCS.rglob("*.md")):
+        place = page.relative_to(DOCS)
+        if place.parts[0] == "lessons" and page.name != "README.md":
+            continue
+        text = page.read_text(encoding="utf-8")
+        if page == DOCS / "README.md":
+            text += contents(text)
+        elif page.name == "README.md":
+            text += toctree("", sorted(each.stem for each in page.parent.glob("[0-9]*.md")))
+        _write(place.with_name("index.md") if page.name == "README.md" else place, text, linked)
+    return linked
+
+
+def contents(text: str) -> str:
+    """The pages of each section of the first page, as the contents of the site."""
+    found = ""
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        rows = re.findall(r"^\| \[[^\]]+\]\(([^)#]+)\.md\)", section, re.MULTILINE)
+        names = [row.replace("README", "index") for row in rows]
+        if section.startswith("Reference"):
+            names.append("api/index")
+        if names:
+            found += toctree(section.splitlines()[0], names)
+    return found
+
+
+def toctree(caption: str, names: Sequence[str]) -> str:
+    head = f":caption: {caption}\n" if caption else ""
+    return "\n```{toctree}\n:hidden:\n" + head + "\n" + "\n".join(names) + "\n```\n"
+
+
+def write_lessons(numbers: Sequence[int] | None, brief: bool) -> None:
+    from clearhead._common.lessons import LESSONS
+    from clearhead.drawing.page.page import asset
+    from clearhead.lessons.lesson import read_lesson
+    from clearhead.lessons.notebook import notebook
+    from docs.site.lesson_page import lesson_page
+    from docs.site.session import Session
+
+    extra = SOURCES / "_extra" / "lessons"
+    files, live = extra / "files", extra / "live"
+    for folder in (files, live, SOURCES / "lessons", SOURCES / "_script"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (SOURCES / "_script" / "figure.js").write_text(asset("figure.js"), encoding="utf-8")
+    for number in LESSONS:
+        if numbers is not None and number not in numbers:
+            text = f"# {LESSONS[number].title}\n"
+            (SOURCES / "lessons" / f"{LESSONS[number].slug}.md").write_text(text, encoding="utf-8")
+            continue
+        lesson = read_lesson(number)
+        (files / lesson.row.file).write_text(lesson.starter, encoding="utf-8")
+        name = Path(lesson.row.file).with_suffix(".ipynb").name
+        (files / name).write_text(notebook(lesson), encoding="utf-8")
+        folder = SOURCES / "_sessions" / lesson.row.slug
+        folder.mkdir(parents=True)
+        session = Session(lesson, folder, brief=brief).run()
+        _write(Path("lessons") / f"{lesson.row.slug}.md", lesson_page(session, live), set())
+    shutil.rmtree(SOURCES / "_sessions", ignore_errors=True)
+
+
+def write_api() -> None:
+    """A page for each public package, with its public names and no others."""
+    from docs.site import api
+
+    folder = SOURCES / "api"
+    folder.mkdir()
+    places = api.places(ROOT / "src" / "clearhead")
+    for place, names in places.items():
+        text = api.page(place, names, places)
+        (folder / f"{place}.md").write_text(text, encoding="utf-8")
+    rows = "".join(f"| [{place}]({place}.md) | {len(names)} |\n" for place, names in places.items())
+    text = f"# API\n\nEvery public name, by its package.\n\n| package | names |\n|---|---|\n{rows}"
+    (folder / "index.md").write_text(text + toctree("", list(places)), encoding="utf-8")
+
+
+def write_linked(linked: set[Path]) -> None:
+    """What pages link to outside of the docs, as pages: text as it is, sources in colour."""
+    for path in sorted(linked):
+        place = SOURCES / "source" / path.relative_to(ROOT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        name = path.relative_to(ROOT).as_posix()
+        if path.is_dir():
+            rows = "".join(f"- {each.name}\n" for each in sorted(path.iterdir()))
+            text = f"# {name}\n\n{rows}"
+        elif path.suffix == ".md":
+            text = LINK.sub(
+                lambda found: found[0] if "://" in found[2] else found[2],
+                path.read_text(encoding="utf-8"),
+            )
+        else:
+            language = LANGUAGES.get(path.suffix, "text")
+            text = f"# {name}\n\n~~~~{language}\n{path.read_text(encoding='utf-8')}\n~~~~\n"
+        place.with_name(f"{place.name}.md").write_text(
+            f"---\norphan: true\n---\n\n{text}", encoding="utf-8"
+        )
+
+
+def _write(place: Path, text: str, linked: set[Path]) -> None:
+    """A page at its place, with links to what stands elsewhere on the site."""
+
+    def lead(found: re.Match[str]) -> str:
+        address = found[2]
+        if "://" in address:
+            return found[0]
+        target = Path(os.path.normpath((DOCS / place).parent / address))
+        if target.is_relative_to(DOCS):
+            address = re.sub(r"README\.md$", "index.md", address)
+            return f"{found[1]}{address}{found[3]}"
+        linked.add(target)
+        inside = posixpath.join("source", target.relative_to(ROOT).as_posix() + ".md")
+        return f"{found[1]}{posixpath.relpath(inside, place.parent.as_posix())}{found[3]}"
+
+    made = SOURCES / place
+    made.parent.mkdir(parents=True, exist_ok=True)
+    made.write_text(LINK.sub(lead, text), encoding="utf-8")
+
+
+def build(out: Path) -> int:
+    from sphinx.cmd.build import build_main
+
+    shutil.rmtree(out, ignore_errors=True)
+    options = ["-q", "-W", "--keep-going", "-b", "html", "-c", str(DOCS / "site")]
+    doctrees = SOURCES.with_name("site-doctrees")
+    shutil.rmtree(doctrees, ignore_errors=True)
+    settings = [
+        f"-Dhtml_extra_path={SOURCES / '_extra'}",
+        f"-Dhtml_static_path={DOCS / 'site' / 'static'},{SOURCES / '_script'}",
+    ]
+    code = build_main([*options, *settings, "-d", str(doctrees), str(SOURCES), str(out)])
+    print(f"site: {out / 'index.html'}" if code == 0 else "site: not built", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

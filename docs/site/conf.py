@@ -1,0 +1,27 @@
+"""Settings of Sphinx for the site: it opens from the disk, searches there, and asks no network for anything."""
+
+from clearhead._common.version import __version__
+
+project = "clearhead"
+version = release = __version__
+extensions = ["myst_parser", "sphinx_design"]
+
+# The anchors of headings are those of code hosts.
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+# A page may begin below a heading of the first level, as those of a code host do.
+suppress_warnings = ["myst.header"]
+
+html_theme = "furo"
+html_title = "clearhead"
+html_static_path = ["static"]
+html_css_files = ["lesson.css"]
+html_js_files = ["lesson.js"]
+# The summaries of results are fetched, which a page from the disk may not do.
+html_show_search_summary = False
+html_show_sourcelink = False
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {"top_of_page_buttons": []}
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"

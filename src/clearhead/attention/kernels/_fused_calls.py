@@ -1,0 +1,228 @@
+"""The fused calls of a piece: on slices, on tiles that are alike, with a part of the mask, beside sinks."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clearhead import stages
+from clearhead._common.torch_internals import can_sync
+from clearhead.attention.kernels._fused_gradients import FlashWithLogsumexp
+from clearhead.attention.kernels._lowering import Piece, assemble, lengths_of, place_of
+from clearhead.attention.problem import Problem
+from clearhead.masks.tiles import length
+
+
+def run_piece(problem: Problem, piece: Piece) -> Tensor:
+    if piece.tiles > 1:
+        wants_total = problem.sinks is not None
+        context, total = _run_tiles(problem, piece, problem.value, wants_total)
+        return context if total is None else _beside_sinks(problem, context, total)
+    query, key, value = problem.query, problem.key, problem.value
+    if not piece.whole:
+        query = query[piece.rows, :, piece.queries]
+        key, value = (each[piece.rows, :, piece.keys] for each in (key, value))
+    if key.shape[2] == 0:
+        # Zeros that hang on everything given, so that each gets its gradient of zeros.
+        nothing = query[..., :0].sum(dim=-1, keepdim=True) + key.sum() + value.sum()
+        if problem.sinks is not None:
+            nothing = nothing + problem.sinks[:0].sum()
+        return nothing.expand(-1, -1, -1, value.shape[3])
+    added, seen = _attn_mask(problem, piece)
+    if problem.sinks is None:
+        context = fused_call(problem, query, key, value, added, piece.causal)
+    else:
+        context, total = _fused_with_logsumexp(problem, query, key, value, added, piece.causal)
+        context = _beside_sinks(problem, context, total)
+    return context if seen is None else context.masked_fill(~seen, 0.0)
+
+
+def _beside_sinks(problem: Problem, context: Tensor, total: Tensor) -> Tensor:
+    """The context with the share of the sinks taken off."""
+    assert problem.sinks is not None
+    share = torch.sigmoid(total - stages.upcast(problem.sinks)[:, None])
+    return (context * share[..., None]).to(context.dtype)
+
+
+def _run_tiles(
+    problem: Problem, piece: Piece, value: Tensor, wants_total: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The context of all tiles of a piece, and the logsumexp, where it is wanted: a call a sample, in which
+    tiles are samples.
+
+    One call is one parallel region, which beside other busy processes is most of what a call costs.
+    """
+    first = piece.each()[0]
+    added, _ = _attn_mask(problem, first)  # each query of a tile sees a key
+    group = 1 if added is None else problem.num_heads // problem.num_kv_heads
+    if added is not None:
+        # Query heads of a group go as more queries: keys that overlap are not to be written out for each.
+        added = added[:1].repeat(1, 1, group, 1)
+    contexts, totals = [], []
+    for row in range(problem.batch):
+        query = _tiles_of(problem.query[row], first.queries, piece)
+        key, some_value = (_tiles_of(each[row], first.keys, piece) for each in (problem.key, value))
+        if group > 1:
+            query = query.unflatten(1, (-1, group)).flatten(2, 3)
+        if wants_total:
+            context, total = _fused_with_logsumexp(
+                problem, query, key, some_value, added, piece.causal
+            )
+            totals.append(_side_by_side(total[..., None], group)[..., 0])
+        else:
+            context = fused_call(problem, query, key, some_value, added, piece.causal)
+        contexts.append(_side_by_side(context, group))
+    return torch.cat(contexts), torch.cat(totals) if wants_total else None
+
+
+def _tiles_of(tensor: Tensor, run: slice, piece: Piece) -> Tensor:
+    """The tokens of each tile, (tiles, heads, tokens of a tile, width), as a view; `run` is of the first."""
+    size, step = length(run), length(piece.queries)
+    tokens = tensor[:, run.start : run.stop + (piece.tiles - 1) * step]
+    if size == step:
+        return tokens.unflatten(1, (piece.tiles, size)).transpose(0, 1)
+    return tokens.unfold(1, size, step).permute(1, 0, 3, 2)
+
+
+def _side_by_side(tiles: Tensor, group: int) -> Tensor:
+    """The results of tiles, (1, heads, tokens, width), tokens before heads in memory."""
+    if group > 1:
+        tiles = tiles.unflatten(2, (group, -1)).flatten(1, 2)
+    return tiles.transpose(1, 2).flatten(0, 1).transpose(0, 1)[None]
+
+
+def logsumexp_of_piece(problem: Problem, piece: Piece) -> Tensor:
+    if piece.tiles > 1:
+        _, total = _run_tiles(problem, piece, problem.key, wants_total=True)
+        assert total is not None
+        return total
+    query, key = problem.query[piece.rows, :, piece.queries], problem.key[piece.rows, :, piece.keys]
+    if key.shape[2] == 0:
+        return torch.full_like(stages.upcast(query[..., 0]), -torch.inf)
+    added, seen = _attn_mask(problem, piece)
+    # Only the logsumexp is wanted; the key is at hand, and as wide as the kernel wants a value.
+    _, total = _fused_with_logsumexp(problem, query, key, key, added, piece.causal)
+    return total if seen is None else total.masked_fill(~seen[..., 0], -torch.inf)
+
+
+def fused_call(
+    problem: Problem,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    causal: bool,
+) -> Tensor:
+    width = value.shape[3]
+    query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
+    grouped = False
+    if query.shape[1] != key.shape[1]:  # a branch, since sizes may be symbolic or traced
+        grouped = True
+    context = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask,
+        problem.dropout or 0.0,
+        causal,
+        scale=scale,
+        enable_gqa=grouped,
+    )
+    return context if context.shape[3] == width else context[..., :width]
+
+
+def _fused_with_logsumexp(
+    problem: Problem,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    width = value.shape[3]
+    query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(
+            ~attn_mask, -torch.inf
+        )
+    context, total = FlashWithLogsumexp.apply(query, key, value, attn_mask, causal, scale)
+    return context if context.shape[3] == width else context[..., :width], total
+
+
+def _as_the_kernels_want(
+    query: Tensor, key: Tensor, value: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    """One width for all three, neighbours in memory along it, and rows that do not overlap, as BLAS
+    wants them; and a scale above 0: the kernel hides the future before it scales, and −∞ times a
+    scale of 0 or below is not −∞."""
+    if scale <= 0:
+        query, scale = (query * 0.0, 1.0) if scale == 0 else (-query, -scale)
+    width, value_width = query.shape[3], value.shape[3]
+    if width < value_width:
+        query, key = (F.pad(t, (0, value_width - width)) for t in (query, key))
+        width = value_width
+    elif width > value_width:
+        value = F.pad(value, (0, width - value_width))
+    for tensor in (query, key, value):
+        _, _, row, step = tensor.stride()
+        if step != 1 or (row < width and tensor.shape[2] > 1):
+            return query.contiguous(), key.contiguous(), value.contiguous(), scale
+    return query, key, value, scale
+
+
+def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
+    """The part of mask and bias for one piece, and which queries see something; None for all.
+
+    A query that sees nothing is shown everything, and its result is thrown away: kernels disagree
+    about such queries, in the gradient above all.
+    """
+    if not piece.masked:
+        return None, None
+    visible, added = problem.visible(*place_of(piece)), problem.bias_block(*place_of(piece))
+    if added is None:
+        assert visible is not None
+        seen = visible.any(dim=-1, keepdim=True)
+        return (visible, None) if _all_seen(problem, seen) else (visible | ~seen, seen)
+    assert problem.bias is not None
+    queries, keys = lengths_of(problem, piece)
+    added = in_precision(problem, added).expand(-1, -1, queries, keys)
+    if visible is not None:
+        added = torch.where(visible, added, -torch.inf)
+    if problem.bias.may_hide:
+        seen = added.amax(dim=-1, keepdim=True) != -torch.inf
+    elif visible is not None:
+        seen = visible.any(dim=-1, keepdim=True)
+    else:
+        return added, None
+    return (added, None) if _all_seen(problem, seen) else (added.masked_fill(~seen, 0.0), seen)
+
+
+def in_precision(problem: Problem, added: Tensor) -> Tensor:
+    """The bias in a dtype that the kernel takes beside the query's: on the CPU float32 with 16 bits
+    too, which are not enough for numbers that stand beside sums."""
+    query = problem.query
+    keeps = query.is_cpu and query.dtype in (torch.float16, torch.bfloat16)
+    return added if keeps else added.to(query.dtype)
+
+
+def _all_seen(problem: Problem, seen: Tensor) -> bool:
+    """Return True if every query sees a key, as far as that can be read at once."""
+    return can_sync(problem.query) and bool(seen.all())
+
+
+def count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
+    """Count the marked keys that each query may attend to, by mark."""
+    marks = stages.repeat_kv_heads(marks, problem.num_heads)
+    pieces = [each for piece in pieces for each in piece.each()]
+    return assemble([_count_in_piece(problem, piece, marks) for piece in pieces], pieces)
+
+
+def _count_in_piece(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:
+    """The same for the queries of a piece."""
+    marks = marks[piece.rows, :, piece.keys]
+    if piece.causal:
+        return marks.cumsum(dim=2)
+    visible = problem.visible(*place_of(piece)) if piece.masked else None
+    if visible is None:
+        queries, _ = lengths_of(problem, piece)
+        return marks.sum(dim=2, keepdim=True).expand(-1, -1, queries, -1)
+    return visible.float() @ marks

@@ -1,0 +1,210 @@
+"""Evidence of a part of attention: scores of queries and keys, weights of scores, context of weights and values."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.checking.evidence.base import Evidence, Settled
+from clearhead.checking.evidence.feeding import call_error
+from clearhead.checking.hypotheses.matching import distance
+from clearhead.checking.subject.refusals import first_line
+from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS
+from clearhead.errors import ModelError
+
+Inputs = tuple[Tensor, ...]
+# Queries, keys and the width of a call: other primes on every axis, as many of both, and one.
+CALLS = ((3, 5, 2), (5, 3, 2), (5, 5, 3), (1, 1, 2))
+
+
+@dataclass(frozen=True)
+class PartDefinition:
+    """A part: the names of its inputs, what it gives, its definition, and the axes of its inputs.
+
+    `shapes` are of (queries, keys, width); `rows` and `columns` name those of the result.
+    """
+
+    names: tuple[str, ...]
+    gives: str
+    right: Callable[..., Tensor]
+    shapes: Callable[[int, int, int], tuple[tuple[int, ...], ...]]
+    rows: str
+    columns: str
+
+
+PARTS: Mapping[str, PartDefinition] = {
+    "query,key": PartDefinition(
+        ("query", "key"), "scores", stages.scores, lambda q, k, d: ((q, d), (k, d)), "query", "key"
+    ),
+    "scores": PartDefinition(
+        ("scores",), "weights", stages.weights, lambda q, k, d: ((q, k),), "query", "key"
+    ),
+    "weights,value": PartDefinition(
+        ("weights", "value"), "context", stages.matmul, lambda q, k, d: ((q, k), (k, d)),
+        "query", "dimension",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PartCall:
+    """One call: what went in, what is right, and what came, or the error."""
+
+    inputs: Inputs
+    expected: Tensor
+    found: Tensor | None
+    error: Exception | None = None
+
+    @property
+    def fits(self) -> bool:
+        """True if what came has the shape of what is right."""
+        return self.found is not None and self.found.shape == self.expected.shape
+
+    def matches(self, other: Tensor) -> bool:
+        """True if these numbers came, to rounding."""
+        if self.found is None:
+            return False
+        return distance(other.double(), self.found.double()) <= ROUNDING[self.found.dtype]
+
+    @property
+    def right(self) -> bool:
+        """True if what is right came."""
+        return self.matches(self.expected)
+
+
+@dataclass(frozen=True, eq=False)
+class PartEvidence(Evidence):
+    """Evidence of a function that is a part of attention."""
+
+    @property
+    def part(self) -> PartDefinition:
+        """The part that it is declared to be."""
+        return PARTS[self.given.takes]
+
+    def drawn(self, sizes: tuple[int, int, int], leading: Sequence[int], seed: int) -> Inputs:
+        """Inputs of a call; weights sum to one over the keys."""
+        generator = torch.Generator().manual_seed(seed)
+        found = [
+            torch.randn((*leading, *shape), generator=generator, dtype=torch.float64) * SPREAD_HEADS
+            for shape in self.part.shapes(*sizes)
+        ]
+        if self.part.names[0] == "weights":
+            found[0] = found[0].softmax(-1)
+        return tuple(found)
+
+    def right(self, *inputs: Tensor) -> Tensor:
+        """What the definition gives; of scores, by the declared scale."""
+        found = self.part.right(*inputs)
+        scale = self.contract.scale
+        return found if scale is None or self.given.takes != "query,key" else found * scale
+
+    def call(self, subject: Subject, inputs: Inputs) -> PartCall:
+        """One call."""
+        expected = self.right(*inputs)
+        # So that what torch.empty makes does not hold what an earlier call has left.
+        for dtype in (torch.float32, torch.float64):
+            spoilt = [torch.full(expected.shape, torch.nan, dtype=dtype) for _ in range(8)]
+            spoilt.clear()
+        try:
+            with torch.no_grad():
+                found = subject.spare()(*inputs).detach()
+        except Exception as error:  # whatever the code of another raises
+            return PartCall(inputs, expected, None, error)
+        return PartCall(inputs, expected, found)
+
+    @cached_property
+    def _first(self) -> tuple[Subject, tuple[int, ...], PartCall]:
+        """The subject in the precision, and with the axes, that it works with."""
+        found = []
+        for leading in ((), (2,), (2, 3)):
+            for subject in (self.given, self.given.within(torch.float32)):
+                for sizes in (CALLS[0], CALLS[2]):
+                    made = self.call(subject, self.drawn(sizes, leading, self.seed))
+                    found.append((subject, leading, made))
+                    if made.found is not None:
+                        return found[-1]
+        return found[0]
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """The axes before those of tokens."""
+        return self._first[1]
+
+    @cached_property
+    def settled(self) -> Settled:
+        subject, _, made = self._first
+        given = dict(zip(self.part.names, made.inputs, strict=True))
+        return Settled(subject, given, made.found, made.error)
+
+    def call_error(self, error: Exception) -> ModelError:
+        return call_error(self.given, self.settled.inputs, error)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        return {}
+
+    @cached_property
+    def calls(self) -> tuple[PartCall, ...]:
+        """Every call, the most telling first."""
+        inputs = [self.drawn(sizes, self.leading, self.seed) for sizes in CALLS]
+        return tuple(self.call(self.subject, each) for each in inputs)
+
+    @cached_property
+    def asked(self) -> PartCall:
+        """The first call whose result is wrong and has the right shape, else the first that gave anything."""
+        fitting = [each for each in self.calls if each.fits and not each.right]
+        given = [each for each in self.calls if each.found is not None]
+        return (fitting or given or list(self.calls))[0]
+
+    @cached_property
+    def large(self) -> PartCall:
+        """Scores of which exp does not fit float32."""
+        scores = torch.tensor([[88.0, 89.0], [1.0, 90.0]], dtype=torch.float32)
+        inputs = (scores.expand(*self.leading, 2, 2),)
+        return self.call(self.given.within(torch.float32), inputs)
+
+    @cached_property
+    def moved(self) -> tuple[Tensor, ...]:
+        """Of each input: (rows of it, rows, columns) of the result, True where it moves with that row."""
+        call = self.asked
+        assert call.found is not None
+        found = []
+        for which, given in enumerate(call.inputs):
+            masks = []
+            for row in range(given.shape[-2]):
+                changed = [each.clone() for each in call.inputs]
+                changed[which][..., row, :] += torch.linspace(0.5, 1.5, given.shape[-1]).double()
+                other = self.call(self.subject, tuple(changed)).found
+                gap = torch.full(call.found.shape, torch.inf)
+                if other is not None and other.shape == call.found.shape:
+                    gap = (other - call.found).double().nan_to_num().abs()
+                felt = gap > ROUNDING[call.found.dtype]
+                masks.append(felt.flatten(0, -3).any(0) if felt.ndim > 2 else felt)
+            found.append(torch.stack(masks))
+        return tuple(found)
+
+    def by(self, change: Callable[[Inputs], Inputs]) -> Tensor | None:
+        """The result of the asked call with its inputs changed."""
+        return self.call(self.subject, change(self.asked.inputs)).found
+
+    def refusal(self) -> str:
+        """The first error of a call."""
+        return next((first_line(each.error) for each in self.calls if each.error is not None), "")
+
+
+def flattened(call: PartCall) -> PartCall:
+    """A call as one without axes before those of tokens: its first sample."""
+
+    def first(tensor: Tensor) -> Tensor:
+        return tensor.flatten(0, -3)[0] if tensor.ndim > 2 else tensor
+
+    return replace(
+        call,
+        inputs=tuple(map(first, call.inputs)),
+        expected=first(call.expected),
+        found=None if call.found is None else first(call.found),
+    )

@@ -1,0 +1,225 @@
+"""Grade what a learner wrote in a lesson: its contract, its codes, its words."""
+
+import inspect
+import linecache
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead import stages
+from clearhead._common.checks import as_int
+from clearhead._common.lessons import LESSONS, LessonRow, lessons_of
+from clearhead._common.text import shown
+from clearhead.checking.report import Finding, Report
+from clearhead.checking.subject.locating import defined, imported, located
+from clearhead.checking.subject.stubs import reached
+from clearhead.checking.thresholds import SLOPE
+from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
+
+# What no lesson speaks of, and what is asked of one from its number on; all other topics are the lesson's own.
+NEVER = frozenset(("strides", "nan", "empty", "dtypes", "returned", "one-token"))
+FROM = {
+    "gradients": 4, "parameters": 4, "state": 6, "dropout": 9, "law": 4,
+}  # fmt: skip
+# What a line has in it that a mistake is about, where no operation shows it.
+MENTIONS = {
+    "parameter.missing": r"self\.\w+ *= *(torch\.|\[|nn\.Parameter\(.*\) *[-+*/@])|requires_grad",
+    "parameter": r"self\.\w+ *= *(nn\.|self\.)",
+    "grad": r"detach|no_grad|\.data|\.item\(",
+    "dropout": r"[dD]rop",
+    "state": r"self\.\w*(mask|future|past|tril|triu)\w* *=",
+    "length": r"self\.\w*(mask|future|past|tril|triu|bias|pos)",
+    "context": r"\bcontext\b.*\)|x_?2",
+    "cache": r"cat\(|append\(|triu|tril",
+    "rope": r"rotat",
+}
+# The families of codes that hang on a promise, where another one is as good.
+PROMISED = {"causal": ("mask.", "law.pairs"), "scale": ("scale.",), "rope": ("law.scores",)}
+TICKS = {
+    "scores": 1, "weights": 2, "context": 3, "softmax": 4, "scale": 5, "causal": 7, "padding": 8,
+    "dropout": 9, "heads": 10, "rope": 12, "decoding": 13, "reset": 13,
+}  # fmt: skip
+
+
+def row_of(lesson: Any, given: Mapping[str, Any]) -> LessonRow:
+    """The row of a lesson, which declares all that there is to declare.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: code `check.lesson`.
+    """
+    number = None if isinstance(lesson, bool) else as_int(lesson)
+    if number is None:
+        raise ArgumentTypeError(
+            "check.lesson",
+            f"lesson must be a whole number from 1 to {len(LESSONS)}; got {shown(lesson)}.",
+        )
+    if number not in LESSONS:
+        raise ArgumentError(
+            "check.lesson", f"lesson must be from 1 to {len(LESSONS)}; got {number}."
+        )
+    declared = [name for name, value in given.items() if value is not None]
+    if declared:
+        raise ArgumentError(
+            "check.lesson",
+            f"lesson={number} declares what there is to declare; got {', '.join(declared)} beside it.",
+        )
+    return LESSONS[number]
+
+
+def called_with(row: LessonRow) -> str:
+    """How what is graded is called, in words."""
+    if row.takes == "decode":
+        return "with step(x), full(x) and reset()"
+    inputs = {"x2d": "x", "qkv": "query,key,value"}.get(row.takes, row.takes).split(",")
+    return "called with " + " and ".join(filter(None, (", ".join(inputs[:-1]), inputs[-1])))
+
+
+def graded(subject: Any, row: LessonRow) -> Any:
+    """What is graded: found in a file, and of the right kind.
+
+    Raises:
+        ModelError: code `check.name`, for a file that defines none of it, or two.
+        ArgumentTypeError: code `check.lesson`, for another kind of thing.
+    """
+    found = subject
+    if isinstance(subject, str):
+        found = _found_in(subject, row) if subject.endswith(".py") else located(subject)
+    functions = any(name.islower() for name in row.names)
+    classes = not all(name.islower() for name in row.names)
+    is_function = inspect.isroutine(found)
+    is_object = not inspect.isclass(found) and not is_function and (
+        isinstance(found, nn.Module) or callable(found) or row.takes == "decode"
+    )  # fmt: skip
+    fits = (
+        (is_function and functions)
+        or (inspect.isclass(found) and classes)
+        or (is_object and not isinstance(found, Tensor) and (classes or callable(found)))
+    )
+    if not fits:
+        kinds = " or ".join(["a function"] * functions + ["a class or a module"] * classes)
+        raise ArgumentTypeError(
+            "check.lesson",
+            f"lesson {row.number} grades {kinds} {called_with(row)}; got {_kind(found)}.",
+        )
+    return found
+
+
+def _kind(found: Any) -> str:
+    if isinstance(found, Tensor):
+        return "a tensor"
+    if inspect.isclass(found):
+        return f"the class {found.__name__}"
+    return f"the function {found.__name__}" if inspect.isroutine(found) else shown(found)
+
+
+def _found_in(file: str, row: LessonRow) -> Any:
+    module = imported(file)
+    own = defined(module)
+    mine = [name for name in row.names if name in own] or own
+    classes = [name for name in mine if inspect.isclass(getattr(module, name))]
+    # A class that calls the function grades it too.
+    called = {each.__name__ for name in classes for each in reached(getattr(module, name))}
+    mine = [name for name in mine if name in classes or name not in called]
+    if len(mine) == 1:
+        return getattr(module, mine[0])
+    several = f"say which: {file}:{mine[0]}; it has {', '.join(mine)}" if mine else "it has none"
+    raise ModelError(
+        "check.name", f"lesson {row.number} grades one of {' or '.join(row.names)}, and {several}."
+    )
+
+
+def called(found: Any, row: LessonRow) -> tuple[Any, str]:
+    """What is called and how: of what rotates, an attention whose query and key go through it."""
+    if inspect.isroutine(found) and row.names[0] == "rotate":
+        return _rotating(found), "qkv"
+    return found, row.takes
+
+
+def turned(rotate: Any, finding: Finding) -> Finding:
+    """A mistake of what rotates, by the law of rotations that it breaks."""
+    if finding.code not in ("law.scores", "differs"):
+        return finding
+    x = torch.randn(7, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    try:
+        same = torch.stack([rotate(each.expand(7, 6)).double() for each in x[:2]])
+        found = rotate(x.clone()).double()
+    except Exception:  # what raises was told already
+        return finding
+    lengths = (found.norm(dim=-1) / x.norm(dim=-1) - 1).abs().max()
+    scores = same[0] @ same[1].mT
+    by_distance = (scores[1:, 1:] - scores[:-1, :-1]).abs().max() / scores.abs().max()
+    for broken, sentence in (
+        (torch.equal(found, x), "nothing is turned: the rows come back as they went in"),
+        (float(lengths) > SLOPE, "a row is longer or shorter than before: of a pair, cos and sin of one angle go "
+         "into both numbers, first * cos - second * sin and first * sin + second * cos"),
+        (float(by_distance) > SLOPE, "a score hangs on more than the distance of two words: the angle of a row is "
+         "its place times a speed"),
+        (float((same[0][1:] - same[0][:-1]).abs().max()) < SLOPE, "every row is turned by the same angle: the "
+         "place is that of the token, x.shape[-2]"),
+    ):  # fmt: skip
+        if broken:
+            return replace(finding, sentence=sentence)
+    words = "turned by their places, and by other speeds than 10 000^(-2i/d), one for each pair of numbers"
+    return replace(finding, sentence=words) if finding.code == "law.scores" else finding
+
+
+def _rotating(rotate: Any) -> Any:
+    """Attention whose query and key go through what rotates them."""
+
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        # The last query stands on the last key.
+        before = key.shape[-2] - query.shape[-2]
+        placed = nn.functional.pad(query, (0, 0, before, 0))
+        scores = stages.scores(rotate(placed)[..., before:, :], rotate(key))
+        return stages.matmul(stages.weights(scores * query.shape[-1] ** -0.5), value)
+
+    attention.__name__ = attention.__qualname__ = rotate.__name__
+    return attention
+
+
+def is_asked(row: LessonRow | None, topic: str) -> bool:
+    """True of a topic that a lesson speaks of; without a lesson, of any."""
+    return row is None or (topic not in NEVER and FROM.get(topic, 0) <= row.number)
+
+
+def best(reports: Iterable[Report], row: LessonRow) -> Report:
+    """The first report without a mistake; else the first whose mistake none of the other promises mends."""
+    open_ = {name for each in row.either for name in {*each, *row.contract}
+             if each.get(name) != row.contract.get(name)}  # fmt: skip
+    families = tuple(family for name in open_ for family in PROMISED[name])
+    made: list[Report] = []
+    for each in reports:
+        if each.ok:
+            return each
+        made.append(each)
+    return min(made, key=lambda each: any(f.code.startswith(families) for f in each.findings[:1]))
+
+
+def in_words(report: Report, row: LessonRow) -> Report:
+    """A report in the words of a lesson: the first mistake alone, no note, no tick of a later lesson."""
+    first = tuple(_told(each, report, row) for each in report.findings[:1])
+    passed = () if first else report.passed
+    spoken = tuple(each for each in passed if TICKS.get(each.partition(" ")[0], 99) <= row.number)
+    told = {"told": (), "skipped": (), "minor": (), "lesson": row.number}
+    return replace(report, findings=first, passed=spoken, **told)
+
+
+def _told(finding: Finding, report: Report, row: LessonRow) -> Finding:
+    speaking = [each for each in lessons_of(finding.code) if each.number <= row.number]
+    read = (speaking or [row])[-1]
+    place = finding.place or _mentioned(finding.code, report.place)
+    return replace(finding, place=place, read=f"lesson {read.number}, {read.title} ({read.page})")
+
+
+def _mentioned(code: str, place: tuple[str, int] | None) -> tuple[str, int] | None:
+    """The line of what was checked that names what a mistake is about; else its first."""
+    pattern = MENTIONS.get(code) or MENTIONS.get(code.partition(".")[0])
+    if place is None or pattern is None:
+        return place
+    lines = inspect.getblock(linecache.getlines(place[0])[place[1] - 1 :])
+    found = (number for number, line in enumerate(lines) if re.search(pattern, line))
+    return place[0], place[1] + next(found, 0)

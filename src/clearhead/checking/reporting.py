@@ -1,0 +1,218 @@
+"""The report of what was judged: mistakes, what is verified, what could not be; of a lesson in its words."""
+
+import inspect
+import linecache
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from clearhead._common.lessons import LessonRow
+from clearhead.checking import lessons, words
+from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.judge import Judged, required
+from clearhead.checking.judging.notes import notes, ticks
+from clearhead.checking.judging.places import place_of
+from clearhead.checking.judging.verdicts import Clear, Found, Unknown
+from clearhead.checking.ranks.launching import AskedOfRanks
+from clearhead.checking.report import Finding, Report
+from clearhead.checking.subject.embedding import Embedded
+from clearhead.checking.subject.subject import Subject
+
+# What no tick is for beside a mistake of another topic.
+BESIDE: Mapping[str, tuple[str, ...]] = {
+    "mask": ("leaks", "padding"),
+    "padding": ("mask", "leaks"),
+    "scale": ("product", "outside"),
+    "softmax": ("product",),
+    "heads": ("product",),
+}
+
+
+def reported(
+    evidence: Evidence | AskedOfRanks,
+    judged: tuple[Judged, ...],
+    row: LessonRow | None = None,
+) -> Report:
+    """The report: mistakes, what is verified, and what could not be; of a lesson in its words."""
+    findings = _findings(evidence, judged, plain=row is not None)
+    passed: dict[str, None] = {}
+    skipped: dict[tuple[str, str], list[str]] = {}
+    unverified: dict[tuple[str, str], list[str]] = {}
+    must = [each for each in required(evidence) if lessons.is_asked(row, each)]
+    for topic in dict.fromkeys((*(each.rule.topic for each in judged), *must)):
+        mine = [each for each in judged if each.rule.topic == topic]
+        verdicts = [each.verdict for each in mine]
+        clear = [each for each in verdicts if isinstance(each, Clear)]
+        unknown = next((each for each in verdicts if isinstance(each, Unknown)), None)
+        beside = BESIDE.get(topic, ())
+        wrong = any(
+            isinstance(each.verdict, Found) and each.rule.topic in (topic, *beside)
+            for each in judged
+        )
+        excluded = next((each.by for each in mine if each.by), "")
+        if topic == "law":
+            told_of_laws, not_asked = _laws(mine)
+            passed |= dict.fromkeys(told_of_laws)
+            for reason, names in not_asked.items():
+                skipped.setdefault(reason, []).extend(names)
+            continue
+        if clear and not wrong and unknown is None and not excluded:
+            for each in clear:
+                passed |= dict.fromkeys(ticks(evidence, each))
+            continue
+        if unknown is not None:
+            reason = words.unknown(unknown.why, unknown.values)
+            skipped.setdefault(reason, []).extend([topic] if unknown.asked else [])
+        elif excluded:
+            reason = words.unknown("hidden-by", {"code": excluded})
+        else:
+            reason = words.unknown("no-attention", {})
+        if topic in must and (unknown is not None or not wrong):
+            unverified.setdefault(reason, []).append(topic)
+    told, minor = ((), ())
+    if "*" not in _excluded(judged):
+        told, minor = notes(evidence, [each.code for each in findings])
+    return Report(
+        evidence.given.name,
+        tuple(findings),
+        tuple(passed),
+        told,
+        tuple(_of_topics(topics, why) for (why, _), topics in skipped.items()),
+        tuple(sorted(evidence.sizes.items())) if evidence.settled.error is None else (),
+        tuple(
+            _of_topics(topics, "; ".join(filter(None, reason)))
+            for reason, topics in unverified.items()
+        ),
+        tuple(_asked(each) for each in judged),
+        minor,
+        defined_at(evidence.given),
+    )
+
+
+def _laws(
+    judged: Sequence[Judged],
+) -> tuple[list[str], dict[tuple[str, str], list[str]]]:
+    """The tick of the laws that were asked and held, and those that were not asked, by the reason."""
+    held, not_asked = [], dict[tuple[str, str], list[str]]()
+    for each in judged:
+        name, verdict = each.rule.code.partition(".")[2], each.verdict
+        if isinstance(verdict, Clear):
+            tokens = verdict.values.get("tokens")
+            held.append(name if tokens is None else f"{name} to {tokens:,}".replace(",", " "))
+        elif isinstance(verdict, Unknown):
+            not_asked.setdefault(words.unknown(verdict.why, verdict.values), []).append(
+                each.rule.code
+            )
+    return [words.filled("tick", "laws", {"names": ", ".join(held)})] if held else [], not_asked
+
+
+def _of_topics(topics: Sequence[str], why: str) -> str:
+    names = ", ".join(
+        each if each.startswith("law.") else words.filled("topic", each, {}) for each in topics
+    )
+    return f"{names}: {why}" if names else why
+
+
+def _excluded(judged: tuple[Judged, ...]) -> set[str]:
+    return {
+        key
+        for each in judged
+        if isinstance(each.verdict, Found)
+        for key in each.rule.excludes.split()
+    }
+
+
+def _findings(
+    evidence: Evidence | AskedOfRanks, judged: tuple[Judged, ...], *, plain: bool
+) -> list[Finding]:
+    """Each mistake once, causes before what follows from them."""
+    causes: dict[str, str] = {}
+    found: dict[str, Finding] = {}
+    for each in judged:
+        rule, verdict = each.rule, each.verdict
+        if not isinstance(verdict, Found) or rule.code in found:
+            continue
+        follows = causes.get(rule.code) or causes.get(rule.topic)
+        at = place_of(evidence, rule.topic, rule.code) if isinstance(evidence, Evidence) else None
+        made = (_in_lesson if plain else _finding)(rule.code, verdict, follows)
+        found[rule.code] = replace(made, place=at)
+        if follows is None:
+            for key in rule.explains.split():
+                causes.setdefault(key, rule.code)
+    return sorted(found.values(), key=lambda each: each.follows_from is not None)
+
+
+def _finding(code: str, found: Found, follows: str | None) -> Finding:
+    sentence = words.sentence(code, found.way, found.values)
+    others = [words.sentence(*each) for each in found.also if each[1]]
+    others = [each for each in dict.fromkeys(others) if each != sentence]
+    if others:
+        sentence += f"; or {'; or '.join(others)}: what was measured is the same"
+    also = tuple(dict.fromkeys(each for each, _, _ in found.also if each != code))
+    measured = "" if found.measured is None else words.filled("measured", *found.measured)
+    return Finding(
+        code, sentence, measured, words.likely(code, found.way, found.values), also, follows
+    )
+
+
+def _in_lesson(code: str, found: Found, follows: str | None) -> Finding:
+    """A mistake for a beginner: one sentence, and what was measured beside what was expected."""
+    measured = "" if found.measured is None else words.filled("plain", *found.measured)
+    sentence = words.plain(code, found.way, found.values)
+    return Finding(code, sentence, measured, follows_from=follows)
+
+
+def _asked(each: Judged) -> tuple[str, str, str]:
+    """The result of a rule in words."""
+    code, verdict = each.rule.code, each.verdict
+    if isinstance(verdict, Found):
+        return code, "found", words.sentence(code, verdict.way, verdict.values)
+    if each.by:
+        return code, "not asked", f"since {each.by} was found"
+    if isinstance(verdict, Unknown):
+        return code, "not known", words.unknown(verdict.why, verdict.values)[0]
+    if isinstance(verdict, Clear):
+        tokens = verdict.values.get("tokens")
+        return code, "clear", "" if tokens is None else f"asked up to {tokens} tokens"
+    return code, "not asked", ""
+
+
+def defined_at(subject: Subject) -> tuple[str, int] | None:
+    """File and line of what is checked."""
+    original = subject.original
+    original = original.model if isinstance(original, Embedded) else original
+    return defined_in(original if inspect.isroutine(original) else type(original))
+
+
+def defined_in(found: Any) -> tuple[str, int] | None:
+    """File and line of a function or a class."""
+    try:
+        file = inspect.getsourcefile(_written_in(found))
+        return None if file is None else (file, max(_first_line(found, file), 1))
+    except (TypeError, OSError):
+        return None
+
+
+def _written_in(found: Any) -> Any:
+    """The first method of a class, which knows its file where its module has none, as in a notebook."""
+    methods = (
+        [each for each in vars(found).values() if inspect.isfunction(each)]
+        if isinstance(found, type)
+        else []
+    )
+    own = [each for each in methods if each.__qualname__.startswith(f"{found.__qualname__}.")]
+    return own[0] if own else found
+
+
+def _first_line(found: Callable[..., Any] | type, file: str) -> int:
+    """Return the line a function or a class begins on: a class, above the first of its methods, unparsed."""
+    if isinstance(found, type):
+        methods = (each for each in vars(found).values() if inspect.isfunction(each))
+        own = [each for each in methods if each.__qualname__.startswith(f"{found.__qualname__}.")]
+        first = min((each.__code__.co_firstlineno for each in own), default=0)
+        named = re.compile(rf"\s*class\s+{re.escape(found.__name__)}\b")
+        for line in range(first, 0, -1):
+            if named.match(linecache.getline(file, line)):
+                return line
+    return inspect.getsourcelines(found)[1]

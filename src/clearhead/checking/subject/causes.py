@@ -1,0 +1,136 @@
+"""The cause of an error that code raised, in one sentence: what PyTorch says is what followed from it."""
+
+import inspect
+import re
+from difflib import get_close_matches
+from typing import Any
+
+from torch import nn
+
+from clearhead._common.text import raised_words
+from clearhead.checking.subject.refusals import place
+
+SHAPES = re.compile(
+    r"shapes? cannot be multiplied|must match the size|size mismatch|expected size|Expected size|"
+    r"only supported on matrices|tensors with 2 dimensions|\.T. on a tensor|same number of dimensions"
+)
+METHODS = ("__init__", "forward", "__call__")
+PLAIN_T = re.compile(r"\.T\b|\.t\(\)")
+TURNED = re.compile(r"\.mT\b|\.T\b|\.t\(\)|transpose|permute|einsum|swapaxes|movedim")
+MULTIPLIES = re.compile(r"@|matmul|\bmm\(|bmm\(")
+NAMES = r"'?([A-Za-z_]\w*)'?"
+
+
+def cause(error: BaseException, thing: Any, width: int | None = None, axes: int = 0) -> str:
+    """The likely cause in a sentence, or "".
+
+    Args:
+        error: what the code raised.
+        thing: the module or function that was called, or the class that was made.
+        width: of the tokens that went in.
+        axes: of what went in.
+    """
+    words = raised_words(error)
+    at = place(error)
+    line = at[2] if at is not None else ""
+    kind = thing if inspect.isclass(thing) else type(thing)
+    found = (
+        _of_names(words, thing, kind)
+        or _of_layers(words, line, thing, width)
+        or _of_shapes(words, line, axes)
+        or _of_values(words, line)
+    )
+    return f"{found}.\n" if found else ""
+
+
+def _of_names(words: str, thing: Any, kind: type) -> str:
+    """What is misspelt, or left out around a class."""
+    if re.search(
+        r"before Module\.__init__\(\) call|has no attribute '_(parameters|modules|buffers)'", words
+    ):
+        return "super().__init__() is missing: it is the first line of __init__"
+    wanted = "forward" if 'missing the required "forward"' in words else ""
+    lost = re.search(rf"'{kind.__name__}' object has no attribute '(\w+)'", words)
+    if lost or re.search(r"__init__\(\) (takes|got)|takes no arguments", words):
+        wanted = wanted or "__init__"
+    if wanted and issubclass(kind, nn.Module):
+        own = [name for name, each in vars(kind).items() if inspect.isfunction(each)]
+        near = get_close_matches(wanted, [each for each in own if each not in METHODS], 1, 0.6)
+        if near and wanted not in own:
+            return f"the method is called {near[0]}, and PyTorch calls {wanted}"
+        if wanted == "forward":
+            return "there is no method forward: PyTorch calls it with x"
+    missing = re.search(rf"name {NAMES} is not defined", words)
+    if missing and missing[1] == "self":
+        return "self is missing: def forward(self, x)"
+    if missing and isinstance(thing, nn.Module) and hasattr(thing, missing[1]):
+        return f"{missing[1]} belongs to the module: self.{missing[1]}"
+    if lost and lost[1] not in METHODS:
+        near = get_close_matches(lost[1], [*vars(thing), *getattr(thing, "_modules", {})], 1, 0.6)
+        return f"it is called {near[0]} in __init__, and {lost[1]} here" if near else ""
+    if re.search(r"takes (0|1) positional arguments? but 2 were given", words):
+        return "a method takes self first: def forward(self, x)"
+    return ""
+
+
+def _of_layers(words: str, line: str, thing: Any, width: int | None) -> str:
+    """What is done with a layer that is none for it."""
+    if re.search(r"unsupported operand .*Linear", words):
+        return "a layer is called, not multiplied: self.W_query(x)"
+    if re.search(r"'Parameter' object is not callable|'Tensor' object is not callable", words):
+        return "a matrix multiplies, and is not called: x @ self.W_query"
+    if "shapes cannot be multiplied" not in words or not isinstance(thing, nn.Module):
+        return ""
+    turned = [
+        name
+        for name, part in thing.named_modules()
+        if isinstance(part, nn.Linear)
+        and part.out_features == width != part.in_features
+        and (name.rpartition(".")[2] in line or "self." not in line)
+    ]
+    if turned:
+        return (
+            f"{turned[0]} is turned round: nn.Linear(d_in, d_out) says first how wide is what goes in, and "
+            f"that is {width}"
+        )
+    return ""
+
+
+def _of_shapes(words: str, line: str, axes: int) -> str:
+    """Axes that do not meet."""
+    if "view size is not compatible" in words:
+        return (
+            "after a transpose the numbers are no longer in a row in memory, which view wants: "
+            ".contiguous().view(…), or .reshape(…)"
+        )
+    if re.search(r"shape '.*' is invalid for input of size", words):
+        return "the sizes in view or reshape do not multiply to how many numbers there are"
+    if axes > 2 and PLAIN_T.search(line) and (SHAPES.search(words) or "deprecated" in words):
+        return ".T turns all axes round, that of the samples too: .mT turns the last two"
+    if SHAPES.search(words) and re.search(r"mask|tril|triu|past|future|hidden", line):
+        return "the mask is not cut to the tokens at hand: mask[:n, :n], with n = x.shape[-2]"
+    if SHAPES.search(words) and MULTIPLIES.search(line) and not TURNED.search(line):
+        return "the keys are not turned: queries @ keys.mT pairs the rows of both"
+    if SHAPES.search(words) and "sum(" in line and "keepdim" not in line:
+        return "the sums of the rows are laid along the columns: sum(dim=-1, keepdim=True)"
+    if re.search(r"index \d+ is out of bounds", words):
+        return (
+            "an index is larger than its axis: the two of [i, j] are turned round, or a loop counts "
+            "another axis than the one that it reads"
+        )
+    return ""
+
+
+def _of_values(words: str, line: str) -> str:
+    """What is not there, or of another kind."""
+    if re.search(r"got NoneType$", words):
+        return "it gives nothing back: return is missing"
+    if "'NoneType' object" in words or "and 'NoneType'" in words:
+        return "something here is None: a function without return gives None"
+    if re.search(r"masked_fill.*bool|boolean mask", words):
+        return "masked_fill wants a mask of True and False: mask.bool()"
+    if "cannot assign" in words and "as parameter" in words:
+        return "a product of a parameter is none: nn.Parameter(torch.rand(…) * 0.1)"
+    if re.search(r"can't convert|only one element tensors can be converted", words):
+        return "a row stands where one number is wanted"
+    return ""

@@ -1,0 +1,141 @@
+"""Code that nobody has written yet: a body of `...`, `pass` or None, in what is checked or in what it calls."""
+
+import ast
+import dis
+import inspect
+import textwrap
+import types
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+# Where calls of what is checked begin.
+ENTRIES = ("__init__", "forward", "__call__", "step", "full", "reset")
+
+# Of a body that returns None and does nothing else, where its source is not known.
+NOTHING = ("RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST")
+
+
+class Stub(NamedTuple):
+    """A function that is not written: its name, and its file and line where they are known."""
+
+    name: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({Path(self.file).name}, line {self.line})" if self.file else self.name
+
+
+def stubs_of(found: Any) -> tuple[Stub, ...]:
+    """The functions of what is checked, and those of its file that it calls, that are not written."""
+    top = found if inspect.isclass(found) or inspect.isroutine(found) else type(found)
+    if inspect.isclass(top) and not _is_written(top):
+        return (_stub(top, top.__name__),)
+    functions = reached(top)
+    return tuple(_stub(each, each.__name__) for each in functions if _unwritten(each))
+
+
+def _is_written(cls: type) -> bool:
+    """False of a module whose class, and those that it is made of, hold nothing at all."""
+    own = cls.__mro__[: cls.__mro__.index(nn.Module)] if issubclass(cls, nn.Module) else ()
+    held = [each for kind in own for each in vars(kind).values()]
+    return not own or any(inspect.isroutine(each) or isinstance(each, type) for each in held)
+
+
+def _stub(found: Any, name: str) -> Stub:
+    code = getattr(found, "__code__", None)
+    if code is not None:
+        return Stub(name, code.co_filename, code.co_firstlineno)
+    try:
+        return Stub(name, inspect.getsourcefile(found) or "", inspect.getsourcelines(found)[1])
+    except (OSError, TypeError):
+        return Stub(name, "", 0)
+
+
+def reached(top: Any) -> list[types.FunctionType]:
+    """The functions of one module that what is checked reaches by their names."""
+    module, methods = getattr(top, "__module__", None), dict[str, types.FunctionType]()
+    if inspect.isclass(top):
+        for kind in reversed(top.__mro__):
+            if kind.__module__ == module:
+                methods |= {
+                    n: f for n, f in vars(kind).items() if isinstance(f, types.FunctionType)
+                }
+        waiting = [methods[name] for name in ENTRIES if name in methods]
+    else:
+        waiting = [each for each in [inspect.unwrap(top)] if isinstance(each, types.FunctionType)]
+    found: dict[int, types.FunctionType] = {}
+    while waiting:
+        each = waiting.pop(0)
+        if id(each) in found:
+            continue
+        found[id(each)] = each
+        for name in _names(each.__code__):
+            other = methods.get(name) or each.__globals__.get(name)
+            if isinstance(other, types.FunctionType) and other.__module__ == module:
+                waiting.append(other)
+    return list(found.values())
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _names(each)
+
+
+def _unwritten(function: types.FunctionType) -> bool:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError, TypeError):
+        return all(each.opname in NOTHING for each in dis.get_instructions(function))
+    node = next((n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)), None)
+    if node is None:
+        return False
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    own = [each for each in node.args.args if each.arg != "self"]
+    if all(map(_says_nothing, body)):
+        # What takes nothing may have nothing to do: a reset without a state.
+        return bool(own) or any(_holds(each, ...) for each in body)
+    return any(_is_gap(each) for each in ast.walk(node)) or _left_none(node)
+
+
+def _says_nothing(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Raise):
+        raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+        return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
+    return isinstance(statement, ast.Pass) or _holds(statement, ..., None)
+
+
+def _holds(statement: ast.stmt, *values: Any) -> bool:
+    """True of a statement that is, or returns, one of these constants."""
+    if isinstance(statement, ast.Return) and statement.value is None:
+        return None in values
+    if not isinstance(statement, ast.Expr | ast.Return):
+        return False
+    return isinstance(statement.value, ast.Constant) and statement.value.value in values
+
+
+def _is_gap(node: ast.AST) -> bool:
+    """True of `...` as a statement, as what is assigned or returned, or as an argument; not of x[..., 0]."""
+    given: list[ast.expr | None] = []
+    if isinstance(node, ast.Expr | ast.Return | ast.Assign | ast.AnnAssign | ast.AugAssign):
+        given = [node.value]
+    elif isinstance(node, ast.Call):
+        given = [*node.args, *(each.value for each in node.keywords)]
+    elif isinstance(node, ast.BinOp):
+        given = [node.left, node.right]
+    return any(isinstance(each, ast.Constant) and each.value is ... for each in given)
+
+
+def _left_none(node: ast.FunctionDef) -> bool:
+    """True if a name is None and stays so: `weights = None` where it is to be worked out."""
+    names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+    written = Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
+    given = [each for each in ast.walk(node) if isinstance(each, ast.Assign)]
+    nothing = [each.targets[0] for each in given if _holds(ast.Return(each.value), None)]
+    return any(isinstance(each, ast.Name) and written[each.id] == 1 for each in nothing)

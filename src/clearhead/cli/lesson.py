@@ -1,0 +1,76 @@
+"""`clearhead lesson`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearhead._common.lessons import LESSONS, LessonRow
+from clearhead.cli import apart
+from clearhead.cli.progress import busy
+from clearhead.errors import ClearheadError, FileError
+from clearhead.lessons.lesson import read_lesson
+from clearhead.lessons.notebook import notebook as as_notebook
+
+SECONDS = 60.0
+
+
+def lesson(
+    number: Annotated[
+        int | None, typer.Argument(help="The lesson to begin; without it they are listed.")
+    ] = None,
+    notebook: Annotated[
+        bool, typer.Option("--notebook", help="Write a notebook, not a file of Python.")
+    ] = False,
+) -> None:
+    """Begin a lesson of the course, or list its lessons.
+
+    Attention, learnt by writing it, in thirteen lessons. "clearhead lesson 7" writes lesson_07.py into this
+    folder, never over a file that is there; "clearhead check lesson_07.py --lesson 7" grades it. The
+    list has a ✓ for each lesson whose file in this folder is right, and a · for one that is not, yet.
+    """
+    if number is None:
+        _list()
+        return
+    begun = read_lesson(number)
+    file = Path(begun.row.file)
+    if notebook:
+        _write(file.with_suffix(".ipynb"), as_notebook(begun))
+        print(f"Lesson {number}, {begun.row.title}: open {file.with_suffix('.ipynb')} in Jupyter.")
+        return
+    _write(file, begun.starter)
+    print(f"Lesson {number}, {begun.row.title}: write what is missing in {file}, then ask")
+    print(f"  clearhead check {file} --lesson {number}")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with open(path, "x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise FileError(
+            "lesson.exists", f"{path} is there already, and stays as it is; move it to begin anew."
+        ) from error
+    except OSError as error:
+        raise FileError(
+            "file.unwritable", f"{path} could not be written: {error.strerror}"
+        ) from error
+
+
+def _list() -> None:
+    begun = [row for row in LESSONS.values() if Path(row.file).is_file()]
+    with busy("grading what is in this folder"):
+        right = {row.number: _is_right(row) for row in begun}
+    for row in LESSONS.values():
+        mark = {True: "✓", False: "·", None: " "}[right.get(row.number)]
+        print(f"{row.number:2} {mark} {row.title}")
+    print("\nclearhead lesson 1 begins the first.")
+
+
+def _is_right(row: LessonRow) -> bool:
+    options = {"lesson": row.number, "args": None, "sizes": {}, "seed": 0}
+    asked = {"place": row.file, "options": options, "slopes": None, "lengths": None}
+    try:
+        return apart.checked(asked, timeout=SECONDS, memory=None)["report"]["ok"]
+    except ClearheadError:
+        return False  # it does not run yet; `clearhead check` says why

@@ -1,0 +1,310 @@
+"""Path patching: the direct effect of a head on the inputs of others, or on the output."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
+
+from clearhead._common.checks import as_int
+from clearhead._common.hints import with_hints
+from clearhead._common.text import shown
+from clearhead.attention.planning import run
+from clearhead.editing.context_operations import HeadsAt, OfContext, Replace
+from clearhead.editing.edit import Edit, edit, is_like
+from clearhead.editing.effects import Effects, effect
+from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
+from clearhead.editing.operation import Operation
+from clearhead.editing.patching import as_found, check_alike, contexts_in
+from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
+from clearhead.watching.logit_shares import called
+from clearhead.watching.projections import attention_at, projection_of
+from clearhead.watching.recording import of_heads
+from clearhead.watching.watch import watch
+
+Input = Literal["query", "key", "value"]
+Frozen = Literal["others", "heads"]
+Head = tuple[str | int, int]
+Receiver = tuple[str | int, int, Input]
+
+
+@with_hints
+def paths(
+    model: nn.Module,
+    clean: object,
+    corrupt: object,
+    *,
+    metric: Callable[[Any], Tensor | float],
+    sender: Head | Sequence[Head] | None = None,
+    receivers: Sequence[Receiver] | None = None,
+    frozen: Frozen = "others",
+    progress: Progress | bool = True,
+) -> Effects:
+    """Measure what a head says directly to others: it alone is patched, on the way to their inputs alone.
+
+    Path patching (Wang et al., 2022, section 3.1 and appendix B, https://arxiv.org/abs/2211.00593), by two runs on the
+    corrupt inputs for each sender. In the first the sender has its context of the clean run, and what lies between
+    it and the receivers is frozen at its values of the corrupt one; in the second the receivers have the inputs
+    that they had in the first, and everything behind them runs as it does. Exchange the two inputs for the other
+    direction: what is lost where the sender is corrupt.
+
+    Args:
+        model: any PyTorch model that `edit` edits.
+        clean: what it is called with, a mapping of named arguments, a tuple, or one tensor.
+        corrupt: others, of as many samples and tokens.
+        metric: makes a number of the model's output, such as a difference of two logits.
+        sender: the layer and the head that is patched, as `edit[layer].heads[head]` takes them; a list of such,
+            each by itself; None for each head of the layers before the last receiver.
+        receivers: layer, head, and which of its inputs, "query", "key" or "value", of this head alone where
+            others share it; all at once. None is the output of the model.
+        frozen: "others" freezes the other heads, and beside attention whatever has weights in their blocks; with
+            "heads", MLPs are computed anew, and what they make of the sender counts.
+        progress: True writes a line on a terminal; or a function of the senders done and all senders.
+
+    Returns:
+        `Effects`, a row for each sender; after Ctrl-C those that are done.
+
+    Raises:
+        ArgumentTypeError: codes `edit.model`, `effects.metric`, `effects.progress`, `paths.sender`, `paths.receivers`.
+        ArgumentError: code `frozen.value`.
+        EditError: codes `edit.layers`, `edit.heads`, `effects.inputs` for inputs of other sizes, `paths.order` for a
+            receiver that no sender comes before, `edit.missing`, where something attends that cannot be frozen, and
+            those of `edit`.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in "abc"))
+        >>> clean, corrupt = torch.randn(2, 1, 5, 8)
+        >>> score = lambda output: output.sum()
+        >>> found = ch.paths(model, clean, corrupt, metric=score, sender=(0, 1), receivers=[(1, 0, "value")])
+        >>> len(found), found[0].layer, found[0].head
+        (1, '0', 1)
+        >>> len(ch.paths(model, clean, corrupt, metric=score, receivers=[(1, 0, "value"), (2, 1, "key")]))
+        4
+    """
+    if frozen not in get_args(Frozen):
+        words = ", ".join(f'"{each}"' for each in get_args(Frozen))
+        raise ArgumentError("frozen.value", f"frozen must be one of {words}; got {shown(frozen)}.")
+    check_metric(metric)
+    done = reporter(progress)
+    with torch.no_grad(), edit(model, strict=True) as plain:
+        wanted = _heads("paths.sender", "sender", sender, 2)
+        ends = _heads("paths.receivers", "receivers", receivers, 3)
+        baseline = number_of(metric(called(model, corrupt)))
+    plain.say_missing(["*"], stacklevel=4)
+    order = list(plain.attended)
+    numbers = {path: at for at, path in enumerate(order)}
+    inputs = None if ends is None else _inputs_of(plain, ends)
+    last = len(order) if inputs is None else max(numbers[path] for path, _ in inputs)
+    senders = (
+        [(path, head) for path in order[:last] for head in range(plain.attended[path])]
+        if wanted is None
+        else [_one_of(plain, *each) for each in wanted]
+    )
+    first = min((numbers[path] for path, _ in senders), default=last)
+    late = [path for path, _ in senders if numbers[path] >= last]
+    early = [path for path, _ in inputs or () if numbers[path] <= first]
+    if late or early or not senders:
+        wrong, ran = (", ".join(map(shown, each)) for each in (dict.fromkeys(late + early), order))
+        raise EditError(
+            "paths.order",
+            "each sender must come before a receiver, and each receiver behind a sender; "
+            f"{wrong or 'no layer'} does not. They ran in this order: {ran}.",
+        )
+    with torch.no_grad(), edit(model):
+        whole = number_of(metric(called(model, clean)))
+    outputs: Outputs = {}
+    others = _parts_beside(model, order) if frozen == "others" else []
+    with _hooked(others, _keeping(outputs)):
+        own = contexts_in(model, corrupt)
+    said = contexts_in(model, clean)
+    for path in order:
+        check_alike(path, said.get(path), own[path])
+    runs = _Runs(model, corrupt, own, said, outputs, inputs)
+    rows: list[Any] = []
+    try:
+        for path, head in senders:
+            done(len(rows), len(senders))
+            rows.append(
+                effect(path, head, number_of(metric(runs.output(path, head))), baseline, whole)
+            )
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+    else:
+        done(len(rows), len(senders))
+    return Effects(rows, baseline, whole, len(senders))
+
+
+Inputs = dict[tuple[str, int], list[Input]]
+"""Which inputs of which heads of which modules."""
+
+Outputs = dict[nn.Module, list[Any]]
+"""What modules gave in a run, call by call."""
+
+
+@dataclass
+class _Runs:
+    """The two runs of each sender.
+
+    Attributes:
+        own: the contexts of the corrupt run, by the paths of the modules in their order.
+        said: those of the clean run.
+        outputs: what else is frozen.
+        inputs: what the receivers get from the first run; None where its output is what is asked for.
+    """
+
+    model: nn.Module
+    corrupt: object
+    own: Mapping[str, Tensor]
+    said: Mapping[str, Tensor]
+    outputs: Outputs
+    inputs: Inputs | None
+
+    @torch.no_grad()
+    def output(self, path: str, head: int) -> Any:
+        """The output of the model where this head alone says something else to the receivers alone."""
+        order = list(self.own)
+        behind = order[order.index(path) + 1 :]
+        with edit(self.model) as edits:
+            edits.expects_changes = False
+            edits.add(path, "sender", Replace((head,), None, as_found(self.said, 1)))
+            for each in behind:
+                edits.add(each, "frozen", Replace(slice(None), None, as_found(self.own, 1)))
+            if self.inputs is None:
+                return self._frozen()
+            layers = [name for name, _ in self.inputs]
+            with watch(self.model, values=True, layers=layers) as seen:
+                self._frozen()
+        with edit(self.model) as edits:
+            edits.expects_changes = False
+            for (name, each), parts in self.inputs.items():
+                # What came before the sender has nothing from it.
+                if name in behind:
+                    problem = of_heads(
+                        seen[name].problem.replace(value=seen[name].value), [each], name
+                    )
+                    given = {part: getattr(problem, part) for part in parts}
+                    edits.add(name, "receiver", OtherInputs((each,), None, given))
+            return called(self.model, self.corrupt)
+
+    def _frozen(self) -> Any:
+        with _hooked(self.outputs, _again(self.outputs)):
+            return called(self.model, self.corrupt)
+
+
+@dataclass(eq=False)
+class OtherInputs(OfContext):
+    """The context of a head that got another query, key or value.
+
+    Attributes:
+        given: these, (batch, 1, tokens, width) each.
+    """
+
+    given: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
+        call = of_heads(at.places.problem, at.heads, at.path)
+        return run(call.replace(**self.given, dropout=None)).to(context)
+
+
+def _heads(code: str, name: str, given: Any, size: int) -> list[Any] | None:
+    """Heads as tuples of so many; None for None."""
+    if given is None:
+        return None
+    some = [given] if size == 2 and _is_head(given, size) else given
+    is_list = isinstance(some, Sequence) and not isinstance(some, str) and len(some) > 0
+    if not is_list or not all(_is_head(each, size) for each in some):
+        form = "(layer, head)" if size == 2 else '(layer, head, "query", "key" or "value")'
+        raise ArgumentTypeError(
+            code, f"{name} must be {form}, a list of such, or None; got {shown(given)}."
+        )
+    return list(some)
+
+
+def _is_head(given: object, size: int) -> bool:
+    if not isinstance(given, tuple) or len(given) != size:
+        return False
+    layer, head, *part = given
+    is_layer = isinstance(layer, str) or as_int(layer) is not None
+    return is_layer and as_int(head) is not None and set(part) <= set(get_args(Input))
+
+
+def _one_of(plain: Edit, layer: str | int, head: int) -> tuple[str, int]:
+    """The path of a module that attended and the number of its head, from 0."""
+    pattern = plain.pattern(layer)
+    like = [path for path in plain.attended if is_like(path, pattern)]
+    if len(like) != 1:
+        known = ", ".join(map(shown, plain.attended)) or "none"
+        raise EditError(
+            "edit.layers",
+            f"a layer must be one module that attends; {shown(layer)} is {len(like)} of these: {known}.",
+        )
+    return like[0], Operation((head,)).chosen(plain.attended[like[0]], like[0])[0]
+
+
+def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
+    found: Inputs = {}
+    for layer, head, part in receivers:
+        found.setdefault(_one_of(plain, layer, head), []).append(part)
+    return found
+
+
+def _parts_beside(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
+    """The modules with weights beside attention, in its blocks; without the norms, which act on what attention adds.
+
+    A block is what stands in a list of modules, or right around an attention.
+    """
+    holders = {id(attention_at(model, path)) for path in paths}
+    holders |= {id(each) for path in paths if (each := projection_of(model, path)) is not None}
+    found: list[nn.Module] = []
+
+    def visit(module: nn.Module, *, is_block: bool) -> None:
+        if id(module) in holders:
+            return
+        attends = any(id(each) in holders for each in module.modules())
+        if attends or any(map(_is_norm, module.modules())):
+            is_list = isinstance(module, nn.ModuleList | nn.Sequential)
+            around = any(id(each) in holders for each in module.children())
+            for child in module.children():
+                inside = any(id(each) in holders for each in child.modules())
+                visit(child, is_block=is_block or around or (is_list and inside))
+        elif is_block and any(each.ndim > 1 for each in module.parameters()):
+            found.append(module)
+
+    visit(model, is_block=False)
+    return found
+
+
+def _is_norm(module: nn.Module) -> bool:
+    own = [each.ndim for each in module.parameters(recurse=False)]
+    return bool(own) and max(own) == 1
+
+
+@contextmanager
+def _hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[None]:
+    handles = [each.register_forward_hook(hook) for each in modules]
+    try:
+        yield
+    finally:
+        for each in handles:
+            each.remove()
+
+
+def _keeping(outputs: Outputs) -> Callable[..., None]:
+    def keep(module: nn.Module, args: object, output: Any) -> None:
+        outputs.setdefault(module, []).append(_pytree.tree_map(_copied, output))
+
+    return keep
+
+
+def _copied(each: Any) -> Any:
+    return each.detach().clone() if isinstance(each, Tensor) else each
+
+
+def _again(outputs: Outputs) -> Callable[..., Any]:
+    calls = {module: iter(some) for module, some in outputs.items()}
+    return lambda module, args, output: _pytree.tree_map(_copied, next(calls[module]))

@@ -1,0 +1,182 @@
+"""A lesson, read from its page."""
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from clearhead._common.lessons import LESSONS, LessonRow
+from clearhead._common.pages import docs
+from clearhead._common.text import shown
+from clearhead.errors import ArgumentError, ArgumentTypeError
+
+FENCE = re.compile(r"(`{3,})(\S*) *(.*)")
+ROLES = {"write", "solution", "live", "check", "wrong", "train"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a lesson.
+
+    Args:
+        role: one of ROLES, `predict`, or the language of any other block.
+        words: what stands behind the role: the code of a mistake, or name, answer and tolerance.
+        source: what is inside the fence.
+        line: of the page, on which the source begins, from 1.
+    """
+
+    role: str
+    words: str
+    source: str
+    line: int
+
+    @property
+    def question(self) -> tuple[str, str, float]:
+        """Of a `predict` block: its name, the expression of its answer, and the tolerance."""
+        name, _, rest = self.words.partition(" ")
+        answer, _, tolerance = rest.rpartition(" ")
+        return name, answer, float(tolerance)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson of the course, with its page.
+
+    Args:
+        row: its number, title and file, and what is graded.
+        parts: of the page in their order, text as it stands and blocks.
+
+    Example:
+        >>> lesson = read_lesson(1)
+        >>> lesson.row.title, lesson.codes[:2]
+        ('One number', ('law.pairs', 'shape.square-only'))
+    """
+
+    row: LessonRow
+    parts: tuple[str | Block, ...]
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(each for each in self.parts if isinstance(each, Block))
+
+    def of_role(self, role: str) -> tuple[Block, ...]:
+        return tuple(each for each in self.blocks if each.role == role)
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The names of mistakes that are chosen from: those of the lesson, and those of its gallery."""
+        return tuple(sorted({*self.row.codes, *(each.words for each in self.of_role("wrong"))}))
+
+    @property
+    def starter(self) -> str:
+        """The file to begin with: the stubs, and how they are graded."""
+        row = self.row
+        ask = f"    clearhead check {row.file} --lesson {row.number}"
+        head = f"Lesson {row.number}: {row.title}\n\nWrite what is missing where it says `...`, then ask"
+        head = f'"""{head}\n\n{ask}\n"""\n\n'
+        return head + "\n\n".join(each.source for each in self.of_role("write"))
+
+    @property
+    def solution(self) -> str:
+        """The same file, filled in."""
+        return "\n\n".join(each.source for each in self.of_role("solution"))
+
+    def broken(self, wrong: Block) -> str:
+        """The solution with the definitions of a `wrong` block in the place of its own."""
+        return replaced(self.solution, wrong.source)
+
+
+def read_lesson(number: int) -> Lesson:
+    """Read a lesson by its number.
+
+    Raises:
+        ArgumentError: code `lesson.number`, if there is no such lesson.
+        ArgumentTypeError: code `lesson.number`, for what is no whole number.
+
+    Example:
+        >>> read_lesson(14)
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.ArgumentError: [lesson.number] lesson must be one of 1 to 13; got 14.
+    """
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ArgumentTypeError(
+            "lesson.number", f"lesson must be a whole number; got {shown(number)}."
+        )
+    if number not in LESSONS:
+        raise ArgumentError(
+            "lesson.number", f"lesson must be one of 1 to {max(LESSONS)}; got {number}."
+        )
+    return parse_lesson(LESSONS[number], page_of(number).read_text(encoding="utf-8"))
+
+
+def page_of(number: int) -> Path:
+    """The page of a lesson, of Markdown.
+
+    Example:
+        >>> page_of(7).name
+        '07_not_the_future.md'
+    """
+    return docs(f"lessons/{LESSONS[number].slug}.md")
+
+
+def parse_lesson(row: LessonRow, text: str) -> Lesson:
+    """Read the page of a lesson.
+
+    Example:
+        >>> page = "# 1. One number\n\n```python wrong law.pairs\nx = 1\n```\n"
+        >>> parse_lesson(LESSONS[1], page).of_role("wrong")[0].line
+        4
+    """
+    return Lesson(row, tuple(_parts(text.splitlines(keepends=True))))
+
+
+def _parts(lines: list[str]) -> Iterator[str | Block]:
+    text, at = "", 0
+    while at < len(lines):
+        fence = FENCE.match(lines[at])
+        if fence is None:
+            text, at = text + lines[at], at + 1
+            continue
+        if text.strip():
+            yield text
+        ticks, language, words = fence.groups()
+        stop = at + 1 + next(i for i, line in enumerate(lines[at + 1 :]) if line.rstrip() == ticks)
+        role, _, rest = words.partition(" ")
+        if language == "python" and role in ROLES:
+            language, words = role, rest
+        yield Block(language, words.strip(), "".join(lines[at + 1 : stop]), at + 2)
+        text, at = "", stop + 1
+    if text.strip():
+        yield text
+
+
+def replaced(source: str, new: str) -> str:
+    """Source in which each definition of `new` stands in the place of the one of its name, wherever that is.
+
+    Example:
+        >>> print(replaced("class A:\\n    def f(self):\\n        return 1\\n", "def f(self):\\n    return 2\\n"))
+        class A:
+            def f(self):
+                return 2
+        <BLANKLINE>
+    """
+    for definition in ast.parse(new).body:
+        assert isinstance(definition, ast.FunctionDef | ast.ClassDef)
+        old = next(
+            each
+            for each in ast.walk(ast.parse(source))
+            if isinstance(each, type(definition)) and each.name == definition.name
+        )
+        lines, put = (
+            source.splitlines(),
+            new.splitlines()[definition.lineno - 1 : definition.end_lineno],
+        )
+        lines[old.lineno - 1 : old.end_lineno] = textwrap.indent(
+            "\n".join(put), " " * old.col_offset
+        ).splitlines()
+        source = "\n".join(lines) + "\n"
+    return source

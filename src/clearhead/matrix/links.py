@@ -1,0 +1,196 @@
+"""The links of a head: its strongest, and the one between words that is worth a first look."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+SPECIAL = re.compile(r"[\[<].*[\]>]|\W*", re.DOTALL)
+"""Tokens such as [CLS], </s> and punctuation, which are no words."""
+
+HALF = 0.5
+"""A link that takes more of a word's attention is strong."""
+
+CHOICE = 5
+"""A query that sees fewer keys, where others see more, gives each much of its attention."""
+
+LEAST = 0.01
+"""A link whose key others give nearly as much does not stand out."""
+
+CANDIDATES = 64
+"""The links of a head whose keys are looked at whole."""
+
+
+class Link(NamedTuple):
+    """A weight of one token on another.
+
+    Attributes:
+        head: the number of the head.
+        query: the token that attends, from 0.
+        key: the token that is attended to.
+        weight: the share of the query's attention, 0 to 1.
+
+    Example:
+        >>> Link(head=3, query=10, key=2, weight=0.65).distance
+        8
+    """
+
+    head: int
+    query: int
+    key: int
+    weight: float
+
+    @property
+    def distance(self) -> int:
+        """The distance of the two, in tokens."""
+        return abs(self.query - self.key)
+
+
+class TellingLink(NamedTuple):
+    """A link of a head, and how far it stands out.
+
+    Attributes:
+        contrast: its weight less the median weight on that key, of all other queries that see it; 0 to 1.
+        score: of a strong link contrast · distance in tokens, of any other its contrast.
+        strong: True above one half.
+        query, key: the tokens.
+        weight: the share of the query's attention, 0 to 1.
+    """
+
+    strong: bool
+    score: float
+    contrast: float
+    query: int
+    key: int
+    weight: float
+
+
+def telling_links(
+    weights: Tensor, allowed: Tensor, visible: Tensor | None = None
+) -> list[TellingLink | None]:
+    """Return for each head the link that stands out most; None where there is none.
+
+    A key that everybody looks at tells nothing of one query, so that from each weight the median of
+    its key is taken. Of strong links the one of the largest contrast · distance is chosen; where
+    there is none, the one of the largest contrast.
+
+    Args:
+        weights: (heads, query_len, kv_len).
+        allowed: (query_len, kv_len), bool: the links to choose from.
+        visible: (heads or 1, query_len, kv_len), bool; None for all.
+
+    Example:
+        >>> weights = torch.full((1, 3, 3), 0.2)
+        >>> weights[0, :, 1] = 0.6
+        >>> weights[0, 0] = torch.tensor([0.0, 0.4, 0.6])
+        >>> telling_links(weights, ~torch.eye(3, dtype=torch.bool))[0][3:]
+        (0, 2, 0.6...)
+    """
+    heads, queries, keys = weights.shape
+    if not weights.numel():
+        return [None] * heads
+    weights = weights.float().nan_to_num(0.0)
+    seen, chosen = weights, allowed & (weights > 0)
+    if visible is not None:
+        seen = weights.masked_fill(~visible, torch.nan)
+        count = visible.sum(-1, keepdim=True)
+        chosen &= visible & (count >= count.amax().clamp(max=CHOICE))
+    at = torch.arange(max(queries, keys), device=weights.device)
+    apart = (at[:queries, None] + keys - queries - at[:keys]).abs()
+    strong = (chosen & (weights > HALF)).flatten(1).any(-1)[:, None, None]
+    reach = torch.where(strong, apart, 1.0)
+    sizes = torch.where(chosen & ((weights > HALF) | ~strong), weights * reach, 0.0)
+    # Medians are taken of the keys of the largest alone; less its median, no link is larger than it was.
+    largest = sizes.flatten(1).topk(min(CANDIDATES, queries * keys))
+    query, key = largest.indices // keys, largest.indices % keys
+    others = seen.gather(2, key[:, None].expand(-1, queries, -1))
+    others.scatter_(1, query[:, None], torch.nan)
+    weight = weights.flatten(1).gather(1, largest.indices)
+    contrast = weight - others.nanmedian(dim=1).values.nan_to_num(0.0)
+    of_pair = reach.flatten(1).expand(heads, -1).gather(1, largest.indices)
+    scores = torch.where((largest.values > 0) & (contrast > LEAST), contrast * of_pair, 0.0)
+    # Of equal links the first comes first.
+    best = torch.where(
+        scores == scores.amax(-1, keepdim=True), largest.indices, queries * keys
+    ).argmin(-1)
+    return [
+        TellingLink(
+            bool(strong[head]),
+            float(scores[head, place]),
+            float(contrast[head, place]),
+            int(query[head, place]),
+            int(key[head, place]),
+            float(weight[head, place]),
+        )
+        if scores[head, place] > 0
+        else None
+        for head, place in enumerate(best.tolist())
+    ]
+
+
+def between_words(queries: Sequence[str], keys: Sequence[str]) -> Tensor:
+    """Return the pairs of two words, (query_len, kv_len), bool; special tokens and punctuation are none.
+
+    Example:
+        >>> between_words(["[CLS]", "it"], ["it", "."]).tolist()
+        [[False, False], [True, False]]
+    """
+    words = [
+        torch.tensor([SPECIAL.fullmatch(each) is None for each in side]) for side in (queries, keys)
+    ]
+    return words[0][:, None] & words[1]
+
+
+def pairs_of_words(words: Sequence[bool]) -> Tensor:
+    """The links of interest: those between two different words, except to the first token, which is
+    an attention sink (Xiao et al., 2024, https://arxiv.org/abs/2309.17453).
+
+    Args:
+        words: True for each token from and to which links are of interest.
+
+    Returns:
+        (tokens, tokens), bool.
+
+    Example:
+        >>> pairs_of_words([True, True, True]).int()
+        tensor([[0, 1, 1],
+                [0, 0, 1],
+                [0, 1, 0]], dtype=torch.int32)
+    """
+    query = torch.tensor(words, dtype=torch.bool)
+    key = query.clone()
+    key[:1] = False
+    return query[:, None] & key & ~torch.eye(len(words), dtype=torch.bool)
+
+
+def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
+    """The largest weights of a head, from the largest on, as links of head 0.
+
+    Args:
+        weights: (tokens, tokens).
+        allowed: (tokens, tokens), bool: the links to choose from.
+        count: the most links.
+
+    Example:
+        >>> weights = torch.tensor([[0.9, 0.0, 0.1], [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
+        >>> strongest_links(weights, pairs_of_words([True] * 3), count=2)
+        [Link(head=0, query=2, key=1, weight=0.5), Link(head=0, query=1, key=2, weight=0.25)]
+    """
+    # A NaN is no link.
+    candidates = torch.where(allowed & (weights > 0), weights, 0.0).flatten()
+    if not candidates.numel():
+        return []
+    least = candidates.topk(min(count, candidates.numel())).values[-1]
+    # topk may take any of equal weights; here the first comes first.
+    places = (candidates >= least).nonzero()[:, 0]
+    order = candidates[places].argsort(descending=True, stable=True)[:count]
+    return [
+        _link(weights, place) for place in places[order].tolist() if float(candidates[place]) > 0
+    ]
+
+
+def _link(weights: Tensor, place: int) -> Link:
+    query, key = divmod(place, weights.shape[-1])
+    return Link(0, query, key, float(weights[query, key]))

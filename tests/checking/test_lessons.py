@@ -1,0 +1,148 @@
+"""What learners write in the lessons of the course is graded: right is right, and each mistake has its name."""
+
+# ruff: noqa: E501
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead._common.lessons import ROWS
+from clearhead.checking.rules import IN_LESSONS, RULES
+from clearhead.checking.words import catalogue
+from tests.checking.bank.course import Case, batches, blind, heads, parts, single
+
+CASES = [*parts.CASES, *single.CASES, *batches.CASES, *heads.CASES, *blind.CASES]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_is_right_is_right_and_what_is_wrong_is_named(case: Case) -> None:
+    report = ch.check(case.make(), lesson=case.lesson)
+    if not case.codes:
+        assert report.outcome == "right", f"\n{report}"
+        return
+    assert report.findings, report.summary
+    finding = report.findings[0]
+    assert finding.code in case.codes, f"\n{report}"
+    assert finding.place is not None, f"\n{report}"
+    assert finding.read.startswith("lesson ")
+    assert finding.measured or case.lesson > 3
+    assert not report.passed
+    assert (report.told, report.minor, report.skipped) == ((), (), ())
+
+
+def test_a_report_of_a_lesson() -> None:
+    loop = next(each for each in single.CASES if each.label == "keys[:i]")
+    assert str(ch.check(loop.make(), lesson=7)).splitlines() == [
+        "✗ law.pairs   a token does not see itself: keys[:i] stops before i, keys[: i + 1] holds it",
+        "    measured   no weight on themselves: tokens 0, 1, 2, 3, 4, 5, 6",
+        "    line 20    rows.append(torch.softmax(scores, dim=0) @ values[:i])",
+        "    read       lesson 7, Not the future (docs/lessons/07_not_the_future.md)",
+        "    see        clearhead explain law.pairs",
+    ]
+
+
+STUBS = {
+    "ellipsis": (1, "def scores(query, key):\n    ...\n", "scores"),
+    "pass": (1, "def scores(query, key):\n    pass\n", "scores"),
+    "docstring": (2, 'def weights(scores):\n    """Weights."""\n', "weights"),
+    "none": (2, "def weights(scores):\n    powers = None\n    return powers\n", "weights"),
+    "raised": (3, "def context(weights, value):\n    raise NotImplementedError\n", "context"),
+    "gap": (1, "def scores(query, key):\n    table = torch.empty(len(query), len(key))\n    ...\n    return table\n", "scores"),
+    "assigned": (7, single.FILLED.replace("torch.triu(torch.ones(n, n), diagonal=1).bool()", "..."), "forward"),
+    "split": (10, heads.METHODS.replace(heads.SPLIT, "..."), "split"),
+    "function": (10, heads.FUNCTIONS.replace("    batch, num_heads, tokens, head_dim = heads.shape\n    return heads.permute(0, 2, 1, 3).reshape(batch, tokens, num_heads * head_dim)", "    ..."), "merge"),
+    "class": (7, "class CausalAttention(nn.Module):\n    pass\n", "CausalAttention"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STUBS)
+def test_what_is_not_written_is_not_begun(name: str) -> None:
+    lesson, text, function = STUBS[name]
+    report = ch.check(Case(lesson, (), text, name).make(), lesson=lesson)
+    assert (report.outcome, report.ok, report.findings) == ("not begun", False, ())
+    assert [each.partition(" ")[0] for each in report.unwritten] == [function]
+    assert str(report).startswith(f"· not begun   {function}")
+
+
+def reset_only() -> None:
+    pass
+
+
+def indexed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """What holds `...` as an index, and calls what has nothing to do, is written."""
+    reset_only()
+    return torch.softmax(query @ key[...].mT / query.shape[-1] ** 0.5, dim=-1) @ value[..., :]
+
+
+def test_an_index_is_no_gap() -> None:
+    assert ch.check(indexed, takes="qkv").ok
+
+
+def module_of(parts: str) -> type:
+    return Case(7, (), parts, "").make()
+
+
+REFUSED = {
+    "0": (lambda: ch.check(indexed, lesson=0), ch.ArgumentError, "lesson must be from 1 to 13; got 0."),
+    "14": (lambda: ch.check(indexed, lesson=14), ch.ArgumentError, "lesson must be from 1 to 13; got 14."),
+    "text": (lambda: ch.check(indexed, lesson=cast("int", "7")), ch.ArgumentTypeError, "lesson must be a whole number from 1 to 13; got '7'."),
+    "True": (lambda: ch.check(indexed, lesson=True), ch.ArgumentTypeError, "lesson must be a whole number from 1 to 13; got True."),
+    "takes": (lambda: ch.check(indexed, lesson=7, takes="x"), ch.ArgumentError, "lesson=7 declares what there is to declare; got takes beside it."),
+    "causal": (lambda: ch.check(indexed, lesson=7, causal=True), ch.ArgumentError, "lesson=7 declares what there is to declare; got causal beside it."),
+    "contract": (lambda: ch.check(indexed, lesson=7, contract=ch.Contract()), ch.ArgumentError, "lesson=7 declares what there is to declare; got contract beside it."),
+    "tensor": (lambda: ch.check(torch.ones(2), lesson=7), ch.ArgumentTypeError, "lesson 7 grades a class or a module called with x; got a tensor."),
+    "function": (lambda: ch.check(indexed, lesson=11), ch.ArgumentTypeError, "lesson 11 grades a class or a module called with x and context; got the function indexed."),
+    "class": (lambda: ch.check(module_of(single.FILLED), lesson=1), ch.ArgumentTypeError, "lesson 1 grades a function called with query and key; got the class CausalAttention."),
+    "decode": (lambda: ch.check(indexed, lesson=13), ch.ArgumentTypeError, "lesson 13 grades a class or a module with step(x), full(x) and reset(); got the function indexed."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_lesson_grades_is_refused(name: str) -> None:
+    call, error, words = REFUSED[name]
+    with pytest.raises(error) as caught:
+        call()
+    assert type(caught.value) is error
+    assert (caught.value.code, caught.value.message) == ("check.lesson", words)
+
+
+def test_a_file_is_graded_by_the_name_that_the_lesson_has(tmp_path: Path) -> None:
+    file = tmp_path / "lesson_02.py"
+    file.write_text("import torch\n\ndef helper(x):\n    return x\n" + parts.SOFTMAX)
+    assert ch.check(str(file), lesson=2).ok
+    file.write_text("import torch\n" + parts.SOFTMAX + parts.SOFTMAX.replace("weights", "softmax"))
+    with pytest.raises(
+        ch.ModelError, match=r"say which: .*lesson_02.py:weights; it has weights, softmax"
+    ) as caught:
+        ch.check(str(file), lesson=2)
+    assert caught.value.code == "check.name"
+    assert ch.check(f"{file}:softmax", lesson=2).ok
+    file = tmp_path / "lesson_12.py"
+    file.write_text("import torch\nfrom torch import nn\n" + heads.ROTARY)
+    assert ch.check(str(file), lesson=12).name == "RotaryAttention"  # which calls rotate
+
+
+def test_every_row_has_a_page_of_its_own_and_codes_that_there_are() -> None:
+    known = {each.code for each in (*RULES, *IN_LESSONS)}
+    assert [each.number for each in ROWS] == list(range(1, 14))
+    assert len({each.slug for each in ROWS}) == 13
+    for row in ROWS:
+        assert set(row.codes) <= known, row.number
+
+
+def test_every_name_of_the_bank_is_spoken_of_in_a_lesson_up_to_its_own() -> None:
+    spoken = {
+        row.number: {code for each in ROWS[: row.number] for code in each.codes} for row in ROWS
+    }
+    beside = {"scale.wrong", "output.nondeterministic"}
+    for case in CASES:
+        if case.codes:
+            assert {*spoken[case.lesson], *beside} & set(case.codes), case
+
+
+def test_plain_words_belong_to_a_way_of_their_mistake() -> None:
+    for code, mistake in catalogue()["mistake"].items():
+        assert set(mistake.get("plain", {})) <= set(mistake["says"]), code

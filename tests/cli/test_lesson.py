@@ -1,0 +1,58 @@
+"""`clearhead lesson`: what it writes, and what it does not."""
+
+from pathlib import Path
+
+import pytest
+
+from clearhead.lessons.lesson import read_lesson
+from tests.cli.commands import invoke, lines
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_it_begins_a_lesson_once(folder: Path) -> None:
+    printed = lines("lesson", "7")
+    assert printed[1] == "  clearhead check lesson_07.py --lesson 7"
+    file = folder / "lesson_07.py"
+    assert file.read_text(encoding="utf-8") == read_lesson(7).starter
+    file.write_text("mine")
+    again = invoke("lesson", "7")
+    assert again.exit_code == 1
+    assert "[lesson.exists] lesson_07.py is there already, and stays as it is" in str(again.stderr)
+    assert file.read_text() == "mine"
+
+
+def test_a_notebook(folder: Path) -> None:
+    lines("lesson", "3", "--notebook")
+    assert [each.name for each in folder.iterdir()] == ["lesson_03.ipynb"]
+
+
+@pytest.mark.parametrize("number", ["0", "14"])
+def test_no_such_lesson(number: str, folder: Path) -> None:
+    refused = invoke("lesson", number)
+    assert refused.exit_code == 1
+    assert f"[lesson.number] lesson must be one of 1 to 13; got {number}." in refused.stderr
+    assert not list(folder.iterdir())
+
+
+def test_the_list_marks_what_is_right(folder: Path) -> None:
+    (folder / "lesson_01.py").write_text(read_lesson(1).starter, encoding="utf-8")
+    (folder / "lesson_03.py").write_text(read_lesson(3).solution, encoding="utf-8")
+    printed = lines("lesson")
+    assert printed[:3] == [" 1 · One number", " 2   A share of one", " 3 ✓ Taking home"]
+
+
+def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    refused = invoke("lesson", "1")
+    assert refused.exit_code == 1
+    assert (
+        "[file.unwritable] lesson_01.py could not be written: Permission denied" in refused.stderr
+    )

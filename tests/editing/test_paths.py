@@ -1,0 +1,310 @@
+"""Path patching, held against two runs with everything between frozen by hand, in float64."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.errors import ArgumentError, ArgumentTypeError, EditError, EditWarning
+from tests.editing.by_hand import ByHand, by_hand, edited
+from tests.integrations.models import KINDS, inputs, make
+
+paths: Any = ch.paths  # with arguments of other types
+WIDTH, HEADS, LEN = 12, 4, 5
+PARTS = ("query", "key", "value")
+
+BESIDE: dict[str, tuple[str, ...]] = {
+    "gpt2": (r"h\.\d+\.mlp",),
+    "t5": (r"DenseReluDense",),
+    "bart": (r"layers\.\d+\.fc1", r"layers\.\d+\.fc2"),
+    "bert": (r"intermediate\.dense", r"layer\.\d+\.output\.dense"),
+    "vit": (r"intermediate\.dense", r"layer\.\d+\.output\.dense", r"layers?\.\d+\.mlp"),
+    "whisper": (r"layers\.\d+\.fc1", r"layers\.\d+\.fc2"),
+}
+"""The paths of what is beside attention, of each architecture; of all others their MLPs."""
+
+EXACT = ("gpt2", "bart", "bert", "whisper")
+"""Those that nowhere round to float32."""
+
+TYPES = ["sliding_attention", "full_attention", "full_attention"]
+LAYERS: dict[str, dict[str, Any]] = {"gpt2": {"n_layer": 3}} | {
+    name: {"num_hidden_layers": 3, "layer_types": TYPES} for name in ("gemma2", "gemma3", "gpt_oss")
+}
+
+
+def vit() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    sizes: dict[str, Any] = {"hidden_size": 24, "intermediate_size": 31, "num_attention_heads": 4}
+    config = transformers.ViTConfig(
+        **sizes, num_hidden_layers=3, image_size=8, patch_size=4, initializer_range=0.5
+    )
+    one, other = torch.randn(2, 2, 3, 8, 8, dtype=torch.float64)
+    return transformers.ViTModel(config), {"pixel_values": one}, {"pixel_values": other}
+
+
+def whisper() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    config = transformers.WhisperConfig(
+        d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=31, decoder_ffn_dim=31, vocab_size=50,
+        num_mel_bins=6, max_source_positions=5, max_target_positions=9, pad_token_id=0,
+        bos_token_id=1, eos_token_id=2, decoder_start_token_id=3, suppress_tokens=[],
+        begin_suppress_tokens=[], init_std=0.5,
+    )  # fmt: skip
+    one, other = torch.randn(2, 2, 6, 10, dtype=torch.float64)
+    ids = torch.tensor([[3, 7, 9, 8], [3, 20, 7, 7]])
+    given = {"decoder_input_ids": ids}
+    model = transformers.WhisperForConditionalGeneration(config)
+    return model, given | {"input_features": one}, given | {"input_features": other}
+
+
+def model_of(name: str) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    torch.manual_seed(0)
+    if name in ("vit", "whisper"):
+        model, clean, corrupt = {"vit": vit, "whisper": whisper}[name]()
+        model.set_attn_implementation("eager")
+        return model.double().eval(), clean, corrupt
+    sizes = LAYERS.get(name, {} if KINDS[name].reads_twice else {"num_hidden_layers": 3})
+    model, clean = make(name, **sizes).double(), inputs(name)
+    other = {each: clean[each].flip(1) for each in clean if each.endswith("ids")}
+    return model, clean, clean | other
+
+
+class Patching(ByHand):
+    """What is kept of each module that attends, and what is put in, by its place in the order."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.place = -1
+        self.kept: dict[str, list[Tensor]] = {"context": [], **{part: [] for part in PARTS}}
+        self.put: dict[tuple[str, int], dict[int | None, Tensor]] = {}
+
+    def at(self, module: nn.Module) -> bool:
+        super().at(module)
+        self.place = next(at for at, each in enumerate(self.seen) if each is module)
+        return True
+
+    def change(self, name: str, tensor: Tensor) -> Tensor:
+        tensor = tensor.clone()
+        for head, new in self.put.get((name, self.place), {}).items():
+            heads = slice(None) if head is None else head
+            tensor[:, heads] = new[:, heads]
+        self.kept[name].append(tensor)
+        return tensor
+
+    def inputs(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        change = self.change
+        return change("query", query), change("key", key), change("value", value)
+
+    def context(self, context: Tensor) -> Tensor:
+        return self.change("context", context)
+
+
+@contextmanager
+def beside(model: nn.Module, name: str, outputs: dict[str, Any], *, put: bool) -> Iterator[None]:
+    """Keep the outputs of what is beside attention, or put them in."""
+
+    def hook(path: str) -> Any:
+        def run(module: nn.Module, args: Any, output: Any) -> Any:
+            return outputs[path] if put else outputs.update({path: output})
+
+        return run
+
+    wanted = re.compile("|".join(f"(?:{each})$" for each in BESIDE.get(name, (r"\.mlp",))))
+    some = [(path, module) for path, module in model.named_modules() if wanted.search(path)]
+    assert len(some) >= 2
+    handles = [module.register_forward_hook(hook(path)) for path, module in some]
+    try:
+        yield
+    finally:
+        for each in handles:
+            each.remove()
+
+
+def terms(output: Any) -> Tensor:
+    output = output.logits if "logits" in output else output.last_hidden_state
+    return output[:, -1] * torch.linspace(-1, 1, output.shape[-1])
+
+
+def metric(output: Any) -> Tensor:
+    return terms(output).sum()
+
+
+def reference(
+    name: str, sender: tuple[int, int], receivers: list[tuple[int, int, str]] | None, frozen: str
+) -> float:
+    model, clean, corrupt = model_of(name)
+    model = by_hand(model)
+    outputs: dict[str, Any] = {}
+
+    def run(given: dict[str, Tensor], hand: Patching) -> float:
+        with torch.no_grad(), edited(hand):
+            return float(metric(model(**given)))
+
+    said, own, first, second = (Patching() for _ in range(4))
+    run(clean, said)
+    with beside(model, name, outputs, put=False):
+        run(corrupt, own)
+    count = len(own.kept["context"])
+    first.put["context", sender[0]] = {sender[1]: said.kept["context"][sender[0]]}
+    for at in range(sender[0] + 1, count):
+        first.put["context", at] = {None: own.kept["context"][at]}
+    if frozen == "others":
+        with beside(model, name, outputs, put=True):
+            number = run(corrupt, first)
+    else:
+        number = run(corrupt, first)
+    if receivers is None:
+        return number
+    for layer, head, part in receivers:
+        layer %= count
+        second.put.setdefault((part, layer), {})[head] = first.kept[part][layer]
+    return run(corrupt, second)
+
+
+@pytest.mark.parametrize("frozen", ["others", "heads"])
+@pytest.mark.parametrize("name", [*KINDS, "vit", "whisper"])
+def test_paths_are_those_by_hand(name: str, frozen: str) -> None:
+    model, clean, corrupt = model_of(name)
+    several = [(-1, 1, "query"), (-1, 2, "value"), (1, 0, "key")]
+    # What rounds a softmax or a norm to float32 on its way does so to each term that is summed.
+    with torch.no_grad():
+        size = float(terms(model(**corrupt)).abs().sum())
+    rounding = 1e-10 if name in EXACT else torch.finfo(torch.float32).eps * size
+    changes = []
+    for receivers in (None, several, [(-1, 0, "key")], [(-1, 0, "query"), (-1, 0, "value")]):
+        found = paths(
+            model, clean, corrupt, metric=metric, sender=(0, 1), receivers=receivers, frozen=frozen
+        )
+        expected = reference(name, (0, 1), receivers, frozen)
+        assert found[0].metric == pytest.approx(expected, abs=rounding), receivers
+        changes.append(abs(found[0].change))
+    assert max(changes) > 10 * rounding
+
+
+def stack(depth: int = 3) -> tuple[Any, Tensor, Tensor]:
+    torch.manual_seed(0)
+    layers = (ch.MultiHeadAttention(WIDTH, HEADS, mask=ch.causal()) for _ in range(depth))
+    clean, corrupt = torch.randn(2, 2, LEN, WIDTH, dtype=torch.float64)
+    return nn.Sequential(*layers).double().eval(), clean, corrupt
+
+
+def total(output: Tensor) -> Tensor:
+    return output.square().sum()
+
+
+def test_a_path_in_layers_of_ours_is_that_by_hooks() -> None:
+    """Without a stream beside them, a frozen layer between lets nothing through."""
+    model, clean, corrupt = stack(2)
+    first: Any
+    second: Any
+    first, second = model.children()
+    z: list[Tensor] = []
+    handle = first.output_projection.register_forward_pre_hook(lambda _, args: z.append(args[0]))
+    with torch.no_grad():
+        model(clean)
+        model(corrupt)
+    handle.remove()
+    mixed = z[1].clone()
+    mixed[..., 3:6] = z[0][..., 3:6]  # head 1 is three wide
+    with torch.no_grad():
+        given, own = first.output_projection(mixed), first.output_projection(z[1])
+        value, key = second.value_projection(own), second.key_projection(own)
+        query = second.query_projection(own)
+        value[..., 6:9] = second.value_projection(given)[..., 6:9]
+        query[..., 6:9] = second.query_projection(given)[..., 6:9]
+        split = (each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in (query, key, value))
+        context = nn.functional.scaled_dot_product_attention(*split, is_causal=True)
+        expected = float(total(second.output_projection(context.transpose(1, 2).flatten(2))))
+    receivers = [("1", 2, "value"), (1, -2, "query")]
+    found = paths(model, clean, corrupt, metric=total, sender=("0", 1), receivers=receivers)
+    assert found[0].metric == pytest.approx(expected, abs=1e-10)
+    assert found.clean == pytest.approx(float(total(model(clean)).detach()))
+    model, clean, corrupt = stack(3)
+    between = paths(model, clean, corrupt, metric=total, sender=(0, 1), receivers=[(2, 1, "key")])
+    assert between[0].change == pytest.approx(0.0, abs=1e-10)
+
+
+def test_all_heads_before_the_receivers_are_senders() -> None:
+    model, clean, corrupt = stack()
+    done: list[tuple[int, int]] = []
+    receivers = [(1, 0, "value"), (2, 3, "key")]
+    found = paths(
+        model, clean, corrupt, metric=total, receivers=receivers, progress=lambda *n: done.append(n)
+    )
+    every = [(layer, head) for layer in "01" for head in range(HEADS)]
+    assert [row[:2] for row in found] == every
+    assert done == [(each, 8) for each in range(9)]
+    some = paths(model, clean, corrupt, metric=total, sender=[(0, 2), (1, -1)], receivers=receivers)
+    assert list(some) == [found[2], found[7]]
+    whole = paths(model, clean, corrupt, metric=total)
+    assert len(whole) == 12
+    assert whole[0].change == pytest.approx(0.0, abs=1e-9)
+    last = paths(model, clean, corrupt, metric=total, sender=(2, 1))
+    assert last[0] == whole[9]
+    with ch.watch(model, keep="contexts") as seen:
+        model(clean)
+    with ch.edit(model) as edit:
+        edit[2].heads[1].replace(seen)
+        assert last[0].metric == float(total(model(corrupt)).detach())
+
+
+def test_an_interrupt_gives_the_senders_that_are_done() -> None:
+    model, clean, corrupt = stack()
+
+    def stop(done: int, all_of_them: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    found = paths(model, clean, corrupt, metric=total, progress=stop)
+    assert (len(found), found.runs) == (3, 12)
+    with pytest.raises(KeyboardInterrupt):
+        paths(model, clean, corrupt, metric=total, progress=lambda done, _: stop(3, 12))
+    assert torch.equal(model(corrupt), model(corrupt))
+    assert not any(each._forward_hooks for each in model.modules())
+
+
+def test_what_is_no_path_is_refused() -> None:
+    model, clean, corrupt = stack()
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"frozen": "mlp"}, ArgumentError, '[frozen.value] frozen must be one of "others", "heads"; got'),
+        ({"metric": 3}, ArgumentTypeError, "[effects.metric] metric must make one number"),
+        ({"progress": 3}, ArgumentTypeError, "[effects.progress] progress must be True, False"),
+        ({"sender": 3}, ArgumentTypeError, "[paths.sender] sender must be (layer, head), a list of such, or None"),
+        ({"sender": []}, ArgumentTypeError, "[paths.sender] sender must be (layer, head), a list"),
+        ({"sender": (0, "x")}, ArgumentTypeError, "[paths.sender] sender must be (layer, head)"),
+        ({"receivers": [(1, 0, "z")]}, ArgumentTypeError, '[paths.receivers] receivers must be (layer, head, "'),
+        ({"receivers": (1, 0, "key")}, ArgumentTypeError, "[paths.receivers] receivers must be"),
+        ({"sender": (7, 0)}, EditError, "[edit.layers] a layer must be the number"),
+        ({"sender": ("*", 0)}, EditError, "[edit.layers] a layer must be one module that attends; '*' is 3 of these"),
+        ({"sender": (0, 4)}, EditError, "[edit.heads] heads[4] are edited; 0 has num_heads=4."),
+        ({"sender": (2, 0), "receivers": [(1, 0, "key")]}, EditError, "behind a sender; '2', '1' does not."),
+        ({"receivers": [(0, 0, "key")]}, EditError, "[paths.order] each sender must come before"),
+        ({"sender": (1, 0), "receivers": [(1, 0, "key"), (2, 0, "key")]}, EditError, "[paths.order]"),
+    ]  # fmt: skip
+    for given, kind, text in wrong:
+        with pytest.raises(kind, match=re.escape(text)):
+            paths(model, clean, corrupt, **({"metric": total} | given))
+    text = (
+        "[effects.inputs] the clean and the corrupt run must have as many samples and tokens; 0 has"
+    )
+    for other in (clean[:, :3], clean[:1]):
+        with pytest.raises(EditError, match=re.escape(text)):
+            paths(model, other, corrupt, metric=total)
+    with pytest.raises(EditError, match=re.escape("[paths.order] ")):
+        paths(nn.Linear(WIDTH, 2).double(), clean, corrupt, metric=total)
+
+
+def test_what_cannot_be_frozen_is_refused() -> None:
+    class Own(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x @ x.mT).softmax(dim=-1) @ x
+
+    model, clean, corrupt = stack(2)
+    model = nn.Sequential(*model.children(), Own())
+    with pytest.raises((EditError, EditWarning), match=re.escape("[edit.missing]")):
+        paths(model, clean, corrupt, metric=total)

@@ -1,0 +1,103 @@
+"""Every block of every lesson: what it prints, what its questions answer, and how its files are graded.
+
+Blocks that train do so for three steps here, and in full when the site is built.
+"""
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import torch
+
+import clearhead as ch
+from clearhead._common.lessons import LESSONS
+from clearhead.lessons.lesson import Lesson, page_of, read_lesson
+from clearhead.lessons.notebook import notebook
+from docs.site.session import Session
+from tests.environment import SEED
+from tests.test_docs import agrees, difference
+
+ORDER = ["Why", "Predict", "Write", "See", "Check", "Gallery", "Recap", "Where it stands"]
+# No word before its lesson.
+LATER = {"mask": 7, "batch": 8, "head": 10}
+
+
+@pytest.fixture(params=LESSONS, ids=lambda number: f"lesson {number}")
+def lesson(request: pytest.FixtureRequest) -> Lesson:
+    return read_lesson(request.param)
+
+
+def test_its_blocks_print_and_its_files_are_graded_as_the_page_says(
+    lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    session = Session(lesson, tmp_path).run()
+    for block, printed in session.held:
+        told = f"{page_of(lesson.row.number).name}:{block.line}"
+        assert agrees(block.source, printed), f"{told}\n{difference(block.source, printed)}"
+    for name, answer in session.answers.items():
+        assert answer == answer, name
+    for shown in session.live.values():
+        assert hasattr(shown, "to_element") or hasattr(shown, "options")
+    (report,) = session.grade(lesson.solution)
+    assert report.ok, report
+    (report,) = session.grade(lesson.starter)
+    assert not report.ok
+    assert not report.findings
+    assert "not begun" in str(report)
+    assert len(lesson.of_role("wrong")) == 3
+    for wrong in lesson.of_role("wrong"):
+        (report,) = session.grade(lesson.broken(wrong))
+        assert [each.code for each in report.findings] == [wrong.words], f"line {wrong.line}"
+
+
+def test_its_page_has_the_parts_of_a_lesson(lesson: Lesson) -> None:
+    text = page_of(lesson.row.number).read_text(encoding="utf-8")
+    assert text.startswith(f"# {lesson.row.number}. {lesson.row.title}\n")
+    headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    known = [each for each in headings if each in ORDER]
+    assert sorted(known) == sorted(ORDER)
+    assert known[:3] == ORDER[:3]
+    assert known[-3:] == ORDER[-3:]
+    recap = text.partition("## Recap\n\n")[2].partition("\n\n")[0]
+    assert recap.count("\n") == 2
+    assert all(line.startswith("- ") for line in recap.splitlines())
+    for stub in lesson.of_role("write"):
+        ast.parse(stub.source)
+    readable = text.partition("## Where it stands")[0].partition("Next: [")[0].lower()
+    for word, number in LATER.items():
+        if lesson.row.number < number:
+            assert not re.search(rf"\b{word}", readable), word
+
+
+def test_its_notebook_is_valid_and_runs_with_its_solutions(
+    lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made: Any = json.loads(notebook(lesson))
+    nbformat.validate(nbformat.from_dict(made))
+    cells = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] for cell in cells)
+    solutions = [block.source.rstrip() for block in lesson.of_role("solution")]
+    assert not [cell for cell in cells if cell["source"] in solutions]
+    stubs = [block.source.rstrip() for block in lesson.of_role("write")]
+    put = dict(zip(stubs, solutions, strict=True))
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    torch.manual_seed(SEED)
+    for cell in cells:
+        source: str = put.get(cell["source"]) or cell["source"]
+        exec(
+            source.replace("steps = 800", "steps = 3").replace("steps = 200", "steps = 3"),
+            namespace,
+        )
+
+
+@pytest.mark.parametrize("number", [0, 14, True, "7"])
+def test_no_such_lesson(number: object) -> None:
+    with pytest.raises((ch.ArgumentError, ch.ArgumentTypeError), match=r"\[lesson\.number\]"):
+        read_lesson(number)  # pyright: ignore[reportArgumentType]

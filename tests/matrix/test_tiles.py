@@ -1,0 +1,185 @@
+"""Tiles, held against all of the weights."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import AttentionMatrix
+from clearhead.matrix import tiles
+from clearhead.matrix.tiles import MapTile, cells_of, exact_tile, make_level, tile_of_level
+from clearhead.watching.recording import of_heads
+from tests.matrix.test_matrix import PROBLEMS, plain
+
+DTYPE = torch.float64
+RECTANGLES = [
+    (range(6), range(9)),
+    (range(0, 6, 6), range(0, 9, 9)),
+    (range(1, 6, 2), range(2, 7, 3)),
+    (range(5, 6), range(0, 9, 4)),
+    (range(0, 6, 4), range(8, 9)),
+]
+
+
+def pooled(weights: Tensor, rows: range, columns: range) -> Tensor:
+    """(queries, keys) in cells, token by token: average over queries of sums over keys."""
+    part = weights[rows.start : rows.stop, columns.start : columns.stop]
+    row, column = (
+        torch.arange(max(0, cells.stop - cells.start)) // cells.step for cells in (rows, columns)
+    )
+    sums = part.new_zeros(len(rows), part.shape[1]).index_add_(0, row, part)
+    sums = sums.new_zeros(len(rows), len(columns)).index_add_(1, column, sums)
+    return sums / row.bincount()[:, None]
+
+
+class Whole:
+    """All of a matrix, to hold tiles against: the weights, what is seen of them, and each query's logsumexp."""
+
+    def __init__(self, weights: AttentionMatrix) -> None:
+        problem = weights.problem
+        sizes = (problem.batch, problem.num_heads, problem.query_len, problem.kv_len)
+        self.weights, self.total = (
+            plain(weights).reshape(sizes),
+            weights.logsumexp.reshape(sizes[:3]),
+        )
+        self.seen = torch.ones(sizes, dtype=torch.bool)
+        mask, bias = problem.visible(), problem.bias_block()
+        if mask is not None:
+            self.seen &= mask
+        if bias is not None:
+            self.seen &= bias > -torch.inf
+
+    def check(self, tile: MapTile, sample: int, head: int) -> None:
+        expected = pooled(self.weights[sample, head], tile.rows, tile.columns)
+        # Rounded to float32 at the end, and nowhere before.
+        torch.testing.assert_close(
+            tile.values, expected.float(), rtol=2e-7, atol=1e-14, equal_nan=True
+        )
+        seen = pooled(self.seen[sample, head].double(), tile.rows, tile.columns)
+        assert tile.hidden.equal(seen == 0)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_tile_is_the_weights_pooled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    weights = PROBLEMS[name]()
+    problem, whole = weights.problem, Whole(weights)
+    heads = itertools.product(range(problem.batch), range(problem.num_heads))
+    for (sample, head), (rows, columns) in itertools.product(heads, RECTANGLES):
+        high, wide = (
+            range(each.start, min(each.stop, size), each.step)
+            for each, size in ((rows, problem.query_len), (columns, problem.kv_len))
+        )
+        # In chunks of a query or two, and those of one head of two in one chunk.
+        for most in (7, 1 << 20)[: 1 + (sample + head) % 2]:
+            monkeypatch.setattr(tiles, "CHUNK", most)
+            tile = exact_tile(problem, whole.total[sample, head], sample, head, high, wide)
+            whole.check(tile, sample, head)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_level_is_the_weights_pooled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(tiles, "LEVEL_CELLS", 4)
+    weights = PROBLEMS[name]()
+    problem, whole = weights.problem, Whole(weights)
+    for head in range(problem.num_heads):
+        level = make_level(of_heads(problem, [head], ""))
+        high, wide = level.step
+        for rows, columns in (
+            (range(0, problem.query_len, high), range(0, problem.kv_len, wide)),
+            (range(0, problem.query_len, 3 * high), range(wide, problem.kv_len, 2 * wide)),
+        ):
+            for sample in range(problem.batch):
+                whole.check(tile_of_level(level, sample, rows, columns), sample, head)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ch.causal(),
+        ch.sliding_window(left=17, right=0),
+        ch.causal() & ch.documents(torch.arange(311) // 101),
+        None,
+    ],
+    ids=["causal", "window", "documents", "none"],
+)
+@pytest.mark.parametrize("kv_heads", [1, 3])
+def test_longer(mask: ch.Mask | None, kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several chunks, cells of several chunks, cells that a chunk has several of."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(tiles, "MOST_QUERIES", 13)
+    query, key = (torch.randn(1, heads, 311, 5, dtype=DTYPE) for heads in (3, kv_heads))
+    weights = AttentionMatrix(query, key, mask=mask)
+    whole = Whole(weights)
+    for rows, columns in (
+        (range(0, 311, 37), range(0, 311, 23)),
+        (range(7, 301, 2), range(11, 307, 5)),
+        (range(300, 311), range(3, 23)),
+        (range(11), range(290, 311)),
+    ):
+        whole.check(exact_tile(weights.problem, whole.total[0, 2], 0, 2, rows, columns), 0, 2)
+
+
+def test_other_lengths() -> None:
+    torch.manual_seed(0)
+    weights = AttentionMatrix(torch.randn(29, 7, dtype=DTYPE), torch.randn(53, 7, dtype=DTYPE))
+    whole = Whole(weights)
+    rows, columns = range(3, 29, 5), range(0, 53, 7)
+    whole.check(exact_tile(weights.problem, whole.total[0, 0], 0, 0, rows, columns), 0, 0)
+
+
+def test_nothing_to_see() -> None:
+    weights = AttentionMatrix(
+        torch.randn(5, 2, dtype=DTYPE), torch.randn(5, 2, dtype=DTYPE), mask=ch.causal(offset=-3)
+    )
+    tile = exact_tile(weights.problem, Whole(weights).total[0, 0], 0, 0, range(3), range(5))
+    assert tile.hidden.all()
+    assert tile.values.equal(torch.zeros(3, 5))
+
+
+def test_what_is_no_number_stays_none() -> None:
+    query, key = torch.randn(2, 6, 3, dtype=DTYPE)
+    query[1], key[4] = torch.nan, torch.inf
+    weights = AttentionMatrix(query, key, mask=ch.causal())
+    whole = Whole(weights)
+    whole.check(exact_tile(weights.problem, whole.total[0, 0], 0, 0, range(6), range(6)), 0, 0)
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 31, 8).half()
+    weights = AttentionMatrix(query, key, mask=ch.causal())
+    sums = weights.summary().logsumexp
+    tile = exact_tile(weights.problem, sums, 0, 0, range(31), range(31))
+    torch.testing.assert_close(tile.values, weights.dense())
+
+
+def test_progress_ends_what_it_raises_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[float] = []
+
+    def stop(share: float) -> None:
+        done.append(share)
+        raise InterruptedError
+
+    weights = AttentionMatrix(*torch.randn(2, 1, 1, 700, 2))
+    with pytest.raises(InterruptedError):
+        make_level(weights.problem, stop)
+    assert len(done) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "cells"),
+    [
+        ((0, 10, 10), range(10)),
+        ((0, 10, 9), range(0, 10, 2)),
+        ((3, 10, 1), range(3, 10, 7)),
+        ((0, 50_000, 256, 25), range(0, 50_000, 200)),
+        ((50, 101, 256, 25), range(50, 101, 25)),
+    ],
+)
+def test_cells(given: tuple[int, ...], cells: range) -> None:
+    assert cells_of(*given) == cells
+    assert len(cells) <= given[2]
