@@ -89,7 +89,7 @@ def hidden_cells(
     """The cells of which everything is hidden, (heads or 1, rows, columns); None for none."""
     mask = problem.mask
     hides = problem.bias is not None and problem.bias.may_hide
-    if mask is None and not hides:
+    if (mask is None and not hides) or not problem.query_len * problem.kv_len:
         return None
     device = problem.device
     row_of = bins(problem.query_len, rows, device)
