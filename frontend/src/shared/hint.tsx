@@ -1,9 +1,9 @@
 // Words with an explanation that a click, a tap or Enter shows, and Escape hides again.
 import type { ComponentChildren } from "preact";
-import { useId } from "preact/hooks";
+import { useOwnId } from "./own_id";
 
 export function Hint({ text, children }: { text: string; children: ComponentChildren }) {
-  const id = useId();
+  const id = useOwnId();
   return (
     <span class="ch-hint">
       <button type="button" class="ch-link" popovertarget={id}>

@@ -1,12 +1,13 @@
 // What every view stands in: the title, the tools, the help, dark and light.
 
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { Missing } from "./address";
 import { inFrame } from "./host";
 import { useKeys } from "./keys";
 import { label } from "./labels";
 import { type Look, LookProvider } from "./look";
+import { useOwnId } from "./own_id";
 
 interface ShellProps {
   root: { current: HTMLDivElement | null };
@@ -35,7 +36,7 @@ export function Shell(props: ShellProps) {
     props;
   const { theme, chosen, around } = look;
   const help = useRef<HTMLDialogElement>(null);
-  const id = useId();
+  const id = useOwnId();
   const open = () => help.current!.showModal();
   useKeys(root, { "?": open, ...does });
   useEffect(() => {

@@ -1,7 +1,8 @@
 // Links as arcs over a text, or as lines between two columns.
 
-import { useId, useLayoutEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import type { Point } from "../../shared/map";
+import { useOwnId } from "../../shared/own_id";
 import { type HeadMap, isFew, type Link } from "./data";
 import type { Side } from "./text";
 
@@ -62,7 +63,7 @@ interface Arc {
 }
 
 export function Arcs({ root, links, active, quiet, columns, placed, sides }: ArcsProps) {
-  const heads = useId();
+  const heads = useOwnId();
   const [arcs, setArcs] = useState<Arc[]>([]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: `placed` changes with what is measured.
   useLayoutEffect(() => {

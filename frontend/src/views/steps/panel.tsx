@@ -2,9 +2,10 @@
 
 import type { ReadonlySignal } from "@preact/signals";
 import type { VNode } from "preact";
-import { useId, useMemo } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { cssOf, ramp } from "../../shared/colour";
 import { type Theme, useLook } from "../../shared/look";
+import { useOwnId } from "../../shared/own_id";
 import type { Origin } from "./arithmetic";
 import { cellNumber, rowLabel, type Stage, type TraceData } from "./model";
 import { NUMBERS, type State, TOKENS } from "./state";
@@ -43,7 +44,7 @@ interface Window {
 
 export function Panel(props: PanelProps) {
   const { stage, title, data, state, masked, marks, current, onCurrent } = props;
-  const id = useId();
+  const id = useOwnId();
   const { theme } = useLook();
   const name = (
     <h2 id={id}>

@@ -1,0 +1,72 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+
+// Machado, Oliveira and Fernandes (2009), https://doi.org/10.1109/TVCG.2009.113, table of severity 1: of linear sRGB.
+const EYES = {
+  none: [
+    [1, 0, 0],
+    [0, 1, 0],
+    [0, 0, 1],
+  ],
+  protanopia: [
+    [0.152286, 1.052583, -0.204868],
+    [0.114503, 0.786281, 0.099216],
+    [-0.003882, -0.048116, 1.051998],
+  ],
+  deuteranopia: [
+    [0.367322, 0.860646, -0.227968],
+    [0.280085, 0.672501, 0.047413],
+    [-0.01182, 0.04294, 0.968881],
+  ],
+  tritanopia: [
+    [1.255528, -0.076749, -0.178779],
+    [-0.078411, 0.930809, 0.147602],
+    [0.004733, 0.691367, 0.3039],
+  ],
+};
+// Five times what two patches beside each other need to look unlike (0.02).
+const LEAST = 0.1;
+
+const times = (matrix, [x, y, z]) => matrix.map(([a, b, c]) => a * x + b * y + c * z);
+const linear = (share) => (share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4);
+const light = (hex) =>
+  [1, 3, 5].map((at) => linear(Number.parseInt(hex.slice(at, at + 2), 16) / 255));
+
+/** Oklab (Ottosson, 2020) of linear sRGB. */
+function oklab(colour) {
+  const inside = colour.map((each) => Math.min(1, Math.max(0, each)));
+  const cones = times(
+    [
+      [0.4122214708, 0.5363325363, 0.0514459929],
+      [0.2119034982, 0.6806995451, 0.1073969566],
+      [0.0883024619, 0.2817188376, 0.6299787005],
+    ],
+    inside,
+  );
+  return times(
+    [
+      [0.2104542553, 0.793617785, -0.0040720468],
+      [1.9779984951, -2.428592205, 0.4505937099],
+      [0.0259040371, 0.7827717662, -0.808675766],
+    ],
+    cones.map(Math.cbrt),
+  );
+}
+
+test("heads that are shown at once differ to eyes of every kind, in both themes", () => {
+  const css = readFileSync(new URL("../../../src/style.css", import.meta.url), "utf8");
+  const hues = [...css.matchAll(/--hue\d: (#[0-9a-f]{6})/g)].map((found) => found[1]);
+  assert.equal(hues.length, 8);
+  for (const theme of [hues.slice(0, 4), hues.slice(4)]) {
+    for (const [kind, eye] of Object.entries(EYES)) {
+      const seen = theme.map((hex) => oklab(times(eye, light(hex))));
+      for (const [at, one] of seen.entries()) {
+        for (const [before, other] of seen.slice(0, at).entries()) {
+          const apart = Math.hypot(...one.map((each, axis) => each - other[axis]));
+          assert.ok(apart >= LEAST, `${kind}: ${theme[at]} and ${theme[before]} are ${apart}`);
+        }
+      }
+    }
+  }
+});
