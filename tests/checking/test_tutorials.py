@@ -30,12 +30,18 @@ class SideBySide(nn.Module):
         return torch.cat([head(x) for head in self.heads], dim=-1)
 
 
-class CrossAttention(tutorials.SelfAttention):
+class CrossAttention(nn.Module):
     """Of tutorial 003: queries of one sequence, keys and values of the other."""
+
+    def __init__(self, d_in: int, d_out_kq: int, d_out_v: int) -> None:
+        super().__init__()
+        self.W_query = nn.Parameter(torch.randn(d_in, d_out_kq))
+        self.W_key = nn.Parameter(torch.randn(d_in, d_out_kq))
+        self.W_value = nn.Parameter(torch.randn(d_in, d_out_v))
 
     def forward(self, x_1: Tensor, x_2: Tensor) -> Tensor:
         queries, keys, values = x_1 @ self.W_query, x_2 @ self.W_key, x_2 @ self.W_value
-        return torch.softmax(queries @ keys.T / self.d_out_kq**0.5, dim=-1) @ values
+        return torch.softmax(queries @ keys.T / keys.shape[-1] ** 0.5, dim=-1) @ values
 
 
 class Unfinished(nn.Module):
@@ -49,7 +55,8 @@ class Unfinished(nn.Module):
         self.W_value = nn.Linear(d_in, d_out, bias=False)
 
     def forward(self, x: Tensor) -> None:
-        self.W_query(x), self.W_key(x), self.W_value(x)
+        for each in (self.W_query, self.W_key, self.W_value):
+            each(x)
 
 
 CAUSAL: dict[str, Any] = {"causal": True}
