@@ -1,4 +1,4 @@
-"""Draw the pictures of figures.md, of the pages and of the README anew.
+"""Draw the pictures of figures.md, of the ladder, of the pages and of the README anew.
 
 `python docs/generate_pictures.py` writes them into docs/pictures; it needs the extras `demo` and `dev`, and for the
 pages chromium, the samples smollm2 and whisper, and espeak-ng.
@@ -102,8 +102,39 @@ def pages(folder: Path, reader: huggingface.TextModel) -> None:
     )
 
 
+def rungs() -> None:
+    """The stages of the rungs of the ladder that a picture shows better than numbers."""
+    x, words = ladder.EXAMPLE_EMBEDDINGS, ladder.EXAMPLE_TOKENS
+    torch.manual_seed(123)
+    simple, causal = ch.trace(ladder.SimpleAttention(), x, tokens=words), ch.causal()
+    matrices = ch.trace(ladder.SelfAttention(3, head_dim=2), x, tokens=words)
+    cross = ladder.CrossAttention(3, head_dim=2, context_dim=5)
+    masked = ladder.MaskedAttention(3, head_dim=2, mask=causal)
+    dropping = ladder.DropoutAttention(3, head_dim=2, mask=causal, dropout=0.5)
+    batched = ladder.BatchedAttention(3, head_dim=2, mask=causal)
+    batch = torch.stack([x, x])
+    padded = ch.trace(batched, batch, mask=ch.padding([6, 2]), tokens=words)
+    for name, trace, stages, sample in (
+        ("scores", simple, ["query", "key", "scores"], 0),
+        ("softmax", simple, ["scores", "weights"], 0),
+        ("context", simple, ["weights", "value", "context"], 0),
+        ("matrices", matrices, ["query", "key", "value", "weights"], 0),
+        ("cross", ch.trace(cross, x, torch.randn(8, 5), tokens=words), ["key", "weights"], 0),
+        (
+            "masked",
+            ch.trace(masked, x, tokens=words),
+            ["scores", "masked_scores", "weights"],
+            0,
+        ),
+        ("dropout", ch.trace(dropping, x, tokens=words), ["weights", "dropped_weights"], 0),
+        ("padding", padded, ["masked_scores", "weights"], 1),
+    ):
+        save(trace.plot(stages, sample=sample)[0], f"ladder/{name}", 70)
+
+
 def main() -> None:
     mpl.use("agg")
+    rungs()
     torch.manual_seed(0)
     reader = huggingface.load()
     reading = reader.read(TEXT)

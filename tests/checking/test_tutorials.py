@@ -1,24 +1,98 @@
 """Every class of the tutorials, graded: right, or its known slip named."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import clearhead as ch
+from clearhead.errors import ModelError
 from tests.ladder import tutorials
+
+
+class Matrices(tutorials.SelfAttention):
+    """Of tutorial 002: the class of 003 with one width for all three matrices."""
+
+    def __init__(self, d_in: int, d_out: int) -> None:
+        super().__init__(d_in, d_out, d_out)
+
+
+class SideBySide(nn.Module):
+    """The `MultiHeadAttentionWrapper` of any class of one head, and 004's first `MultiHeadAttention`."""
+
+    def __init__(self, num_heads: int, head: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(head() for _ in range(num_heads))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([head(x) for head in self.heads], dim=-1)
+
+
+class CrossAttention(nn.Module):
+    """Of tutorial 003: queries of one sequence, keys and values of the other."""
+
+    def __init__(self, d_in: int, d_out_kq: int, d_out_v: int) -> None:
+        super().__init__()
+        self.W_query = nn.Parameter(torch.randn(d_in, d_out_kq))
+        self.W_key = nn.Parameter(torch.randn(d_in, d_out_kq))
+        self.W_value = nn.Parameter(torch.randn(d_in, d_out_v))
+
+    def forward(self, x_1: Tensor, x_2: Tensor) -> Tensor:
+        queries, keys, values = x_1 @ self.W_query, x_2 @ self.W_key, x_2 @ self.W_value
+        return torch.softmax(queries @ keys.T / keys.shape[-1] ** 0.5, dim=-1) @ values
+
+
+class Unfinished(nn.Module):
+    """The last class of tutorial 004, which stops after its projections."""
+
+    def __init__(self, d_in: int, d_out: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.W_query = nn.Linear(d_in, d_out, bias=False)
+        self.W_key = nn.Linear(d_in, d_out, bias=False)
+        self.W_value = nn.Linear(d_in, d_out, bias=False)
+
+    def forward(self, x: Tensor) -> None:
+        for each in (self.W_query, self.W_key, self.W_value):
+            each(x)
+
+
+CAUSAL: dict[str, Any] = {"causal": True}
+TRIL: dict[str, Any] = {"triangle": torch.tril, "diagonal": 0}
 
 
 @pytest.mark.parametrize(
     ("made", "takes", "declared"),
     [
-        (lambda: tutorials.SelfAttention(3, 2, 4), "x2d", {}),
-        (lambda: tutorials.SelfAttentionV2(3, 2), "x2d", {}),
-        (lambda: tutorials.CausalAttention(3, 2, 7, 0.5), "x", {"causal": True, "dropout": 0.5}),
-        (
+        pytest.param(lambda: tutorials.SelfAttention(3, 2, 4), "x2d", {}, id="003"),
+        pytest.param(lambda: Matrices(3, 2), "x2d", {}, id="002"),
+        pytest.param(lambda: tutorials.SelfAttentionV2(3, 2), "x2d", {}, id="004 v2"),
+        pytest.param(lambda: CrossAttention(3, 2, 4), "x,context", {}, id="003 cross"),
+        pytest.param(
+            lambda: tutorials.CausalAttention(3, 2, 7, 0.5),
+            "x",
+            CAUSAL | {"dropout": 0.5},
+            id="000 causal",
+        ),
+        pytest.param(
+            lambda: tutorials.MultiHeadAttentionWrapper(3, 2, 7, 0.0, 2),
+            "x",
+            CAUSAL | {"num_heads": 2},
+            id="000 wrapper",
+        ),
+        pytest.param(
+            lambda: SideBySide(2, lambda: tutorials.SelfAttention(3, 2, 1)),
+            "x2d",
+            {"num_heads": 2},
+            id="003 wrapper",
+        ),
+        pytest.param(
             lambda: tutorials.MultiHeadAttention(3, 4, 0.0, 7, 2),
             "x",
-            {"causal": True, "num_heads": 2},
+            CAUSAL | {"num_heads": 2},
+            id="002 heads",
         ),
     ],
 )
@@ -29,13 +103,53 @@ def test_classes_that_are_right(made: Any, takes: str, declared: dict[str, Any])
     assert report.findings == ()
 
 
-def test_classes_with_a_slip() -> None:
+@pytest.mark.parametrize(
+    ("made", "declared"),
+    [
+        pytest.param(
+            lambda: tutorials.CausalAttention(3, 2, 7, 0.0, **TRIL), CAUSAL, id="004 causal"
+        ),
+        pytest.param(
+            lambda: SideBySide(2, lambda: tutorials.CausalAttention(3, 2, 7, 0.0, **TRIL)),
+            CAUSAL | {"num_heads": 2},
+            id="004 wrapper",
+        ),
+    ],
+)
+def test_a_mask_that_shows_the_future_alone(made: Any, declared: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    wrong = tutorials.CausalAttention(3, 2, 7, 0.0, triangle=torch.tril, diagonal=0)
-    report = ch.check(wrong, takes="x", causal=True)
+    report = ch.check(made(), takes="x", **declared)
     assert report.findings[0].code == "mask.inverted", str(report)
+
+
+@pytest.mark.parametrize("projections", ["matrices", "linear layers"])
+def test_a_width_from_the_notebook(projections: str) -> None:
+    source = tutorials.SELF_ATTENTION_V1
+    if projections == "linear layers":  # the second class of tutorial 000
+        for name in ("query", "key", "value"):
+            source = source.replace(f"x @ self.W_{name}", f"self.W_{name}(x)")
+        source = source.replace(
+            "nn.Parameter(torch.randn(d_in, d_out), requires_grad=True)", "nn.Linear(d_in, d_out)"
+        )
+    torch.manual_seed(0)
     names: dict[str, Any] = {"d_k": 2}
-    exec(tutorials.SELF_ATTENTION_V1, names)
+    exec(source, names)
     outside = ch.check(names["SelfAttention_v1"], takes="x2d", args={"d_in": 3, "d_out": 5})
     assert outside.findings[0].code == "scale.wrong", str(outside)
     assert "whatever the sizes are" in outside.findings[0].sentence
+
+
+def test_a_transposed_batch_is_explained() -> None:
+    with pytest.raises(ModelError, match=r"\.T turns all axes round"):
+        ch.check(tutorials.SelfAttentionV2(3, 2), takes="x")
+
+
+def test_a_mask_of_length_one_hides_nothing() -> None:
+    torch.manual_seed(0)
+    report = ch.check(tutorials.CausalAttention(3, 2, 1, 0.0), takes="x", causal=True)
+    assert [each.code for each in report.findings] == ["mask.missing"]
+
+
+def test_a_class_that_returns_nothing_is_refused() -> None:
+    with pytest.raises(ModelError, match="it gives nothing back: return is missing"):
+        ch.check(Unfinished(3, 4, 2), takes="x", causal=True, num_heads=2)

@@ -12,6 +12,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, MaskError
 from clearhead.ladder import (
     EXAMPLE_EMBEDDINGS,
     BatchedAttention,
+    ConcatenatedHeads,
     CrossAttention,
     MaskedAttention,
     SelfAttention,
@@ -184,3 +185,59 @@ def test_minus_infinity_squared_is_not_zero() -> None:
     minus_infinity = torch.tensor(-torch.inf)
     assert minus_infinity.square() == torch.inf
     assert minus_infinity.exp() == 0
+
+
+def test_a_length_from_the_notebook_is_missing_elsewhere() -> None:
+    """The heads of the first `MultiHeadAttention` take `context_length` from outside."""
+    names: dict[str, Any] = {"CausalAttention": tutorials.CausalAttention}
+    source = "head = CausalAttention(3, 2, context_length, 0.0)"
+    with pytest.raises(NameError, match="'context_length' is not defined"):
+        exec(source, names)
+    for context_length in (6, 4):  # the mask follows whichever cell ran last
+        exec(source, left := names | {"context_length": context_length})
+        assert left["head"].mask.shape == (context_length, context_length)
+
+
+def test_axis_one_of_a_sentence_is_its_width() -> None:
+    sentence = embed_words("Life is short, eat dessert first").embeddings
+    block_size = sentence.shape[1]
+    assert (block_size, sentence.shape[-2]) == (3, 6)
+    model = tutorials.CausalAttention(3, 2, block_size, 0.0)
+    with pytest.raises(RuntimeError, match="must match the size of tensor b"):
+        model(sentence[None])
+
+
+def test_the_width_of_a_head_is_not_reduced_by_a_comment() -> None:
+    heads, width = 4, 4
+    for head_width, total in ((width // heads, 4), (width, 16)):
+        rungs = [SelfAttention(3, head_dim=2, value_head_dim=head_width) for _ in range(heads)]
+        assert ConcatenatedHeads(rungs)(X).shape[-1] == total
+
+
+def test_the_scale_holds_the_scores_and_not_the_weights() -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(64, 128), torch.randn(64, 128)
+    scores = query @ key.mT
+    assert scores.std() > 8, "a sum of 128 products spreads like √128"
+    assert (scores / 128**0.5).std() < 2
+    for scaled in (scores, scores / 128**0.5):  # the weights add up to 1 with any scale
+        torch.testing.assert_close(stages.weights(scaled).sum(-1), torch.ones(64))
+
+
+def test_results_of_train_mode_differ_from_call_to_call() -> None:
+    torch.manual_seed(123)
+    model = tutorials.CausalAttention(3, 2, 6, 0.5)
+    batch = torch.stack([X, X])
+    assert not torch.equal(model(batch), model(batch))
+    model.eval()
+    assert torch.equal(model(batch), model(batch))
+
+
+def test_a_forward_without_return_gives_none() -> None:
+    class Unfinished(nn.Module):
+        def forward(self, x: torch.Tensor) -> None:
+            nn.functional.linear(x, torch.eye(3))
+
+    assert Unfinished()(X) is None
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute"):
+        torch.nn.Sequential(Unfinished(), nn.Flatten())(X)
