@@ -21,10 +21,16 @@ SCENES = (
     ("Dan", "Anna", "office", "book"),
     ("Sarah", "Paul", "school", "pen"),
 )
-LAYERS = range(15, 30)
-"""Those that are patched: before them, nothing has reached the last position."""
+LAYERS = range(17, 30)
+"""Those that are patched: of all 270 heads the twelve that change most are in them."""
 
-Head = tuple[str, int]
+Head = tuple[int, int]
+SHOWN: tuple[Head, ...] = ((23, 3), (23, 0), (20, 0))
+SENDERS: list[tuple[str | int, int]] = [(20, 0), (19, 2)]
+LISTENERS: tuple[list[tuple[str | int, int, Literal["query", "value"]]], ...] = (
+    [(23, 3, "value")],
+    [(23, 0, "query"), (23, 7, "query")],
+)
 
 
 def prompts(tokenizer: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -52,27 +58,21 @@ class Difference:
         return (last.gather(1, self.right) - last.gather(1, self.wrong)).mean()
 
 
-def number_of(head: Any) -> int:
-    """The number of its layer."""
-    return int(head.layer.split(".")[2])
-
-
-def name_of(head: Any) -> str:
+def name_of(head: tuple[str | int, int | None]) -> str:
     """L23H3."""
-    return f"L{number_of(head)}H{head.head}"
+    layer, number = head
+    return f"L{str(layer).split('.')[2] if isinstance(layer, str) else layer}H{number}"
 
 
 @torch.no_grad()
-def looks_at(model: Any, ids: Tensor, head: Any, tokenizer: Any) -> list[tuple[str, float]]:
-    """The three keys that the last query of a head looks at most in the first text, and their weights."""
-    with ch.watch(model, layers=head.layer) as seen:
+def looks_at(model: Any, ids: Tensor, head: Head, tokenizer: Any) -> str:
+    """The key that the last query of a head looks at most in the first text, and its weight."""
+    layer, number = head
+    with ch.watch(model, layers=layer) as seen:
         model(ids)
-    found = seen[head.layer].top_k(3)
-    keys, weights = found.keys[0, head.head, -1].tolist(), found.weights[0, head.head, -1].tolist()
-    return [
-        (tokenizer.decode([int(ids[0, key])]), weight)
-        for key, weight in zip(keys, weights, strict=True)
-    ]
+    found = seen[layer].top_k(1)
+    key = int(found.keys[0, number, -1, 0])
+    return f"{tokenizer.decode([int(ids[0, key])])} at {key}, {float(found.weights[0, number, -1, 0]):.2f}"
 
 
 def main() -> None:
@@ -96,44 +96,41 @@ def main() -> None:
     )
     where = {(row.layer, row.head): row.restored for row in looked}
     for row in best:
-        print(f"  {name_of(row):6} {row.restored:+.2f}  {where[row.layer, row.head]:+.2f}")
+        print(f"  {name_of(row[:2]):6} {row.restored:+.2f}  {where[row.layer, row.head]:+.2f}")
 
-    shares = ch.logits_of(model, clean, right, wrong)
-    print(f"written into the difference of {float(shares.logit):+.2f}")
-    for row in shares.heads.top(4):
-        print(f"  {name_of(row):6} {row.logit:+.2f}")
-    print(f"  rest   {shares[-1].logit:+.2f}")
+    shares = [ch.logits_of(model, clean, name) for name in (right, wrong)]
+    written = {(row.layer, row.head): [] for row in shares[0]}
+    for row in (*shares[0], *shares[1]):
+        written[row.layer, row.head].append(row.logit)
+    print("written to the logit of the right name, and of the wrong one")
+    most = sorted(written.items(), key=lambda item: item[1][1] - item[1][0])
+    for (layer, head), (to_right, to_wrong) in most[:5]:
+        name = layer if head is None else name_of((layer, head))
+        print(f"  {name:8} {to_right:+.2f}  {to_wrong:+.2f}")
 
-    mover = best[0]
-    for words, ids in (("clean", clean), ("corrupt", corrupt)):
-        seen = looks_at(model, ids, mover, tokenizer)
-        keys = ", ".join(f"{token!r} {weight:.2f}" for token, weight in seen)
-        print(f"{name_of(mover)} looks, {words}: {keys}")
+    print("the last token looks at, in the first text, and in its corrupt one")
+    for head in SHOWN:
+        both = [looks_at(model, ids, head, tokenizer) for ids in (clean, corrupt)]
+        print(f"  {name_of(head)}  {both[0]:20}  {both[1]}")
 
-    senders = [
-        (row.layer, row.head)
-        for row in said.top(12, by="restored")
-        if row.head is not None and number_of(row) < number_of(mover)
-    ]
-    parts: tuple[Literal["value", "query", "key"], ...] = ("value", "query", "key")
-    for part in parts:
+    print("restored by a path")
+    for receivers in LISTENERS:
         found = ch.paths(
             model,
             clean,
             corrupt,
             metric=metric,
-            sender=senders,
-            receivers=[(mover.layer, mover.head or 0, part)],
+            sender=SENDERS,
+            receivers=receivers,
             progress=False,
         )
-        line = ", ".join(
-            f"{name_of(row)} {row.restored:+.3f}" for row in found.top(3, by="restored")
-        )
-        print(f"its {part}, from {line}")
+        to = " and ".join(f"{name_of((layer, head))}'s {part}" for layer, head, part in receivers)
+        for row in found:
+            print(f"  {name_of((row.layer, row.head))} to {to}: {row.restored:+.2f}")
 
-    names = ch.lens(model, clean[:1], target=int(right[0]))
-    for row in names[15::2]:
-        print(f"after layer {number_of(row)}: rank {row.rank}, probability {row.probability:.2f}")
+    print("the right name of the first text after a layer")
+    for row in ch.lens(model, clean[:1], target=int(right[0]))[21::2]:
+        print(f"  {row.layer.split('.')[2]}: rank {row.rank}, probability {row.probability:.2f}")
 
 
 if __name__ == "__main__":
