@@ -29,7 +29,7 @@ def page(place: str, names: list[str], packages: dict[str, list[str]]) -> str:
     parts = [f"# {place}", docstring(module.__doc__ or "")]
     for name in names:
         made = getattr(module, name)
-        parts.append(f"## {name}")
+        parts.append("## " + name.replace("_", r"\_"))
         if f"{place}.{name}" in packages:
             parts.append(f"The package [{place}.{name}]({place}.{name}.md).")
             continue

@@ -23,7 +23,6 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json"}
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="docs.site.build", description=__doc__)
     parser.add_argument("--brief", action="store_true", help="Train for three steps.")
-    parser.add_argument("--lessons", type=int, nargs="*", help="These alone are run.")
     parser.add_argument("--out", type=Path, default=ROOT / "site")
     parser.add_argument("--sources", type=Path, default=ROOT / ".cache" / "site")
     asked = parser.parse_args(arguments)
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     shutil.rmtree(SOURCES, ignore_errors=True)
     SOURCES.mkdir(parents=True)
     pages = write_pages()
-    write_lessons(asked.lessons, brief=asked.brief)
+    write_lessons(brief=asked.brief)
     write_api()
     write_linked(pages)
     return build(asked.out)
@@ -77,7 +76,7 @@ def toctree(caption: str, names: Sequence[str]) -> str:
     return "\n```{toctree}\n:hidden:\n" + head + "\n" + "\n".join(names) + "\n```\n"
 
 
-def write_lessons(numbers: Sequence[int] | None, brief: bool) -> None:
+def write_lessons(brief: bool) -> None:
     from clearhead._common.lessons import LESSONS
     from clearhead.drawing.page.page import asset
     from clearhead.lessons.lesson import read_lesson
@@ -91,10 +90,6 @@ def write_lessons(numbers: Sequence[int] | None, brief: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     (SOURCES / "_script" / "figure.js").write_text(asset("figure.js"), encoding="utf-8")
     for number in LESSONS:
-        if numbers is not None and number not in numbers:
-            text = f"# {LESSONS[number].title}\n"
-            (SOURCES / "lessons" / f"{LESSONS[number].slug}.md").write_text(text, encoding="utf-8")
-            continue
         lesson = read_lesson(number)
         (files / lesson.row.file).write_text(lesson.starter, encoding="utf-8")
         name = Path(lesson.row.file).with_suffix(".ipynb").name

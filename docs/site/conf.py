@@ -1,5 +1,9 @@
 """Settings of Sphinx for the site: it opens from the disk, searches there, and asks no network for anything."""
 
+from typing import Any
+
+from sphinx.application import Sphinx
+
 from clearhead._common.version import __version__
 
 project = "clearhead"
@@ -25,3 +29,17 @@ html_show_sphinx = False
 html_theme_options = {"top_of_page_buttons": []}
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
+
+
+def setup(app: Sphinx) -> None:
+    # After the theme, which fills in the tree of contents at the usual priority, 500.
+    app.connect("html-page-context", give_captions_a_level, priority=900)
+
+
+def give_captions_a_level(
+    app: Sphinx, name: str, template: str, context: dict[str, Any], tree: object
+) -> None:
+    """The captions of the contents are headings, which to readers of screens need a level."""
+    made = context.get("furo_navigation_tree", "")
+    level = 'role="heading" aria-level="2"'
+    context["furo_navigation_tree"] = made.replace('role="heading"', level)

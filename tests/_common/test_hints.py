@@ -24,6 +24,7 @@ RESULTS = (
         ch.BlockMap,
         ch.Contexts,
         ch.Conversion,
+        ch.masks.Extent,
         ch.Edit,
         ch.Effects,
         ch.Estimate,

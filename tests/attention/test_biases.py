@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -5,17 +7,19 @@ from torch import Tensor
 import clearhead as ch
 from clearhead.attention.biases import DenseBias, as_bias
 from clearhead.attention.problem import make_problem
+from clearhead.masks.spans import Extent
 
 CPU = torch.device("cpu")
+
+QUERIES, KEYS = 3, 5
+EXTENT = Extent(2, 4, QUERIES, KEYS, torch.device("cpu"))
 
 
 class First(ch.Bias):
     """A bias of one's own, by the two methods that make one: a bonus for the first key."""
 
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
-        keys_of_part = torch.arange(keys.start, keys.stop, device=device)
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        keys_of_part = torch.arange(keys.start, keys.stop, device=extent.device)
         return (keys_of_part == 0).float().view(1, 1, 1, -1)
 
     def describe(self) -> str:
@@ -25,11 +29,10 @@ class First(ch.Bias):
 class Numbered(ch.Bias):
     """Another: every number of (batch, num_heads, query_len, kv_len) tells where it stands."""
 
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
-        whole = torch.arange(2 * 4 * query_len * kv_len, dtype=torch.float32, device=device)
-        return whole.view(2, 4, query_len, kv_len)[:, :, queries, keys]
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        sizes = 2, 4, extent.query_len, extent.kv_len
+        whole = torch.arange(math.prod(sizes), dtype=torch.float32, device=extent.device)
+        return whole.view(sizes)[:, :, queries, keys]
 
     def describe(self) -> str:
         return "numbered"
@@ -61,7 +64,7 @@ def test_a_bias_broadcasts(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_rectangle_of_a_tensor(shape: tuple[int, ...]) -> None:
     tensor = torch.randn(shape)
-    part = as_bias(tensor).block(slice(1, 3), slice(2, 4), 3, 5, CPU)
+    part = as_bias(tensor).block(slice(1, 3), slice(2, 4), EXTENT)
     expected = tensor.expand(2, 4, 3, 5)[:, :, 1:3, 2:4]
     assert part.ndim == 4
     assert torch.equal(part.expand(expected.shape), expected)
@@ -103,9 +106,6 @@ def test_a_bias_of_ones_own() -> None:
     assert "bias=first" in make_problem(query, key, value, bias=First()).describe()
 
 
-QUERIES, KEYS = 3, 5
-
-
 @pytest.mark.parametrize(
     "bias",
     [
@@ -120,26 +120,26 @@ QUERIES, KEYS = 3, 5
 def test_the_bias_of_pairs_is_that_of_the_whole(bias: ch.Bias) -> None:
     whole = bias.to_dense(QUERIES, KEYS).expand(2, 4, QUERIES, KEYS)
     queries, keys = torch.tensor([0, 2, 2, 1]), torch.tensor([4, 0, 0, 3])
-    found = bias.at(queries.view(1, 1, 1, -1), keys.view(1, 1, 1, -1), QUERIES, KEYS)
+    found = bias.at(queries.view(1, 1, 1, -1), keys.view(1, 1, 1, -1), EXTENT)
     assert found.ndim == 4
     assert torch.equal(found.expand(2, 4, 1, 4)[:, :, 0], whole[:, :, queries, keys])
     # Other pairs in each sample, and one key for all.
     of_sample = torch.tensor([[0, 2, 1], [1, 1, 2]])
     key = torch.full((1, 1, 1, 1), 3)
-    found = bias.at(of_sample.view(2, 1, 1, -1), key, QUERIES, KEYS).expand(2, 4, 1, 3)
+    found = bias.at(of_sample.view(2, 1, 1, -1), key, EXTENT).expand(2, 4, 1, 3)
     for sample, row in enumerate(of_sample):
         assert torch.equal(found[sample, :, 0], whole[sample, :, row, 3])
     # A rectangle.
-    found = bias.at(queries.view(1, 1, -1, 1), keys.view(1, 1, 1, -1), QUERIES, KEYS)
+    found = bias.at(queries.view(1, 1, -1, 1), keys.view(1, 1, 1, -1), EXTENT)
     assert torch.equal(found.expand(2, 4, 4, 4), whole[:, :, queries[:, None], keys])
     nothing = torch.zeros(1, 1, 1, 0, dtype=torch.int64)
-    assert bias.at(nothing, nothing, QUERIES, KEYS).shape[-1] == 0
+    assert bias.at(nothing, nothing, EXTENT).shape[-1] == 0
 
 
 def test_the_bias_of_pairs_of_two_keys() -> None:
     tensor = torch.randn(1, 1, 2, 2)
     first, second = torch.tensor([[[[0], [1]]]]), torch.tensor([[[[1], [0]]]])
-    found = as_bias(tensor).at(first, second, 2, 2)
+    found = as_bias(tensor).at(first, second, Extent(1, 1, 2, 2, CPU))
     assert found.flatten().tolist() == [tensor[0, 0, 0, 1].item(), tensor[0, 0, 1, 0].item()]
 
 
@@ -147,7 +147,7 @@ def test_the_bias_of_no_samples() -> None:
     nobody = torch.zeros(0, 1, 1, 3, dtype=torch.int64)
     query, key = torch.randn(0, 4, QUERIES, 2), torch.randn(0, 4, KEYS, 2)
     for bias in (ch.alibi(4), First(), as_bias(torch.zeros(QUERIES, KEYS))):
-        assert bias.at(nobody, nobody, QUERIES, KEYS).expand(0, 4, 1, 3).shape == (0, 4, 1, 3)
+        assert bias.at(nobody, nobody, EXTENT).expand(0, 4, 1, 3).shape == (0, 4, 1, 3)
         weights = ch.AttentionMatrix(query, key, bias=bias)
         assert weights.at(nobody[:, 0, 0], nobody[:, 0, 0]).shape == (0, 4, 3)
 
@@ -156,12 +156,12 @@ def test_a_trained_bias_of_pairs_has_its_gradient() -> None:
     tensor = torch.randn(1, 4, QUERIES, KEYS, requires_grad=True)
     slopes = torch.rand(4, requires_grad=True)
     pair = torch.tensor(2).view(1, 1, 1, 1), torch.tensor(1).view(1, 1, 1, 1)
-    as_bias(tensor).at(*pair, QUERIES, KEYS).sum().backward()
+    as_bias(tensor).at(*pair, EXTENT).sum().backward()
     expected = torch.zeros(1, 4, QUERIES, KEYS)
     expected[:, :, 2, 1] = 1
     assert tensor.grad is not None
     assert torch.equal(tensor.grad, expected)
-    ch.alibi(slopes=slopes).at(*pair, QUERIES, KEYS).sum().backward()
+    ch.alibi(slopes=slopes).at(*pair, EXTENT).sum().backward()
     assert slopes.grad is not None
     assert torch.equal(slopes.grad, torch.full((4,), -3.0))
 

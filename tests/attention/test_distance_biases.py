@@ -8,6 +8,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.attention.distance_biases import Alibi
+from clearhead.masks.spans import Extent
 from tests.memory import held_bytes
 from tests.refusals import refusals
 from tests.tolerances import assert_no_worse
@@ -85,7 +86,7 @@ def test_alibi_is_the_formula(query_len: int, kv_len: int) -> None:
 
 def test_a_rectangle_of_alibi_is_a_slice_of_the_whole() -> None:
     bias = ch.alibi(3)
-    part = bias.block(slice(1, 4), slice(2, 7), 5, 11, CPU)
+    part = bias.block(slice(1, 4), slice(2, 7), Extent(1, 3, 5, 11, CPU))
     assert torch.equal(part, bias.to_dense(5, 11)[:, :, 1:4, 2:7])
 
 
@@ -149,7 +150,7 @@ def test_slopes_that_are_trained_get_their_gradient() -> None:
 def test_the_slopes_of_the_paper_go_to_any_device() -> None:
     meta = torch.device("meta")
     bias = ch.alibi(4)
-    bias.check(1, 4, 3, 5, torch.float32, meta)
+    bias.check(Extent(1, 4, 3, 5, meta))
     assert bias.to_dense(3, 5, device="meta").is_meta
 
 
@@ -167,7 +168,9 @@ def test_a_relative_bias_is_a_number_for_each_distance(
             ahead = j - (i + kv_len - query_len)
             assert torch.equal(whole[0, :, i, j], values[:, 3 + max(-3, min(3, ahead))])
     if kv_len > 2:
-        part = bias.block(slice(1, query_len), slice(2, kv_len), query_len, kv_len, CPU)
+        part = bias.block(
+            slice(1, query_len), slice(2, kv_len), Extent(1, heads, query_len, kv_len, CPU)
+        )
         assert torch.equal(part, whole[:, :, 1:, 2:])
 
 

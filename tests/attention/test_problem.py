@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import clearhead as ch
 from clearhead.attention.problem import make_problem
-from clearhead.masks.spans import Spans
+from clearhead.masks.spans import Extent, Spans
 from tests.masks.drawn import rows
 
 # The sizes of the rows below: batch 2, length 5, dim 8, 2 heads of 4.
@@ -618,14 +618,12 @@ class CountedMask(ch.Mask):
     def __init__(self) -> None:
         self.times = 0
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
-        return ch.causal().visible(query_index, key_index, query_len, kv_len)
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        return ch.causal().visible(query_index, key_index, extent)
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans | None:
         self.times += 1
-        return ch.causal().spans(query_len, kv_len, device)
+        return ch.causal().spans(extent)
 
     def describe(self) -> str:
         return "counted()"

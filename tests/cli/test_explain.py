@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 import clearhead as ch
+from clearhead._common import pages
 from clearhead.cli import explain
 from clearhead.testing.trains import CODES
 from tests.cli.commands import invoke, lines
@@ -99,7 +100,7 @@ def test_the_pages_are_read_where_the_wheel_has_them(
 ) -> None:
     """A wheel holds them in `clearhead/docs`; a checkout, and an editable install, beside `src`."""
     package = tmp_path / "site-packages" / "clearhead"
-    monkeypatch.setattr(explain.errors, "__file__", str(package / "errors.py"))
+    monkeypatch.setattr(pages, "PACKAGE", package)
     with pytest.raises(FileNotFoundError):
         explain.explain("mask.missing")
     shutil.copytree(

@@ -114,7 +114,7 @@ def test_a_set_of_keys_that_is_known() -> None:
     valid = ch.padding(torch.tensor([True, False, True, False]))
     mask = ~(ch.causal() & valid)
     inside, outside = (mask.substitute({valid: each}) for each in (ch.full(), ~ch.full()))
-    assert mask.spans(4, 4, torch.device("cpu")) is None
-    assert inside.spans(4, 4, torch.device("cpu")) is not None
+    assert mask.spans(mask.extent(4, 4)) is None
+    assert inside.spans(mask.extent(4, 4)) is not None
     assert torch.equal(inside.to_dense(4, 4), ~ch.causal().to_dense(4, 4))
     assert outside.to_dense(4, 4).all()

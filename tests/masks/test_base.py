@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
+from clearhead.masks.spans import Extent
 from tests.masks.drawn import rows
 from tests.masks.expressions import Expression, expressions
 from tests.memory import held_bytes
@@ -24,7 +25,7 @@ def test_a_rectangle_is_a_slice_of_the_whole(expression: Expression, data: st.Da
         slice(*sorted(data.draw(st.tuples(st.integers(0, length), st.integers(0, length)))))
         for length in (sizes.query_len, sizes.kv_len)
     )
-    part = expression.mask.block(queries, keys, sizes.query_len, sizes.kv_len, CPU)
+    part = expression.mask.block(queries, keys, Extent(*sizes, CPU))
     assert part.ndim == 4
     assert part.dtype == torch.bool
     expected = expression.expected[:, :, queries, keys]
@@ -47,7 +48,9 @@ def test_chosen_pairs(expression: Expression, data: st.DataObject) -> None:
     numbers = st.lists(st.integers(0, 10**6), min_size=amount, max_size=amount)
     query = torch.tensor(data.draw(numbers)).view(shape) % query_len
     key = torch.tensor(data.draw(numbers)).view(shape) % kv_len
-    seen = expression.mask.visible(query, key, query_len, kv_len).expand(batch, heads, count, 1)
+    seen = expression.mask.visible(query, key, Extent(*expression.sizes, CPU)).expand(
+        batch, heads, count, 1
+    )
     samples = torch.arange(batch).view(-1, 1, 1, 1)
     head = torch.arange(heads).view(1, -1, 1, 1)
     assert torch.equal(seen, expression.expected[samples, head, query, key])

@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 
 import clearhead as ch
+from clearhead.masks.spans import Extent
 from tests.masks.drawn import docstring_drawings, rows
 from tests.masks.expressions import Expression, as_tensor, sizes, tensors
 
@@ -41,7 +42,7 @@ def test_a_size_of_one_stands_for_all(
 
 def test_a_rectangle_is_a_view_of_the_tensor() -> None:
     tensor = torch.rand(2, 1, 5, 7) > 0.5
-    part = ch.dense(tensor).block(slice(1, 3), slice(2, 6), 5, 7, torch.device("cpu"))
+    part = ch.dense(tensor).block(slice(1, 3), slice(2, 6), Extent(2, 1, 5, 7, torch.device("cpu")))
     assert torch.equal(part, tensor[:, :, 1:3, 2:6])
     assert part.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
 
@@ -60,7 +61,7 @@ def test_columns_of_one_fit_no_keys() -> None:
 
 def test_columns_of_one_are_not_copied() -> None:
     tensor = torch.rand(2, 1, 5, 1) > 0.5
-    part = ch.dense(tensor).block(slice(1, 3), slice(2, 6), 5, 7, torch.device("cpu"))
+    part = ch.dense(tensor).block(slice(1, 3), slice(2, 6), Extent(2, 1, 5, 7, torch.device("cpu")))
     assert torch.equal(part, tensor[:, :, 1:3].expand(2, 1, 2, 4))
     assert part.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
 

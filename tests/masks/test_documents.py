@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
+from clearhead.masks.spans import Extent
 from tests.masks.drawn import docstring_drawings, rows
 from tests.masks.expressions import Expression, Sizes, as_tensor, packed, sizes
 from tests.memory import LargestTensor, numbers
@@ -66,14 +67,14 @@ def test_a_document_may_come_back() -> None:
     expected = rows("● · ●", "· ● ·", "● · ●")
     mask = ch.documents([5, 6, 5])
     assert torch.equal(mask.to_dense(3, 3), expected)
-    spans = mask.spans(3, 3, CPU)
+    spans = mask.spans(mask.extent(3, 3))
     assert spans is not None
     assert spans.pieces == 2
 
 
 def test_one_that_keeps_coming_back_is_not_listed() -> None:
     ids = [0, 1] * 9
-    assert ch.documents(ids).spans(18, 18, CPU) is None
+    assert ch.documents(ids).spans(Extent(1, 1, 18, 18, CPU)) is None
     alternating = torch.arange(18) % 2
     expected = alternating[:, None] == alternating
     assert torch.equal(ch.documents(ids).to_dense(18, 18), expected)
@@ -83,7 +84,7 @@ def test_one_that_keeps_coming_back_among_many_takes_no_memory() -> None:
     tokens = 2000
     ids = torch.where(torch.arange(tokens) % 2 == 0, 0, torch.arange(tokens))
     with LargestTensor() as memory:
-        assert ch.documents(ids).spans(tokens, tokens, CPU) is None
+        assert ch.documents(ids).spans(Extent(1, 1, tokens, tokens, CPU)) is None
     assert memory.largest <= numbers(4, tokens)
 
 
@@ -103,7 +104,7 @@ def test_every_pair(documents: Expression) -> None:
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=12))
 def test_spans_list_every_token_of_the_document(ids: list[int]) -> None:
     tokens = len(ids)
-    spans = ch.documents(ids).spans(tokens, tokens, CPU)
+    spans = ch.documents(ids).spans(Extent(1, 1, tokens, tokens, CPU))
     assert spans is not None
     for token, own in enumerate(ids):
         runs = zip(spans.start[0, token].tolist(), spans.stop[0, token].tolist(), strict=True)

@@ -44,7 +44,7 @@ def test_each_is_what_it_is_alone(name: str, pairs: list[tuple[int, int]]) -> No
     sizes = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
     assert torch.equal(mask.to_dense(*sizes), expected.view(sizes))
     assert mask.sizes() == sizes
-    spans = mask.spans(*sizes, CPU)
+    spans = mask.spans(mask.extent(*sizes))
     assert spans is not None
     for start, stop, seen in zip(spans.start[0], spans.stop[0], expected.tolist(), strict=True):
         listed = [key for a, b in zip(start, stop, strict=True) for key in range(int(a), int(b))]

@@ -82,7 +82,7 @@ def test_what_happens_to_valid_later_does_not_reach_the_mask() -> None:
 )
 def test_neighbouring_tokens_are_known_as_a_run(row: str, neighbours: tuple[int, int]) -> None:
     mask = ch.padding(rows(row))
-    spans = mask.spans(1, 4, torch.device("cpu"))
+    spans = mask.spans(mask.extent(1, 4))
     if neighbours is None:
         assert spans is None
         assert list(mask.columns()) == [mask]

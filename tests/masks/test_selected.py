@@ -4,7 +4,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.masks.selected import Selected
-from clearhead.masks.spans import Spans
+from clearhead.masks.spans import Extent, Spans
 
 QUERIES, KEYS = 11, 13
 IDS = torch.arange(KEYS) // 4
@@ -45,14 +45,14 @@ def test_some_pairs_of_a_mask(
         expected = expected[:, heads]
     lengths = expected.shape[2], expected.shape[3]
     queries, keys = (slice(0, length) for length in lengths)
-    seen = some.block(queries, keys, *lengths, torch.device("cpu"))
+    seen = some.block(queries, keys, some.extent(*lengths))
     assert torch.equal(seen.expand(expected.shape), expected)
     assert some.leading == tuple(expected.shape[:2])
-    some.check(3, 4 if heads is None else 2, *lengths, torch.device("cpu"))
-    spans = some.spans(*lengths, torch.device("cpu"))
+    some.check(Extent(3, 4 if heads is None else 2, *lengths, torch.device("cpu")))
+    spans = some.spans(some.extent(*lengths))
     if spans is None:
         in_order = columns is None or bool((columns.diff() > 0).all())
-        assert not in_order or mask.spans(QUERIES, KEYS, torch.device("cpu")) is None
+        assert not in_order or mask.spans(mask.extent(QUERIES, KEYS)) is None
     else:
         assert torch.equal(of_spans(spans, lengths[1])[:, None].expand(expected.shape), expected)
 
@@ -66,7 +66,7 @@ def test_it_combines_and_says_what_it_is_of() -> None:
 
 def test_it_is_checked_for_the_sizes_of_all() -> None:
     some = Selected(ch.documents(IDS), KEYS, KEYS, torch.tensor([1, 3]))
-    some.check(1, 1, 2, KEYS, torch.device("cpu"))
+    some.check(some.extent(2, KEYS))
     other = Selected(ch.documents(IDS), 7, 7, torch.tensor([1, 3]))
     with pytest.raises(ch.MaskError, match="is for 13 keys"):
-        other.check(1, 1, 2, 7, torch.device("cpu"))
+        other.check(other.extent(2, 7))

@@ -6,6 +6,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.masks.spans import (
+    Extent,
     Spans,
     complement,
     every_key,
@@ -38,7 +39,7 @@ def assert_in_order(spans: Spans, kv_len: int) -> None:
 @given(expressions)
 def test_a_common_run_is_what_every_query_sees(expression: Expression) -> None:
     mask, sizes, expected = expression
-    run = mask.common_run(sizes.query_len, sizes.kv_len)
+    run = mask.common_run(Extent(*sizes, CPU))
     if run is None:
         return
     assert 0 <= run.start <= run.stop <= sizes.kv_len
@@ -76,19 +77,20 @@ def test_a_common_run_is_what_every_query_sees(expression: Expression) -> None:
 def test_the_common_runs_that_are_known(
     mask: ch.Mask, query_len: int, run: tuple[int, int] | None
 ) -> None:
-    assert mask.common_run(query_len, 9) == (None if run is None else slice(*run))
+    assert mask.common_run(mask.extent(query_len, 9)) == (None if run is None else slice(*run))
 
 
 def test_a_common_run_is_read_from_no_tensor_without_numbers() -> None:
+    extent = Extent(2, 1, 1, 9, torch.device("meta"))
     lengths = torch.zeros(2, dtype=torch.int64, device="meta")
-    assert ch.padding(lengths).common_run(1, 9) is None
-    assert ch.padding(torch.zeros(2, 9, device="meta").bool()).common_run(1, 9) is None
+    assert ch.padding(lengths).common_run(extent) is None
+    assert ch.padding(torch.zeros(2, 9, device="meta").bool()).common_run(extent) is None
 
 
 @given(expressions)
 def test_spans_agree_with_the_tensor(expression: Expression) -> None:
     mask, sizes, expected = expression
-    spans = mask.spans(sizes.query_len, sizes.kv_len, CPU)
+    spans = mask.spans(Extent(*sizes, CPU))
     if spans is None:
         return
     assert_in_order(spans, sizes.kv_len)
@@ -112,7 +114,7 @@ def test_spans_agree_with_the_tensor(expression: Expression) -> None:
     ids=ch.Mask.describe,
 )
 def test_what_is_made_of_positions_has_spans(mask: ch.Mask) -> None:
-    assert mask.spans(4, 4, CPU) is not None
+    assert mask.spans(mask.extent(4, 4)) is not None
 
 
 @pytest.mark.parametrize(
@@ -126,14 +128,14 @@ def test_what_is_made_of_positions_has_spans(mask: ch.Mask) -> None:
     ids=ch.Mask.describe,
 )
 def test_what_is_any_set_of_pairs_has_none(mask: ch.Mask) -> None:
-    assert mask.spans(4, 4, CPU) is None
+    assert mask.spans(mask.extent(4, 4)) is None
 
 
 @st.composite
 def runs(draw: st.DrawFn, kv_len: int = 11, query_len: int = 3) -> Spans:
     """Spans with up to three runs, some of them empty."""
     rows = draw(st.sampled_from([1, 2]))
-    spans = complement(every_key(query_len, kv_len, CPU), kv_len)
+    spans = complement(every_key(Extent(1, 1, query_len, kv_len, CPU)), kv_len)
     edges = st.lists(st.integers(0, kv_len), min_size=rows * query_len, max_size=rows * query_len)
     for _ in range(draw(st.integers(0, 3))):
         start, stop = (torch.tensor(draw(edges)).view(rows, query_len) for _ in range(2))
@@ -170,6 +172,6 @@ def test_a_run_is_cut_to_the_keys_there_are() -> None:
 
 
 def test_every_key() -> None:
-    assert filled(every_key(2, 3, CPU), 3).all()
-    assert not filled(complement(every_key(2, 3, CPU), 3), 3).any()
-    assert every_key(0, 3, CPU).start.shape == (1, 0, 1)
+    assert filled(every_key(Extent(1, 1, 2, 3, CPU)), 3).all()
+    assert not filled(complement(every_key(Extent(1, 1, 2, 3, CPU)), 3), 3).any()
+    assert every_key(Extent(1, 1, 0, 3, CPU)).start.shape == (1, 0, 1)

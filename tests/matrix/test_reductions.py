@@ -15,7 +15,7 @@ import clearhead as ch
 from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import Problem, make_problem
-from clearhead.matrix.chunk import Chunk, Extent
+from clearhead.matrix.chunk import Chunk, ChunkPlace
 from clearhead.matrix.distances import Distance, Near
 from clearhead.matrix.reductions import (
     Context,
@@ -408,7 +408,7 @@ def of_nothing() -> Chunk:
     queries = slice(0, 3)
     empty = torch.ones(3, dtype=torch.bool)
     numbers = torch.zeros(2, 3, 0), torch.zeros(2, 3, 0)
-    return Chunk(Extent(0, slice(0, 2), slice(0, 2), queries, slice(4, 4)), *numbers, empty)
+    return Chunk(ChunkPlace(0, slice(0, 2), slice(0, 2), queries, slice(4, 4)), *numbers, empty)
 
 
 def test_a_chunk_of_no_keys() -> None:
@@ -660,7 +660,7 @@ def check_what_is_declared(name: str, made: Callable[[Problem], Reduction], sink
     problem = make_problem(*torch.randn(3, 1, 2, 5, 3).unbind())
     scores = problem.query[0] @ problem.key[0].mT * problem.scale
     weights, every = scores.softmax(-1), slice(0, 5)
-    extent = Extent(0, slice(0, 2), slice(0, 2), every, every)
+    extent = ChunkPlace(0, slice(0, 2), slice(0, 2), every, every)
     chunk = ReadingChunk(extent, scores.clone(), weights.clone(), None)
     if sinks:
         chunk.share_with(torch.zeros(2))

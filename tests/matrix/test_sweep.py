@@ -15,6 +15,7 @@ import clearhead as ch
 from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import Problem, make_problem
+from clearhead.masks.spans import Extent
 from clearhead.matrix import sweep
 from clearhead.matrix.chunk import Chunk
 from clearhead.matrix.reductions import Reduction
@@ -42,12 +43,10 @@ def chunks_of(buffer: int, rows: int, queries: int) -> Iterator[None]:
 class First(ch.Bias):
     """A bias of one's own: a bonus for the first key, and −∞ for the last."""
 
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
-        places = torch.arange(keys.start, keys.stop, device=device)
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        places = torch.arange(keys.start, keys.stop, device=extent.device)
         bonus = (places == 0).double() * 2
-        return bonus.masked_fill(places == kv_len - 1, -torch.inf).view(1, 1, 1, -1)
+        return bonus.masked_fill(places == extent.kv_len - 1, -torch.inf).view(1, 1, 1, -1)
 
     def describe(self) -> str:
         return "first"

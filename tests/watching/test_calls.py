@@ -263,9 +263,8 @@ def test_padding_that_a_window_has_left_behind() -> None:
     window = ch.causal() & ch.sliding_window(left=2)
     calls = Matrices()
     for start, stop in ((0, 6), (6, 7), (7, 8), (8, 9)):
-        mask = (window & ch.padding(valid)).block(
-            slice(start, stop), slice(0, stop), stop, stop, query.device
-        )
+        every = window & ch.padding(valid)
+        mask = every.block(slice(start, stop), slice(0, stop), every.extent(stop, stop))
         given = mask if stop - start == 1 else window & ch.padding(valid[:, :stop])
         keys = key[:, :, :stop]
         calls.add(make_problem(query[:, :, start:stop], keys, keys, mask=given))

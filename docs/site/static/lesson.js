@@ -32,21 +32,49 @@ addEventListener("click", (event) => {
 });
 
 // A figure or a page that is embedded has the theme of the page around it.
-const follow = () => {
+const framed = () => document.querySelectorAll("iframe.ch-live");
+
+const theme = () => {
   const { theme } = document.body.dataset;
-  for (const each of document.querySelectorAll("ch-figure")) {
-    if (theme === "light" || theme === "dark") each.setAttribute("theme", theme);
-    else each.removeAttribute("theme");
-  }
+  return theme === "light" || theme === "dark" ? theme : null;
 };
 
+const tell = (frame) => frame.contentWindow.postMessage({ clearhead: "theme", theme: theme() }, "*");
+
+const follow = () => {
+  const now = theme();
+  for (const each of document.querySelectorAll("ch-figure")) {
+    if (now) each.setAttribute("theme", now);
+    else each.removeAttribute("theme");
+  }
+  framed().forEach(tell);
+};
+
+// A page tells its height as soon as it listens, so that it is answered with the theme.
 addEventListener("message", ({ data, source }) => {
-  if (typeof data?.clearhead !== "string" || !(data.height > 0)) return;
-  for (const frame of document.querySelectorAll("iframe.ch-live"))
-    if (frame.contentWindow === source) frame.style.height = `${data.height}px`;
+  if (data?.clearhead !== "height" || !(data.height > 0)) return;
+  for (const frame of framed()) {
+    if (frame.contentWindow !== source) continue;
+    frame.style.height = `${data.height}px`;
+    if (!frame.dataset.told) tell(frame);
+    frame.dataset.told = "yes";
+  }
 });
+
+// Without a mouse, what scrolls is scrolled by the keys that reach it.
+const reach = new ResizeObserver((changed) => {
+  for (const { target } of changed) {
+    if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+    else target.removeAttribute("tabindex");
+  }
+});
+
+const NAMES = { ".sidebar-drawer": "the site", ".toc-drawer": "on this page" };
 
 addEventListener("DOMContentLoaded", () => {
   follow();
   new MutationObserver(follow).observe(document.body, { attributeFilter: ["data-theme"] });
+  for (const each of document.querySelectorAll("article pre, article .table-wrapper")) reach.observe(each);
+  for (const [place, name] of Object.entries(NAMES))
+    document.querySelector(place)?.setAttribute("aria-label", name);
 });

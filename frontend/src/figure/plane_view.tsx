@@ -26,7 +26,10 @@ export function Plane({ data, stages, move }: Props) {
   const query = of("query", row);
   const weights = stages.get("weights")!;
   const shares = keys.map((_, at) => weights.at(row, at));
-  const values = stages.get("value")!.columns === 2 ? keys.map((_, at) => of("value", at)) : null;
+  // What the figure leaves out may not be known yet to whoever reads it.
+  const shown = (...names: string[]) => names.some((name) => data.show.includes(name));
+  const flat = shown("value", "context") && stages.get("value")!.columns === 2;
+  const values = flat ? keys.map((_, at) => of("value", at)) : null;
   return (
     <section class="panel plane" data-stage="plane">
       <p class="name">
@@ -68,15 +71,17 @@ export function Plane({ data, stages, move }: Props) {
             </>
           )}
         </Axes>
-        <ul class="bars" aria-label={`weights of ${data.tokens[row]}`}>
-          {shares.map((share, at) => (
-            <li key={at}>
-              <span>{data.source_tokens[at]}</span>
-              <span class="bar" style={{ "--share": `${100 * (share || 0)}%` }} />
-              <span>{number(share)}</span>
-            </li>
-          ))}
-        </ul>
+        {shown("weights", "context") && (
+          <ul class="bars" aria-label={`weights of ${data.tokens[row]}`}>
+            {shares.map((share, at) => (
+              <li key={at}>
+                <span>{data.source_tokens[at]}</span>
+                <span class="bar" style={{ "--share": `${100 * (share || 0)}%` }} />
+                <span>{number(share)}</span>
+              </li>
+            ))}
+          </ul>
+        )}
         {values && (
           <Axes what="values and context" points={values}>
             {(draw) => (

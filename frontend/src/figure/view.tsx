@@ -178,7 +178,7 @@ export function Figure({ data: came, level, start, changed, ready }: ViewProps) 
         </div>
         <section
           class={`reading ${found ? "" : "empty"}`}
-          aria-label="how it comes about"
+          aria-label={[data.title, "how it comes about"].filter(Boolean).join(": ")}
           tabIndex={0}
         >
           {stages.size === 1 ? (

@@ -5,7 +5,6 @@ A bias is never a mask. It is added after scale and softcap; a mask then hides.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from clearhead.errors import (
 )
 from clearhead.masks.base import Mask
 from clearhead.masks.selected import places_in_whole
+from clearhead.masks.spans import Extent
 
 
 class Bias(Filed, ABC):
@@ -35,36 +35,29 @@ class Bias(Filed, ABC):
     """
 
     @abstractmethod
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
         """The rectangle of the bias for some queries and keys: floating, four dimensions."""
 
-    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         """The bias of chosen pairs; here a `block` for each, which a subclass may do better.
 
         Args:
             query_index: int64, four dimensions (batch, 1, queries, keys), any of size 1.
             key_index: likewise; the two broadcast against each other.
-            query_len: how many queries there are in all.
-            kv_len: how many keys there are in all.
+            extent: how many queries and keys there are in all.
 
         Returns:
             Floating, four dimensions that broadcast to (batch, num_heads, queries, keys).
         """
         queries, keys = torch.broadcast_tensors(query_index, key_index)
-        device = key_index.device
         if not queries.numel():
-            return torch.zeros(queries.shape, device=device)
+            return torch.zeros(queries.shape, device=extent.device)
         rows = []
         for sample in range(queries.shape[0]):
             places = zip(
                 queries[sample].flatten().tolist(), keys[sample].flatten().tolist(), strict=True
             )
-            blocks = [
-                self.block(slice(i, i + 1), slice(j, j + 1), query_len, kv_len, device)
-                for i, j in places
-            ]
+            blocks = [self.block(slice(i, i + 1), slice(j, j + 1), extent) for i, j in places]
             row = torch.cat(blocks, dim=3)
             row = row[sample : sample + 1] if row.shape[0] > 1 and queries.shape[0] > 1 else row
             rows.append(row.unflatten(3, queries.shape[2:])[:, :, 0])
@@ -89,15 +82,7 @@ class Bias(Filed, ABC):
         """True if −∞ may stand in the bias, which hides a key as a mask does."""
         return True
 
-    def check(
-        self,
-        batch: int,
-        num_heads: int,
-        query_len: int,
-        kv_len: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
+    def check(self, extent: Extent) -> None:
         """Refuse sizes, a dtype or a device that the bias was not made for."""
         return
 
@@ -135,32 +120,31 @@ class Bias(Filed, ABC):
             ArgumentTypeError: if a length is not a whole number.
         """
         query_len, kv_len = check_length("query_len", query_len), check_length("kv_len", kv_len)
-        return self.block(
-            slice(0, query_len), slice(0, kv_len), query_len, kv_len, torch.device(device)
-        )
+        extent = Extent(1, 1, query_len, kv_len, torch.device(device))
+        return self.block(slice(0, query_len), slice(0, kv_len), extent)
 
 
 class ByPair(Bias):
     """A bias that is worked out pair by pair, by `at`."""
 
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        device = extent.device
         query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
         key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
-        return self.at(query_index, key_index, query_len, kv_len)
+        return self.at(query_index, key_index, extent)
 
     @abstractmethod
-    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         """The bias of pairs, as `Bias.at` says."""
 
 
-def check_beside(numbers: Tensor, dtype: torch.dtype, device: torch.device) -> None:
-    """Refuse numbers of a bias that cannot stand beside a query of this dtype and device.
+def check_beside(numbers: Tensor, extent: Extent) -> None:
+    """Refuse numbers of a bias that cannot stand beside a query of that dtype and device.
 
     Raises:
         DtypeError, DeviceError: codes `bias.dtype` and `bias.device`.
     """
+    dtype, device = extent.dtype, extent.device
     if numbers.dtype not in (dtype, torch.float32):
         raise DtypeError(
             "bias.dtype",
@@ -184,33 +168,23 @@ class DenseBias(Bias, kind="dense_bias"):
     def numbers(self) -> Tensor | None:
         return self.tensor
 
-    def check(
-        self,
-        batch: int,
-        num_heads: int,
-        query_len: int,
-        kv_len: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
+    def check(self, extent: Extent) -> None:
         shape = tuple(self.tensor.shape)
-        full = (batch, num_heads, query_len, kv_len)
+        full = extent[:4]
         if any(size not in (1, full_size) for size, full_size in zip(shape, full, strict=True)):
             raise ShapeError(
                 "bias.shape",
                 f"bias must broadcast to (batch, num_heads, query_len, kv_len) = {full}; "
                 f"got {shape}.",
             )
-        check_beside(self.tensor, dtype, device)
+        check_beside(self.tensor, extent)
 
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
         rows = slice(0, 1) if self.tensor.shape[2] == 1 else queries
         columns = slice(0, 1) if self.tensor.shape[3] == 1 else keys
         return self.tensor[:, :, rows, columns]
 
-    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         batch, heads, rows, columns = self.tensor.shape
         samples = torch.arange(batch, device=self.tensor.device).view(-1, 1, 1, 1)
         head = torch.arange(heads, device=self.tensor.device).view(1, -1, 1, 1)
@@ -240,21 +214,18 @@ class SumOfBiases(Bias, kind="sum_of_biases"):
     def may_hide(self) -> bool:
         return self.left.may_hide or self.right.may_hide
 
-    def check(self, *args: Any, **kwargs: Any) -> None:
-        self.left.check(*args, **kwargs)
-        self.right.check(*args, **kwargs)
+    def check(self, extent: Extent) -> None:
+        self.left.check(extent)
+        self.right.check(extent)
 
     def within(self, dtype: torch.dtype) -> Bias:
         return SumOfBiases(self.left.within(dtype), self.right.within(dtype))
 
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
-        part = queries, keys, query_len, kv_len, device
-        return self.left.block(*part) + self.right.block(*part)
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        return self.left.block(queries, keys, extent) + self.right.block(queries, keys, extent)
 
-    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
-        pairs = query_index, key_index, query_len, kv_len
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        pairs = query_index, key_index, extent
         return self.left.at(*pairs) + self.right.at(*pairs)
 
     def describe(self) -> str:
@@ -287,9 +258,10 @@ class SelectedBias(ByPair):
     def may_hide(self) -> bool:
         return self.bias.may_hide
 
-    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         query, key = places_in_whole(self.some_rows, self.some_columns, query_index, key_index)
-        added = self.bias.at(query, key, self.query_len, self.kv_len)
+        whole = extent._replace(query_len=self.query_len, kv_len=self.kv_len)
+        added = self.bias.at(query, key, whole)
         if self.some_heads is None or added.shape[1] == 1:
             return added
         return added[:, self.some_heads]

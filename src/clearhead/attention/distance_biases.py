@@ -10,6 +10,7 @@ from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.attention.biases import Bias, ByPair, check_beside
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, DtypeError, ShapeError
+from clearhead.masks.spans import Extent
 
 MOST_HEADS = 1 << 16
 
@@ -26,21 +27,13 @@ class Alibi(ByPair, kind="alibi"):
     def numbers(self) -> Tensor | None:
         return self.slopes
 
-    def check(
-        self,
-        batch: int,
-        num_heads: int,
-        query_len: int,
-        kv_len: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        _check_heads(self, len(self.slopes), (num_heads,))
-        if not self.follows and self.slopes.device != device:
+    def check(self, extent: Extent) -> None:
+        _check_heads(self, len(self.slopes), (extent.num_heads,))
+        if not self.follows and self.slopes.device != extent.device:
             raise DeviceError(
                 "bias.device",
                 f"bias must be on the query's device; the slopes of alibi are on "
-                f"{self.slopes.device}, the query on {device}.",
+                f"{self.slopes.device}, the query on {extent.device}.",
             )
 
     def within(self, dtype: torch.dtype) -> Bias:
@@ -53,10 +46,10 @@ class Alibi(ByPair, kind="alibi"):
             return replace(self, slopes=slopes)
         return replace(self, slopes=self.slopes.to(wanted))
 
-    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         slopes = self.slopes.to(key_index.device).view(1, -1, 1, 1)
         # Distances are whole numbers, exact in float32 up to 16 million tokens.
-        position = (query_index + (kv_len - query_len)).to(slopes.dtype)
+        position = (query_index + (extent.kv_len - extent.query_len)).to(slopes.dtype)
         return -slopes * (position - key_index.to(slopes.dtype)).abs()
 
     @property
@@ -83,21 +76,13 @@ class Relative(ByPair, kind="relative"):
     def numbers(self) -> Tensor | None:
         return self.values
 
-    def check(
-        self,
-        batch: int,
-        num_heads: int,
-        query_len: int,
-        kv_len: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        _check_heads(self, len(self.values), (1, num_heads))
-        check_beside(self.values, dtype, device)
+    def check(self, extent: Extent) -> None:
+        _check_heads(self, len(self.values), (1, extent.num_heads))
+        check_beside(self.values, extent)
 
-    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         reach = self.values.shape[1] // 2
-        ahead = key_index - (query_index + (kv_len - query_len))
+        ahead = key_index - (query_index + (extent.kv_len - extent.query_len))
         place = ahead.clamp(-reach, reach) + reach
         heads = torch.arange(len(self.values), device=place.device)
         return self.values[heads.view(1, -1, 1, 1), place]

@@ -36,7 +36,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
 from clearhead.masks.dense import dense
 from clearhead.masks.full import Full
-from clearhead.masks.spans import Spans
+from clearhead.masks.spans import Extent, Spans
 from clearhead.sharding.dtensors import check_plain
 from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.sharding.sharding import Sharding
@@ -105,6 +105,13 @@ class Problem:
         return self.query.device
 
     @property
+    def extent(self) -> Extent:
+        """All sizes, for a mask and a bias."""
+        query = self.query
+        batch, num_heads, query_len, _ = query.shape
+        return Extent(batch, num_heads, query_len, self.key.shape[2], query.device, query.dtype)
+
+    @property
     def sharding(self) -> Sharding | None:
         """The tokens that the queries are, where other ranks hold the rest; else None."""
         return None if self.part is None else self.part.sharding
@@ -131,7 +138,7 @@ class Problem:
         """The runs of keys of each query; None without a mask, or for one that has no spans."""
         if self.mask is None:
             return None
-        return self.mask.spans(self.query_len, self.kv_len, self.device)
+        return self.mask.spans(self.extent)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -199,25 +206,19 @@ class Problem:
         """The mask, or a rectangle of it, as a bool tensor of four dimensions; None for no mask."""
         if self.mask is None:
             return None
-        return self.mask.block(
-            slice(0, self.query_len) if queries is None else queries,
-            slice(0, self.kv_len) if keys is None else keys,
-            self.query_len,
-            self.kv_len,
-            self.device,
-        )
+        return self._rectangle(self.mask, queries, keys)
 
     def bias_block(self, queries: slice | None = None, keys: slice | None = None) -> Tensor | None:
         """The bias, or a rectangle of it, as a tensor of four dimensions; None for no bias."""
         if self.bias is None:
             return None
-        return self.bias.block(
-            slice(0, self.query_len) if queries is None else queries,
-            slice(0, self.kv_len) if keys is None else keys,
-            self.query_len,
-            self.kv_len,
-            self.device,
-        )
+        return self._rectangle(self.bias, queries, keys)
+
+    def _rectangle(self, part: Mask | Bias, queries: slice | None, keys: slice | None) -> Tensor:
+        extent = self.extent
+        queries = slice(0, extent.query_len) if queries is None else queries
+        keys = slice(0, extent.kv_len) if keys is None else keys
+        return part.block(queries, keys, extent)
 
     def describe(self) -> str:
         """The tensors by the names of their axes, and what else was asked for."""
@@ -303,14 +304,13 @@ def make_problem(
     check_fit(query, key, value)
     batch, num_heads, query_len, head_dim = query.shape
     kv_len, dtype, device = key.shape[2], query.dtype, query.device
-    if mask is not None and type(mask) is not Causal:  # an ABC is slow to ask
+    if mask is not None and not (type(mask) is Causal and mask.offset is None):  # which fits any
         mask = mask if isinstance(mask, Mask) else dense(mask)
+        mask.check(Extent(batch, num_heads, query_len, kv_len, device))
         mask = None if type(mask) is Full else mask
-    if mask is not None:
-        mask.check(batch, num_heads, query_len, kv_len, device)
     if bias is not None:
         bias = as_bias(bias)
-        bias.check(batch, num_heads, query_len, kv_len, dtype, device)
+        bias.check(Extent(batch, num_heads, query_len, kv_len, device, dtype))
         check_bias_beside(mask, bias)
         bias = bias.within(dtype)
     if scale is None:

@@ -102,7 +102,7 @@ class Restrict(Operation):
     def rescores(self, places: Places, problem: Problem) -> Rescoring:
         """Return the mask of the positions of this call."""
         if places.is_plain:
-            self._check(problem, problem.query_len, problem.kv_len)
+            self.shown.check(problem.extent)
             return Rescoring(self.shown)
         if places.query is None:
             raise EditError(
@@ -110,15 +110,13 @@ class Restrict(Operation):
                 "a mask needs the positions of the queries, which cannot be told here: there is no "
                 "cache of transformers or clearhead that counts them. Run the whole text at once.",
             )
-        lengths = places.tokens, places.key_tokens
-        self._check(problem, *lengths)
+        tokens, key_tokens = places.tokens, places.key_tokens
+        extent = problem.extent._replace(query_len=tokens, kv_len=key_tokens)
+        self.shown.check(extent)
         query, key = (torch.atleast_2d(each) for each in (places.query, places.key))
-        inside = key.clamp(0, max(0, lengths[1] - 1))
-        shown = self.shown.visible(query[:, None, :, None], inside[:, None, None], *lengths)
+        inside = key.clamp(0, max(0, key_tokens - 1))
+        shown = self.shown.visible(query[:, None, :, None], inside[:, None, None], extent)
         return Rescoring(dense(shown | (key < 0)[:, None, None]))
-
-    def _check(self, problem: Problem, query_len: int, kv_len: int) -> None:
-        self.shown.check(problem.batch, problem.num_heads, query_len, kv_len, problem.device)
 
 
 @dataclass(eq=False)

@@ -96,8 +96,7 @@ def touched(call: Problem, change: Rescoring) -> Touched:
         if change.keys is not None:
             pairs = pairs & change.keys[:, None, None, keys]
         if by_mask is not None:
-            sizes = call.query_len, call.kv_len, call.device
-            pairs = pairs & ~by_mask.block(some, keys, *sizes)
+            pairs = pairs & ~by_mask.block(some, keys, call.extent)
         rows.append(pairs.any(dim=-1).expand(batch, heads, -1))
         weights = weights + pairs.count_nonzero() * _copies(call, pairs)
     return Touched(torch.cat([*rows, none[:, :, queries.stop :]], dim=2), weights)

@@ -14,6 +14,7 @@ from torch import Tensor
 from clearhead.ladder.linear_layers import LayerOptions, Projections
 from clearhead.masks import Mask
 from clearhead.masks.coerce import and_masks, as_mask
+from clearhead.masks.spans import Extent
 
 
 class MaskOptions(LayerOptions, total=False):
@@ -54,7 +55,7 @@ class MaskedProjections(Projections):
             return None
         query_len, kv_len = query.shape[-2], key.shape[-2]
         batch = query.shape[: -2 if num_heads is None else -3]
-        mask.check(math.prod(batch), num_heads or 1, query_len, kv_len, query.device)
+        mask.check(Extent(math.prod(batch), num_heads or 1, query_len, kv_len, query.device))
         visible = mask.to_dense(query_len, kv_len, device=query.device)
         if visible.ndim == 2:
             return visible

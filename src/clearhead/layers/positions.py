@@ -21,6 +21,7 @@ from clearhead.masks.causal import Causal, Positioned
 from clearhead.masks.dense import Dense
 from clearhead.masks.full import Full
 from clearhead.masks.prefix import Prefix
+from clearhead.masks.spans import Extent
 
 
 def next_positions(
@@ -81,12 +82,10 @@ class MaskByPosition(Mask):
     def device(self) -> torch.device | None:
         return self.positions.key.device
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
-        query, key = self.positions.at(query_index, key_index, query_len)
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        query, key = self.positions.at(query_index, key_index, extent.query_len)
         # Of equal lengths, so that the mask adds no offset of its own.
-        return self.mask.visible(query, key, kv_len, kv_len)
+        return self.mask.visible(query, key, extent._replace(query_len=extent.kv_len))
 
     def describe(self) -> str:
         return f"{self.mask.describe()} by position"
@@ -107,23 +106,15 @@ class BiasByPosition(ByPair):
     def may_hide(self) -> bool:
         return self.bias.may_hide
 
-    def check(
-        self,
-        batch: int,
-        num_heads: int,
-        query_len: int,
-        kv_len: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.bias.check(batch, num_heads, query_len, kv_len, dtype, device)
+    def check(self, extent: Extent) -> None:
+        self.bias.check(extent)
 
     def within(self, dtype: torch.dtype) -> Bias:
         return replace(self, bias=self.bias.within(dtype))
 
-    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
-        query, key = self.positions.at(query_index, key_index, query_len)
-        return self.bias.at(query, key, kv_len, kv_len)
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        query, key = self.positions.at(query_index, key_index, extent.query_len)
+        return self.bias.at(query, key, extent._replace(query_len=extent.kv_len))
 
     def describe(self) -> str:
         return f"{self.bias.describe()} by position"

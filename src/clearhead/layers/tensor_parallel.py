@@ -23,6 +23,7 @@ from clearhead.errors import ArgumentTypeError, UnsupportedError
 from clearhead.layers.base import AttentionLayer, Heads
 from clearhead.layers.inputs import LayerCall, is_plain_linear
 from clearhead.masks.selected import Selected
+from clearhead.masks.spans import Extent
 from clearhead.sharding.collectives import SumOverRanks
 from clearhead.sharding.dtensors import is_dtensor
 from clearhead.sharding.matrix_part import MatrixPart
@@ -160,7 +161,8 @@ class TensorParallel(AttentionLayer):
                 lengths = heads.query.shape[2], heads.key.shape[2]
             else:
                 lengths = call.across.held[0].tokens, call.across.held[1].tokens
-            mask.check(len(heads.query), self.heads.tokens, *lengths, heads.query.device)
+            batch, device = len(heads.query), heads.query.device
+            mask.check(Extent(batch, self.heads.tokens, *lengths, device))
             options["mask"] = Selected(mask, *lengths, some_heads=self.heads.positions)
         return heads, options
 

@@ -52,7 +52,7 @@ class Lesson:
     Example:
         >>> lesson = read_lesson(1)
         >>> lesson.row.title, lesson.codes[:2]
-        ('One number', ('law.pairs', 'shape.square-only'))
+        ('One number', ('law.pairs', 'law.scores'))
     """
 
     row: LessonRow
@@ -124,7 +124,7 @@ def page_of(number: int) -> Path:
 
 
 def parse_lesson(row: LessonRow, text: str) -> Lesson:
-    """Read the page of a lesson.
+    r"""Read the page of a lesson.
 
     Example:
         >>> page = "# 1. One number\n\n```python wrong law.pairs\nx = 1\n```\n"

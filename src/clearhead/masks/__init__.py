@@ -1,8 +1,8 @@
 """Masks of visible pairs: one idea a file, combined with `&`, `|` and `~`. True = may attend.
 
-A mask answers four questions. `visible(query_index, key_index)`: any pairs at all. `spans`: for each query,
-the few runs of keys that it sees, in O(tokens), where there is such a description. `check`: whether it fits a
-problem. `&`, `|`, `~` work on all three.
+A mask answers four questions about a call, which is told by its `Extent`. `visible(query_index, key_index)`: any
+pairs at all. `spans`: for each query, the few runs of keys that it sees, in O(tokens), where there is such a
+description. `check`: whether it fits a problem. `&`, `|`, `~` work on all three.
 
 `blocks()` counts the visible pairs of every block exactly, from the spans: a run enters the blocks it covers
 whole as +1 where they begin and −1 where they end, and each row of blocks is summed once. Sets of keys that
@@ -28,9 +28,11 @@ from clearhead.masks.full import full
 from clearhead.masks.padding import padding
 from clearhead.masks.prefix import prefix
 from clearhead.masks.sliding_window import sliding_window
+from clearhead.masks.spans import Extent
 
 __all__ = [
     "BlockMap",
+    "Extent",
     "Mask",
     "causal",
     "dense",

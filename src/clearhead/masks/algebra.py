@@ -10,7 +10,7 @@ from torch import Tensor
 from clearhead.errors import DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Positioned
-from clearhead.masks.spans import Spans, complement, intersection, union
+from clearhead.masks.spans import Extent, Spans, complement, intersection, union
 
 T = TypeVar("T")
 
@@ -66,11 +66,9 @@ class _Pair(Mask):
     def device(self) -> torch.device | None:
         return _either(self.left.device, self.right.device)
 
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
-        self.left.check(batch, num_heads, query_len, kv_len, device)
-        self.right.check(batch, num_heads, query_len, kv_len, device)
+    def check(self, extent: Extent) -> None:
+        self.left.check(extent)
+        self.right.check(extent)
 
     def columns(self) -> Iterator[Mask]:
         yield from self.left.columns()
@@ -82,31 +80,27 @@ class _Pair(Mask):
     def substitute(self, known: Mapping[Mask, Mask]) -> Mask:
         return type(self)(self.left.substitute(known), self.right.substitute(known))
 
-    def _both_spans(
-        self, query_len: int, kv_len: int, device: torch.device
-    ) -> tuple[Spans, Spans] | None:
-        left = self.left.spans(query_len, kv_len, device)
-        right = None if left is None else self.right.spans(query_len, kv_len, device)
+    def _both_spans(self, extent: Extent) -> tuple[Spans, Spans] | None:
+        left = self.left.spans(extent)
+        right = None if left is None else self.right.spans(extent)
         return None if left is None or right is None else (left, right)
 
 
 class And(_Pair, kind="and"):
     """A key is visible if both masks show it."""
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
-        return self.left.visible(query_index, key_index, query_len, kv_len) & self.right.visible(
-            query_index, key_index, query_len, kv_len
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        return self.left.visible(query_index, key_index, extent) & self.right.visible(
+            query_index, key_index, extent
         )
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
-        both = self._both_spans(query_len, kv_len, device)
-        return both and intersection(*both, kv_len)
+    def spans(self, extent: Extent) -> Spans | None:
+        both = self._both_spans(extent)
+        return both and intersection(*both, extent.kv_len)
 
-    def common_run(self, query_len: int, kv_len: int) -> slice | None:
-        left = self.left.common_run(query_len, kv_len)
-        right = None if left is None else self.right.common_run(query_len, kv_len)
+    def common_run(self, extent: Extent) -> slice | None:
+        left = self.left.common_run(extent)
+        right = None if left is None else self.right.common_run(extent)
         if left is None or right is None:
             return None
         start = max(left.start, right.start)
@@ -119,16 +113,14 @@ class And(_Pair, kind="and"):
 class Or(_Pair, kind="or"):
     """A key is visible if one of the masks shows it."""
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
-        return self.left.visible(query_index, key_index, query_len, kv_len) | self.right.visible(
-            query_index, key_index, query_len, kv_len
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        return self.left.visible(query_index, key_index, extent) | self.right.visible(
+            query_index, key_index, extent
         )
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
-        both = self._both_spans(query_len, kv_len, device)
-        return both and union(*both, kv_len)
+    def spans(self, extent: Extent) -> Spans | None:
+        both = self._both_spans(extent)
+        return both and union(*both, extent.kv_len)
 
     def describe(self) -> str:
         return f"{_bracketed(self.left, Or)} | {_bracketed(self.right, Or)}"
@@ -156,10 +148,8 @@ class Not(Mask, kind="not"):
     def device(self) -> torch.device | None:
         return self.mask.device
 
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
-        self.mask.check(batch, num_heads, query_len, kv_len, device)
+    def check(self, extent: Extent) -> None:
+        self.mask.check(extent)
 
     def columns(self) -> Iterator[Mask]:
         return self.mask.columns()
@@ -170,14 +160,12 @@ class Not(Mask, kind="not"):
     def sizes(self) -> tuple[int, int] | None:
         return self.mask.sizes()
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
-        return ~self.mask.visible(query_index, key_index, query_len, kv_len)
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        return ~self.mask.visible(query_index, key_index, extent)
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
-        inside = self.mask.spans(query_len, kv_len, device)
-        return None if inside is None else complement(inside, kv_len)
+    def spans(self, extent: Extent) -> Spans | None:
+        inside = self.mask.spans(extent)
+        return None if inside is None else complement(inside, extent.kv_len)
 
     def describe(self) -> str:
         return f"~{_bracketed(self.mask, Not)}"

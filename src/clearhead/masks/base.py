@@ -17,7 +17,7 @@ from clearhead._common.lazy import drawing
 from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, MaskError
-from clearhead.masks.spans import Spans
+from clearhead.masks.spans import Extent, Spans
 
 if TYPE_CHECKING:
     from clearhead.masks.blocks import BlockMap
@@ -43,16 +43,13 @@ class Mask(Filed, ABC):
     """
 
     @abstractmethod
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         """Return True for each pair of a query and a key that may attend.
 
         Args:
             query_index: int64, four dimensions (batch, num_heads, queries, keys), any of size 1.
             key_index: likewise; the two broadcast against each other.
-            query_len: how many queries there are in all.
-            kv_len: how many keys there are in all.
+            extent: how many queries and keys there are in all.
 
         Returns:
             bool, four dimensions that broadcast to (batch, num_heads, queries, keys).
@@ -87,15 +84,19 @@ class Mask(Filed, ABC):
         """Batch and heads of the mask as a tensor: 1 where it fits any."""
         return 1 if self.batch is None else self.batch, 1 if self.heads is None else self.heads
 
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
+    def extent(self, query_len: int, kv_len: int, device: torch.device | None = None) -> Extent:
+        """The smallest call that the mask fits, for so many queries and keys."""
+        own = self.device or torch.device("cpu")
+        return Extent(*self.leading, query_len, kv_len, device or own)
+
+    def check(self, extent: Extent) -> None:
         """Refuse sizes or a device that the mask was not made for.
 
         Raises:
             MaskError: if a size differs from what the mask describes.
             DeviceError: if the mask holds a tensor on another device.
         """
+        batch, num_heads, *_ = extent
         if self.batch is not None and self.batch != batch:
             hint = " Tensors of three dimensions are (num_heads, len, dim)." if batch == 1 else ""
             raise MaskError(
@@ -109,11 +110,11 @@ class Mask(Filed, ABC):
                 f"the mask {self.describe()} describes {self.heads} heads; the query has num_heads={num_heads}.",
             )
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans | None:
         """The keys of each query as a few runs, or None if there is no such short description."""
         return None
 
-    def common_run(self, query_len: int, kv_len: int) -> slice | None:
+    def common_run(self, extent: Extent) -> slice | None:
         """The run of keys that every query of every sample sees, if there is one that is known at once."""
         return None
 
@@ -129,13 +130,12 @@ class Mask(Filed, ABC):
         """The query_len and kv_len that the mask itself brings, or None."""
         return None
 
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
         """The rectangle of the mask for some queries and keys: bool, four dimensions."""
+        device = extent.device
         query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
         key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
-        seen = self.visible(query_index, key_index, query_len, kv_len)
+        seen = self.visible(query_index, key_index, extent)
         return seen.expand(-1, -1, query_index.shape[2], key_index.shape[3])
 
     def to_dense(
@@ -165,14 +165,14 @@ class Mask(Filed, ABC):
                     [ True,  True,  True]])
         """
         query_len, kv_len = check_length("query_len", query_len), check_length("kv_len", kv_len)
-        own = self.device or torch.device(device or "cpu")
-        self.check(*self.leading, query_len, kv_len, own)
+        extent = self.extent(query_len, kv_len, self.device or torch.device(device or "cpu"))
+        self.check(extent)
         with within_memory(INSTEAD):
-            dense = self.block(slice(0, query_len), slice(0, kv_len), query_len, kv_len, own)
+            dense = self.block(slice(0, query_len), slice(0, kv_len), extent)
             dense = dense.expand(*self.leading, query_len, kv_len)
             if self.batch is None and self.heads is None:
                 dense = dense[0, 0]
-            return dense.contiguous().to(device or own)
+            return dense.contiguous().to(device or extent.device)
 
     def draw(self, query_len: int, kv_len: int) -> str:
         """The mask as text: a row per query, `●` where it may attend, `·` where it may not.
@@ -235,7 +235,7 @@ class Mask(Filed, ABC):
                 "mask.block-size",
                 f"block must be a number of tokens, 1 or more, or a pair of them; got {shown(block)}.",
             )
-        self.check(*self.leading, query_len, kv_len, self.device or torch.device("cpu"))
+        self.check(self.extent(query_len, kv_len))
         from clearhead.masks.blocks import block_map  # which is made of masks
 
         sizes = [min(size, 1 << 62) for size in sizes]

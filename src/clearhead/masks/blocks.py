@@ -14,7 +14,7 @@ from torch import Tensor
 from clearhead._common.elements import Drawn
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full
-from clearhead.masks.spans import Spans
+from clearhead.masks.spans import Extent, Spans
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
 SYMBOLS = {EMPTY: "·", PARTIAL: "◪", FULL: "■"}
@@ -127,14 +127,15 @@ def _count_from_spans(
     parts are counted together, in the expression with `full()` in the place of the parts that they
     are in, and `~full()` in the place of the others.
     """
-    device = mask.device or torch.device("cpu")
+    extent = mask.extent(query_len, kv_len)
+    device = extent.device
     columns = list(dict.fromkeys(mask.columns()))
     if len(columns) > BITS:
         return None
     # One bit for each part: keys of one number are in the same parts.
     parts_of_key = torch.zeros(1, kv_len, dtype=torch.int64, device=device)
     for bit, part in enumerate(columns):
-        parts_of_key = parts_of_key + (_key_set(part, query_len, kv_len, device).long() << bit)
+        parts_of_key = parts_of_key + (_key_set(part, extent).long() << bit)
     classes = parts_of_key.unique().tolist() if columns else [0]
     if len(classes) > KEY_SETS_WORTH_COUNTING:
         return None
@@ -142,7 +143,7 @@ def _count_from_spans(
     total: Tensor | None = None
     for parts in classes:
         known = {part: every if parts >> bit & 1 else none for bit, part in enumerate(columns)}
-        spans = mask.substitute(known).spans(query_len, kv_len, device)
+        spans = mask.substitute(known).spans(extent)
         if spans is None:
             return None
         counts = _count(spans, parts_of_key == parts, query_len, kv_len, block)
@@ -150,10 +151,10 @@ def _count_from_spans(
     return total
 
 
-def _key_set(part: Mask, query_len: int, kv_len: int, device: torch.device) -> Tensor:
-    zero = torch.zeros(1, 1, 1, 1, dtype=torch.int64, device=device)
-    keys = torch.arange(kv_len, device=device).view(1, 1, 1, -1)
-    return part.visible(zero, keys, query_len, kv_len)[:, 0, 0]
+def _key_set(part: Mask, extent: Extent) -> Tensor:
+    zero = torch.zeros(1, 1, 1, 1, dtype=torch.int64, device=extent.device)
+    keys = torch.arange(extent.kv_len, device=extent.device).view(1, 1, 1, -1)
+    return part.visible(zero, keys, extent)[:, 0, 0]
 
 
 def _count(
@@ -203,14 +204,15 @@ def _count_row_by_row(mask: Mask, query_len: int, kv_len: int, block: tuple[int,
     """Visible pairs per block, read from the mask as a tensor, a few queries at a time."""
     query_block, kv_block = block
     query_blocks, kv_blocks = -(-query_len // query_block), -(-kv_len // kv_block)
-    device = mask.device or torch.device("cpu")
-    counts = torch.zeros(*mask.leading, query_blocks, kv_blocks, dtype=torch.int64, device=device)
+    extent = mask.extent(query_len, kv_len)
+    size = (*mask.leading, query_blocks, kv_blocks)
+    counts = torch.zeros(size, dtype=torch.int64, device=extent.device)
     portion = max(1, PORTION // max(1, mask.leading[0] * mask.leading[1] * kv_len))
     for row in range(query_blocks):
         stop = min((row + 1) * query_block, query_len)
         for first in range(row * query_block, stop, portion):
             queries = slice(first, min(first + portion, stop))
-            seen = mask.block(queries, slice(0, kv_len), query_len, kv_len, device)
+            seen = mask.block(queries, slice(0, kv_len), extent)
             padded = F.pad(seen.sum(-2), (0, kv_blocks * kv_block - kv_len))
             counts[:, :, row] += padded.unflatten(-1, (kv_blocks, kv_block)).sum(-1)
     return counts

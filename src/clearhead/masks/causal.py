@@ -11,7 +11,7 @@ from torch import Tensor
 from clearhead._common.hints import Nothing, catching, refusal
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
-from clearhead.masks.spans import Spans, one_run
+from clearhead.masks.spans import Extent, Spans, one_run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,32 +31,30 @@ class Positioned(Mask):
     def device(self) -> torch.device | None:
         return None if self.offset is None else self.offset.device
 
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
+    def check(self, extent: Extent) -> None:
         if self.offset is not None:  # without one it fits any
-            super().check(batch, num_heads, query_len, kv_len, device)
-            self.offset.check_device(device)
+            super().check(extent)
+            self.offset.check_device(extent.device)
 
-    def offset_for(
-        self, query_len: int, kv_len: int, device: torch.device, *shape: int
-    ) -> int | Tensor:
+    def offset_for(self, extent: Extent, *shape: int) -> int | Tensor:
         """Position of query 0: an int, or a tensor of the given shape with one per row."""
-        return kv_len - query_len if self.offset is None else self.offset.on(device, *shape)
+        if self.offset is None:
+            return extent.kv_len - extent.query_len
+        return self.offset.on(extent.device, *shape)
 
     @abstractmethod
     def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
-        """The first key that a query at a position sees, and the one after the last, if all keys went
-        on without an end."""
+        """The first key that a query at a position sees, and the one after the last."""
 
-    def common_run(self, query_len: int, kv_len: int) -> slice | None:
+    def common_run(self, extent: Extent) -> slice | None:
+        query_len, kv_len = extent.query_len, extent.kv_len
         first = kv_len - query_len if self.offset is None else self.offset.value
         if isinstance(first, Tensor):
             return None
-        run = _cut(self.run_from(first, kv_len), kv_len)
+        run = self.run_from(first, kv_len)
         # Neither edge goes back: where the last query sees what the first does, all of them do.
         last = first + query_len - 1
-        alike = query_len < 2 or run == _cut(self.run_from(last, kv_len), kv_len)
+        alike = query_len < 2 or run == self.run_from(last, kv_len)
         return slice(*run) if alike else None
 
 
@@ -64,29 +62,20 @@ class Positioned(Mask):
 class Causal(Positioned, kind="causal"):
     """Key position <= query position."""
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
-        offset = self.offset_for(query_len, kv_len, key_index.device, -1, 1, 1, 1)
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        offset = self.offset_for(extent, -1, 1, 1, 1)
         return key_index <= query_index + offset
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
-        position = torch.arange(query_len, device=device)[None] + self.offset_for(
-            query_len, kv_len, device, -1, 1
-        )
-        return one_run(torch.zeros_like(position), position + 1, kv_len)
+    def spans(self, extent: Extent) -> Spans | None:
+        query = torch.arange(extent.query_len, device=extent.device)
+        position = query[None] + self.offset_for(extent, -1, 1)
+        return one_run(torch.zeros_like(position), position + 1, extent.kv_len)
 
     def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
-        return 0, position + 1
+        return 0, max(0, min(position + 1, kv_len))
 
     def describe(self) -> str:
         return "causal()" if self.offset is None else f"causal(offset={self.offset.describe()})"
-
-
-def _cut(run: tuple[int, int], kv_len: int) -> tuple[int, int]:
-    """The keys of a run that there are."""
-    start = max(0, min(run[0], kv_len))
-    return start, max(start, min(run[1], kv_len))
 
 
 @catching

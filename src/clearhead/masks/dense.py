@@ -10,6 +10,7 @@ from clearhead._common.checks import check_tensor
 from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
 from clearhead.masks.base import Mask
+from clearhead.masks.spans import Extent
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,10 +35,9 @@ class Dense(Mask, kind="dense"):
     def sizes(self) -> tuple[int, int] | None:
         return self.tensor.shape[2], self.tensor.shape[3]
 
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
-        super().check(batch, num_heads, query_len, kv_len, device)
+    def check(self, extent: Extent) -> None:
+        super().check(extent)
+        batch, _, query_len, kv_len, device, _ = extent
         rows, columns = self.tensor.shape[2:]
         if columns not in (1, kv_len) or rows not in (1, query_len):
             real = " Which keys of each row are real is clearhead.padding(valid)."
@@ -54,9 +54,7 @@ class Dense(Mask, kind="dense"):
                 f"the query on {device}.",
             )
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         batch, heads, rows, columns = self.tensor.shape
         device = self.tensor.device
         if rows == 1:
@@ -67,9 +65,7 @@ class Dense(Mask, kind="dense"):
         head = torch.arange(heads, device=device).view(1, -1, 1, 1)
         return self.tensor[samples, head, query_index, key_index]
 
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
         rows = slice(0, 1) if self.tensor.shape[2] == 1 else queries
         columns = slice(0, 1) if self.tensor.shape[3] == 1 else keys
         sizes = queries.stop - queries.start, keys.stop - keys.start

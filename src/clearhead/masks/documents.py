@@ -17,7 +17,7 @@ from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask, check_mask
 from clearhead.masks.each_document import EachDocument, way_out
 from clearhead.masks.full import full
-from clearhead.masks.spans import Spans
+from clearhead.masks.spans import Extent, Spans
 
 RETURNS_WORTH_LISTING = 8
 
@@ -40,10 +40,9 @@ class Documents(Mask, kind="documents"):
     def sizes(self) -> tuple[int, int] | None:
         return self.ids.shape[-1], self.ids.shape[-1]
 
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
-        super().check(batch, num_heads, query_len, kv_len, device)
+    def check(self, extent: Extent) -> None:
+        super().check(extent)
+        _, _, query_len, kv_len, device, _ = extent
         known = self.ids.shape[-1]
         if known != kv_len or query_len > kv_len:
             raise MaskError(
@@ -58,14 +57,13 @@ class Documents(Mask, kind="documents"):
                 f"the query on {device}.",
             )
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         ids = torch.atleast_2d(self.ids.to(key_index.device))
         rows = torch.arange(ids.shape[0], device=ids.device).view(-1, 1, 1, 1)
-        return ids[rows, query_index + (kv_len - query_len)] == ids[rows, key_index]
+        return ids[rows, query_index + (extent.kv_len - extent.query_len)] == ids[rows, key_index]
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans | None:
+        _, _, query_len, kv_len, device, _ = extent
         ids = torch.atleast_2d(self.ids.to(device))
         rows = []
         for row in ids:

@@ -15,7 +15,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.causal import Positioned
 from clearhead.masks.full import Full
 from clearhead.masks.prefix import Prefix
-from clearhead.masks.spans import Spans
+from clearhead.masks.spans import Extent, Spans
 
 LENGTHS_WORTH_SAYING = 8
 
@@ -77,9 +77,8 @@ class EachDocument(Mask, kind="each_document"):
     def sizes(self) -> tuple[int, int] | None:
         return self._totals
 
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
+    def check(self, extent: Extent) -> None:
+        query_len, kv_len = extent.query_len, extent.kv_len
         if self._totals != (query_len, kv_len):
             queries, keys = self._totals
             raise MaskError(
@@ -88,23 +87,24 @@ class EachDocument(Mask, kind="each_document"):
                 f"query_len={query_len}, kv_len={kv_len}.{way_out(keys, kv_len)}",
             )
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         queries, keys = (each.to(key_index.device) for each in self.places)
         query_document, query = queries[:, query_index]
         key_document, key = keys[:, key_index]
         # Of equal lengths, so that the mask adds no offset of its own.
-        return (query_document == key_document) & self.mask.visible(query, key, kv_len, kv_len)
+        return (query_document == key_document) & self.mask.visible(
+            query, key, extent._replace(query_len=extent.kv_len)
+        )
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans:
+    def spans(self, extent: Extent) -> Spans:
+        _, _, query_len, kv_len, device, _ = extent
         # Documents of the same lengths have the same runs, but for where their keys begin.
         row_of_pair: dict[tuple[int, int], int] = {}
         runs: list[Spans] = []
         for pair in self._pairs:
             if pair not in row_of_pair:
                 row_of_pair[pair] = sum(each.start.shape[1] for each in runs)
-                spans = self.mask.spans(*pair, device)
+                spans = self.mask.spans(extent._replace(query_len=pair[0], kv_len=pair[1]))
                 # Every mask that is taken here has runs: by distance, the whole, or a prefix.
                 assert spans is not None
                 runs.append(spans)

@@ -8,25 +8,23 @@ from torch import Tensor
 
 from clearhead._common.hints import Nothing, catching, refusal
 from clearhead.masks.base import Mask
-from clearhead.masks.spans import Spans, every_key
+from clearhead.masks.spans import Extent, Spans, every_key
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Full(Mask, kind="full"):
     """Every query sees every key."""
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         # torch.broadcast_shapes imports sympy when it is first called, which takes half a second.
         pairs, _ = torch.broadcast_tensors(query_index, key_index)
         return torch.ones((), dtype=torch.bool, device=key_index.device).expand(pairs.shape)
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
-        return every_key(query_len, kv_len, device)
+    def spans(self, extent: Extent) -> Spans | None:
+        return every_key(extent)
 
-    def common_run(self, query_len: int, kv_len: int) -> slice | None:
-        return slice(0, kv_len)
+    def common_run(self, extent: Extent) -> slice | None:
+        return slice(0, extent.kv_len)
 
     def describe(self) -> str:
         return "full()"

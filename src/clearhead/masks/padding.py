@@ -15,7 +15,7 @@ from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
-from clearhead.masks.spans import Spans, one_run
+from clearhead.masks.spans import Extent, Spans, one_run
 
 Side = Literal["right", "left"]
 
@@ -37,35 +37,35 @@ class PaddedTo(Mask, kind="padded_to"):
     def device(self) -> torch.device | None:
         return self.lengths.device
 
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
-        super().check(batch, num_heads, query_len, kv_len, device)
-        self.lengths.check_device(device)
-        if self.longest > kv_len:
+    def check(self, extent: Extent) -> None:
+        super().check(extent)
+        self.lengths.check_device(extent.device)
+        if self.longest > extent.kv_len:
             raise MaskError(
                 "mask.length-over",
                 f"the mask {self.describe()} says that a row has {self.longest} real tokens; "
-                f"there are kv_len={kv_len} keys.",
+                f"there are kv_len={extent.kv_len} keys.",
             )
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         lengths = self.lengths.on(key_index.device, -1, 1, 1, 1)
-        return key_index < lengths if self.side == "right" else key_index >= kv_len - lengths
+        if self.side == "right":
+            return key_index < lengths
+        return key_index >= extent.kv_len - lengths
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans | None:
+        _, _, query_len, kv_len, device, _ = extent
         first = torch.zeros(1, query_len, dtype=torch.int64, device=device)
         lengths = first + self.lengths.on(device, -1, 1)
         if self.side == "right":
             return one_run(first, lengths, kv_len)
         return one_run(kv_len - lengths, first + kv_len, kv_len)
 
-    def common_run(self, query_len: int, kv_len: int) -> slice | None:
+    def common_run(self, extent: Extent) -> slice | None:
         value = self.lengths.value
         if self.shortest < self.longest or (isinstance(value, Tensor) and not is_concrete(value)):
             return None
+        kv_len = extent.kv_len
         real = min(self.longest, kv_len)
         return slice(0, real) if self.side == "right" else slice(kv_len - real, kv_len)
 
@@ -117,10 +117,9 @@ class Valid(Mask, kind="valid"):
     def sizes(self) -> tuple[int, int] | None:
         return self.valid.shape[-1], self.valid.shape[-1]
 
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
-        super().check(batch, num_heads, query_len, kv_len, device)
+    def check(self, extent: Extent) -> None:
+        super().check(extent)
+        kv_len, device = extent.kv_len, extent.device
         if self.valid.shape[-1] != kv_len:
             raise MaskError(
                 "mask.kv-len",
@@ -134,27 +133,26 @@ class Valid(Mask, kind="valid"):
                 f"the query on {device}.",
             )
 
-    def common_run(self, query_len: int, kv_len: int) -> slice | None:
+    def common_run(self, extent: Extent) -> slice | None:
         return self.run
 
     def columns(self) -> Iterator[Mask]:
         if self.runs is None:
             yield self
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         valid = torch.atleast_2d(self.valid)
         if key_index.shape[:3] == (1, 1, 1):
             return valid[:, None, None, key_index.flatten()]
         rows = torch.arange(valid.shape[0], device=valid.device).view(-1, 1, 1, 1)
         return valid[rows, key_index]
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans | None:
         if self.runs is None:
             return None
-        start, stop = (edge.view(-1, 1).expand(-1, query_len).to(device) for edge in self.runs)
-        return one_run(start, stop, kv_len)
+        size = -1, extent.query_len
+        start, stop = (edge.view(-1, 1).expand(size).to(extent.device) for edge in self.runs)
+        return one_run(start, stop, extent.kv_len)
 
     def describe(self) -> str:
         return f"padding(<valid {' × '.join(map(str, self.valid.shape))}>)"

@@ -10,7 +10,7 @@ from clearhead._common.hints import with_hints
 from clearhead.errors import MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
-from clearhead.masks.spans import Spans, one_run
+from clearhead.masks.spans import Extent, Spans, one_run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,20 +27,16 @@ class Prefix(Mask, kind="prefix"):
     def device(self) -> torch.device | None:
         return self.length.device
 
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
-        super().check(batch, num_heads, query_len, kv_len, device)
-        self.length.check_device(device)
+    def check(self, extent: Extent) -> None:
+        super().check(extent)
+        self.length.check_device(extent.device)
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         return key_index < self.length.on(key_index.device, -1, 1, 1, 1)
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
-        start = torch.zeros(1, query_len, dtype=torch.int64, device=device)
-        return one_run(start, start + self.length.on(device, -1, 1), kv_len)
+    def spans(self, extent: Extent) -> Spans | None:
+        start = torch.zeros(1, extent.query_len, dtype=torch.int64, device=extent.device)
+        return one_run(start, start + self.length.on(extent.device, -1, 1), extent.kv_len)
 
     def describe(self) -> str:
         return f"prefix({self.length.describe()})"

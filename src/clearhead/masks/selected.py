@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from clearhead.masks.base import Mask
-from clearhead.masks.spans import Spans
+from clearhead.masks.spans import Extent, Spans
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,35 +47,34 @@ class Selected(Mask):
     def device(self) -> torch.device | None:
         return self.mask.device
 
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
+    def check(self, extent: Extent) -> None:
         if self.some_heads is not None and self.mask.heads is not None:
-            num_heads = self.mask.heads
-        self.mask.check(batch, num_heads, self.query_len, self.kv_len, device)
+            extent = extent._replace(num_heads=self.mask.heads)
+        self.mask.check(self._whole(extent))
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
+    def _whole(self, extent: Extent) -> Extent:
+        return extent._replace(query_len=self.query_len, kv_len=self.kv_len)
+
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         query, key = places_in_whole(self.some_rows, self.some_columns, query_index, key_index)
-        seen = self.mask.visible(query, key, self.query_len, self.kv_len)
+        seen = self.mask.visible(query, key, self._whole(extent))
         if self.some_heads is None or self.mask.heads is None:
             return seen
         return seen[:, self.some_heads]
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans | None:
         columns = self.some_columns
         if columns is not None and bool((columns.diff() <= 0).any()):
             return None
-        spans = self.mask.spans(self.query_len, self.kv_len, device)
+        spans = self.mask.spans(self._whole(extent))
         if spans is None:
             return None
         start, stop = spans.start, spans.stop
         if self.some_rows is not None:
-            rows = self.some_rows.to(device)
+            rows = self.some_rows.to(extent.device)
             start, stop = start[:, rows], stop[:, rows]
         if columns is not None:
-            columns = columns.to(device)
+            columns = columns.to(extent.device)
             start, stop = (torch.searchsorted(columns, edge.contiguous()) for edge in (start, stop))
         return Spans(start, stop)
 

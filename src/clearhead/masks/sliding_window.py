@@ -13,7 +13,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Positioned
 from clearhead.masks.per_row import PerRow, bounded
-from clearhead.masks.spans import Spans, one_run
+from clearhead.masks.spans import Extent, Spans, one_run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -23,10 +23,8 @@ class SlidingWindow(Positioned, kind="sliding_window"):
     left: int | None
     right: int | None
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
-        offset = self.offset_for(query_len, kv_len, key_index.device, -1, 1, 1, 1)
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        offset = self.offset_for(extent, -1, 1, 1, 1)
         distance = key_index - (query_index + offset)
         seen = torch.ones_like(distance, dtype=torch.bool)
         if self.left is not None:
@@ -35,18 +33,18 @@ class SlidingWindow(Positioned, kind="sliding_window"):
             seen = seen & (distance <= self.right)
         return seen
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
-        position = torch.arange(query_len, device=device)[None] + self.offset_for(
-            query_len, kv_len, device, -1, 1
-        )
+    def spans(self, extent: Extent) -> Spans | None:
+        query, kv_len = torch.arange(extent.query_len, device=extent.device), extent.kv_len
+        position = query[None] + self.offset_for(extent, -1, 1)
         start = torch.zeros_like(position) if self.left is None else position - self.left
         unbounded = torch.full_like(position, kv_len)
         stop = unbounded if self.right is None else position + self.right + 1
         return one_run(start, stop, kv_len)
 
     def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
-        start = 0 if self.left is None else position - self.left
-        return start, kv_len if self.right is None else position + self.right + 1
+        start = 0 if self.left is None else max(0, min(position - self.left, kv_len))
+        stop = kv_len if self.right is None else min(position + self.right + 1, kv_len)
+        return start, max(start, stop)
 
     def describe(self) -> str:
         offset = "" if self.offset is None else f", offset={self.offset.describe()}"

@@ -5,9 +5,35 @@ A mask that is made of positions lets a query see one run of keys, or a few. Wri
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Extent(NamedTuple):
+    """The call that a mask or a bias is asked about: how many of each, where, and in which precision.
+
+    Attributes:
+        batch: samples.
+        num_heads: query heads.
+        query_len: queries, in tokens; the last sits on the last key.
+        kv_len: keys, in tokens.
+        device: that of the query.
+        dtype: that of the query, which no mask goes by.
+
+    Example:
+        >>> import clearhead as ch
+        >>> ch.causal().common_run(ch.masks.Extent(2, 4, 1, 9, torch.device("cpu")))
+        slice(0, 9, None)
+    """
+
+    batch: int
+    num_heads: int
+    query_len: int
+    kv_len: int
+    device: torch.device
+    dtype: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True)
@@ -33,9 +59,9 @@ def one_run(start: Tensor, stop: Tensor, kv_len: int) -> Spans:
     return Spans(start[..., None], torch.maximum(stop.clamp(0, kv_len), start)[..., None])
 
 
-def every_key(query_len: int, kv_len: int, device: torch.device) -> Spans:
-    start = torch.zeros(1, query_len, dtype=torch.int64, device=device)
-    return one_run(start, start + kv_len, kv_len)
+def every_key(extent: Extent) -> Spans:
+    start = torch.zeros(1, extent.query_len, dtype=torch.int64, device=extent.device)
+    return one_run(start, start + extent.kv_len, extent.kv_len)
 
 
 def complement(spans: Spans, kv_len: int) -> Spans:

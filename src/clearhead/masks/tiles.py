@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clearhead.masks.base import Mask
-from clearhead.masks.spans import Spans
+from clearhead.masks.spans import Extent, Spans
 
 GAP = 32
 """Runs of keys with fewer keys between them are read as one."""
@@ -89,20 +89,17 @@ def ragged_edges(start: Tensor, stop: Tensor, keys: tuple[slice, ...], full: sli
     return [(slice(0, key.shape[0]), ~seen)]
 
 
-def hidden_pairs(
-    tile: Tile, mask: Mask, spans: Spans | None, lengths: tuple[int, int], device: torch.device
-) -> Edges:
+def hidden_pairs(tile: Tile, mask: Mask, spans: Spans | None, extent: Extent) -> Edges:
     """The hidden pairs of a tile, (samples or 1, heads or 1, queries, columns).
 
     Args:
         tile: the tile.
         mask: the mask, which is read where it has no spans.
         spans: those of the mask.
-        lengths: query_len and kv_len.
-        device: where the result is made.
+        extent: all of the call.
     """
     if spans is None:
-        parts = [mask.block(tile.queries, run, *lengths, device) for run in tile.keys]
+        parts = [mask.block(tile.queries, run, extent) for run in tile.keys]
         visible = parts[0] if len(parts) == 1 else torch.cat(parts, dim=3)
         visible = visible[tile.rows] if visible.shape[0] > 1 else visible
         return [(slice(0, visible.shape[3]), ~visible)]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-class Extent(NamedTuple):
+class ChunkPlace(NamedTuple):
     """The part of the matrix that a chunk is; its attributes are those of `Chunk`."""
 
     sample: int
@@ -57,7 +57,7 @@ class Chunk:
     """
 
     def __init__(
-        self, extent: Extent, scores: Tensor, weights: Tensor, empty: Tensor | None
+        self, extent: ChunkPlace, scores: Tensor, weights: Tensor, empty: Tensor | None
     ) -> None:
         self.sample, self.kv_heads, self.heads, self.queries, self.keys = extent
         self.scores, self.weights, self.empty = scores, weights, empty

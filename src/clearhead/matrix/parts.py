@@ -131,7 +131,7 @@ def masked_scores(
     visible = None
     if problem.mask is not None:
         visible = problem.mask.visible(
-            rows.view(1, 1, -1, 1), columns.view(1, 1, 1, -1), problem.query_len, problem.kv_len
+            rows.view(1, 1, -1, 1), columns.view(1, 1, 1, -1), problem.extent
         )
         if visible.shape[0] > 1:
             visible = take(visible, 0, samples)
@@ -152,9 +152,7 @@ def _bias(
     first, stop = (int(columns.min()), int(columns.max()) + 1) if columns.numel() else (0, 0)
     blocks = []
     for run in runs(rows) or [slice(0, 0)]:
-        block = problem.bias.block(
-            run, slice(first, stop), problem.query_len, problem.kv_len, problem.device
-        )
+        block = problem.bias.block(run, slice(first, stop), problem.extent)
         if block.shape[0] > 1:
             block = take(block, 0, samples)
         if block.shape[1] > 1:
@@ -208,12 +206,11 @@ def _pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Te
             raw = raw.masked_fill(queries_out | keys_out, torch.nan)
     raw = raw.flatten(1, 2)
     at_query, at_key = queries[:, None, None, :], keys[:, None, None, :]
-    sizes = problem.query_len, problem.kv_len
     bias = visible = None
     if problem.bias is not None:
-        bias = problem.bias.at(at_query, at_key, *sizes)
+        bias = problem.bias.at(at_query, at_key, problem.extent)
     if problem.mask is not None:
-        visible = problem.mask.visible(at_query, at_key, *sizes)
+        visible = problem.mask.visible(at_query, at_key, problem.extent)
     capped = stages.capped_scores(stages.scaled_scores(raw, problem.scale), problem.softcap)
     masked = stages.masked_scores(capped[:, :, None], bias, visible)
     total = torch.take_along_dim(total, queries[:, None], dim=2)

@@ -373,10 +373,10 @@ def _sees(problem: Problem, queries: Tensor, keys: Tensor) -> Tensor:
     """True for the pairs, (batch or 1, pairs), whose query sees its key: (batch or 1, num_heads or
     1, pairs)."""
     at_query, at_key = queries[:, None, None], keys[:, None, None]
-    sizes = problem.query_len, problem.kv_len
+    extent = problem.extent
     visible = torch.ones_like(at_query, dtype=torch.bool)
     if problem.mask is not None:
-        visible = visible & problem.mask.visible(at_query, at_key, *sizes)
+        visible = visible & problem.mask.visible(at_query, at_key, extent)
     if problem.bias is not None and problem.bias.may_hide:
-        visible = visible & (problem.bias.at(at_query, at_key, *sizes) != -torch.inf)
+        visible = visible & (problem.bias.at(at_query, at_key, extent) != -torch.inf)
     return visible[:, :, 0]

@@ -20,7 +20,7 @@ from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
 from clearhead.masks.tiles import Edges, hull, portions, ragged_edges
-from clearhead.matrix.chunk import Chunk, Extent, KeyBlock
+from clearhead.matrix.chunk import Chunk, ChunkPlace, KeyBlock
 from clearhead.matrix.reductions import Reduction, in_order, update_all
 from clearhead.sharding.matrix_part import Rounds
 
@@ -280,7 +280,7 @@ class _Buffers:
         torch.softmax(scores, dim=-1, out=weights)
         if empty is not None:
             weights.masked_fill_(empty[..., None], 0.0)
-        extent = Extent(sample, kv_heads, heads, part.queries, part.keys)
+        extent = ChunkPlace(sample, kv_heads, heads, part.queries, part.keys)
         chunk = Chunk(extent, scores, weights, empty)
         if self.sinks is not None:
             chunk.share_with(self.sinks[heads])
@@ -312,7 +312,7 @@ def _by_the_stages(
     masked = stages.masked_scores(stages.capped_scores(scaled, problem.softcap), bias, visible)
     weights = stages.weights(masked, sinks)
     chunk = Chunk(
-        Extent(sample, kv_heads, heads, part.queries, part.keys),
+        ChunkPlace(sample, kv_heads, heads, part.queries, part.keys),
         masked.masked_fill(masked == -torch.inf, HIDDEN),
         weights,
         (masked == -torch.inf).all(dim=-1),

@@ -340,7 +340,7 @@ def across(
     keys = tokens if kv_len is None else check_length("kv_len", kv_len)
     mask = as_mask(mask)
     if mask is not None:
-        mask.check(*mask.leading, tokens, keys, mask.device or torch.device("cpu"))
+        mask.check(mask.extent(tokens, keys))
     if how not in WAYS:
         names = ", ".join(f'"{each}"' for each in WAYS)
         raise ArgumentError("across.how", f"how must be one of {names}; got {shown(how)}.")

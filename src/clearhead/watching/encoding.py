@@ -248,12 +248,11 @@ def _check_mask(problem: Problem) -> None:
     mask = problem.mask
     if mask is None or (isinstance(mask, Causal) and mask.offset is None):  # it has no numbers
         return
-    sizes = problem.query_len, problem.kv_len
-    if min(sizes) and problem.batch:
+    if problem.query_len and problem.kv_len and problem.batch:
         visible = problem.visible(slice(0, 1), slice(0, 1))
         if visible is None or visible.dtype != torch.bool:
             raise FileError("file.content", f"{mask.describe()} holds what is no bool.")
-    mask.spans(*sizes, problem.device)
+    mask.spans(problem.extent)
 
 
 def _check_sizes(summary: Summary) -> None:

@@ -133,7 +133,7 @@ def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
         used = int(held.length)
         rows, columns = slice(0, query_len), slice(0, used)
         key, value = problem.key[:, :, :used], problem.value[:, :, :used]
-        cut = dense(mask.block(rows, columns, query_len, kv_len, problem.device))
+        cut = dense(mask.block(rows, columns, problem.extent))
         return problem.replace(key=key, value=value), cut
     if problem.cross or problem.key.is_meta or not 0 < query_len < kv_len:
         return problem, mask
@@ -144,7 +144,7 @@ def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
         used = int(seen.nonzero()[-1]) + 1 if bool(seen.any()) else 0
         cut = dense(mask.tensor[..., :used])
     else:
-        spans = mask.spans(query_len, kv_len, problem.device) if isinstance(mask, Causal) else None
+        spans = mask.spans(problem.extent) if isinstance(mask, Causal) else None
         used = kv_len if spans is None else int(spans.stop.max())
         cut = mask
     if used < query_len or used == kv_len or problem.key[:, :, used:].any():

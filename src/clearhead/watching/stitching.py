@@ -253,19 +253,13 @@ def _reach(call: Problem) -> Reach | None:
     if not rest:
         return None
     mask = reduce(lambda one, other: one & other, rest)
-    spans = mask.spans(call.query_len, call.kv_len, call.device)
+    spans = mask.spans(call.extent)
     if spans is not None:
         if spans.start.shape[0] > 1 or spans.pieces > 1:
             return None
         first, stop = spans.start[0, :, 0], spans.stop[0, :, 0]
     else:
-        visible = mask.block(
-            slice(0, call.query_len),
-            slice(0, call.kv_len),
-            call.query_len,
-            call.kv_len,
-            call.device,
-        )
+        visible = mask.block(slice(0, call.query_len), slice(0, call.kv_len), call.extent)
         if visible.shape[:2] != (1, 1):
             return None
         visible = visible[0, 0]
@@ -285,7 +279,7 @@ def _valid(call: Problem) -> Tensor | None:
     if rest and call.query_len != 1:
         return None
     for part in rest:
-        seen = part.block(slice(0, 1), slice(0, call.kv_len), 1, call.kv_len, call.device)
+        seen = part.block(slice(0, 1), slice(0, call.kv_len), call.extent)
         if seen.shape[1] > 1:
             return None
         valid = valid & seen[:, 0, 0]
@@ -299,7 +293,7 @@ def _padded(call: Problem) -> tuple[Tensor, list[Mask]]:
     rest = []
     for part in _parts(call.mask):
         if isinstance(part, Valid | PaddedTo):
-            seen = part.visible(torch.zeros_like(places), places, call.query_len, call.kv_len)
+            seen = part.visible(torch.zeros_like(places), places, call.extent)
             valid = valid & seen[:, 0, 0]
         else:
             rest.append(part)

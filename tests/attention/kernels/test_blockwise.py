@@ -15,6 +15,7 @@ from clearhead import stages
 from clearhead.attention.kernels import _blockwise_work, blockwise, eager
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.masks import tiles
+from clearhead.masks.spans import Extent
 from tests.attention.kernels.definition import Tensors, assert_agrees, close, draw, flat, outcome
 from tests.attention.kernels.test_agreement import BIASES, MASKS, OF_ENOUGH_KEYS, STRIDES, problems
 from tests.attention.kernels.test_hidden import MASKS as HIDING
@@ -520,9 +521,7 @@ class Learned(ch.Bias):
     def __init__(self, number: Tensor) -> None:
         self.number = number
 
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
         return self.number.view(1, 1, 1, 1)
 
     def describe(self) -> str:

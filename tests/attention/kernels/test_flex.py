@@ -17,6 +17,7 @@ from torch.nn.attention import flex_attention as torch_flex
 import clearhead as ch
 from clearhead.attention.kernels import flex
 from clearhead.attention.problem import make_problem
+from clearhead.masks.spans import Extent
 from tests.attention.kernels.definition import assert_agrees, close, context, draw
 from tests.attention.kernels.test_agreement import BIASES, MASKS
 from tests.attention.kernels.test_hidden import LONG, assert_stays_hidden
@@ -28,7 +29,7 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention c
 
 
 def has_runs(mask: ch.Mask, query_len: int, kv_len: int) -> bool:
-    spans = mask.spans(query_len, kv_len, torch.device("cpu"))
+    spans = mask.spans(mask.extent(query_len, kv_len))
     return spans is not None and spans.pieces <= flex.RUNS
 
 
@@ -175,7 +176,7 @@ def test_blocks_are_those_that_asking_every_pair_finds(
     if kept:
         mask = (mask | ch.prefix(kept)) & ch.padding([min(each, kv_len) for each in lengths])
     query, key = torch.zeros(2, 1, query_len, 16), torch.zeros(2, 1, kv_len, 16)
-    spans = mask.spans(query_len, kv_len, query.device)
+    spans = mask.spans(mask.extent(query_len, kv_len))
     assert spans is not None
     ours = flex.block_mask(make_problem(query, key, key, mask=mask), spans)
     dense = mask.to_dense(query_len, kv_len).view(-1, query_len, kv_len)
@@ -203,11 +204,9 @@ def test_blocks_are_those_that_asking_every_pair_finds(
 class OfPlaces(ch.Bias):
     """A bias that only its class can work out."""
 
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> torch.Tensor:
+    def block(self, queries: slice, keys: slice, extent: Extent) -> torch.Tensor:
         rows, columns = queries.stop - queries.start, keys.stop - keys.start
-        return torch.zeros(1, 1, rows, columns, device=device)
+        return torch.zeros(1, 1, rows, columns, device=extent.device)
 
     def describe(self) -> str:
         return "of places"

@@ -52,10 +52,10 @@ def test_the_last_token_sees_what_is_held() -> None:
     for held in (1, 2, 7):
         cache.append(*tokens(2, held - len(cache))[1:])
         mask = cache.mask()
-        run = mask.common_run(1, 7)
+        run = mask.common_run(mask.extent(1, 7))
         assert run == slice(0, held)
         assert mask.to_dense(1, 7)[0].tolist() == [key < held for key in range(7)]
-        assert mask.common_run(2, 7) is None
+        assert mask.common_run(mask.extent(2, 7)) is None
 
 
 def test_what_is_cut_is_no_padding_and_its_tensors_stay_in_place() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import clearhead as ch
 from clearhead.layers.caches import SlidingCache
 from clearhead.layers.caches.sliding import RowWindow
+from clearhead.masks.spans import Extent
 from tests.layers.caches.texts import WINDOW, Texts, tokens
 
 
@@ -132,7 +133,7 @@ def test_the_window_of_a_row_pair_by_pair(
     query = position[:, 7 - query_len :]
     expected = position[:, None, :] > query[:, :, None] - window
     assert torch.equal(mask.to_dense(query_len, 7)[:, 0], expected)
-    spans = mask.spans(query_len, 7, torch.device("cpu"))
+    spans = mask.spans(mask.extent(query_len, 7))
     assert spans is not None
     keys = torch.arange(7)
     assert torch.equal((keys >= spans.start) & (keys < spans.stop), expected)
@@ -142,17 +143,17 @@ def test_the_window_of_a_row_fits_its_keys_only() -> None:
     mask = RowWindow(2, torch.arange(5)[None])
     cpu = torch.device("cpu")
     with pytest.raises(ch.MaskError) as caught:
-        mask.check(1, 3, 2, 7, cpu)
+        mask.check(Extent(1, 3, 2, 7, cpu))
     assert str(caught.value) == (
         "[mask.kv-len] the mask row_window(2, <positions 1 × 5>) is for 5 keys and the last of "
         "their queries; there are kv_len=7 and query_len=2."
     )
     with pytest.raises(ch.MaskError, match="kv_len=5 and query_len=7"):
-        mask.check(1, 3, 7, 5, cpu)
+        mask.check(Extent(1, 3, 7, 5, cpu))
     with pytest.raises(ch.MaskError, match="describes a batch of 1; the query has a batch of 3"):
-        mask.check(3, 3, 2, 5, cpu)
+        mask.check(Extent(3, 3, 2, 5, cpu))
     with pytest.raises(ch.DeviceError) as elsewhere:
-        mask.check(1, 3, 2, 5, torch.device("meta"))
+        mask.check(Extent(1, 3, 2, 5, torch.device("meta")))
     assert str(elsewhere.value) == (
         "[mask.device] the mask must be on the query's device; its positions are on cpu, the query "
         "on meta."

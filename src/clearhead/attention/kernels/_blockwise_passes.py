@@ -54,9 +54,10 @@ def forward(
     """The context and the logsumexp with the sinks in it, both in the precision of sums."""
     like = stages.upcast(query[:0])
     # Tokens before heads in memory: what a layer wants next.
-    context = like.new_zeros(work.batch, work.query_len, work.num_heads, value.shape[3])
+    batch, num_heads, query_len, *_ = work.extent
+    context = like.new_zeros(batch, query_len, num_heads, value.shape[3])
     context = context.transpose(1, 2)
-    total = like.new_full((work.batch, work.num_heads, work.query_len), -torch.inf)
+    total = like.new_full((batch, num_heads, query_len), -torch.inf)
     if sinks is not None:
         sinks = stages.upcast(sinks)[:, None]
         total = total.copy_(sinks)
@@ -127,12 +128,12 @@ def backward(
     bias = _with_tensor(work.bias, tensor)
     grad_query = torch.zeros_like(query) if wanted[0] else None
     grad_key, grad_value = (
-        torch.zeros(each.flatten(0, 1).shape, dtype=like.dtype, device=work.device)
+        torch.zeros(each.flatten(0, 1).shape, dtype=like.dtype, device=work.extent.device)
         if want
         else None
         for each, want in ((key, wanted[1]), (value, wanted[2]))
     )
-    grad_sinks = like.new_zeros(work.num_heads) if wanted[3] else None
+    grad_sinks = like.new_zeros(work.extent.num_heads) if wanted[3] else None
     grad_bias = _GradBias(work, bias, tensor) if wanted[4] else None
     folded = Folded(work, query, key, value)
     buffers = [Buffer(work, like) for _ in range(2 if work.softcap is None else 3)]
@@ -228,9 +229,8 @@ class _GradBias:
         assert bias is not None
         assert tensor is not None
         self.work, self.bias, self.tensor = work, bias, tensor
-        whole = (work.batch, work.num_heads, work.query_len, work.kv_len)
         # Numbers that are written once need no precision of sums.
-        dtype = tensor.dtype if tensor.shape == whole else stages.upcast(tensor[:0]).dtype
+        dtype = tensor.dtype if tensor.shape == work.extent[:4] else stages.upcast(tensor[:0]).dtype
         self.grad = torch.zeros_like(tensor, dtype=dtype)
 
     def add(self, tile: Tile, part: HeadSlice, grads: Tensor) -> None:
@@ -259,7 +259,7 @@ class _GradBias:
             tensor = self.tensor.detach().requires_grad_()
             bias = _with_tensor(self.bias, tensor)
             assert bias is not None
-            added = bias.block(tile.queries, run, work.query_len, work.kv_len, work.device)
+            added = bias.block(tile.queries, run, work.extent)
         summed = grads.new_zeros(added.shape)
         if added.shape[1] == 1:
             summed += grads.sum(dim=(0, 1), keepdim=True)

@@ -12,7 +12,7 @@ from clearhead import stages
 from clearhead.attention.biases import Bias
 from clearhead.attention.problem import Problem
 from clearhead.masks.base import Mask
-from clearhead.masks.spans import Spans
+from clearhead.masks.spans import Extent, Spans
 from clearhead.masks.tiles import (
     Edges,
     Tile,
@@ -54,6 +54,7 @@ class Work:
     """A problem without its tensors: what both passes need to know.
 
     Attributes:
+        extent: all sizes of it.
         mask, bias, scale, softcap, dropout: those of the problem.
         spans: the runs of keys of each query; None if the mask has no such description.
         tiles: in the order of the queries.
@@ -62,12 +63,8 @@ class Work:
             matrix is whole, and draws tile by tile.
     """
 
-    batch: int
-    num_heads: int
+    extent: Extent
     num_kv_heads: int
-    query_len: int
-    kv_len: int
-    device: torch.device
     mask: Mask | None
     bias: Bias | None
     scale: float
@@ -80,7 +77,7 @@ class Work:
 
     @property
     def group(self) -> int:
-        return self.num_heads // self.num_kv_heads
+        return self.extent.num_heads // self.num_kv_heads
 
     @property
     def largest(self) -> int:
@@ -97,12 +94,8 @@ class Work:
 def work_of(problem: Problem, seed: int = 0) -> Work:
     """Cut a problem into tiles, for both passes."""
     return Work(
-        problem.batch,
-        problem.num_heads,
+        problem.extent,
         problem.num_kv_heads,
-        problem.query_len,
-        problem.kv_len,
-        problem.device,
         problem.mask,
         problem.bias,
         problem.scale,
@@ -146,8 +139,7 @@ def parts(work: Work, bias: Bias | None) -> Iterator[tuple[Tile, HeadSlice, Edge
     for tile in work.tiles:
         hidden: Edges = []
         if work.mask is not None:
-            lengths = work.query_len, work.kv_len
-            hidden = hidden_pairs(tile, work.mask, work.spans, lengths, work.device)
+            hidden = hidden_pairs(tile, work.mask, work.spans, work.extent)
         added = _added(work, bias, tile)
         queries, keys = tile.shape
         many = max(1, BUFFER // (work.group * queries * keys))
@@ -163,7 +155,7 @@ def _split(work: Work, rows: slice, many: int) -> Iterator[HeadSlice]:
         for first in range(rows.start, rows.stop, many // kv_heads):
             some = slice(first, min(first + many // kv_heads, rows.stop))
             folded = slice(some.start * kv_heads, some.stop * kv_heads)
-            yield HeadSlice(some, slice(0, work.num_heads), folded)
+            yield HeadSlice(some, slice(0, work.extent.num_heads), folded)
         return
     for row in range(rows.start, rows.stop):
         for first in range(0, kv_heads, many):
@@ -186,9 +178,7 @@ def _added(work: Work, bias: Bias | None, tile: Tile) -> Tensor | None:
     """The bias of a tile, in the precision of sums."""
     if bias is None:
         return None
-    parts = [
-        bias.block(tile.queries, run, work.query_len, work.kv_len, work.device) for run in tile.keys
-    ]
+    parts = [bias.block(tile.queries, run, work.extent) for run in tile.keys]
     # A bias that is the same for every key has one column, whatever keys are asked for.
     one = any(part.shape[3] < length(run) for part, run in zip(parts, tile.keys, strict=True))
     added = stages.upcast(parts[0] if one or len(parts) == 1 else torch.cat(parts, dim=3))
@@ -236,7 +226,7 @@ class Pattern:
     """The factors of dropout for each part, 1/(1 − dropout) or 0, the same in both passes."""
 
     def __init__(self, work: Work, like: Tensor) -> None:
-        self.seed, self.part, self.device = work.seed, work.part, work.device
+        self.seed, self.part, self.device = work.seed, work.part, work.extent.device
         # A Python number would divide what is True in float32, also for factors of float64.
         self.kept = torch.tensor(1.0 - (work.dropout or 0.0), dtype=like.dtype, device="cpu")
         # Whole numbers from −2³¹ on, of which those below the threshold are dropped.

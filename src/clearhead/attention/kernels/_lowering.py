@@ -95,7 +95,7 @@ def lower(problem: Problem) -> list[Piece]:
     ):
         (batch, heads, query_len, _), kv_len = problem.query.shape, problem.key.shape[2]
         if problem.bias is None:
-            run = mask.common_run(query_len, kv_len)
+            run = mask.common_run(problem.extent)
             if run is not None:
                 return [Piece(slice(0, batch), slice(0, query_len), run, False, False)]
         if batch * heads * query_len * kv_len < WORTH_SPANS:

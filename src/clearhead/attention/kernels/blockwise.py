@@ -157,7 +157,7 @@ def _count(problem: Problem, marks: Tensor) -> Tensor:
     """Count the marked keys that each query may attend to, by mark."""
     work = work_of(problem)
     marks = marks.flatten(0, 1)
-    total = marks.new_zeros(work.batch, work.num_heads, work.query_len, marks.shape[2])
+    total = marks.new_zeros(*work.extent[:3], marks.shape[2])
     for tile, part, hidden, _ in parts(work, None):
         queries, keys = tile.shape
         seen = marks.new_ones(length(part.folded), work.group * queries, keys)
@@ -205,7 +205,7 @@ class _Gradients(torch.autograd.Function):
         saved, grads = Saved(*tensors[:-2]), tensors[-2:]
         if not is_autocast(saved.query):
             return backward(work, wanted, saved, *grads)
-        with torch.autocast(work.device.type, enabled=False):
+        with torch.autocast(work.extent.device.type, enabled=False):
             return backward(work, wanted, saved, *grads)
 
     @staticmethod

@@ -156,15 +156,15 @@ def make_call(
                 f"{name} must have the tokens of rank {held.rank}, {held.count} of {held.tokens}; "
                 f"got {tensor.shape[2]}.",
             )
-    sizes = problem.batch, problem.num_heads, of_queries.tokens, of_keys.tokens
+    extent = problem.extent._replace(query_len=of_queries.tokens, kv_len=of_keys.tokens)
     mask = as_mask(mask)
     if isinstance(mask, Full):
         mask = None
     if mask is not None:
-        mask.check(*sizes, problem.device)
+        mask.check(extent)
     if bias is not None:
         bias = as_bias(bias)
-        bias.check(*sizes, problem.query.dtype, problem.device)
+        bias.check(extent)
         check_bias_beside(mask, bias)
         bias = bias.within(problem.query.dtype)
     problem = problem.replace(mask=mask, bias=bias, cross=mask is not None and mask.cross)

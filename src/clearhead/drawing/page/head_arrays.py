@@ -128,7 +128,7 @@ def query_and_key(place: int, matrix: AttentionMatrix, sample: int) -> Arrays:
     every = {"query": problem.query[sample], "key": problem.key[sample]}
     if problem.bias is not None:
         queries, keys = slice(0, matrix.query_len), slice(0, matrix.kv_len)
-        bias = problem.bias.block(queries, keys, queries.stop, keys.stop, problem.device)
+        bias = problem.bias.block(queries, keys, problem.extent)
         shape = (problem.batch, problem.num_heads, queries.stop, keys.stop)
         every["bias"] = bias.expand(shape)[sample]
     arrays: dict[str, Tensor | Deflated] = {

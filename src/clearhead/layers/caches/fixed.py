@@ -14,7 +14,7 @@ from clearhead.layers.caches.columns import StaticCache
 from clearhead.layers.caches.layout import Layout, check_valid, layout_of
 from clearhead.masks.base import Mask
 from clearhead.masks.padding import padding
-from clearhead.masks.spans import Spans, one_run
+from clearhead.masks.spans import Extent, Spans, one_run
 
 
 @with_hints
@@ -213,17 +213,20 @@ class Held(Mask):
     def device(self) -> torch.device | None:
         return self.length.device
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
-        return key_index <= query_index + (self.length - query_len)
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        return key_index <= query_index + (self.length - extent.query_len)
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans | None:
+        _, _, query_len, kv_len, device, _ = extent
         stop = torch.arange(query_len, device=device)[None] + (self.length - query_len + 1)
         return one_run(torch.zeros_like(stop), stop, kv_len)
 
-    def common_run(self, query_len: int, kv_len: int) -> slice | None:
-        return slice(0, max(0, min(int(self.length), kv_len))) if query_len == 1 else None
+    def common_run(self, extent: Extent) -> slice | None:
+        return (
+            slice(0, max(0, min(int(self.length), extent.kv_len)))
+            if extent.query_len == 1
+            else None
+        )
 
     def describe(self) -> str:
         return "held by the cache"

@@ -16,7 +16,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
 from clearhead.masks.sliding_window import sliding_window
-from clearhead.masks.spans import Spans, one_run
+from clearhead.masks.spans import Extent, Spans, one_run
 
 
 @with_hints
@@ -206,10 +206,9 @@ class RowWindow(Mask):
     def device(self) -> torch.device | None:
         return self.position.device
 
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
-        super().check(batch, num_heads, query_len, kv_len, device)
+    def check(self, extent: Extent) -> None:
+        super().check(extent)
+        _, _, query_len, kv_len, device, _ = extent
         if kv_len != self.position.shape[1] or query_len > kv_len:
             raise MaskError(
                 "mask.kv-len",
@@ -223,14 +222,13 @@ class RowWindow(Mask):
                 f"{self.position.device}, the query on {device}.",
             )
 
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         row = torch.arange(self.position.shape[0], device=self.position.device).view(-1, 1, 1, 1)
-        query = self.position[row, query_index + (kv_len - query_len)]
+        query = self.position[row, query_index + (extent.kv_len - extent.query_len)]
         return self.position[row, key_index] > query - self.window
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans | None:
+        query_len, kv_len = extent.query_len, extent.kv_len
         query = self.position[:, kv_len - query_len :]
         start = torch.searchsorted(self.position, query - self.window, right=True)
         return one_run(start, torch.full_like(start, kv_len), kv_len)

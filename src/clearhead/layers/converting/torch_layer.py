@@ -29,6 +29,8 @@ def recognises(module: nn.Module) -> bool:
 def read(reader: ModuleReader) -> None:
     module = reader.module
     assert isinstance(module, nn.MultiheadAttention)
+    # A subclass may do something else with the weights.
+    reader.is_probed = type(module).forward not in KNOWN
     reader.reasons += reasons_against(module)
     # Pruned or parametrized, they are made of other parameters at each call.
     reader.reasons += [
@@ -38,8 +40,6 @@ def read(reader: ModuleReader) -> None:
     ]
     if reader.reasons:
         return
-    # A subclass may do something else with the weights.
-    reader.is_probed = type(module).forward not in KNOWN
     widths = [module.embed_dim] * 3
     inputs = [Projection(name, reader.tensor(name)) for name in INPUTS if reader.has(name)]
     inputs = inputs if len(inputs) == 3 else inputs[0].split(widths)

@@ -49,7 +49,7 @@ def mask_html(mask: Mask) -> str:
 
 def _pictures(mask: Mask, query_len: int, kv_len: int) -> list[Html]:
     block = (-(-query_len // CELLS), -(-kv_len // CELLS))
-    mask.check(*mask.leading, query_len, kv_len, mask.device or torch.device("cpu"))
+    mask.check(mask.extent(query_len, kv_len))
     counts = block_counts(mask, query_len, kv_len, block).expand(*mask.leading, -1, -1).cpu()
     sizes = _sizes(query_len, block[0])[:, None] * _sizes(kv_len, block[1])
     parts, names = [], []
