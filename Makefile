@@ -118,7 +118,7 @@ speech:
 # The scripts of docs/applications, with trained models; each prints its figures. Speech is espeak-ng's, of Debian.
 applications: samples speech
 	@for script in aligning_heads atom_mapping induction_heads kv_cache_scores look_at_photo words_in_time \
-			where_answer_came_from \
+			where_answer_came_from who_says_it \
 			"monitor_training docs/layers.md"; do \
 		echo "applications: $$script"; \
 		$(RUN) examples/$${script%% *}.py $$(echo "$$script" | cut -s -d' ' -f2) || exit 1; \

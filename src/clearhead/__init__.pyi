@@ -60,6 +60,7 @@ from .sharding.sharding import Sharding, across
 from .tracing.trace import Step, Trace, trace
 from .watching.circuits import circuits
 from .watching.estimate import Estimate
+from .watching.logit_lens import Lens, lens
 from .watching.logit_shares import LogitShares, logits_of
 from .watching.missing import Missing
 from .watching.relevance import relevance, weight_gradients
@@ -89,6 +90,7 @@ __all__ = [
     "FileError",
     "Finding",
     "HeadRow",
+    "Lens",
     "LogitShares",
     "Mask",
     "MaskError",
@@ -136,6 +138,7 @@ __all__ = [
     "figure",
     "full",
     "layers",
+    "lens",
     "load",
     "logits_of",
     "padding",

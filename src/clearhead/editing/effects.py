@@ -26,7 +26,7 @@ from clearhead.editing.patching import (
 )
 from clearhead.errors import ArgumentError, EditError
 from clearhead.watching.finding import check_layers
-from clearhead.watching.logit_shares import called
+from clearhead.watching.stream import called
 
 
 class Effect(NamedTuple):

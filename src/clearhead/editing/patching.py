@@ -14,8 +14,8 @@ from clearhead.editing.edit import edit
 from clearhead.editing.selections import selection
 from clearhead.errors import EditError
 from clearhead.matrix.contexts import Contexts
-from clearhead.watching.logit_shares import called
 from clearhead.watching.seen import Seen
+from clearhead.watching.stream import called
 from clearhead.watching.watch import watch
 
 Patch = Literal["z", "pattern", "value", "query", "key"]

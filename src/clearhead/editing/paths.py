@@ -20,9 +20,9 @@ from clearhead.editing.metrics import Progress, check_metric, number_of, reporte
 from clearhead.editing.operation import Operation
 from clearhead.editing.patching import as_found, check_alike, contexts_in
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
-from clearhead.watching.logit_shares import called
 from clearhead.watching.projections import attention_at, projection_of
 from clearhead.watching.recording import of_heads
+from clearhead.watching.stream import called
 from clearhead.watching.watch import watch
 
 Input = Literal["query", "key", "value"]

@@ -1,0 +1,207 @@
+"""The residual stream of one run of a model: what its blocks, its last norm and its unembedding read and gave."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
+
+from clearhead._common.checks import as_int, as_place
+from clearhead._common.text import shown
+from clearhead.errors import ArgumentTypeError, SelectionError, UnsupportedError
+
+
+def check_asked(model: object, query: object) -> None:
+    """Raise an error for what is no model, or no position."""
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(
+            "logits.model", f"model must be a torch.nn.Module; got {shown(model)}."
+        )
+    if query is not None and as_int(query) is None:
+        raise SelectionError(
+            "logits.query",
+            f"query must be the number of a position, or None for all; got {shown(query)}.",
+        )
+
+
+def called(model: nn.Module, inputs: object) -> Any:
+    """Return the output of a model for named arguments, a tuple, or one tensor."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+class BlockCall(NamedTuple):
+    """One call of a module, at the queries that are asked for; float64."""
+
+    given: Tensor | None
+    made: Tensor
+    rounding: float
+
+
+class Ending(NamedTuple):
+    """A norm, whose output a linear layer may read."""
+
+    module: nn.Module
+    call: tuple[Tensor, Tensor]
+    output: Tensor
+
+
+class StreamRun:
+    """What the modules of a model read and gave in one run."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        query: int | None,
+        is_kept: Callable[[str], bool] = lambda name: True,
+    ) -> None:
+        self._model, self._query, self._is_kept = model, query, is_kept
+        self._calls: dict[str, list[BlockCall]] = {}
+        self._norm: Ending | None = None
+        self._ending: tuple[Ending, nn.Linear, Tensor] | None = None
+        self._handles: list[Any] = []
+        self._short: int | None = None
+        self.order: list[str] = []
+
+    def __enter__(self) -> None:
+        for name, module in self._model.named_modules():
+            hook = self._hook(name)
+            self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
+
+    def __exit__(self, *error: object) -> None:
+        for each in self._handles:
+            each.remove()
+
+    def _hook(self, name: str) -> Any:
+        def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            given, made = _first((args, kwargs)), _first(output)
+            if given is None or made is None or made.ndim != 3:
+                return
+            is_norm = getattr(getattr(module, "weight", None), "ndim", 0) == 1
+            if self._query is not None and as_place(self._query, made.shape[1]) is None:
+                self._short = made.shape[1]
+                return
+            norm = self._norm
+            if isinstance(module, nn.Linear) and norm is not None and _is_same(given, norm.output):
+                self._ending = norm, module, made
+                return
+            read = self.at(given, 1) if given.shape == made.shape else None
+            ends = is_norm and read is not None
+            if not ends and not self._is_kept(name):
+                return
+            call = BlockCall(read, self.at(made, 1), rounding_of(made))
+            if self._is_kept(name):
+                self._calls.setdefault(name, []).append(call)
+            if is_norm and read is not None:
+                self._norm = Ending(module, (read, call.made), made)
+
+        return keep
+
+    def at(self, tensor: Tensor, axis: int = 2) -> Tensor:
+        """The queries that are asked for, float64, in memory of their own."""
+        if self._query is not None:
+            tensor = tensor.narrow(axis, self._query % tensor.shape[axis], 1)
+        return tensor.detach().to(torch.float64, copy=True)
+
+    def ending(self) -> tuple[Ending, nn.Linear, Tensor] | None:
+        """The last norm, the unembedding that reads it, and what that gave; None where there are none."""
+        if self._ending is None and self._short is not None:
+            raise SelectionError(
+                "logits.query", f"query must be one of {self._short} positions; got {self._query}."
+            )
+        return self._ending
+
+    def call(self, path: str) -> BlockCall | None:
+        """The call of the block of a module that attends; None where it is not in one that ran once."""
+        calls = self._calls.get(parent_of(path), []) if path else []
+        return calls[0] if len(calls) == 1 and calls[0].given is not None else None
+
+    def places(self, layers: Sequence[str]) -> list[int]:
+        """The positions of the queries; from here on the layers are in the order that they ran in."""
+        assert self._norm is not None
+        finished = {name: at for at, name in enumerate(self._calls)}
+        self.order = sorted(layers, key=lambda path: finished.get(parent_of(path), -1))
+        length = self._norm.output.shape[1]
+        return list(range(length)) if self._query is None else [self._query % length]
+
+    def check_block(self, path: str, heads: Tensor, before: Tensor | None) -> Tensor:
+        """Return the stream behind a block, which must be the stream before it, what its heads add, and at most
+        the output of one more of its modules."""
+        block, call = parent_of(path), self.call(path)
+        if call is None or heads.shape != call.made.shape:
+            raise no_stream(path, "it is not in a block that reads the stream and gives it")
+        given, made, rounding = call
+        assert given is not None
+        if before is not None and not torch.equal(before, given):
+            raise no_stream(path, "its block reads something else than the one before gives")
+        parts = [torch.zeros_like(made)]
+        for name, some in self._calls.items():
+            if parent_of(name) == block and name != block and len(some) == 1:
+                parts += [some[0].made] if some[0].made.shape == made.shape else []
+        around = given.norm(dim=-1) + heads.norm(dim=-1)
+        for part in parts:
+            off = (made - given - heads - part).norm(dim=-1)
+            if bool((off <= rounding * (around + part.norm(dim=-1))).all()):
+                return made
+        raise no_stream(
+            path,
+            "its block adds something else than its heads' results and the output of one more module, as with a norm "
+            "or a factor behind the attention",
+        )
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def tensors_in(tree: object) -> list[Tensor]:
+    """The tensors among arguments or outputs, in order."""
+    return [each for each in _pytree.tree_leaves(tree) if isinstance(each, Tensor)]
+
+
+def _first(tree: object) -> Tensor | None:
+    return next((each for each in tensors_in(tree) if each.is_floating_point()), None)
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.data_ptr() == other.data_ptr()
+
+
+def rounding_of(tensor: Tensor) -> float:
+    """What sums of a dtype may be off by, as a share of what is added up."""
+    return torch.finfo(tensor.dtype).eps * (4 if tensor.element_size() < 4 else 32)
+
+
+def frozen(
+    module: nn.Module, stream: Tensor, normed: Tensor, rounding: float
+) -> tuple[Tensor, Tensor, bool]:
+    """What a norm was in a run: its scale, (batch, query_len), its weight, whether it takes the mean away."""
+    # Models of float64 work their norms out in float32.
+    rounding = max(rounding, rounding_of(torch.empty(0, dtype=torch.float32)))
+    weight: Any = module.weight
+    bias: Any = getattr(module, "bias", None)
+    weight = weight.detach().double()
+    shift = torch.zeros_like(weight) if bias is None else bias.detach().double()
+    made = normed - shift
+    for centred in (False, True):
+        plain = stream - stream.mean(dim=-1, keepdim=True) if centred else stream
+        # Gemma's weight is what is added to one.
+        for gain in (weight, weight + 1):
+            ready = plain * gain
+            scale = (made * ready).sum(dim=-1) / ready.square().sum(dim=-1)
+            off = (made - scale[..., None] * ready).norm(dim=-1)
+            if bool((off <= rounding * (made.norm(dim=-1) + shift.norm())).all()):
+                return scale, gain, centred
+    raise UnsupportedError(
+        "logits.unembedding",
+        f"a logit is no sum of what heads add: the last norm, {type(module).__name__}, is no LayerNorm or RMSNorm.",
+    )
+
+
+def no_stream(path: str, reason: str) -> UnsupportedError:
+    return UnsupportedError(
+        "logits.stream",
+        f"what {shown(path) if path else 'the model'} adds to a logit is not known: {reason}.",
+    )
