@@ -165,7 +165,7 @@ class HeadView:
         shares = self._matrix[(*leading, slice(None, None, every), slice(None))]
         hidden = hidden_cells(problem, self.sample, self.heads, problem.query_len, problem.kv_len)
         return HeadMaps(
-            shares.reshape(len(self.heads), -1, problem.kv_len),
+            shares.reshape(len(self.heads), shares.shape[-2], problem.kv_len),
             None if hidden is None else hidden[:, ::every],
             problem.query_len,
             problem.kv_len,
