@@ -37,9 +37,15 @@ def save(axes: Axes, name: str, dots_per_inch: int) -> None:
 
 
 def photographed(
-    page: Path, name: str, state: str, height: int = 900, *, dark: bool = False
+    page: Path,
+    name: str,
+    state: str = "",
+    height: int = 900,
+    *,
+    dark: bool = False,
+    point: str | None = None,
 ) -> None:
-    """Write the picture of a page in a state of its address, in 256 colours."""
+    """Write the picture of a page in a state of its address, or pointed at, in 256 colours."""
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
@@ -52,7 +58,10 @@ def photographed(
             viewport={"width": 1280, "height": height}, color_scheme="dark" if dark else "light"
         )
         view.goto(f"{page.as_uri()}#{state}")
-        view.get_by_text("One cell").wait_for()
+        if point is None:
+            view.get_by_text("One cell").wait_for()
+        else:
+            view.locator(point).hover()
         view.wait_for_timeout(2000)
         taken = Image.open(io.BytesIO(view.screenshot()))
         browser.close()
@@ -132,6 +141,22 @@ def rungs() -> None:
         save(trace.plot(stages, sample=sample)[0], f"ladder/{name}", 70)
 
 
+def touched(folder: Path) -> None:
+    """A figure with a score that is set by hand."""
+    torch.manual_seed(123)
+    drawn = ch.figure(
+        *torch.randn(3, 6, 2),
+        mask=ch.causal(),
+        tokens=ladder.EXAMPLE_TOKENS,
+        show=("scores", "weights"),
+        edit=("scores",),
+        start="scores.5.0=3",
+        title=" ".join(ladder.EXAMPLE_TOKENS),
+    )
+    page = drawn.to_html(folder / "figure.html")
+    photographed(page, "figure", height=720, point='[data-at="weights.5.0"]')
+
+
 def main() -> None:
     mpl.use("agg")
     rungs()
@@ -166,6 +191,7 @@ def main() -> None:
     save(trace.plot(["query", "key", "masked_scores", "weights"])[0], "stages", 80)
     save((ch.causal() & ch.sliding_window(left=4_000)).plot(20_000, 20_000), "mask", 80)
     with tempfile.TemporaryDirectory() as folder:
+        touched(Path(folder))
         pages(Path(folder), reader)
 
 
