@@ -44,6 +44,9 @@ def test_the_list_marks_what_is_right(folder: Path) -> None:
     (folder / "lesson_03.py").write_text(read_lesson(3).solution, encoding="utf-8")
     printed = lines("lesson")
     assert printed[:3] == [" 1 · One number", " 2   A share of one", " 3 ✓ Taking home"]
+    assert printed[-1] == "clearhead check lesson_01.py --lesson 1 says what is missing."
+    (folder / "lesson_01.py").write_text(read_lesson(1).solution, encoding="utf-8")
+    assert lines("lesson")[-1] == "clearhead lesson 2 begins the next."
 
 
 def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

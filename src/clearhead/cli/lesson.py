@@ -64,7 +64,15 @@ def _list() -> None:
     for row in LESSONS.values():
         mark = {True: "✓", False: "·", None: " "}[right.get(row.number)]
         print(f"{row.number:2} {mark} {row.title}")
-    print("\nclearhead lesson 1 begins the first.")
+    ahead = [number for number in LESSONS if not right.get(number)]
+    if not ahead:
+        print("\nThat was the whole course.")
+    elif ahead[0] in right:
+        print(
+            f"\nclearhead check {LESSONS[ahead[0]].file} --lesson {ahead[0]} says what is missing."
+        )
+    else:
+        print(f"\nclearhead lesson {ahead[0]} begins the {'next' if right else 'first'}.")
 
 
 def _is_right(row: LessonRow) -> bool:

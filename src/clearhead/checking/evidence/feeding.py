@@ -204,13 +204,18 @@ def is_mask(tensor: Tensor) -> bool:
     return square and tensor.detach().unique().numel() == 2
 
 
-def call_error(subject: Subject, given: Mapping[str, Tensor], error: Exception) -> ModelError:
-    """The error for a subject that takes none of the inputs."""
-    shapes = "\n".join(
+def shapes_of(given: Mapping[str, Tensor]) -> str:
+    """A line for each input, with its shape and dtype."""
+    return "\n".join(
         f"  {name:<7} {list(each.shape)} {str(each.dtype).removeprefix('torch.')}"
         + (", True = a real token" if name == "mask" and each.ndim == 2 else "")
         for name, each in given.items()
     )
+
+
+def call_error(subject: Subject, given: Mapping[str, Tensor], error: Exception) -> ModelError:
+    """The error for a subject that takes none of the inputs."""
+    shapes = shapes_of(given)
     known = (
         "num_heads=…, head_dim=…" if subject.takes.startswith("qkv") else "d_in=…, context_length=…"
     )

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.checking.evidence.base import Evidence, Settled
-from clearhead.checking.evidence.feeding import call_error
+from clearhead.checking.evidence.feeding import shapes_of
 from clearhead.checking.hypotheses.matching import distance
-from clearhead.checking.subject.refusals import first_line
+from clearhead.checking.subject.causes import cause
+from clearhead.checking.subject.refusals import first_line, raised
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS
 from clearhead.errors import ModelError
@@ -141,7 +142,12 @@ class PartEvidence(Evidence):
         return Settled(subject, given, made.found, made.error)
 
     def call_error(self, error: Exception) -> ModelError:
-        return call_error(self.given, self.settled.inputs, error)
+        """Who writes a part has no sizes to give and no other way to call it, but a line to look at."""
+        inputs = self.settled.inputs
+        first = next(iter(inputs.values()))
+        why = cause(error, self.given.run, first.shape[-1], first.ndim)
+        name, shapes = self.given.name, shapes_of(inputs)
+        return ModelError("check.call", f"{why}{name} raised {raised(error)}\nwith\n{shapes}")
 
     @property
     def sizes(self) -> Mapping[str, int]:

@@ -113,6 +113,8 @@ def _of_shapes(words: str, line: str, axes: int) -> str:
         return "the keys are not turned: queries @ keys.mT pairs the rows of both"
     if SHAPES.search(words) and "sum(" in line and "keepdim" not in line:
         return "the sums of the rows are laid along the columns: sum(dim=-1, keepdim=True)"
+    if axes == 2 and SHAPES.search(words) and "*" in line and not MULTIPLIES.search(line):
+        return "* goes number by number, and these two are of different sizes"
     if re.search(r"index \d+ is out of bounds", words):
         return (
             "an index is larger than its axis: the two of [i, j] are turned round, or a loop counts "
@@ -125,6 +127,14 @@ def _of_values(words: str, line: str) -> str:
     """What is not there, or of another kind."""
     if re.search(r"got NoneType$", words):
         return "it gives nothing back: return is missing"
+    if re.search(r"got list$", words):
+        return "it gives back a list: torch.stack makes a table of a list of rows, torch.tensor of numbers"
+    if "tensors used as indices must be" in words:
+        return "a row stands where its number is wanted: for i in range(len(rows)) counts them"
+    if "torch.return_types.max" in words:
+        return "torch.max along an axis gives the largest and their places: amax gives the largest alone"
+    if re.search(r"expand\(.*size=\[\]\)", words):
+        return "several numbers are put where there is room for one: add them up first"
     if "'NoneType' object" in words or "and 'NoneType'" in words:
         return "something here is None: a function without return gives None"
     if re.search(r"masked_fill.*bool|boolean mask", words):
