@@ -82,6 +82,10 @@ SPARSE = torch.ones(3, 5).to_sparse()
 CAUSAL = ch.causal()
 
 
+def at(batch: int, num_heads: int, query_len: int, kv_len: int, device: str) -> ch.masks.Extent:
+    return ch.masks.Extent(batch, num_heads, query_len, kv_len, torch.device(device))
+
+
 def call(function: Callable[..., object], *args: Any, **kwargs: Any) -> Callable[[], object]:
     return lambda: function(*args, **kwargs)
 
@@ -132,17 +136,17 @@ MASKS = [
         "causal() // … // … // causal()",
     ),
     (
-        call(ch.padding([2, 3]).check, 5, 1, 3, 5, torch.device("cpu")),
+        call(ch.padding([2, 3]).check, at(5, 1, 3, 5, "cpu")),
         "mask.batch",
         "padding([2, 3]) // 2 // 5 // ",
     ),
     (
-        call(ch.padding([2, 3]).check, 1, 5, 3, 5, torch.device("cpu")),
+        call(ch.padding([2, 3]).check, at(1, 5, 3, 5, "cpu")),
         "mask.batch",
         "padding([2, 3]) // 2 // 1 // Tensors of three dimensions are (num_heads, len, dim).",
     ),
     (
-        call(ch.dense(BOOL.expand(1, 7, 3, 5)).check, 1, 2, 3, 5, torch.device("cpu")),
+        call(ch.dense(BOOL.expand(1, 7, 3, 5)).check, at(1, 2, 3, 5, "cpu")),
         "mask.heads",
         "dense(<1 × 7 × 3 × 5>) // 7 // 2",
     ),
@@ -185,7 +189,7 @@ MASKS = [
         "length // torch.sparse_coo",
     ),
     (
-        call(ch.causal(offset=torch.tensor([1])).check, 1, 1, 3, 5, torch.device("meta")),
+        call(ch.causal(offset=torch.tensor([1])).check, at(1, 1, 3, 5, "meta")),
         "mask.device",
         "offset // cpu // meta",
     ),
@@ -195,7 +199,7 @@ MASKS = [
     (call(ch.padding, [3, -1]), "mask.negative-length", "[3, -1]"),
     (call(ch.padding([3, 6]).to_dense, 3, 5), "mask.length-over", "padding([3, 6]) // 6 // 5"),
     (call(ch.padding(BOOL).to_dense, 3, 4), "mask.kv-len", "padding(<valid 3 × 5>) // 5 // 4"),
-    (call(ch.padding(META).check, 3, 1, 3, 5, torch.device("cpu")), "mask.device", "meta // cpu"),
+    (call(ch.padding(META).check, at(3, 1, 3, 5, "cpu")), "mask.device", "meta // cpu"),
     (call(ch.padding, BOOL.long()), "mask.dtype", "torch.int64 // (3, 5)"),
     (call(ch.padding, [1], side="top"), "mask.side", "'top'"),
     (call(ch.padding, BOOL, side="left"), "mask.side", "'left'"),
@@ -214,7 +218,7 @@ MASKS = [
         "documents([1, 1, 2]) // 3 // 4 // 3 // ",
     ),
     (
-        call(ch.documents(META.long()).check, 3, 1, 3, 5, torch.device("cpu")),
+        call(ch.documents(META.long()).check, at(3, 1, 3, 5, "cpu")),
         "mask.device",
         "meta // cpu",
     ),
@@ -280,7 +284,7 @@ MASKS = [
     (call(ch.dense, BOOL[None]), "mask.ambiguous", "(1, 3, 5)"),
     (call(ch.dense, BOOL[0]), "mask.dimensions", "(5,)"),
     (call(ch.dense(BOOL).to_dense, 4, 5), "mask.shape", "3 // 5 // 4 // 5 // "),
-    (call(ch.dense(META).check, 1, 1, 3, 5, torch.device("cpu")), "mask.device", "meta // cpu"),
+    (call(ch.dense(META).check, at(1, 1, 3, 5, "cpu")), "mask.device", "meta // cpu"),
 ]
 
 Q, K, V = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 5, 8), torch.zeros(2, 2, 5, 7)

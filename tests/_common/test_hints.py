@@ -31,6 +31,7 @@ RESULTS = (
         ch.Figure,
         ch.Finding,
         ch.HeadRow,
+        ch.Lens,
         ch.LogitShares,
     ),
     *(ch.Missing, ch.ModelConversion, ch.Plan, ch.Profile, ch.Report, ch.Roles, ch.Seen),

@@ -107,6 +107,7 @@ def made() -> dict[str, Any]:
         "Figure": ch.figure(query, query, query),
         "HeadLinks": seen.find(-1, 0),
         "Kernels": seen.plan(),
+        "Lens": ch.lens(text, x),
         "LogitShares": ch.logits_of(text, x, 3),
         "Mask": ch.causal(),
         "ModelConversion": ch.convert(encoder, inputs=(x,)),
