@@ -1,4 +1,4 @@
-"""What calls cost while other processes keep the cores busy: each parallel region ends when its last thread
+"""Cost of calls while other processes keep the cores busy: each parallel region ends when its last thread
 does, which waits for a core. Started as a user starts Python, without OMP_WAIT_POLICY."""
 
 import torch

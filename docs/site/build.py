@@ -117,7 +117,7 @@ def write_api() -> None:
 
 
 def write_linked(linked: set[Path]) -> None:
-    """What pages link to outside of the docs, as pages: text as it is, sources in colour."""
+    """Pages of what is linked to outside of the docs: text as it is, sources in colour."""
     for path in sorted(linked):
         place = SOURCES / "source" / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from docs.site.session import Session, Shown
 
 @runtime_checkable
 class Element(Protocol):
-    """What can be an element of any page."""
+    """Anything that can be an element of any page."""
 
     def to_element(self, *, script: bool) -> str: ...
 

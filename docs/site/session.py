@@ -26,7 +26,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Shown:
-    """What `ch.view` is given: a thing, and how its page begins."""
+    """The argument of `ch.view`: a thing, and how its page begins."""
 
     thing: Any
     options: dict[str, Any]

@@ -232,7 +232,7 @@ class Problem:
 
 
 class ScoreOptions(TypedDict, total=False):
-    """What the weights depend on beside query and key, as `attend` takes it."""
+    """The options that weights depend on beside query and key, as `attend` takes them."""
 
     mask: Mask | Tensor | None
     bias: Bias | Tensor | None
@@ -242,7 +242,7 @@ class ScoreOptions(TypedDict, total=False):
 
 
 class Options(ScoreOptions, total=False):
-    """What the context depends on as well."""
+    """The options that the context depends on as well."""
 
     dropout: float | None
 

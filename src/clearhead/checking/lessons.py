@@ -71,7 +71,7 @@ def row_of(lesson: Any, given: Mapping[str, Any]) -> LessonRow:
 
 
 def called_with(row: LessonRow) -> str:
-    """How what is graded is called, in words."""
+    """Say in words how the graded thing is called."""
     if row.takes == "decode":
         return "with step(x), full(x) and reset()"
     inputs = {"x2d": "x", "qkv": "query,key,value"}.get(row.takes, row.takes).split(",")
@@ -79,7 +79,7 @@ def called_with(row: LessonRow) -> str:
 
 
 def graded(subject: Any, row: LessonRow) -> Any:
-    """What is graded: found in a file, and of the right kind.
+    """The thing to grade: found in a file, and of the right kind.
 
     Raises:
         ModelError: code `check.name`, for a file that defines none of it, or two.
@@ -133,7 +133,7 @@ def _found_in(file: str, row: LessonRow) -> Any:
 
 
 def called(found: Any, row: LessonRow) -> tuple[Any, str]:
-    """What is called and how: of what rotates, an attention whose query and key go through it."""
+    """The thing to call, and its `takes`: of what rotates, an attention whose query and key go through it."""
     if inspect.isroutine(found) and row.names[0] == "rotate":
         return _rotating(found), "qkv"
     return found, row.takes

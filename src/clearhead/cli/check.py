@@ -241,7 +241,7 @@ def check(
 
 
 def _as_options(text: str) -> str:
-    """What a message says of arguments, as a command line has them."""
+    """The arguments in a message, as a command line has them."""
     text = re.sub(r"takes=(['\"])(.*?)\1", lambda found: f'--takes "{found[2]}"', text)
     text = re.sub(r'--takes "(\w+)"', r"--takes \1", text)
     return re.sub(r"\b(sizes|args)=dict\((.*?)\)", _as_option, text)

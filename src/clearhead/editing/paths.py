@@ -140,10 +140,10 @@ def paths(
 
 
 Inputs = dict[tuple[str, int], list[Input]]
-"""Which inputs of which heads of which modules."""
+"""The inputs of heads, by module."""
 
 Outputs = dict[nn.Module, list[Any]]
-"""What modules gave in a run, call by call."""
+"""The outputs of modules in a run, call by call."""
 
 
 @dataclass

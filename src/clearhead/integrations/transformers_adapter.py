@@ -33,7 +33,7 @@ ALONE = (
     "hidden_states", "position_embeddings", "position_ids", "cache_position", "use_cache",
     "output_attentions", "layer_past", *CONTEXTS, *MASKS, *CACHES, OF_CONTEXT,
 )  # fmt: skip
-"""What the forward of an attention takes that a run of it alone can leave out, or make."""
+"""The arguments of the forward of an attention that a run of it alone can leave out, or make."""
 
 
 class TransformersAdapter(Adapter):

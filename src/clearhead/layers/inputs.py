@@ -31,7 +31,7 @@ from clearhead.sharding.sharding import Sharding
 
 
 class CallOptions(TypedDict, total=False):
-    """What a layer is called with beside x and a context, as `MultiHeadAttention.forward` takes it."""
+    """The options of a layer's call beside x and a context, as `MultiHeadAttention.forward` takes them."""
 
     mask: Mask | Tensor | None
     valid: Tensor | None

@@ -52,7 +52,7 @@ class HeadMaps(NamedTuple):
 
     @property
     def visible(self) -> Tensor | None:
-        """What is not hidden whole; None for everything."""
+        """The part that is not hidden whole; None for everything."""
         return None if self.hidden is None else ~self.hidden
 
     def coarser(self, rows: int, columns: int) -> "HeadMaps":

@@ -190,7 +190,7 @@ def _joined(node: Node, merged: Tensor, output: Tensor) -> dict[str, TracedProje
 
 
 def _projected(node: Node, merged: Tensor, side: Tensor) -> Tensor:
-    """What a projection gives of other numbers than it took."""
+    """The output of a projection for other numbers than it took."""
     weight = node.operands[node.constant or 0]
     moved = merged - side
     return node.output + (moved @ weight if node.constant == 1 else weight @ moved)

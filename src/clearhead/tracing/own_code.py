@@ -74,7 +74,7 @@ class Recording:
         return {"x": first} if torch.equal(first, other) else {"x": first, "source": other}
 
     def origin(self, name: str) -> str:
-        """How query, key or value comes about, as a formula."""
+        """The formula of query, key or value."""
         if self.by_sides:
             return "an argument"
         node = self.cells.nodes[("query", "key", "value").index(name)]
@@ -169,7 +169,7 @@ def not_traced(thing: object, inputs: Sequence[object]) -> ArgumentTypeError:
 def _divided(
     found: Callable[..., Any], options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is handed to the code, and what is declared of it."""
+    """The inputs of the code, and the declarations."""
     called = found.forward if isinstance(found, nn.Module) else found
     called = getattr(called, "forward", called) if isinstance(called, type) else called
     try:

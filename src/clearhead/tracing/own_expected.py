@@ -16,7 +16,7 @@ from clearhead.tracing.own_code import Recording
 from clearhead.tracing.own_steps import Entry, Lost
 
 UNTOLD = ("alibi_slopes", "sinks", "rope")
-"""What may be declared and is not held against the definition here; `check` does."""
+"""The declarations that are not held against the definition here; `check` does."""
 
 
 class Differing(NamedTuple):

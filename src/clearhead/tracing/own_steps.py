@@ -217,7 +217,7 @@ def _written(number: float) -> str:
 
 
 def _pairs(cells: Tensor | None) -> str:
-    """How many pairs of a head are meant."""
+    """The number of pairs of a head that are meant."""
     if cells is None:
         return "for some pairs"
     counts = cells.flatten(1).sum(-1).tolist()

@@ -70,7 +70,7 @@ class Step:
 
 
 class Expected(NamedTuple):
-    """What the definition makes of the stages before one that differs from it.
+    """Stage by the definition of the stages before one that differs from it.
 
     Attributes:
         stage: the name of the stage.

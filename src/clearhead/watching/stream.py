@@ -49,7 +49,7 @@ class Ending(NamedTuple):
 
 
 class StreamRun:
-    """What the modules of a model read and gave in one run."""
+    """The inputs and outputs of the modules of a model in one run."""
 
     def __init__(
         self,
@@ -170,14 +170,14 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
 
 
 def rounding_of(tensor: Tensor) -> float:
-    """What sums of a dtype may be off by, as a share of what is added up."""
+    """The error of sums of a dtype, as a share of what is added up."""
     return torch.finfo(tensor.dtype).eps * (4 if tensor.element_size() < 4 else 32)
 
 
 def frozen(
     module: nn.Module, stream: Tensor, normed: Tensor, rounding: float
 ) -> tuple[Tensor, Tensor, bool]:
-    """What a norm was in a run: its scale, (batch, query_len), its weight, whether it takes the mean away."""
+    """A norm as it was in a run: its scale, (batch, query_len), its weight, whether it takes the mean away."""
     # Models of float64 work their norms out in float32.
     rounding = max(rounding, rounding_of(torch.empty(0, dtype=torch.float32)))
     weight: Any = module.weight

@@ -46,7 +46,7 @@ class PlacedAttention(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Where the rows of one side come from: sample and token, (blocks, rows); head, (blocks,)."""
+    """The origin of the rows of one side: sample and token, (blocks, rows); head, (blocks,)."""
 
     sample: Tensor
     token: Tensor
@@ -118,7 +118,7 @@ def _channel(tags: Tags | None, which: int) -> Tensor:
 def _rows(
     recorder: Recorder, element: Tensor, node: Tensor, batch: int, tokens: int
 ) -> _Rows | None:
-    """Where rows come from; None where they are not those of tokens."""
+    """The origin of rows; None where they are not those of tokens."""
     if (
         not element.numel()
         or not bool((node == node.flatten()[0]).all())
@@ -162,7 +162,7 @@ def _several(sample: Tensor) -> bool:
 
 
 def _source(recorder: Recorder, made: Node) -> tuple[int, ...]:
-    """What a projection reads: the same for all heads of a layer."""
+    """The input of a projection: the same for all heads of a layer."""
     side = None if made.constant is None else made.tags[1 - made.constant]
     if made.kind != "linear" or side is None:
         return (made.index,)

@@ -98,7 +98,7 @@ class PartEvidence(Evidence):
         return tuple(found)
 
     def right(self, *inputs: Tensor) -> Tensor:
-        """What the definition gives; of scores, by the declared scale."""
+        """The result of the definition; of scores, by the declared scale."""
         found = self.part.right(*inputs)
         scale = self.contract.scale
         return found if scale is None or self.given.takes != "query,key" else found * scale
@@ -142,7 +142,7 @@ class PartEvidence(Evidence):
         return Settled(subject, given, made.found, made.error)
 
     def call_error(self, error: Exception) -> ModelError:
-        """Who writes a part has no sizes to give and no other way to call it, but a line to look at."""
+        """Point at a line: whoever writes a part has no sizes to give and no other way to call it."""
         inputs = self.settled.inputs
         first = next(iter(inputs.values()))
         why = cause(error, self.given.run, first.shape[-1], first.ndim)

@@ -44,7 +44,7 @@ def cause(error: BaseException, thing: Any, width: int | None = None, axes: int 
 
 
 def _of_names(words: str, thing: Any, kind: type) -> str:
-    """What is misspelt, or left out around a class."""
+    """Causes of a name that is misspelt, or left out around a class."""
     if re.search(
         r"before Module\.__init__\(\) call|has no attribute '_(parameters|modules|buffers)'", words
     ):
@@ -74,7 +74,7 @@ def _of_names(words: str, thing: Any, kind: type) -> str:
 
 
 def _of_layers(words: str, line: str, thing: Any, width: int | None) -> str:
-    """What is done with a layer that is none for it."""
+    """Causes in the use of a layer."""
     if re.search(r"unsupported operand .*Linear", words):
         return "a layer is called, not multiplied: self.W_query(x)"
     if re.search(r"'Parameter' object is not callable|'Tensor' object is not callable", words):
@@ -124,7 +124,7 @@ def _of_shapes(words: str, line: str, axes: int) -> str:
 
 
 def _of_values(words: str, line: str) -> str:
-    """What is not there, or of another kind."""
+    """Causes of a thing that is not there, or of another kind."""
     if re.search(r"got NoneType$", words):
         return "it gives nothing back: return is missing"
     if re.search(r"got list$", words):

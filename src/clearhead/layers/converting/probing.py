@@ -94,7 +94,7 @@ def _not_run(x: Tensor, error: Exception) -> str:
 
 
 def guesses(module: nn.Module) -> list[Fitted]:
-    """What a module of transformers may do, the most usual first."""
+    """The things that a module of transformers may do, the most usual first."""
     if model_type(module) is None:
         return [Fitted()]
     layouts: tuple[Layout | None, ...] = (None,)
