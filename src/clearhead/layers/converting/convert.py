@@ -35,7 +35,7 @@ from clearhead.layers.converting.reader import ModuleReader, has_projections
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import and_masks, as_mask
+from clearhead.masks.dense import and_masks, as_mask
 
 OURS = (MultiHeadAttention, LatentAttention)
 
