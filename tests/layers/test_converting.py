@@ -449,8 +449,8 @@ def test_a_mask_that_a_model_alone_knows() -> None:
     module: Any = call.module
     module.config.model_type = "another_text_model"
     reason = (
-        "whether it sees what is ahead is its model's to say; give mask=clearhead.causal() or mask=clearhead.full(), or "
-        "convert the model"
+        "whether it sees what is ahead is its model's to say; give mask=clearhead.causal() or mask=clearhead.full(), "
+        "or convert the model"
     )
     text = "clearhead.convert cannot read this CLIPAttention by itself.\n  - is_causal=False: "
     with refused("convert.refused", text + reason):

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.text import format_bytes
-from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
-from clearhead.attention.distance_biases import Alibi
+from clearhead.attention.biases import Bias, DenseBias
 from clearhead.attention.problem import Problem
-from clearhead.errors import TooLargeError
+from clearhead.errors import TooLargeError, UnsupportedError
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
 from clearhead.matrix.indexing import runs, take
@@ -274,7 +273,7 @@ def some_heads(problem: Problem, heads: Sequence[int]) -> Problem:
         key=key,
         value=key if problem.value is problem.key else problem.value[:, of_keys],
         mask=_mask_of_heads(problem, picked),
-        bias=_bias_of_heads(problem, problem.bias, picked),
+        bias=_bias_of_heads(problem, picked),
         sinks=None if problem.sinks is None else problem.sinks[picked],
     )
 
@@ -288,16 +287,15 @@ def _mask_of_heads(problem: Problem, heads: Tensor) -> Mask | None:
     return dense(unbroadcast(visible)[:, heads])
 
 
-def _bias_of_heads(problem: Problem, bias: Bias | None, heads: Tensor) -> Bias | None:
-    if isinstance(bias, SumOfBiases):
-        both = (_bias_of_heads(problem, each, heads) for each in (bias.left, bias.right))
-        return SumOfBiases(*(each for each in both if each is not None))
-    if isinstance(bias, Alibi):
-        return Alibi(bias.slopes.to(heads.device)[heads], follows=False)
-    block = bias.tensor if isinstance(bias, DenseBias) else problem.replace(bias=bias).bias_block()
-    if block is None or block.shape[1] == 1:
-        return bias
-    return DenseBias(block[:, heads])
+def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
+    if problem.bias is None:
+        return None
+    try:
+        return problem.bias.of_heads(heads).within(problem.query.dtype)
+    except UnsupportedError:  # one of the user's own, of which a tensor can be taken apart
+        block = problem.bias_block()
+        assert block is not None
+        return problem.bias if block.shape[1] == 1 else DenseBias(block).of_heads(heads)
 
 
 def unbroadcast(tensor: Tensor) -> Tensor:
