@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
@@ -14,7 +12,6 @@ from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import WatchError
 from clearhead.masks.dense import Dense
 from clearhead.masks.spans import Extent
-from clearhead.matrix.parts import key_heads
 from clearhead.watching.recording import Copies, of_heads, summarised
 from tests.watching.hooks.recording import weights_of
 
@@ -169,20 +166,6 @@ def test_a_head_that_is_not_there() -> None:
     text = r"^\[watch.heads\] heads=\[1, 3\] were asked for; attention has num_heads=3.$"
     with pytest.raises(WatchError, match=text):
         of_heads(problem(), [1, 3], "attention")
-
-
-def test_key_heads_are_kept_once() -> None:
-    assert key_heads([0, 1, 2, 3], 2) == [0, 1]
-    assert key_heads([3, 0], 2) == [1, 0]
-    assert key_heads([0, 2, 1, 3], 2) == [0, 1, 0, 1]
-
-
-@given(st.lists(st.integers(0, 7), min_size=1, max_size=8, unique=True))
-def test_some_heads_have_the_keys_that_they_had(heads: list[int]) -> None:
-    used = key_heads(heads, 4)
-    assert len(heads) % len(used) == 0
-    group = len(heads) // len(used)
-    assert [used[place // group] for place in range(len(heads))] == [head // 4 for head in heads]
 
 
 def test_a_summary_counts_no_padding() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.layouts import key_heads
 from clearhead._common.text import format_bytes
 from clearhead.attention.biases import Bias, DenseBias
 from clearhead.attention.problem import Problem
@@ -234,7 +235,7 @@ def _rows(tensor: Tensor, index: Tensor) -> Tensor:
     return tensor[sample, head, index[:, None]]
 
 
-def visible_pairs(problem: Problem, queries: slice | None = None) -> Tensor | None:
+def visible_pairs(problem: Problem, queries: slice) -> Tensor | None:
     """The pairs of some queries that neither the mask nor a bias of −∞ hides, bool, (batch or 1,
     num_heads or 1, queries, kv_len); None for all."""
     visible = problem.visible(queries)
@@ -242,31 +243,14 @@ def visible_pairs(problem: Problem, queries: slice | None = None) -> Tensor | No
         return visible
     bias = problem.bias_block(queries)
     assert bias is not None
-    rows = problem.query_len if queries is None else queries.stop - queries.start
-    shown = (bias != -torch.inf).expand(-1, -1, rows, problem.kv_len)
+    shown = (bias != -torch.inf).expand(-1, -1, queries.stop - queries.start, problem.kv_len)
     return shown if visible is None else visible & shown
-
-
-def key_heads(heads: Sequence[int], group: int) -> list[int]:
-    """The key heads of some query heads, of which so many share one: each once, where each is used by as many
-    of them, one after the other; else one for each.
-
-    Example:
-        >>> key_heads([0, 1, 4, 5], 4), key_heads([0, 1, 4], 4)
-        ([0, 1], [0, 0, 1])
-    """
-    every = [head // group for head in heads]
-    once = list(dict.fromkeys(every))
-    return (
-        once if [head for head in once for _ in range(len(every) // len(once))] == every else every
-    )
 
 
 def some_heads(problem: Problem, heads: Sequence[int]) -> Problem:
     """The problem of some query heads only, from 0 on, with the key heads and the values that they use."""
-    picked = torch.tensor(heads, device=problem.device)
-    used = key_heads(heads, problem.num_heads // problem.num_kv_heads)
-    of_keys = torch.tensor(used, device=problem.device)
+    picked = torch.tensor(heads, dtype=torch.int64, device=problem.device)
+    of_keys = key_heads(picked, problem.num_heads // problem.num_kv_heads)
     key = problem.key[:, of_keys]
     return problem.replace(
         query=problem.query[:, picked],
