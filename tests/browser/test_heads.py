@@ -563,7 +563,7 @@ def test_a_start_is_read_by_the_page(opens: Opens) -> None:
     said = page.get_by_role("status").filter(has_text="left out")
     expect(said).to_have_text("Not on this page, and left out: heads=0.0,1.7; pin=3,; colour=red")
     page.keyboard.press("]")
-    page.wait_for_function("() => location.hash === '#head=1.3&pin=5,1&scale=log'")
+    page.wait_for_function("() => location.hash === '#head=0.0&pin=5,1&scale=log'")
     expect(said).to_have_count(0)
 
 
