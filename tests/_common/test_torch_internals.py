@@ -20,6 +20,7 @@ from clearhead._common.torch_internals import (
     flash_cpu,
     flash_cpu_backward,
     has_tangent,
+    in_backward,
     is_forward_mode,
     is_plain,
     is_transformed,
@@ -194,3 +195,12 @@ def test_the_backward_of_softmax_is_in_place() -> None:
     (expected,) = torch.autograd.grad(weights, scores, grads)
     assert softmax_backward_(grads, weights.detach()) is grads
     assert torch.equal(grads, expected)
+
+
+def test_a_backward_pass_is_known_from_inside() -> None:
+    seen: list[bool] = []
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(lambda grad: seen.append(in_backward()))
+    seen.append(in_backward())
+    (x * 2).sum().backward()
+    assert [*seen, in_backward()] == [False, True, False]
