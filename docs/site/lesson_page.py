@@ -58,8 +58,6 @@ def _parts(session: Session, files: Path) -> Iterator[str]:
                 row = lesson.row
                 yield f"In a terminal it is `clearhead check {row.file} --lesson {row.number}`, and in Python"
                 yield _fenced("python", part.source)
-            case "text":
-                yield _fenced("{container} ch-output", _fenced("text", part.source))
             case _:
                 yield _fenced(part.role, part.source)
     if any(isinstance(each, Element) for each in session.live.values()):
