@@ -191,6 +191,31 @@ def test_an_explanation_opens_by_keys(opens: Opens, tmp_path: Path) -> None:
     expect(note).to_be_hidden()
 
 
+@pytest.mark.parametrize("width", [1280, 1440])
+def test_the_legend_stands_above_the_fold(opens: Opens, tmp_path: Path, width: int) -> None:
+    page = drawn(opens, "heads", tmp_path, width)
+    expect(page.locator(".ch-legend").first).to_be_in_viewport(ratio=1)
+    # A difference has the same room.
+    for key in "cd":
+        page.keyboard.press(key)
+    expect(page.get_by_role("heading", level=2)).to_contain_text("−")
+    expect(page.locator(".ch-legend").first).to_be_in_viewport(ratio=1)
+
+
+@pytest.mark.parametrize(("key", "place"), [("t", ".ch-depth"), ("y", ".ch-why")])
+def test_what_a_key_opens_comes_into_sight(
+    opens: Opens, tmp_path: Path, key: str, place: str
+) -> None:
+    page = drawn(opens, "heads", tmp_path)
+    opened = page.locator(f"{place} :is(svg, canvas)").first
+    page.keyboard.press(key)
+    expect(opened).to_be_in_viewport(ratio=1)
+    # What a page begins with stays where it is.
+    page = opens(heads(f"head=1.1&pin=7,1&{'depth' if key == 't' else 'why'}=1"))
+    page.locator(f"{place} :is(svg, canvas)").first.wait_for()
+    assert page.evaluate("scrollY") == 0
+
+
 # Of each key of the help: where the focus is, and what is pressed.
 HEADS_KEYS = {
     "arrows": ("[role=listbox]", "ArrowRight"),
