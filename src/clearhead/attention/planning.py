@@ -1,9 +1,9 @@
 """The choice of a kernel for a problem, and the reasons against the others."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -14,19 +14,27 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, UnsupportedError
 
 
-class Kernel(Protocol):
-    """The interface of a module of `kernels/`."""
+class Way(Protocol):
+    """One of several ways to answer, among which is chosen; a question has `describe()`."""
 
     @property
     def NAME(self) -> str: ...  # noqa: N802 - a constant of the module
     @property
     def SUMMARY(self) -> str: ...  # noqa: N802
     @staticmethod
-    def refusals(problem: Problem) -> list[str]: ...
+    def refusals(problem: Any, /) -> list[str]: ...
     @staticmethod
-    def defers(problem: Problem) -> list[str]: ...
+    def defers(problem: Any, /) -> list[str]: ...
     @staticmethod
-    def how(problem: Problem) -> str: ...
+    def how(problem: Any, /) -> str: ...
+
+
+W = TypeVar("W", bound=Way)
+
+
+class Kernel(Way, Protocol):
+    """The interface of a module of `kernels/`."""
+
     @staticmethod
     def attend(problem: Problem) -> Tensor: ...
 
@@ -74,12 +82,16 @@ def kernel_named(kernel: str) -> Kernel | None:
     Raises:
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
+    return _named(KERNELS, kernel)
+
+
+def _named(among: Sequence[W], kernel: str) -> W | None:
     if isinstance(kernel, str) and kernel == "auto":
         return None
-    by_name = {each.NAME: each for each in KERNELS}
+    by_name = {each.NAME: each for each in among}
     found = by_name.get(kernel) if isinstance(kernel, str) else None
     if found is None:
-        names = ", ".join(f'"{each.NAME}"' for each in KERNELS)
+        names = ", ".join(f'"{each.NAME}"' for each in among)
         raise ArgumentError(
             "kernel.name", f'kernel must be "auto" or one of {names}; got {shown(kernel)}.'
         )
@@ -93,21 +105,28 @@ def choose(problem: Problem, kernel: str = "auto") -> Kernel:
         UnsupportedError: code `kernel.refused`, if the one asked for cannot run the problem.
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
-    chosen = kernel_named(kernel)
+    return choose_among(KERNELS, problem, kernel)
+
+
+def choose_among(among: Sequence[W], problem: Any, kernel: str) -> W:
+    """The same among other ways, of which the last can answer every question; errors are those of `choose`."""
+    chosen = _named(among, kernel)
     if chosen is None:
-        for each in KERNELS[:-1]:
+        for each in among[:-1]:
             if not each.refusals(problem) and not each.defers(problem):
                 return each
-        return KERNELS[-1]  # it can run every problem
+        return among[-1]
     reasons = chosen.refusals(problem)
     if reasons:
-        raise _refused(chosen, reasons, problem)
+        raise _refused(among, chosen, reasons, problem)
     return chosen
 
 
-def _refused(kernel: Kernel, reasons: list[str], problem: Problem) -> UnsupportedError:
-    able = [each.NAME for each in KERNELS if not each.refusals(problem)]
-    best = choose(problem).NAME
+def _refused(
+    among: Sequence[Way], kernel: Way, reasons: list[str], problem: Any
+) -> UnsupportedError:
+    able = [each.NAME for each in among if not each.refusals(problem)]
+    best = choose_among(among, problem, "auto").NAME
     lines = [f'kernel="{kernel.NAME}" cannot run this problem.']
     lines += [f"  - {reason}" for reason in reasons]
     lines += [f"  {line}" for line in problem.describe().splitlines()]
@@ -147,9 +166,14 @@ def run(problem: Problem, kernel: str = "auto") -> Tensor:
 
 def plan_for(problem: Problem, kernel: str = "auto") -> Plan:
     """Return the plan for a problem."""
-    chosen = choose(problem, kernel)
+    return plan_among(KERNELS, problem, kernel)
+
+
+def plan_among(among: Sequence[Way], problem: Any, kernel: str) -> Plan:
+    """Return the plan for a question that other ways answer."""
+    chosen = choose_among(among, problem, kernel)
     reasons: dict[str, tuple[str, ...]] = {}
-    for other in KERNELS:
+    for other in among:
         if other is chosen:
             continue
         against = tuple(other.refusals(problem))
