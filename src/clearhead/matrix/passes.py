@@ -8,39 +8,41 @@ from clearhead.attention.problem import Problem
 from clearhead.matrix import triton_pass
 from clearhead.matrix.reductions import Reduction
 from clearhead.matrix.sweep import Progress, sweep
-from clearhead.matrix.triton_pass import Asked
+from clearhead.matrix.triton_pass import AskedOfWeights
 
 
 class Pass(Way, Protocol):
     """The interface of a way."""
 
     @staticmethod
-    def run(asked: Asked, progress: Progress | None, /) -> None: ...
+    def run(asked: AskedOfWeights, progress: Progress | None, /) -> None: ...
 
 
 class Sweep:
     """PyTorch's operations on one chunk of the weights after another, on any device."""
 
     NAME: ClassVar = "sweep"
-    SUMMARY: ClassVar = "every statistic by PyTorch's operations, chunk by chunk; memory grows with tokens"
+    SUMMARY: ClassVar = (
+        "every statistic by PyTorch's operations, chunk by chunk; memory grows with tokens"
+    )
 
     @staticmethod
-    def refusals(asked: Asked) -> list[str]:
+    def refusals(asked: AskedOfWeights) -> list[str]:
         """Why it cannot answer: never."""
         return []
 
     @staticmethod
-    def defers(asked: Asked) -> list[str]:
+    def defers(asked: AskedOfWeights) -> list[str]:
         """Why another way is to be preferred: it is the last."""
         return []
 
     @staticmethod
-    def how(asked: Asked) -> str:
+    def how(asked: AskedOfWeights) -> str:
         """Describe a pass, in a line."""
         return f"the weights chunk by chunk, by PyTorch's operations on {asked.problem.device.type}"
 
     @staticmethod
-    def run(asked: Asked, progress: Progress | None = None) -> None:
+    def run(asked: AskedOfWeights, progress: Progress | None = None) -> None:
         """Fill every reduction with what it asks for."""
         sweep(asked.problem, asked.reductions, progress)
 
@@ -61,10 +63,10 @@ def run(
         UnsupportedError: code `kernel.refused`, if the one asked for cannot.
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
-    asked = Asked(problem, reductions)
+    asked = AskedOfWeights(problem, reductions)
     choose_among(PASSES, asked, kernel).run(asked, progress)
 
 
 def plan_for(problem: Problem, kernel: str = "auto") -> Plan:
     """Return the plan for the statistics of a problem."""
-    return plan_among(PASSES, Asked(problem, ()), kernel)
+    return plan_among(PASSES, AskedOfWeights(problem, ()), kernel)

@@ -18,8 +18,12 @@ from clearhead.matrix.summary import TopK
 WIDEST = 256
 """The widest head: a row of query, key and context is held whole."""
 
-TILE = 64
-"""Queries, and keys, of a tile. Nobody has tuned it on a device yet."""
+QUERIES = 64
+"""Queries of a tile. Nobody has tuned it on a device yet."""
+
+TILE_BYTES = 1 << 14
+"""The most of a tile of keys, and of values: with them and what the compiler adds a program stays within the 99 kB
+that the smallest device since compute capability 8.0 shares out."""
 
 
 def is_interpreted() -> bool:
@@ -86,11 +90,10 @@ class Launches:
             slopes = slopes.to(problem.device).expand(problem.num_heads).contiguous()
         if table is not None:
             table = table.to(problem.device).contiguous()
-        lanes = max(16, 1 << (query.shape[3] - 1).bit_length())
+        self.lanes = _lanes(query.shape[3])
         self.options: dict[str, Any] = {
-            "block_queries": TILE,
-            "block_keys": TILE,
-            "lanes": lanes,
+            "block_queries": QUERIES,
+            "lanes": self.lanes,
             "masked": problem.mask is not None,
             "pieces": self.pieces,
             "precision": _precision(),
@@ -176,13 +179,15 @@ class Launches:
         scores = torch.empty(shape, device=problem.device)
         keys = torch.empty(shape, dtype=torch.int32, device=problem.device)
         width, value_group, bad_value = 1, 1, nothing
+        row_bytes = self.lanes * problem.query.itemsize
         if value is not None:
             width, value_group = value.shape[3], problem.num_heads // value.shape[1]
+            row_bytes = max(row_bytes, _lanes(width) * value.itemsize)
             largest = torch.linalg.vector_norm(value, torch.inf, dim=3)
             bad_value = _marks(largest < torch.inf).expand(problem.batch, -1, -1).contiguous()
         sinks = problem.sinks
         kernel = import_module("clearhead.matrix.triton_kernels.rows").rows
-        grid = (problem.batch * problem.num_heads, -(-problem.query_len // TILE))
+        grid = (problem.batch * problem.num_heads, -(-problem.query_len // QUERIES))
         kernel[grid](
             query=problem.query,
             keys=problem.key,
@@ -198,7 +203,7 @@ class Launches:
             value_group=value_group,
             value_dim=width,
             near=near,
-            value_lanes=max(16, 1 << (width - 1).bit_length()),
+            value_lanes=_lanes(width),
             slots=slots,
             top=top,
             has_sinks=sinks is not None,
@@ -207,6 +212,7 @@ class Launches:
             is_member=is_member,
             **self.given,
             **self.options,
+            **tile_of(row_bytes),
         )
         return (scores, keys) if top else None
 
@@ -214,7 +220,8 @@ class Launches:
         """What each key receives, (batch, num_kv_heads, kv_len)."""
         problem = self.problem
         received = torch.empty(problem.key.shape[:3], device=problem.device)
-        first, last = self.tiles_of_queries()
+        tile = tile_of(self.lanes * problem.query.itemsize)
+        first, last = self.tiles_of_queries(tile["block_keys"])
         kernel = import_module("clearhead.matrix.triton_kernels.columns").columns
         kernel[(problem.batch * problem.num_kv_heads, first.shape[1])](
             query=problem.query,
@@ -227,28 +234,43 @@ class Launches:
             tiles_batch=first.shape[1] if self.runs_batch else 0,
             **self.given,
             **self.options,
+            **tile,
         )
         return received
 
-    def tiles_of_queries(self) -> tuple[Tensor, Tensor]:
-        """The tiles of queries that may see a tile of keys, from the first to the one after the last, int32,
+    def tiles_of_queries(self, keys: int) -> tuple[Tensor, Tensor]:
+        """The tiles of queries that may see a tile of so many keys, from the first to the one after the last, int32,
         (batch or 1, tiles of keys)."""
         problem, spans = self.problem, self.problem.spans
-        rows, columns = (-(-size // TILE) for size in (problem.query_len, problem.kv_len))
+        rows, columns = -(-problem.query_len // QUERIES), -(-problem.kv_len // keys)
         if spans is None:
             first = torch.zeros(1, columns, dtype=torch.int32, device=problem.device)
             return first, first + rows
         start, stop, kv_len = self.start, self.stop, problem.kv_len
         used = stop > start
         low, high = start.where(used, kv_len).amin(-1), stop.where(used, 0).amax(-1)
-        short = rows * TILE - problem.query_len
-        low = F.pad(low, (0, short), value=kv_len).unflatten(1, (rows, TILE)).amin(-1)
-        high = F.pad(high, (0, short), value=0).unflatten(1, (rows, TILE)).amax(-1)
-        edges = torch.arange(0, columns * TILE, TILE, dtype=torch.int32, device=problem.device)
-        sees = (low[..., None] < edges + TILE) & (high[..., None] > edges)
+        short = rows * QUERIES - problem.query_len
+        low = F.pad(low, (0, short), value=kv_len).unflatten(1, (rows, QUERIES)).amin(-1)
+        high = F.pad(high, (0, short), value=0).unflatten(1, (rows, QUERIES)).amax(-1)
+        edges = torch.arange(0, columns * keys, keys, dtype=torch.int32, device=problem.device)
+        sees = (low[..., None] < edges + keys) & (high[..., None] > edges)
         number = torch.arange(rows, dtype=torch.int32, device=problem.device)[:, None]
         first = number.where(sees, rows).amin(1)
         return first.contiguous(), (number + 1).where(sees, 0).amax(1).contiguous()
+
+
+def tile_of(row_bytes: int) -> dict[str, int]:
+    """The keys of a tile and how it is worked on, for rows of keys or values of so many bytes."""
+    return {
+        "block_keys": min(64, TILE_BYTES // row_bytes),
+        "num_warps": 4 if row_bytes <= 256 else 8,
+        "num_stages": 2 if row_bytes <= 512 else 1,
+    }
+
+
+def _lanes(width: int) -> int:
+    """The power of two that a row is loaded as; products want 16."""
+    return max(16, 1 << (width - 1).bit_length())
 
 
 def _in_order(scores: Tensor, keys: Tensor, best: Tensor, maximum: Tensor) -> TopK:

@@ -45,7 +45,7 @@ PER_QUERY = (LogSumExp, Entropy, Maximum, MaxScore, Distance, Near)
 """The kinds of numbers of a query, in the order in which the kernel writes them; two keys' weights follow."""
 
 
-class Asked(NamedTuple):
+class AskedOfWeights(NamedTuple):
     """The weights, and what is asked about them."""
 
     problem: Problem
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
         return self.problem.describe()
 
 
-def refusals(asked: Asked) -> list[str]:
+def refusals(asked: AskedOfWeights) -> list[str]:
     """Why this pass cannot answer, a line each; empty if it can."""
     problem = asked.problem
     if not (problem.query.is_cuda or (is_interpreted() and problem.query.is_cpu)):
@@ -63,7 +63,7 @@ def refusals(asked: Asked) -> list[str]:
     return limits(asked)
 
 
-def limits(asked: Asked) -> list[str]:
+def limits(asked: AskedOfWeights) -> list[str]:
     """Why this pass cannot answer on any device."""
     problem, reductions = asked
     reasons = []
@@ -115,18 +115,18 @@ def _about(reductions: Sequence[Reduction]) -> list[str]:
     return reasons
 
 
-def defers(asked: Asked) -> list[str]:
+def defers(asked: AskedOfWeights) -> list[str]:
     """Why another way is to be preferred to this one, where both can."""
     return ["nobody has measured it on a device yet: it runs where it is asked for by name"]
 
 
-def how(asked: Asked) -> str:
+def how(asked: AskedOfWeights) -> str:
     """Describe a pass, in a line."""
     where = "interpreted, on the CPU" if asked.problem.query.is_cpu else "compiled"
     return f"two launches of kernels of Triton, {where}: the rows, and what each key receives"
 
 
-def run(asked: Asked, progress: Callable[[float], None] | None = None) -> None:
+def run(asked: AskedOfWeights, progress: Callable[[float], None] | None = None) -> None:
     """Fill every reduction with what it asks for."""
     problem, reductions = asked
     with torch.no_grad():
@@ -162,7 +162,7 @@ def _pool(launches: Launches, pooled: Pooled) -> None:
     """Weights times the bins of the keys, as many bins at a time as fit; then the bins of the queries."""
     problem, count = launches.problem, pooled.sums.shape[3]
     fitting = MAP_NUMBERS // problem.query.shape[:3].numel()
-    for some in portions(count, min(WIDEST, max(16, fitting))):
+    for some in portions(count, min(64, max(16, fitting))):
         member = F.one_hot(pooled.column_bins, count)[:, some].to(pooled.dtype)[None, None]
         weights = member.new_empty(*problem.query.shape[:3], member.shape[3])
         launches.values(member, weights, is_member=True)

@@ -84,7 +84,9 @@ def columns(
     keys += sample.to(tl.int64) * key_batch + kv_head.to(tl.int64) * key_head
     bad_key += line.to(tl.int64) * kv_len
     runs = sample.to(tl.int64) * runs_batch
-    some, broken_key = load_rows(keys, key, key_row, kv_len, lane, key_lane, head_dim, bad_key, upcast)
+    some, _of_keys = load_rows(
+        keys, key, key_row, kv_len, lane, key_lane, head_dim, bad_key, upcast
+    )
     here = sample * tiles_batch + tile
     from_tile, to_tile = tl.load(tiles_from + here), tl.load(tiles_to + here)
     sums = tl.zeros([block_keys], tl.float32)
@@ -107,7 +109,7 @@ def columns(
             first, last = keys_of(start, stop, runs, place, kv_len, masked, pieces)
             # A tile between two that see these keys may see none of them.
             if tl.min(first, 0) < (tile + 1) * block_keys and tl.max(last, 0) > tile * block_keys:
-                asked, broken_query = load_rows(
+                asked, _of_queries = load_rows(
                     asked_of,
                     place,
                     query_row,
