@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
 from torch import Tensor
 
@@ -76,16 +76,16 @@ class Plan(Drawn):
         return "\n".join(lines)
 
 
-def kernel_named(kernel: str) -> Kernel | None:
+@overload
+def kernel_named(kernel: str) -> Kernel | None: ...
+@overload
+def kernel_named(kernel: str, among: Sequence[W]) -> W | None: ...
+def kernel_named(kernel: str, among: Sequence[Any] = KERNELS) -> Any:
     """The kernel of a name; None for "auto".
 
     Raises:
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
-    return _named(KERNELS, kernel)
-
-
-def _named(among: Sequence[W], kernel: str) -> W | None:
     if isinstance(kernel, str) and kernel == "auto":
         return None
     by_name = {each.NAME: each for each in among}
@@ -98,19 +98,23 @@ def _named(among: Sequence[W], kernel: str) -> W | None:
     return found
 
 
-def choose(problem: Problem, kernel: str = "auto") -> Kernel:
+@overload
+def choose(problem: Problem, kernel: str = "auto") -> Kernel: ...
+@overload
+def choose(problem: Any, kernel: str, among: Sequence[W]) -> W: ...
+def choose(problem: Any, kernel: str = "auto", among: Sequence[Any] = KERNELS) -> Any:
     """The kernel for a problem: the first that can, or the one asked for by name.
+
+    Args:
+        problem: the problem, or another question that the ways `among` answer.
+        kernel: "auto" or a name.
+        among: the ways, of which the last can answer everything.
 
     Raises:
         UnsupportedError: code `kernel.refused`, if the one asked for cannot run the problem.
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
-    return choose_among(KERNELS, problem, kernel)
-
-
-def choose_among(among: Sequence[W], problem: Any, kernel: str) -> W:
-    """The same among other ways, of which the last can answer every question; errors are those of `choose`."""
-    chosen = _named(among, kernel)
+    chosen = kernel_named(kernel, among)
     if chosen is None:
         for each in among[:-1]:
             if not each.refusals(problem) and not each.defers(problem):
@@ -118,15 +122,15 @@ def choose_among(among: Sequence[W], problem: Any, kernel: str) -> W:
         return among[-1]
     reasons = chosen.refusals(problem)
     if reasons:
-        raise _refused(among, chosen, reasons, problem)
+        raise _refused(chosen, reasons, problem, among)
     return chosen
 
 
 def _refused(
-    among: Sequence[Way], kernel: Way, reasons: list[str], problem: Any
+    kernel: Way, reasons: list[str], problem: Any, among: Sequence[Way]
 ) -> UnsupportedError:
     able = [each.NAME for each in among if not each.refusals(problem)]
-    best = choose_among(among, problem, "auto").NAME
+    best = choose(problem, "auto", among).NAME
     lines = [f'kernel="{kernel.NAME}" cannot run this problem.']
     lines += [f"  - {reason}" for reason in reasons]
     lines += [f"  {line}" for line in problem.describe().splitlines()]
@@ -164,14 +168,9 @@ def run(problem: Problem, kernel: str = "auto") -> Tensor:
             end()
 
 
-def plan_for(problem: Problem, kernel: str = "auto") -> Plan:
-    """Return the plan for a problem."""
-    return plan_among(KERNELS, problem, kernel)
-
-
-def plan_among(among: Sequence[Way], problem: Any, kernel: str) -> Plan:
-    """Return the plan for a question that other ways answer."""
-    chosen = choose_among(among, problem, kernel)
+def plan_for(problem: Any, kernel: str = "auto", among: Sequence[Way] = KERNELS) -> Plan:
+    """Return the plan for a problem; arguments are those of `choose`."""
+    chosen = choose(problem, kernel, among)
     reasons: dict[str, tuple[str, ...]] = {}
     for other in among:
         if other is chosen:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
-from clearhead.attention.planning import Plan, Way, choose_among, plan_among
+from clearhead.attention import planning
+from clearhead.attention.planning import Plan, Way, choose
 from clearhead.attention.problem import Problem
 from clearhead.matrix import triton_pass
 from clearhead.matrix.reductions import Reduction
@@ -64,9 +65,9 @@ def run(
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
     asked = AskedOfWeights(problem, reductions)
-    choose_among(PASSES, asked, kernel).run(asked, progress)
+    choose(asked, kernel, PASSES).run(asked, progress)
 
 
 def plan_for(problem: Problem, kernel: str = "auto") -> Plan:
     """Return the plan for the statistics of a problem."""
-    return plan_among(PASSES, AskedOfWeights(problem, ()), kernel)
+    return planning.plan_for(AskedOfWeights(problem, ()), kernel, PASSES)

@@ -8,6 +8,7 @@ size query_len × kv_len is ever there.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from clearhead._common.torch_internals import is_autocast
 from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
-from clearhead.masks.spans import Spans
+from clearhead.masks.spans import Extent, Spans
 from clearhead.masks.tiles import Edges, hull, portions, ragged_edges
 from clearhead.matrix.chunk import Chunk, ChunkPlace, KeyBlock
 from clearhead.matrix.reductions import Reduction, in_order, update_all
@@ -32,6 +33,9 @@ LARGEST = 1e25
 
 BUFFER = 1 << 21
 """The number of weights at a time, unless rows are so long that it would be too few of them."""
+
+DEVICE_BUFFER = 1 << 26
+"""The same on a GPU, where an operation takes some microseconds however few numbers it has."""
 
 LEAST_ROWS = 64
 """The least number of rows of weights at a time, so that the products are efficient."""
@@ -121,7 +125,9 @@ def _sweep(
     ordinary = ordinary and (whole is None or bool((whole < torch.inf).all()))
     make = _Buffers(problem, kv_heads * group * queries).chunk if ordinary else _by_the_stages
     mask = problem.mask
-    spans = problem.spans
+    # Where chunks begin and end is known without a device.
+    spans = problem.spans if problem.query.is_cpu or mask is None else mask.spans(_on_host(problem))
+    problem = problem.replace(bias=_beside(problem.bias, problem.device))
     steps = problem.batch * -(-problem.num_kv_heads // kv_heads) * problem.query_len
     done = 0
     shared: list[SweepTile] | None = None
@@ -147,10 +153,27 @@ def _sweep(
 
 def _sizes(problem: Problem, group: int) -> tuple[int, int]:
     """The number of key heads and of queries of a chunk."""
-    rows = max(LEAST_ROWS, BUFFER // max(1, problem.kv_len))
+    buffer = BUFFER if problem.query.is_cpu else DEVICE_BUFFER
+    rows = max(LEAST_ROWS, buffer // max(1, problem.kv_len))
     queries = min(problem.query_len, MOST_QUERIES, max(1, rows // group))
     kv_heads = max(1, min(problem.num_kv_heads, rows // (queries * group)))
     return kv_heads, queries
+
+
+def _on_host(problem: Problem) -> Extent:
+    return problem.extent._replace(device=torch.device("cpu"))
+
+
+def _beside(bias: Bias | None, device: torch.device) -> Bias | None:
+    """A bias whose numbers are on the device once, and do not go there for each chunk."""
+    if isinstance(bias, SumOfBiases):
+        left, right = _beside(bias.left, device), _beside(bias.right, device)
+        assert left is not None
+        assert right is not None
+        return SumOfBiases(left, right)
+    if isinstance(bias, Alibi) and bias.slopes.device != device:
+        return replace(bias, slopes=bias.slopes.to(device))
+    return bias
 
 
 def _is_ordinary(problem: Problem) -> bool:
@@ -195,15 +218,19 @@ def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> 
         if problem.mask is None:
             yield SweepTile(some, every, [], None)
         elif spans is not None and spans.pieces == 1:
-            yield part_of_runs(spans.start[row, some, 0], spans.stop[row, some, 0], some)
+            runs = (spans.start[row, some, 0], spans.stop[row, some, 0])
+            yield part_of_runs(*runs, some, problem.device)
         else:
             if spans is not None:
                 every = hull(spans.start[row, some], spans.stop[row, some])
             yield _of_mask(problem, sample, some, every)
 
 
-def part_of_runs(start: Tensor, stop: Tensor, queries: slice) -> SweepTile:
-    """The part in which each query sees one run of keys: hidden are the ragged edges only."""
+def part_of_runs(
+    start: Tensor, stop: Tensor, queries: slice, device: torch.device | None = None
+) -> SweepTile:
+    """The part in which each query sees one run of keys: hidden are the ragged edges only. They are made on the
+    device, if that is another than the runs'."""
     used = stop > start
     keys = hull(start, stop)
     empty = None if bool(used.all()) else ~used
@@ -211,6 +238,9 @@ def part_of_runs(start: Tensor, stop: Tensor, queries: slice) -> SweepTile:
         return SweepTile(queries, keys, [], empty)
     # Empty rows are zeroed as a whole, so that they leave the others their full keys.
     full = slice(int(start[used].max()), int(stop[used].min()))
+    if device is not None and device != start.device:
+        start, stop = (each.to(device, non_blocking=True) for each in (start, stop))
+        empty = None if empty is None else empty.to(device, non_blocking=True)
     return SweepTile(
         queries, keys, ragged_edges(start[:, None], stop[:, None], (keys,), full), empty
     )
@@ -226,7 +256,7 @@ def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> Swee
         queries,
         keys,
         [(slice(0, keys.stop - keys.start), ~visible)],
-        empty if bool(empty.any()) else None,
+        empty if not empty.is_cpu or bool(empty.any()) else None,
     )
 
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clearhead import stages
 from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
+from clearhead.attention.kernels._nonfinite import long_rows
 from clearhead.attention.problem import Problem
 from clearhead.masks.tiles import portions
 from clearhead.matrix.summary import TopK
@@ -65,14 +65,8 @@ class Launches:
     def __init__(self, problem: Problem) -> None:
         query, key = problem.query, problem.key
         self.problem = problem
-        # Lengths of rows, without a copy of them; a NaN is in no order.
-        longest = stages.longest(query.dtype) ** 0.5
-        precise = stages.upcast(query[:0]).dtype
-        of_query, of_key = (
-            torch.linalg.vector_norm(each, dim=3, dtype=precise) for each in (query, key)
-        )
-        self.bad_query = _marks(of_query * problem.factor <= longest)
-        self.bad_key = _marks(of_key <= longest)
+        self.bad_query = _marks(long_rows(query, problem.factor))
+        self.bad_key = _marks(long_rows(key))
         spans = problem.spans
         self.start, self.stop, self.pieces = self.bad_key, self.bad_key, 1
         self.runs_batch = 0
@@ -184,7 +178,7 @@ class Launches:
             width, value_group = value.shape[3], problem.num_heads // value.shape[1]
             row_bytes = max(row_bytes, _lanes(width) * value.itemsize)
             largest = torch.linalg.vector_norm(value, torch.inf, dim=3)
-            bad_value = _marks(largest < torch.inf).expand(problem.batch, -1, -1).contiguous()
+            bad_value = _marks(~(largest < torch.inf)).expand(problem.batch, -1, -1).contiguous()
         sinks = problem.sinks
         kernel = import_module("clearhead.matrix.triton_kernels.rows").rows
         grid = (problem.batch * problem.num_heads, -(-problem.query_len // QUERIES))
@@ -282,9 +276,9 @@ def _in_order(scores: Tensor, keys: Tensor, best: Tensor, maximum: Tensor) -> To
     return TopK(weights, keys.masked_fill(weights == 0, -1))
 
 
-def _marks(finite: Tensor) -> Tensor:
+def _marks(bad: Tensor) -> Tensor:
     """1 for what counts as not finite, in bytes."""
-    return (~finite).contiguous().view(torch.uint8)
+    return bad.contiguous().view(torch.uint8)
 
 
 def _strides(

@@ -166,4 +166,4 @@ def _pool(launches: Launches, pooled: Pooled) -> None:
         member = F.one_hot(pooled.column_bins, count)[:, some].to(pooled.dtype)[None, None]
         weights = member.new_empty(*problem.query.shape[:3], member.shape[3])
         launches.values(member, weights, is_member=True)
-        pooled.sums[..., some].index_add_(2, pooled.row_bins, weights.double())
+        pooled.sums[..., some].index_add_(2, pooled.row_bins.to(problem.device), weights.double())
