@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests waiting shaped pages lint style types page bench across bare bounds soak mutants cover lock setup browser samples speech test-samples test-triton applications docs
+.PHONY: demo test tests waiting shaped pages lint style types page bench gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples test-triton applications docs
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -140,6 +140,17 @@ docs: setup
 
 bench: setup
 	@$(RUN) -m benchmarks
+
+# Every test and every benchmark that needs a CUDA device, the rows that matter most first; figures are filed row by row under
+# the name of the card. Without a device it says so and fails, with 3. GPU_PYTHON=python3 takes what the machine has installed,
+# since the index decides for which device the PyTorch of `make setup` is.
+GPU_PYTHON ?= $(RUN)
+gpu:
+	@$(GPU_PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit(3)' \
+		|| { echo "gpu: PyTorch finds no CUDA device here, so nothing was run."; exit 3; }
+	@echo "gpu: tests"
+	@$(GPU_PYTHON) -m pytest --quiet -m gpu tests/gpu tests/attention/kernels/test_flex.py; failed=$$?; \
+		echo "gpu: benchmarks"; $(GPU_PYTHON) -m benchmarks.gpu || failed=1; exit $$failed
 
 # One text that two processes share: the losses of training are those of one process, then its attention.
 across: setup

@@ -54,6 +54,17 @@ def cast(option: Any, dtype: torch.dtype) -> Any:
     return option
 
 
+def moved(option: Any, device: torch.device) -> Any:
+    """An option whose numbers are on a device, where masks and slopes that are plain numbers follow by themselves."""
+    if isinstance(option, SumOfBiases):
+        return SumOfBiases(moved(option.left, device), moved(option.right, device))
+    if isinstance(option, Relative):
+        return Relative(option.values.to(device))
+    if isinstance(option, DenseBias):
+        return DenseBias(option.tensor.to(device))
+    return option.to(device) if isinstance(option, Tensor) else option
+
+
 class Given(NamedTuple):
     """One call, and its value."""
 
@@ -65,6 +76,10 @@ class Given(NamedTuple):
     def to(self, dtype: torch.dtype) -> "Given":
         options = {name: cast(option, dtype) for name, option in self.options.items()}
         return Given(self.query.to(dtype), self.key.to(dtype), self.value.to(dtype), options)
+
+    def on(self, device: torch.device) -> "Given":
+        options = {name: moved(option, device) for name, option in self.options.items()}
+        return Given(self.query.to(device), self.key.to(device), self.value.to(device), options)
 
 
 def given(
@@ -213,6 +228,17 @@ def definition(call: Given, dtype: torch.dtype) -> dict[str, Tensor]:
     }
 
 
+def expected_of(call: Given) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The definition in float64 and in the dtype of the call."""
+    # In float64 fewer rows count as too long.
+    bad = stages.nonfinite_rows(call.query), stages.nonfinite_rows(call.key)
+    marked = call._replace(
+        query=call.query.masked_fill(bad[0][..., None], torch.nan),
+        key=call.key.masked_fill(bad[1][..., None], torch.nan),
+    )
+    return definition(marked, torch.float64), definition(call, call.query.dtype)
+
+
 def answered(call: Given) -> dict[str, Tensor]:
     """The same by the kernels."""
     query, key, value, options = call
@@ -222,7 +248,7 @@ def answered(call: Given) -> dict[str, Tensor]:
         value=value,
         top_k=min(5, keys),
         pool=(min(3, queries), min(5, keys)),
-        segments=sets(keys),
+        segments=sets(keys).to(query.device),
         kernel="triton",
     )
     names = [name for name in definition(call, torch.float64) if name not in ("near", "top_k")]
@@ -251,14 +277,7 @@ class TestInterpreted:
     @pytest.mark.parametrize("name", CASES)
     def test_every_number(self, name: str) -> None:
         call = CASES[name]()
-        plain = definition(call, call.query.dtype)
-        # In float64 fewer rows count as too long.
-        bad = stages.nonfinite_rows(call.query), stages.nonfinite_rows(call.key)
-        exact = call._replace(
-            query=call.query.masked_fill(bad[0][..., None], torch.nan),
-            key=call.key.masked_fill(bad[1][..., None], torch.nan),
-        )
-        exact = definition(exact, torch.float64)
+        exact, plain = expected_of(call)
         for what, number in answered(call).items():
             assert number.dtype == plain[what].dtype, what
             assert_no_worse(number, exact[what], plain[what], what=what)
