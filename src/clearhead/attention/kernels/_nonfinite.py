@@ -82,7 +82,7 @@ def contain_causal(problem: Problem, run: Callable[[Problem], Tensor]) -> Tensor
 
 def _first_marked(marks: Tensor) -> Tensor:
     """The first token that is marked, (…, 1, n), or the number of tokens for none."""
-    first = marks.view(torch.uint8).argmax(dim=2, keepdim=True)
+    first = marks.to(torch.uint8).argmax(dim=2, keepdim=True)
     return first.where(marks.any(dim=2, keepdim=True), marks.shape[2])
 
 
