@@ -4,7 +4,6 @@ A failure here says what a version of PyTorch has changed, before anything else 
 """
 
 import inspect
-import math
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +27,6 @@ from clearhead._common.torch_internals import (
     is_transformed,
     keep_for_backward,
     kept_for_backward,
-    norms,
     private,
     softmax_backward_,
     unravelled,
@@ -92,14 +90,6 @@ def test_transformations_are_seen() -> None:
     torch.func.grad(see)(torch.ones(3))
     see(torch.ones(3))
     assert seen == [True, True, False], f"is_functorch_wrapped_tensor {CHANGED}"
-
-
-def test_norms_are_the_lengths_of_tensors() -> None:
-    given = [torch.tensor([3.0, 4.0]), torch.tensor([[torch.nan, 1.0]]), torch.tensor([-torch.inf])]
-    found = [each.item() for each in norms(given)]
-    assert found[0] == 5.0, f"_foreach_norm {CHANGED}"
-    assert math.isnan(found[1]), f"_foreach_norm {CHANGED}"
-    assert found[2] == math.inf, f"_foreach_norm {CHANGED}"
 
 
 @pytest.mark.parametrize(
