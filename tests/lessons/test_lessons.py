@@ -43,7 +43,7 @@ def test_its_blocks_print_and_its_files_are_graded_as_the_page_says(
     for name, answer in session.answers.items():
         assert answer == answer, name
     for shown in session.live.values():
-        assert hasattr(shown, "to_element") or hasattr(shown, "options")
+        assert hasattr(shown, "to_html") or hasattr(shown, "options")
     (report,) = session.grade(lesson.solution)
     assert report.ok, report
     (report,) = session.grade(lesson.starter)
@@ -67,6 +67,7 @@ def test_its_page_has_the_parts_of_a_lesson(lesson: Lesson) -> None:
     recap = text.partition("## Recap\n\n")[2].partition("\n\n")[0]
     assert recap.count("\n") == 2
     assert all(line.startswith("- ") for line in recap.splitlines())
+    assert {each.words for each in lesson.of_role("wrong")} <= set(lesson.codes)
     for stub in lesson.of_role("write"):
         ast.parse(stub.source)
     readable = text.partition("## Where it stands")[0].partition("Next: [")[0].lower()

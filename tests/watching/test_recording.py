@@ -1,5 +1,6 @@
 """The record of a call: no more than it takes, and nothing that changes afterwards."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -312,6 +313,15 @@ def test_a_padded_batch_that_is_read_in_parts_counts_its_real_queries(name: str,
                     first = whole[0].roles.first
                     assert first is not None
                     assert row.first == pytest.approx(float(first[row.head]), abs=1e-3)
+
+
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.causal() & ch.padding([5, 3])])
+def test_no_numbers_of_a_call_are_held_until_the_next(mask: ch.Mask | None) -> None:
+    call, copies = problem(mask=mask), Copies()
+    parts = [weakref.ref(each) for each in (call.query, call.key, call.value)]
+    copies.of_call(call, "layers.0.self_attn")
+    del call
+    assert [each() for each in parts] == [None] * 3
 
 
 def test_padding_of_every_row_is_told_from_room() -> None:

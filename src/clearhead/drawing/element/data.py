@@ -274,7 +274,7 @@ def _check_kind(trace: Trace) -> None:
 
 
 def _check_names(name: str, given: object) -> None:
-    if isinstance(given, str) or not isinstance(given, Sequence):
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise ArgumentTypeError(
             "figure.names", f"{name} must be a sequence of names of stages; got {shown(given)}."
         )
