@@ -47,9 +47,6 @@ is_inside_functorch = private("_C._are_functorch_transforms_active")
 """True inside torch.func and vmap, also for tensors that are not transformed: no autograd.Function of
 one's own runs there."""
 
-norms = private("_foreach_norm")
-"""The Euclidean length of each of several tensors: one call of PyTorch's for all of them."""
-
 use_count = private("Tensor._use_count")
 """The number of references to a tensor in C++."""
 

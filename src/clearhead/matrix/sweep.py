@@ -184,7 +184,8 @@ def _magnitude(tensor: Tensor) -> float:
         return 0.0
     if tensor.ndim == 4 and not tensor.is_contiguous():
         tensor = tensor.transpose(1, 2)  # as layers make them: in this order nothing is copied
-    return float(torch.linalg.vector_norm(tensor, torch.inf))
+    low, high = torch.aminmax(tensor)  # the norm of order ∞ takes ten times as long
+    return float(torch.maximum(-low, high))
 
 
 def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> Iterator[SweepTile]:
