@@ -32,6 +32,7 @@ class Reduction(ABC):
         destroys: tensors of a chunk that it overwrites, and so comes after their readers.
         finite: True if the numbers that it multiplies with weights are all finite. If not, a chunk
             says which pairs are visible: a weight of 0 does not take a NaN away.
+        by_head: True if chunks of different heads change different numbers, so that threads may share them.
 
     Example:
         >>> import torch
@@ -48,6 +49,7 @@ class Reduction(ABC):
     provides: frozenset[str] = NONE
     destroys: frozenset[str] = NONE
     finite: bool = True
+    by_head: bool = True
 
     @abstractmethod
     def update(self, chunk: Chunk) -> None:
