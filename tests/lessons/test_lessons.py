@@ -16,7 +16,7 @@ import torch
 
 import clearhead as ch
 from clearhead._common.lessons import LESSONS
-from clearhead.lessons.guess import compare
+from clearhead.lessons.cells import begun, compare
 from clearhead.lessons.lesson import Lesson, page_of, read_lesson
 from clearhead.lessons.notebook import notebook
 from docs.site.session import Session
@@ -117,6 +117,17 @@ def test_its_notebook_leads_nowhere_else(lesson: Lesson) -> None:
         for held in cell.get("attachments", {}).values():
             assert base64.b64decode(held["image/svg+xml"]).startswith(b"<svg")
     assert pictures == page.count("](../pictures/")
+
+
+def test_what_is_not_written_yet_is_said(
+    lesson: Lesson, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = Session(lesson, tmp_path)
+    name, number = lesson.row.names[0], lesson.row.number
+    begun(vars(session.load(lesson.starter, "starter"))[name], lesson=number)
+    assert capsys.readouterr().out.startswith(f"{name} is not written yet. ")
+    begun(vars(session.load(lesson.solution, "solution"))[name], lesson=number)
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ HOW = (
     "Run the cells from the top, one after the other: Shift + Enter. Where a cell has three dots, write: a guess, "
     "which you may leave out, or the lines of your own."
 )
-FIRST = "What follows uses the cell above: fill it in before you go on."
 
 
 def notebook(lesson: Lesson) -> str:
@@ -47,7 +46,7 @@ def _cells(lesson: Lesson) -> Iterator[dict[str, Any]]:
         if isinstance(part, str) and place == 0:
             heading, byline, rest = part.split("\n\n", 2)
             yield _text("\n\n".join((heading, byline, HOW)))
-            yield _code("from clearhead.lessons.guess import compare")
+            yield _code("from clearhead.lessons.cells import begun, compare")
             yield _text(rest)
             continue
         if isinstance(part, str):
@@ -60,13 +59,15 @@ def _cells(lesson: Lesson) -> Iterator[dict[str, Any]]:
                 yield _code(f"{name} = ...  # your guess")
                 yield _hidden(f"compare({name}, {answer}, {tolerance:g})")
             case "solution":
-                folded = _folded("A solution", f"```python\n{part.source}```")
-                yield _text(f"{FIRST}\n\n{folded}")
+                yield _text(_folded("A solution", f"```python\n{part.source}```"))
             case "wrong":
                 choices = ", ".join(f"`{code}`" for code in lesson.codes)
                 yield _text(f"```python\n{part.source}```\n\nWhich one is it? {choices}")
                 yield _text(_folded("The name of the mistake", f"`{part.words}`"))
-            case "python" | "write" | "live" | "check" | "train":
+            case "write":
+                yield _code(part.source)
+                yield _hidden(f"begun({lesson.row.names[0]}, lesson={lesson.row.number})")
+            case "python" | "live" | "check" | "train":
                 yield _code(part.source)
             case "text":
                 pass  # what is printed comes when the cell is run
