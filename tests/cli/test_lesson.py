@@ -17,7 +17,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_begins_a_lesson_once(folder: Path) -> None:
     printed = lines("lesson", "7")
     assert printed[1] == "  clearhead check lesson_07.py --lesson 7"
-    assert printed[2] == f"The lesson, to be read: {page_of(7)}"
+    assert printed[2] == f"It is told in {page_of(7)}, and as a notebook by --notebook."
     file = folder / "lesson_07.py"
     assert file.read_text(encoding="utf-8") == read_lesson(7).starter
     file.write_text("mine")

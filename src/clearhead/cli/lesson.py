@@ -41,7 +41,7 @@ def lesson(
     _write(file, begun.starter)
     print(f"Lesson {number}, {begun.row.title}: write what is missing in {file}, then ask")
     print(f"  clearhead check {file} --lesson {number}")
-    print(f"The lesson, to be read: {page_of(number)}")
+    print(f"It is told in {page_of(number)}, and as a notebook by --notebook.")
 
 
 def _write(path: Path, text: str) -> None:
