@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import nn
 
-from clearhead._common.foreign_names import side_of
 from clearhead._common.hints import hints_at_names, with_hints
 from clearhead._common.lessons import LessonRow
 from clearhead._common.memory import within_memory
@@ -21,7 +20,7 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
-from clearhead.checking.evidence.parts import PARTS, PartEvidence
+from clearhead.checking.evidence.parts import PARTS, PartEvidence, part_of
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
 from clearhead.checking.ranks.on_ranks import on_ranks
@@ -31,7 +30,6 @@ from clearhead.checking.reporting import defined_in, reported
 from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.scanning.takes import ways
 from clearhead.checking.subject.locating import located
-from clearhead.checking.subject.signatures import needed, of_call
 from clearhead.checking.subject.stubs import stubs_of
 from clearhead.checking.subject.subject import (
     left_alone,
@@ -221,17 +219,10 @@ def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tup
         return found, "qkv"
     kind = type(found) if isinstance(found, nn.Module) else found
     suggested = ways(kind) if callable(kind) else ()
-    if inspect.isroutine(found) and (part := _part_of(found)) is not None:
+    if inspect.isroutine(found) and (part := part_of(found)) is not None:
         return found, part
     # One input of a function may be a batch or not; most have one.
     return found, next(iter(suggested), "x").replace("x2d", "x")
-
-
-def _part_of(function: Any) -> str | None:
-    """The part of attention that a function is by the names of its parameters."""
-    names = tuple(needed(of_call(function)))
-    sides = tuple(side_of(each) or each for each in names)
-    return next((each for each, part in PARTS.items() if part.names in (names, sides)), None)
 
 
 def is_part(evidence: Evidence) -> bool:

@@ -37,6 +37,14 @@ MENTIONS = {
     "cache": r"cat\(|append\(|triu|tril",
     "rope": r"rotat",
 }
+# Codes that need no lesson; and of those of a later lesson the law that they break.
+ALWAYS = frozenset(("differs", "output.nondeterministic", "input.modified", "shape.square-only"))
+LAWS = {
+    "mask.non-finite": "differs", "scale": "law.scores", "weights": "softmax.missing", "mask": "law.pairs",
+    "heads": "law.pairs", "batch": "law.pairs", "context": "law.pairs", "dropout": "output.nondeterministic",
+    "law": "differs", "length": "differs", "state": "differs", "rope": "law.scores", "cache": "differs",
+    "dtype": "differs", "sum": "law.pairs", "softmax": "law.scores", "parameter": "differs", "grad": "differs",
+}  # fmt: skip
 # The families of codes that hang on a promise, where another one is as good.
 PROMISED = {"causal": ("mask.", "law.pairs"), "scale": ("scale.",), "rope": ("law.scores",)}
 TICKS = {
@@ -184,6 +192,14 @@ def _rotating(rotate: Any) -> Any:
 def is_asked(row: LessonRow | None, topic: str) -> bool:
     """True of a topic that a lesson speaks of; without a lesson, of any."""
     return row is None or (topic not in NEVER and FROM.get(topic, 0) <= row.number)
+
+
+def early(code: str, row: LessonRow) -> str | None:
+    """The law that a mistake of a later lesson breaks, in its place; None of what the lesson may name."""
+    spoken = [each.number for each in lessons_of(code)]
+    if code in ALWAYS or not spoken or min(spoken) <= row.number:
+        return None
+    return LAWS.get(code) or LAWS[code.partition(".")[0]]
 
 
 def best(reports: Iterable[Report], row: LessonRow) -> Report:

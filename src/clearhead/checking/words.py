@@ -25,16 +25,25 @@ def plain(code: str, way: str, values: Mapping[str, Any]) -> str:
     return sentence(code, way, values) if said is None else said.format(**values)
 
 
+def early(code: str, way: str, values: Mapping[str, Any]) -> str:
+    """The sentence of a mistake in a lesson before those that speak of it; "" where it has none of its own."""
+    said = catalogue()["early"].get(code.partition(".")[0], {}).get("way", {})
+    found = said.get(way, said.get("any", "") if not way.startswith("part") else "")
+    return found.format(**values)
+
+
 def likely(code: str, way: str, values: Mapping[str, Any]) -> str:
     """The line that likely makes the mistake, and the line that is right."""
     return catalogue()["mistake"][code]["says"][way][1].format(**values)
 
 
 def filled(table: str, key: str, values: Mapping[str, Any]) -> str:
-    """A template of a table: tick, note, measured, topic, or plain, which is measured for a beginner."""
+    """A template of a table: tick, note, topic, slip, or measured, which is plain for a beginner, and early for one
+    before the lesson that speaks of it."""
     tables = catalogue()
-    found = tables["plain"].get(key) if table == "plain" else None
-    return (found or tables["measured" if table == "plain" else table][key]).format(**values)
+    order = {"plain": ("plain", "measured"), "early": ("early-measured", "plain", "measured")}
+    found = (tables[each].get(key) for each in order.get(table, (table,)))
+    return next(filter(None, found)).format(**values)
 
 
 def unknown(why: str, values: Mapping[str, Any]) -> tuple[str, str]:

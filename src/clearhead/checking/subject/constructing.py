@@ -28,12 +28,14 @@ class Guess(NamedTuple):
         typed: a config that does not say its type is the dataclass beside the class.
         grid: a window or a resolution.
         width: of a token where it is not that of all heads.
+        sized: what no name and no type says is a width.
     """
 
     shape: tuple[int, int]
     typed: bool = True
     grid: int | tuple[int, int] = 0
     width: int = WIDTH
+    sized: bool = False
 
 
 # In turn.
@@ -42,6 +44,7 @@ GUESSES = (
     Guess(SHAPES[1], grid=4, width=32),
     Guess(SHAPES[0], typed=False),
     Guess(SHAPES[0], grid=(4, 4)),
+    Guess(SHAPES[0], sized=True),
 )
 # Of names that are no size that we know: most likely a width, and what has these words is none.
 WIDTHS = re.compile(r"dim|emb|feat|chan|model|hidden|width|depth|units|size$")
@@ -107,6 +110,8 @@ def guessed_arguments(
     fitting = sizes_for(sizes, contract, shape, how.width)
     types = {name: _annotation(cls, mine[name], how.typed) for name in wanted}
     found = {name: guess(name, types[name], fitting) for name in wanted}
+    if how.sized:
+        found |= {name: fitting["d_out"] for name in unguessed(cls) if found.get(name) is False}
     grids = [name for name in wanted if how.grid and size_of(name) is None and GRIDS.search(name)]
     return found | dict.fromkeys(grids, how.grid)
 

@@ -286,17 +286,30 @@ def _guessed(
         ModelError: code `check.made`, of the first guess, if none is taken.
     """
     failed: ModelError | None = None
+    empty: tuple[dict[str, Any], dict[str, Any], Any] | None = None
     for guess in GUESSES:
         guessed = guessed_arguments(cls, given, contract, guess)
         args = {**guessed, **given}
         try:
-            return guessed, args, _made(cls, args, seed)
+            made = guessed, args, _made(cls, args, seed)
         except ModelError as error:
             failed = failed or error
+        else:
+            if not _has_empty(made[2]):
+                return made
+            empty = empty or made
         if not guessed:
             break
+    if empty is not None:
+        return empty
     assert failed is not None
     raise failed
+
+
+def _has_empty(made: Any) -> bool:
+    """True of a module with a parameter of no numbers, as a width that was taken for a flag leaves it."""
+    found = made.parameters() if isinstance(made, nn.Module) else ()
+    return any(not is_lazy(each) and each.numel() == 0 for each in found)
 
 
 def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
