@@ -24,6 +24,7 @@ class LessonRow:
         contract: what it promises, as `check` declares it.
         codes: the mistakes that it speaks of.
         either: other promises that are as good.
+        named: what one of its names promises besides.
         sizes: that a class is made with, where they are not guessed; each another prime.
     """
 
@@ -35,6 +36,7 @@ class LessonRow:
     codes: tuple[str, ...]
     contract: Mapping[str, Any] = field(default_factory=dict)
     either: tuple[Mapping[str, Any], ...] = ()
+    named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -113,6 +115,7 @@ ROWS = (
         8, "batches", "Batches", ("SelfAttention", "CausalAttention"), "x,mask",
         ("mask.padding-ignored", "batch.mixed", "mask.on-queries", "mask.batch-mixed", "law.samples",
          "length.fixed"),
+        named={"SelfAttention": {"causal": False}, "CausalAttention": {"causal": True}},
     ),
     LessonRow(
         9, "two_modes", "Two modes", ("CausalAttention",), "x",

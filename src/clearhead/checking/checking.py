@@ -28,6 +28,7 @@ from clearhead.checking.ranks.rank_calls import LOSS
 from clearhead.checking.report import Report
 from clearhead.checking.reporting import defined_in, reported
 from clearhead.checking.rules import IN_LESSONS, RULES
+from clearhead.checking.rotating import turned
 from clearhead.checking.scanning.takes import ways
 from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.stubs import stubs_of
@@ -105,7 +106,7 @@ def check(
         return _graded(subject, row, args, sizes, seed)
     promised = contract_of(contract, sizes, declared)
     with _guarded():
-        subject, how = found_with_takes(subject, takes, promised)
+        subject, how = mistakeswith_takes(subject, takes, promised)
         report = _not_begun(subject)
         if report is None:
             report, how = _guessing(subject, how, takes is None, args, promised, seed)
@@ -161,13 +162,17 @@ def _graded(
         if report is None:
             promised = [
                 contract_of(None, {**row.sizes, **(sizes or {})}, each)
-                for each in (row.contract, *row.either)
+                for each in ({**row.contract, **row.named.get(name_of(thing), {})}, *row.either)
             ]
             made = (_reported(found, how, args, each, seed, row) for each in promised)
-            report = lessons.best(made, row)
+            try:
+                report = lessons.best(made, row)
+            except ModelError as error:
+                raise lessons.without_hints(error) from error
             if found is not thing:
-                told = tuple(lessons.turned(thing, each) for each in report.findings)
-                report = replace(report, findings=told, place=defined_in(thing))
+                told = [turned(thing, each) for each in report.findings or (None,)]
+                mistakes = tuple(each for each in told if each is not None)
+                report = replace(report, findings=mistakes, place=defined_in(thing))
     return lessons.in_words(report, row)
 
 
@@ -198,6 +203,8 @@ def _reported(
                 "check.takes",
                 f'takes="{LOSS}" is the loss of ranks: give world=, 1 for one process.',
             )
+        if how == "qkv" and row is not None and row.number < lessons.BATCHES:
+            found = replace(found, axes=2)  # tables, as the learner knows them
         evidence = KINDS[how](found, found.contract, seed)
         if found.module is None and how in ("x", "x2d") and is_part(evidence):
             raise ModelError(
@@ -206,10 +213,11 @@ def _reported(
                 "each other: it is a part of an attention, and none. Check what calls it.",
             )
         rules = RULES if row is None else (*RULES, *IN_LESSONS)
-        return reported(evidence, judge(evidence, partial(lessons.is_asked, row), rules), row)
+        wanted, plain = partial(lessons.is_asked, row), row is not None
+        return reported(evidence, judge(evidence, wanted, rules, plain=plain), row)
 
 
-def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
+def mistakeswith_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
     """The subject, from where it is found, and how it is called: by its parameters, if nobody
     says; "x" where they suggest nothing."""
     found = located(subject) if isinstance(subject, str) else subject

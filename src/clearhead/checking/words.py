@@ -22,6 +22,8 @@ def sentence(code: str, way: str, values: Mapping[str, Any]) -> str:
 def plain(code: str, way: str, values: Mapping[str, Any]) -> str:
     """The sentence of a mistake in a lesson: in the words of a beginner, where it has such."""
     said = catalogue()["mistake"][code].get("plain", {}).get(way)
+    size = values.get("size")
+    values = {**values, "size": catalogue()["sizes"].get(size, size)} if isinstance(size, str) else values
     return sentence(code, way, values) if said is None else said.format(**values)
 
 
@@ -30,6 +32,11 @@ def early(code: str, way: str, values: Mapping[str, Any]) -> str:
     said = catalogue()["early"].get(code.partition(".")[0], {}).get("way", {})
     found = said.get(way, said.get("any", "") if not way.startswith("part") else "")
     return found.format(**values)
+
+
+def broke(operation: str) -> str:
+    """The sentence for the first operation that gave NaN; "" for one that says nothing."""
+    return catalogue()["broke"].get(operation, "")
 
 
 def likely(code: str, way: str, values: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ class Lines(DispatchMode):
         names: of those operations.
         multiplied: numbers that depend on the input were multiplied with each other.
         ended: the call came to its end.
+        broke: the first operation that gave NaN of numbers that are none, by its name and number.
     """
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
@@ -32,8 +33,14 @@ class Lines(DispatchMode):
         self.found: dict[int, tuple[str, int]] = {}
         self.names: dict[int, str] = {}
         self.multiplied = self.ended = False
+        self.broke: tuple[str, int] | None = None
         self._kept = list(inputs)  # so that no other tensor lies at the place of one
         self._dependent = set(map(storage_of, inputs))
+
+    @property
+    def first_nan(self) -> tuple[str, tuple[str, int] | None] | None:
+        """What broke, with its line."""
+        return None if self.broke is None else (self.broke[0], self.found.get(self.broke[1]))
 
     def __torch_dispatch__(
         self,
@@ -54,6 +61,8 @@ class Lines(DispatchMode):
         if sides:
             self._kept += made
             self._dependent.update(map(storage_of, made))
+        if self.broke is None and _has_nan(made) and not _has_nan(given):
+            self.broke = name.rstrip("_"), self.count
         multiplies = name.rstrip("_") in ("mul", *PRODUCTS) or name.startswith(FUSED)
         self.multiplied |= multiplies and len(sides) > 1
         return found
@@ -62,6 +71,10 @@ class Lines(DispatchMode):
 def _tensors(found: Any) -> list[Tensor]:
     leaves = [each for each in tree_leaves(found) if isinstance(each, Tensor)]
     return [each for each in leaves if each.layout is torch.strided]
+
+
+def _has_nan(tensors: list[Tensor]) -> bool:
+    return any(each.is_floating_point() and bool(each.isnan().any()) for each in tensors)
 
 
 def _calling(frame: Any) -> tuple[str, int] | None:

@@ -10,15 +10,11 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.foreign_names import side_of
 from clearhead.checking.evidence.base import Evidence, Settled
-from clearhead.checking.evidence.feeding import shapes_of
 from clearhead.checking.hypotheses.matching import distance
-from clearhead.checking.subject.causes import cause
-from clearhead.checking.subject.refusals import first_line, raised
+from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.signatures import needed, of_call
-from clearhead.checking.subject.slips import slip_of
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS
-from clearhead.checking.words import filled
 from clearhead.errors import ModelError
 
 Inputs = tuple[Tensor, ...]
@@ -159,13 +155,7 @@ class PartEvidence(Evidence):
 
     def call_error(self, error: Exception) -> ModelError:
         """Point at a line: whoever writes a part has no sizes to give and no other way to call it."""
-        inputs = self.settled.inputs
-        first = next(iter(inputs.values()))
-        slip = slip_of(self.given.original)
-        why = "" if slip is None else f"{filled('slip', slip.key, slip.values)}.\n"
-        why = why or cause(error, self.given.run, first.shape[-1], first.ndim)
-        name, shapes = self.given.name, shapes_of(inputs)
-        return ModelError("check.call", f"{why}{name} raised {raised(error)}\nwith\n{shapes}")
+        return self.plain_error(error)
 
     @property
     def sizes(self) -> Mapping[str, int]:

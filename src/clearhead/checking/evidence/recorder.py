@@ -233,9 +233,16 @@ class Recorder(DispatchMode):
             dim = args[1] if name in SOFTMAXES else None
             others = [each for each in tensors if each is not source]
             value = output.detach().clone()
+            if name in ("fill_", "copy_") and all(each is args[0] for each, _ in tagged):
+                value, kept = self._whole(output)
             other = self._other(args, others, [each for each, _ in tagged], chance)
             ends = storage_of(source), storage_of(output)
             self.steps.append(ScoreStep(name, self.count, value, kept, *ends, dim=dim, other=other))
+
+    def _whole(self, part: Tensor) -> tuple[Tensor, Tags]:
+        """All numbers that lie where these do, with their tags."""
+        storage = part.detach().new_empty(0).set_(part.untyped_storage())  # type: ignore[call-overload]
+        return storage.clone(), self._shadow[storage_of(part)].each(torch.clone)
 
     def _of_product(self, tags: Tags) -> bool:
         return bool((self._ranks[tags.node + 1] > 1).any())
@@ -261,6 +268,11 @@ class Recorder(DispatchMode):
         nothing = Tags(*(torch.zeros(output.shape, dtype=dtype) for dtype in CHANNELS))
         if name in ("copy_", "fill_", "zero_"):
             source = self.tags(args[1]) if isinstance(args[-1], Tensor) else None
+            own = self.tags(args[0]) if source is None and name != "zero_" else None
+            if own is not None and self._of_product(own):
+                # Written over by a number, as −∞ into a slice of scores: each stays at its pair.
+                kept = self._ranks[own.node + 1] > 1
+                return own.each(lambda channel: channel * kept)
             return (source or nothing).each(lambda channel: channel.expand(output.shape))
         if name in KEEPS:
             return self.tags(args[0])

@@ -75,10 +75,16 @@ class TokensEvidence(Evidence):
                 return Settled(subject, given, error=error)
         subject, output = again(subject, (main,), output.detach())
         vectors = output.ndim == main.ndim and output.shape[:-1] == main.shape[:-1]
-        if not vectors or self._as_wide_as_long(subject, main, output):
+        square = vectors and self._as_wide_as_long(subject, main, output)
+        if not vectors or square:
+            why = ""
+            if square:
+                why = "it gives the weights, a number for each other token: the context is weights @ value.\n"
+            elif output.ndim == main.ndim - 1:
+                why = "all tokens are put together into one row: each has a row of its own.\n"
             raise ModelError(
                 "check.output",
-                f"{subject.name} must give a vector for each token; from x {list(main.shape)} it gave "
+                f"{why}{subject.name} must give a vector for each token; from x {list(main.shape)} it gave "
                 f"{list(output.shape)}. If the output is another part of what it returns, check a "
                 "function that picks it: lambda x: attention(x)[1].",
             )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence, with_mask
@@ -251,6 +252,9 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
     """The mistake with padding, by a recipe or by what moves what."""
     seen = e.padding
     broken = not e.padded_output[e.padded[1]].isfinite().all()
+    if not broken and (moved := shifted(e.seen_by, e.padded[1])) is not None:
+        measured = ("padded", {"gap": f"{seen.alone:.3g}"}) if seen.alone >= 1e-5 else None
+        return Claim("padding", "mask.off-by-one", Found(moved, {}, measured))
     if not broken and seen.alone < 1e-5:
         return _padding_before(e) or Clear("padding")
     found, measured = e.explained_padded, ("padded", {"gap": f"{seen.alone:.3g}"})
@@ -260,6 +264,8 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
         if name == "mask.missing" and way in ("given", "beside-given"):
             # A mask without effect has a name of its own.
             name, way = "mask.padding-ignored", "ignored"
+        if name == "mask.after-softmax" and e.takes_a_share:
+            name, way = "mask.padding-ignored", "zeros"
     elif broken:
         name, way, measured = "mask.non-finite", "padding", ("all-real", {})
     elif seen.own_row:
@@ -279,6 +285,26 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
     else:
         name, way = "differs", "alone"
     return Claim("padding", name, Found(way, values, measured, also))
+
+
+def shifted(seen: Tensor, mask: Tensor) -> str | None:
+    """The way in which a mask of padding is moved by a token, by who is seen; None where it is not.
+
+    Args:
+        seen: (batch, tokens), True for a token that other real outputs move with.
+        mask: (batch, tokens), True for a real one.
+    """
+    lengths = mask.sum(-1)[:, None]
+    places = torch.arange(mask.shape[1])
+    for way, visible in (
+        ("padding-more", (places < lengths + 1) & (places < mask.shape[1])),
+        ("padding-more", (places > 0) & (places < lengths + 1)),
+        ("padding-less", places < lengths - 1),
+        ("padding-first", (places > 0) & (places < lengths)),
+    ):
+        if torch.equal(seen, visible):
+            return way
+    return None
 
 
 def model_padding(e: TokensEvidence) -> Claim | Verdict | None:
