@@ -24,8 +24,8 @@ class LessonRow:
         contract: what it promises, as `check` declares it.
         codes: the mistakes that it speaks of.
         either: other promises that are as good.
-        named: what one of its names promises besides.
         sizes: that a class is made with, where they are not guessed; each another prime.
+        named: what one of its names promises besides.
     """
 
     number: int
@@ -36,8 +36,8 @@ class LessonRow:
     codes: tuple[str, ...]
     contract: Mapping[str, Any] = field(default_factory=dict)
     either: tuple[Mapping[str, Any], ...] = ()
-    named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def slug(self) -> str:

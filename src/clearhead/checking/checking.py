@@ -27,8 +27,8 @@ from clearhead.checking.ranks.on_ranks import on_ranks
 from clearhead.checking.ranks.rank_calls import LOSS
 from clearhead.checking.report import Report
 from clearhead.checking.reporting import defined_in, reported
-from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.rotating import turned
+from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.scanning.takes import ways
 from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.stubs import stubs_of

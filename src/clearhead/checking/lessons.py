@@ -34,6 +34,7 @@ MENTIONS = {
     "state": r"self\.\w*(mask|future|past|tril|triu)\w* *=",
     "length": r"self\.\w*(mask|future|past|tril|triu|bias|pos)",
     "context": r"\bcontext\b.*\)|x_?2",
+    "mask": r"triu|tril|masked_fill",
     "cache": r"cat\(|append\(|triu|tril",
     "rope": r"rotat",
 }

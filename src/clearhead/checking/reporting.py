@@ -167,7 +167,12 @@ def _by_cause(
     if not isinstance(evidence, PartEvidence) and not (plain and isinstance(evidence, Evidence)):
         return finding
     told = BY_EFFECT.get(code, ())
-    if plain and code == "mask.non-finite" and verdict.way != "infinity" and evidence.broke is not None:
+    if (
+        plain
+        and code == "mask.non-finite"
+        and verdict.way != "infinity"
+        and evidence.broke is not None
+    ):
         return replace(finding, sentence=words.broke(evidence.broke[0]) or finding.sentence)
     slip = slip_of(evidence.given.original, certain=verdict.way not in told)
     if slip is None:

@@ -372,6 +372,7 @@ IN_LESSONS: tuple[Rule, ...] = (
     _tokens("law.pairs", "product", in_lessons.columns, but=CROSS),
     _tokens("differs", "product", in_lessons.width),
     _tokens("heads.split", "heads", in_lessons.apart, but=CROSS),
+    _tokens("differs", "product", in_lessons.otherwise),
     _tokens("parameter.missing", "parameters", in_lessons.unasked),
     Rule("cache.offset", "decoding", decoders.fails, DECODING),
 )

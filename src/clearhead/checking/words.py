@@ -23,7 +23,11 @@ def plain(code: str, way: str, values: Mapping[str, Any]) -> str:
     """The sentence of a mistake in a lesson: in the words of a beginner, where it has such."""
     said = catalogue()["mistake"][code].get("plain", {}).get(way)
     size = values.get("size")
-    values = {**values, "size": catalogue()["sizes"].get(size, size)} if isinstance(size, str) else values
+    values = (
+        {**values, "size": catalogue()["sizes"].get(size, size)}
+        if isinstance(size, str)
+        else values
+    )
     return sentence(code, way, values) if said is None else said.format(**values)
 
 

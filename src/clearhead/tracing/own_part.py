@@ -35,7 +35,9 @@ class OwnPart:
     renormalised = False
     notes = ()
 
-    def __init__(self, part: str, thing: Any, inputs: Sequence[Tensor], scale: float | None) -> None:
+    def __init__(
+        self, part: str, thing: Any, inputs: Sequence[Tensor], scale: float | None
+    ) -> None:
         self._part, self.title, self.scale = PARTS[part], name_of(thing), scale
         self._given = dict(zip(self._part.names, inputs, strict=True))
         self.projections: dict[str, Any] = {}
@@ -104,11 +106,14 @@ def own_part(part: str, thing: Any, inputs: Sequence[Any], options: Mapping[str,
     """
     names = PARTS[part].names
     tables = [
-        each for each in inputs if isinstance(each, Tensor) and each.is_floating_point() and each.ndim >= 2
+        each
+        for each in inputs
+        if isinstance(each, Tensor) and each.is_floating_point() and each.ndim >= 2
     ]
     if len(tables) != len(inputs) or len(tables) != len(names):
         kinds = ", ".join(
-            str(list(each.shape)) if isinstance(each, Tensor) else type(each).__name__ for each in inputs
+            str(list(each.shape)) if isinstance(each, Tensor) else type(each).__name__
+            for each in inputs
         )
         raise ArgumentTypeError(
             "trace.thing",
@@ -121,7 +126,8 @@ def own_part(part: str, thing: Any, inputs: Sequence[Any], options: Mapping[str,
             f"{name} {list(each.shape)}" for name, each in zip(names, tables, strict=True)
         )
         raise ShapeError(
-            "trace.sizes", f"the last axis of query and key, or the keys of weights and value, are one; got {shapes}."
+            "trace.sizes",
+            f"the last axis of query and key, or the keys of weights and value, are one; got {shapes}.",
         )
     scale = contract_of(None, None, options).scale
     return OwnPart(part, thing, tables, scale)

@@ -332,7 +332,11 @@ class Trace(Mapping[str, Tensor]):
         """Of the pairs of a table, those whose score is −∞; none of a part that has no scores, or not this shape."""
         step = self.steps.get("masked_scores", self.steps.get("scores"))
         scores = part if step is None else self._part(step, sample, head)[0]
-        return scores == -math.inf if scores.shape == part.shape else torch.zeros_like(part, dtype=torch.bool)
+        return (
+            scores == -math.inf
+            if scores.shape == part.shape
+            else torch.zeros_like(part, dtype=torch.bool)
+        )
 
     def _row_labels(self, step: Step) -> list[str]:
         rows = step.axes[-2]

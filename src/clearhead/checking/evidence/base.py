@@ -78,7 +78,8 @@ class Evidence(ABC):
         why = "" if slip is None else f"{filled('slip', slip.key, slip.values)}.\n"
         why = why or cause(error, self.given.run, first.shape[-1], first.ndim, self.given.takes)
         return ModelError(
-            "check.call", f"{why}{self.given.name} raised {raised(error)}\nwith\n{shapes_of(inputs)}"
+            "check.call",
+            f"{why}{self.given.name} raised {raised(error)}\nwith\n{shapes_of(inputs)}",
         )
 
     @property

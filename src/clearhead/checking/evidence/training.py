@@ -89,7 +89,9 @@ def _places(
             at = next((i for i, stage in enumerate(each.stages) if stage.other == "random"), 0)
             shares = [i for i, stage in enumerate(each.stages) if _is_shared(stage.values)]
             # Of a mask that is drawn once only the zeros are seen.
-            drawn = shares and bool(((each.weights == 0) & (each.stages[shares[0]].values > 0)).any())
+            drawn = shares and bool(
+                ((each.weights == 0) & (each.stages[shares[0]].values > 0)).any()
+            )
             if not at and drawn:
                 at = shares[0] + 1
                 places["weights"] = None

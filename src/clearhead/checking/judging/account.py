@@ -267,7 +267,9 @@ def _measured(mutant: Mutant, trials: Sequence[Trial], found: Explanation) -> tu
     if mutant.code.startswith("scale."):
         # A size is told from the right one where the two differ.
         factors = [(found.recipe.scale(each.setting), each) for each in trials]
-        apart = (each for each in factors if abs(each[0] / right_scale(each[1].setting) - 1) > SLOPE)
+        apart = (
+            each for each in factors if abs(each[0] / right_scale(each[1].setting) - 1) > SLOPE
+        )
         return slope(*next(apart, factors[0]))
     if mutant.code.startswith(("mask.", "ranks.")) and {"visible", "start"} & set(mutant.changes):
         wrong = [each for each in trials if each.error(RIGHT) > SEEN_WRONG] or trials

@@ -8,9 +8,9 @@ from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.recipe import right_visible
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.names import RIGHT_MASK, mask_named, setting_of
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Values, Verdict
 from clearhead.checking.subject.causes import cause
 from clearhead.checking.subject.refusals import first_line, raised
-from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Values, Verdict
 
 Also = tuple[tuple[str, str, Values], ...]
 
@@ -134,7 +134,13 @@ def full_mask(e: DecodingEvidence) -> Claim | Verdict | None:
     if not rows.all():
         first = not rows[:, 0].any() and bool(rows[:, 1:].all())
         code, way = ("mask.off-by-one", "itself") if first else ("differs", "tokens")
-        return Claim("mask", code, Found(way, {}, ("text", {"text": "the first output of full(x) is NaN"}) if first else None))
+        return Claim(
+            "mask",
+            code,
+            Found(
+                way, {}, ("text", {"text": "the first output of full(x) is NaN"}) if first else None
+            ),
+        )
     seen, left = e.full_moves, (e.contract.window or (None, None))[0]
     picture = ("plain-picture", {"picture": drawn(seen.tolist())})
     told = torch.ones_like(seen)

@@ -92,7 +92,8 @@ def _seen(
         one.beside,
         recorded is not None and all(_divided(each, recorded) for each in attentions),
         learned_scale(attentions),
-        first.scale is not None and len({f"{each.scale or 0:.6g}" for each in read}) == len(read) > 1,
+        first.scale is not None
+        and len({f"{each.scale or 0:.6g}" for each in read}) == len(read) > 1,
     )
 
 

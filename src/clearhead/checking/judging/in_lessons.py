@@ -7,9 +7,12 @@ from torch import Tensor
 
 from clearhead._common.foreign_names import size_of
 from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.named_layers import trials_by_name
 from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.matching import explain
+from clearhead.checking.hypotheses.mutants import bank
 from clearhead.checking.hypotheses.recipe import RIGHT
-from clearhead.checking.judging.drawings import dependency
+from clearhead.checking.judging.drawings import dependency, first_difference
 from clearhead.checking.judging.names import setting_of
 from clearhead.checking.judging.verdicts import Clear, Found, Verdict
 from clearhead.checking.subject.causes import cause
@@ -127,7 +130,11 @@ def width(e: TokensEvidence) -> Verdict | None:
     if told is None or not isinstance(told[1], int):
         return None
     got = e.output.shape[-1]
-    return Found("width", {"name": told[0], "wanted": told[1], "got": got}) if got != told[1] else Clear()
+    return (
+        Found("width", {"name": told[0], "wanted": told[1], "got": got})
+        if got != told[1]
+        else Clear()
+    )
 
 
 def apart(e: TokensEvidence) -> Verdict | None:
@@ -136,11 +143,16 @@ def apart(e: TokensEvidence) -> Verdict | None:
         return None
     layout = e.observed[0].layout
     taken = {
-        node.place: [_channel(tags, 0) for tags in node.tags] for node in (layout.scores, layout.context)
+        node.place: [_channel(tags, 0) for tags in node.tags]
+        for node in (layout.scores, layout.context)
     }
     element = layout.operands(taken)[0]
     step = element.diff(dim=-1)
-    if element.shape[-1] < 2 or bool((element <= 0).any()) or not bool((step == step.flatten()[0]).all()):
+    if (
+        element.shape[-1] < 2
+        or bool((element <= 0).any())
+        or not bool((step == step.flatten()[0]).all())
+    ):
         return None
     by = int(step.flatten()[0])
     return Found("strided", {"step": by}) if by != 1 else Clear()
@@ -149,11 +161,30 @@ def apart(e: TokensEvidence) -> Verdict | None:
 def unasked(e: TokensEvidence) -> Verdict | None:
     """A bias that the constructor is asked for, and makes no difference."""
     args, kind = e.given.args, type(e.given.original)
-    names = [name for name, each in of_constructor(kind).items() if "bias" in name and each.default in (True, False)]
+    names = [
+        name
+        for name, each in of_constructor(kind).items()
+        if "bias" in name and each.default in (True, False)
+    ]
     if args is None or not names:
         return None
     made = [e.given.made_again({**args, names[0]: asked}).parameters() for asked in (True, False)]
     return Clear() if set(made[0]) != set(made[1]) else Found("unasked", {"name": names[0]})
+
+
+def otherwise(e: TokensEvidence) -> Verdict | None:
+    """An output that is not made of its queries, keys and values, where no product was seen."""
+    if e.observed:
+        return None
+    trials = trials_by_name(e)
+    if len(trials) < 2:
+        return None
+    found = explain(
+        trials, e.contract, lambda each: bank(each, given=False, masked=True, whole=False)
+    )
+    if found.known:
+        return None
+    return Found("by-number", {}, first_difference([each.under(found.contract) for each in trials]))
 
 
 def columns(e: TokensEvidence) -> Verdict | None:

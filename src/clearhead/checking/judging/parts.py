@@ -94,7 +94,11 @@ def _of_sizes(e: PartEvidence, calls: list[PartCall]) -> tuple[str, str, Any] | 
     right = next(each for each in calls if each.fits)
     bad = next(each for each in calls if not each.fits)
     does = "fails" if bad.error is not None else "has another shape"
-    return "shape.square-only", "sizes", {"right": _sizes(e, right), "bad": _sizes(e, bad), "does": does}
+    return (
+        "shape.square-only",
+        "sizes",
+        {"right": _sizes(e, right), "bad": _sizes(e, bad), "does": does},
+    )
 
 
 # Cells of (rows, columns) that may be wrong alone, and what was left out there.

@@ -70,9 +70,7 @@ def _of_names(words: str, thing: Any, kind: type) -> str:
         return f"{missing[1]} belongs to the module: self.{missing[1]}"
     made = kind.__dict__.get("__init__")
     if missing and made is not None and missing[1] in made.__code__.co_varnames:
-        return (
-            f"{missing[1]} is a name of __init__ alone, and gone when that ends: self.{missing[1]} keeps it"
-        )
+        return f"{missing[1]} is a name of __init__ alone, and gone when that ends: self.{missing[1]} keeps it"
     if lost and lost[1] not in METHODS:
         near = get_close_matches(lost[1], [*vars(thing), *getattr(thing, "_modules", {})], 1, 0.6)
         return f"it is called {near[0]} in __init__, and {lost[1]} here" if near else ""
@@ -97,12 +95,14 @@ def _of_layers(words: str, line: str, thing: Any, width: int | None) -> str:
         return ""
     bare = re.search(r"@ *(self\.\w+)\.weight\b(?!\.(T|mT|t\(|transpose))", line)
     if bare:
-        return (
-            f"nn.Linear(d_in, d_out) keeps its weight as (d_out, d_in): @ {bare[1]}.weight.T, or {bare[1]}(…)"
-        )
+        return f"nn.Linear(d_in, d_out) keeps its weight as (d_out, d_in): @ {bare[1]}.weight.T, or {bare[1]}(…)"
     for name in re.findall(r"@ *self\.(\w+)", line):
         matrix = getattr(thing, name, None)
-        if isinstance(matrix, Tensor) and matrix.ndim == 2 and matrix.shape[1] == width != matrix.shape[0]:
+        if (
+            isinstance(matrix, Tensor)
+            and matrix.ndim == 2
+            and matrix.shape[1] == width != matrix.shape[0]
+        ):
             return f"{name} is turned round: its rows are as many as x is wide, (d_in, d_out), and that is {width}"
     turned = [
         name

@@ -23,7 +23,17 @@ COUNTED = {
 # What is the cause of whatever is wrong, where it stands; the others may be beside it.
 CERTAIN = ("returned", "unzipped", "whole", "behind", "thrown-away")
 # What begins a table with something else than 0.
-BEGUN = ("clone", "ones", "rand", "randn", "full", "ones_like", "rand_like", "randn_like", "full_like")
+BEGUN = (
+    "clone",
+    "ones",
+    "rand",
+    "randn",
+    "full",
+    "ones_like",
+    "rand_like",
+    "randn_like",
+    "full_like",
+)
 
 
 class Slip(NamedTuple):
