@@ -148,6 +148,8 @@ def _of_shapes(words: str, line: str, axes: int, takes: str) -> str:
         return "the sizes in view or reshape do not multiply to how many numbers there are"
     if axes > 2 and PLAIN_T.search(line) and (SHAPES.search(words) or "deprecated" in words):
         return ".T turns all axes round, that of the samples too: .mT turns the last two"
+    if SHAPES.search(words) and re.search(r"\b(cos|sin|angles?)\b", line):
+        return "the angles are a table of tokens and pairs: rows.shape[-2] counts the tokens, rows.shape[-1] the width"
     if SHAPES.search(words) and re.search(r"mask|tril|triu|past|future|hidden", line):
         return "the mask is not cut to the tokens at hand: mask[:n, :n], with n = x.shape[-2]"
     if takes == "decode" and (SHAPES.search(words) or "must match" in words):
