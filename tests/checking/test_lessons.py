@@ -36,14 +36,16 @@ def words_of_later(lesson: int, text: str) -> list[str]:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_is_right_is_right_and_what_is_wrong_is_named(case: Case) -> None:
-    try:
-        report = ch.check(case.make(), lesson=case.lesson)
-    except ch.ModelError as error:
-        cause, _, happened = error.message.partition("\n")
-        assert error.code in case.codes, error.message
-        assert cause.endswith(".") and "sizes=" not in happened, error.message
+    if any(code.startswith("check.") for code in case.codes):
+        with pytest.raises(ch.ModelError) as caught:
+            ch.check(case.make(), lesson=case.lesson)
+        cause, _, happened = caught.value.message.partition("\n")
+        assert caught.value.code in case.codes, cause
+        assert cause.endswith("."), cause
+        assert "sizes=" not in happened, happened
         assert not words_of_later(case.lesson, cause), cause
         return
+    report = ch.check(case.make(), lesson=case.lesson)
     if not case.codes:
         assert report.outcome == "right", f"\n{report}"
         return

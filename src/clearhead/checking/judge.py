@@ -86,7 +86,9 @@ def judge(
             continue
         failed = evidence.settled.error
         if failed is not None and rule.topic != "call" and "*" not in excluded:
-            raise (evidence.plain_error if plain else evidence.call_error)(failed) from failed
+            if plain and isinstance(evidence, Evidence):
+                raise evidence.plain_error(failed) from failed
+            raise evidence.call_error(failed) from failed
         by = next((excluded[key] for key in ("*", rule.code, rule.topic) if key in excluded), "")
         if rule.topic == "law" and not by:  # what has a name breaks a law too
             by = next((each.rule.code for each in judged if isinstance(each.verdict, Found)), "")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.text import cell_len
+from clearhead._common.text import cell_len, printable
+from clearhead.errors import ArgumentError
 
 MOST_ROWS, MOST_COLUMNS = 16, 12
 MOST_FACTORS = 8
@@ -196,3 +197,18 @@ def _softmax(
         exps.append(math.exp(sink - top))
         yield f"  and the sink of this head: exp({number(sink - top)}) = {exps[-1]:.4f}"
     yield f"  the exps add up to {sum(exps):.4f}, the weights to {sum(weights):.4f}"
+
+
+def labels(words: Sequence[str] | None, count: int, name: str) -> list[str]:
+    """A label for each token: its number, and its word.
+
+    Raises:
+        ArgumentError: code `trace.tokens`, for more or fewer words than tokens.
+    """
+    if words is None:
+        return [str(place) for place in range(count)]
+    if len(words) != count:
+        raise ArgumentError(
+            "trace.tokens", f"{name} must hold a word for each of {count} tokens; got {len(words)}."
+        )
+    return [f"{place} {printable(word)}" for place, word in enumerate(words)]

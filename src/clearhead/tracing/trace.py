@@ -14,12 +14,12 @@ from torch import Tensor
 from clearhead._common.hints import hint_at, refusal, with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.memory import within_memory
-from clearhead._common.text import printable, shown
+from clearhead._common.text import shown
 from clearhead.attention.functional import attend
-from clearhead.errors import ArgumentError, SelectionError, UnsupportedError
+from clearhead.errors import SelectionError, UnsupportedError
 from clearhead.tracing.own_call import OwnCall, own_call
 from clearhead.tracing.own_part import OwnPart
-from clearhead.tracing.text import arithmetic, fenced, table
+from clearhead.tracing.text import arithmetic, fenced, labels, table
 from clearhead.tracing.traced_call import Expected, Step, TracedCall
 from clearhead.tracing.ways import way_of
 
@@ -61,8 +61,7 @@ class Trace(Mapping[str, Tensor]):
         """Weights, not scores, were hidden, and the others divided by their sum again."""
         self.kernel: str | None = None
         """The kernel that runs this untraced; None of code of one's own."""
-        self.difference = 0.0
-        """The largest distance of its context, without dropout."""
+        self.difference = 0.0  # the largest distance of its context, without dropout
         self.expected: Expected | None = None
         """Of code of one's own, the first stage that differs from the definition, and what it should be."""
         if isinstance(call, TracedCall):
@@ -75,10 +74,10 @@ class Trace(Mapping[str, Tensor]):
             self.expected, self._notes = call.expected, (*call.notes, call.verdict())
         self.projections = dict(call.projections)
         """Input, weight and bias of query, key, value and output, where these are plain linear maps."""
-        self.tokens = _labels(tokens, settings.query_len, "tokens")
+        self.tokens = labels(tokens, settings.query_len, "tokens")
         if source_tokens is None and settings.query_len == settings.kv_len:
             source_tokens = tokens
-        self.source_tokens = _labels(source_tokens, settings.kv_len, "source_tokens")
+        self.source_tokens = labels(source_tokens, settings.kv_len, "source_tokens")
 
     def __getitem__(self, name: str) -> Tensor:
         if not isinstance(name, str) or name not in self.steps:
@@ -284,12 +283,12 @@ class Trace(Mapping[str, Tensor]):
         return drawing("figures").of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
 
     def _check_whole(self) -> None:
-        """Refuse, for a page or a figure, the trace of a part."""
+        """Refuse the trace of a part, for a page or a figure."""
         if not set(BY_QUERY) <= set(self):
             raise UnsupportedError(
                 "trace.whole",
-                "a page and a figure show attention from the query to the context; this trace is of a part: "
-                f"{', '.join(self)}. print(trace), trace.explain(query) and trace.plot() show it.",
+                f"a page and a figure show all of attention, and this is a part: {', '.join(self)}. print(trace), "
+                "trace.explain(query) and trace.plot() show it.",
             )
 
     def _verdict(self) -> str:
@@ -329,7 +328,7 @@ class Trace(Mapping[str, Tensor]):
         return tensor, ", ".join(words)
 
     def _hidden(self, part: Tensor, sample: int, head: int) -> Tensor:
-        """Of the pairs of a table, those whose score is −∞; none of a part that has no scores, or not this shape."""
+        """Pairs of a table whose score is −∞; none of a part that has no scores of this shape."""
         step = self.steps.get("masked_scores", self.steps.get("scores"))
         scores = part if step is None else self._part(step, sample, head)[0]
         return (
@@ -360,9 +359,8 @@ def trace(
 
     Code of your own is read as `check` reads it, operation by operation, whether it is right or wrong: the stages
     are those that it computed, bit for bit, each with its line. Beside the first one that differs from the
-    definition stands what it should be. A module is copied, and its mode is left as it is. A function of
-    (query, key), of (scores) or of (weights, value), by these names, is a part: what it gives stands beside what
-    is right, whether it goes by products of matrices or number by number.
+    definition stands what it should be. A module is copied, and its mode is left as it is. A function of (query, key),
+    (scores) or (weights, value), by these names, is a part, however it is worked out: its result beside what is right.
 
     Args:
         thing: `attend`, a `MultiHeadAttention`, a rung of the ladder; or code of your own: a function, an
@@ -400,13 +398,3 @@ def trace(
             raise refusal(way, given, options, "trace")
         call = way(*given, **options)
     return Trace(call, tokens, source_tokens)
-
-
-def _labels(words: Sequence[str] | None, count: int, name: str) -> list[str]:
-    if words is None:
-        return [str(place) for place in range(count)]
-    if len(words) != count:
-        raise ArgumentError(
-            "trace.tokens", f"{name} must hold a word for each of {count} tokens; got {len(words)}."
-        )
-    return [f"{place} {printable(word)}" for place, word in enumerate(words)]

@@ -266,6 +266,7 @@ class DecodingEvidence(Evidence):
     @cached_property
     def refusal(self) -> Exception | None:
         """The error of steps, where no way to hand tokens over is taken."""
+        found: Exception | None = None
         for chunks in self.schedules.values():
             try:
                 stepped(self.fresh(), self.inputs[0], chunks)

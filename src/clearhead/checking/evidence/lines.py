@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from clearhead._common.torch_internals import DispatchMode
-from clearhead.checking.evidence.recorder import FUSED, PRODUCTS, UNCOUNTED, storage_of
+from clearhead.checking.evidence.operations import FUSED, PRODUCTS, UNCOUNTED
+from clearhead.checking.evidence.recorder import storage_of
 from clearhead.checking.subject.subject import Subject
 
 # What code calls to compute; the line that is wanted called these.
@@ -27,8 +28,10 @@ class Lines(DispatchMode):
         broke: the first operation that gave NaN of numbers that are none, by its name and number.
     """
 
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, inputs: Sequence[Tensor], *, alone: bool = False) -> None:
         super().__init__()
+        # To look for NaN are operations too, which a recorder below would count.
+        self._alone = alone
         self.count = 0
         self.found: dict[int, tuple[str, int]] = {}
         self.names: dict[int, str] = {}
@@ -61,7 +64,7 @@ class Lines(DispatchMode):
         if sides:
             self._kept += made
             self._dependent.update(map(storage_of, made))
-        if self.broke is None and _has_nan(made) and not _has_nan(given):
+        if self._alone and self.broke is None and _has_nan(made) and not _has_nan(given):
             self.broke = name.rstrip("_"), self.count
         multiplies = name.rstrip("_") in ("mul", *PRODUCTS) or name.startswith(FUSED)
         self.multiplied |= multiplies and len(sides) > 1
@@ -95,7 +98,7 @@ def lines_of(subject: Subject, tensors: Sequence[Tensor]) -> Lines:
     turned = [
         each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in tensors
     ]
-    lines = Lines(turned)
+    lines = Lines(turned, alone=True)
     try:
         with torch.no_grad(), lines:
             spare.bare(*turned)

@@ -6,8 +6,8 @@ from pathlib import Path
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.lines import Lines
 from clearhead.checking.evidence.observed import ObservedAttention
+from clearhead.checking.evidence.operations import PRODUCTS, RANDOM
 from clearhead.checking.evidence.parts import PartEvidence
-from clearhead.checking.evidence.recorder import PRODUCTS, RANDOM
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import Weighing
 from clearhead.checking.subject.refusals import place

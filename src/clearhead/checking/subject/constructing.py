@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from clearhead._common.foreign_names import DROPOUTS, size_of
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.signatures import CONFIGS, FLAGS, PLAIN, needed, of_constructor
+from clearhead.checking.thresholds import PARAMETERS
+from clearhead.errors import ModelError
 
 MISSING = object()
 # Every size another, so that a mixed-up axis and the wrong size of a scale show.
@@ -313,3 +316,31 @@ def arguments_again(
         elif name not in found and parameter.default is parameter.empty:
             return None
     return found
+
+
+def has_empty(made: Any) -> bool:
+    """True of a module with a parameter of no numbers, as a width that was taken for a flag leaves it."""
+    found = made.parameters() if isinstance(made, nn.Module) else ()
+    return any(not is_lazy(each) and each.numel() == 0 for each in found)
+
+
+def check_size(found: Any, name: str) -> None:
+    """Refuse a module that is not made yet, or too large to be copied.
+
+    Raises:
+        ModelError: codes `check.lazy` and `check.size`.
+    """
+    parameters = list(found.parameters()) if isinstance(found, nn.Module) else []
+    if any(is_lazy(each) for each in parameters):
+        raise ModelError(
+            "check.lazy",
+            f"{name} has parameters without a shape, of a lazy module; call it once, so that they get theirs, "
+            "and check the instance.",
+        )
+    count = sum(each.numel() for each in parameters)
+    if count > PARAMETERS:
+        raise ModelError(
+            "check.size",
+            f"{name} has {count / 1e9:.1f} billion parameters, and a copy of it is run in float64; "
+            "check a small one of the same class: args=dict(…).",
+        )

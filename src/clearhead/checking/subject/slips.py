@@ -113,8 +113,7 @@ def _unzipped(loop: _Loop, names: Sequence[str]) -> Iterator[Told]:
     if isinstance(node.iter, ast.Tuple) and isinstance(node.target, ast.Tuple):
         pairs = ", ".join(ast.unparse(each) for each in node.iter.elts)
         yield "unzipped", {"target": _target(node), "pairs": pairs}, node
-    zipped = isinstance(node.iter, ast.Call) and _called(node.iter) == "zip"
-    if zipped and len(loop.around) > 1:
+    if isinstance(node.iter, ast.Call) and _called(node.iter) == "zip" and len(loop.around) > 1:
         given = [each.id for each in node.iter.args if isinstance(each, ast.Name)]
         if len(given) == len(node.iter.args) and set(given) <= set(names):
             outer = [_target(each) for each in loop.around[:2]]
