@@ -25,7 +25,8 @@ LAYERS = range(17, 30)
 """Those that are patched: of all 270 heads the twelve that change most are in them."""
 
 Head = tuple[int, int]
-SHOWN: tuple[Head, ...] = ((23, 3), (23, 0), (20, 0))
+SAYING: tuple[Head, ...] = ((23, 3), (29, 1), (23, 0))
+LOOKING: tuple[Head, ...] = ((23, 3), (23, 0), (20, 0))
 SENDERS: list[tuple[str | int, int]] = [(20, 0), (19, 2)]
 LISTENERS: tuple[list[tuple[str | int, int, Literal["query", "value"]]], ...] = (
     [(23, 3, "value")],
@@ -108,8 +109,16 @@ def main() -> None:
         name = layer if head is None else name_of((layer, head))
         print(f"  {name:8} {to_right:+.2f}  {to_wrong:+.2f}")
 
+    print("the tokens that it raises and lowers in the first text")
+    tokens = ch.writes(model, clean[:1], top=4)
+    for head in SAYING:
+        rows = tokens.of(*head)
+        for name, some in (("up", rows.raised), ("down", rows.lowered)):
+            found = [f"{tokenizer.decode([row.token])!r} {row.above:+.1f}" for row in some]
+            print(f"  {name_of(head):6} {name:4}  {', '.join(found)}")
+
     print("the last token looks at, in the first text, and in its corrupt one")
-    for head in SHOWN:
+    for head in LOOKING:
         both = [looks_at(model, ids, head, tokenizer) for ids in (clean, corrupt)]
         print(f"  {name_of(head)}  {both[0]:20}  {both[1]}")
 

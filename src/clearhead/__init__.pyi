@@ -68,6 +68,7 @@ from .watching.seen import Seen, load
 from .watching.table import HeadRow, Table
 from .watching.watch import watch
 from .watching.watcher import Watch
+from .watching.writes import Writes, writes
 
 __all__ = [
     "ArgumentError",
@@ -123,6 +124,7 @@ __all__ = [
     "WatchError",
     "WatchWarning",
     "WeightGradients",
+    "Writes",
     "__version__",
     "across",
     "alibi",
@@ -157,4 +159,5 @@ __all__ = [
     "view",
     "watch",
     "weight_gradients",
+    "writes",
 ]

@@ -25,6 +25,7 @@ RESULTS = (
         ch.Contexts,
         ch.Conversion,
         ch.masks.Extent,
+        ch.masks.Spans,
         ch.Edit,
         ch.Effects,
         ch.Estimate,
@@ -36,7 +37,7 @@ RESULTS = (
     ),
     *(ch.Missing, ch.ModelConversion, ch.Plan, ch.Profile, ch.Report, ch.Roles, ch.Seen),
     *(ch.ShardedPlan, ch.Sharding, ch.Step, ch.Summary, ch.Table, ch.TopK, ch.Totals, ch.Trace),
-    *(ch.Watch, ch.WeightGradients, ch.testing.ConformanceCase),
+    *(ch.Watch, ch.WeightGradients, ch.Writes, ch.testing.ConformanceCase),
 )
 # Of the ladder and the samples nobody knows another.
 PLACES = (

@@ -59,3 +59,10 @@ def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monke
     assert (
         "[file.unwritable] lesson_01.py could not be written: Permission denied" in refused.stderr
     )
+
+
+def test_without_its_number_a_lesson_is_no_surprise(folder: Path) -> None:
+    (folder / "lesson_01.py").write_text(read_lesson(1).solution, encoding="utf-8")
+    assert lines("check", "lesson_01.py")[-1] == (
+        "Of lesson 1? clearhead check lesson_01.py --lesson 1"
+    )

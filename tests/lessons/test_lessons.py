@@ -43,7 +43,7 @@ def test_its_blocks_print_and_its_files_are_graded_as_the_page_says(
     for name, answer in session.answers.items():
         assert answer == answer, name
     for shown in session.live.values():
-        assert hasattr(shown, "to_element") or hasattr(shown, "options")
+        assert hasattr(shown, "to_html") or hasattr(shown, "options")
     (report,) = session.grade(lesson.solution)
     assert report.ok, report
     (report,) = session.grade(lesson.starter)

@@ -181,6 +181,94 @@ def test_a_group_larger_than_a_chunk(group: int) -> None:
     )
 
 
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Sweeps in so many threads, however small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "threads_apart", lambda: count)
+        patch.setattr(sweep, "WORTH_THREADS", 0)
+        yield
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    "mask", [None, ch.causal(), ch.padding([3, 5]), ch.dense(torch.eye(11, 13).bool())], ids=str
+)
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_in_threads_the_numbers_are_the_same(
+    count: int, mask: ch.Mask | None, inference: bool
+) -> None:
+    with torch.inference_mode(inference), chunks_of(97, 1, 2):
+        weights = grouped(mask=mask, softcap=2.0)
+        value = torch.randn(BATCH, KV_HEADS, KEYS, DIM, dtype=torch.float64)
+        options: dict[str, Any] = {"value": value, "top_k": 3, "pool": (3, 4)}
+        alone = weights.summary(**options)
+        with threads(count):
+            told: list[float] = []
+            for _ in range(3):
+                together = weights.summary(**options, progress=told.append)
+                for name in (
+                    "context",
+                    "entropy",
+                    "received",
+                    "pooled",
+                    "distance",
+                    "max",
+                    "logsumexp",
+                ):
+                    torch.testing.assert_close(getattr(together, name), getattr(alone, name))
+                assert together.top_k is not None
+                assert alone.top_k is not None
+                assert torch.equal(together.top_k.keys, alone.top_k.keys)
+            assert told == sorted(told[: len(told) // 3]) * 3
+            assert told[-1] == 1.0
+
+
+def test_threads_that_would_wait_are_not_taken() -> None:
+    seen: list[int] = []
+    side_by_side = sweep.side_by_side
+
+    def told(units: Any, start: Any, count: int, tell: Any) -> None:
+        seen.append(count)
+        side_by_side(units, start, count, tell)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "side_by_side", told)
+        for count in (1, 2, 3, 4, 6, 7):
+            with threads(count):
+                grouped().entropy()
+        with threads(2):
+            gradients = AttentionMatrix(torch.ones(2, 3, 2), torch.ones(2, 3, 2))
+            sweep.sweep(gradients.problem, [OfAllHeads(gradients.problem)])
+        with patch.context() as small:
+            small.setattr(sweep, "threads_apart", lambda: 2)
+            grouped().entropy()
+    assert seen == [2, 3, 6]  # of 2 · 3 key heads
+
+
+class OfAllHeads(Reduction):
+    """The sum of all weights of all heads."""
+
+    by_head = False
+
+    def __init__(self, problem: Problem) -> None:
+        self.result = 0.0
+
+    def update(self, chunk: Chunk) -> None:
+        self.result += float(chunk.weights.sum())
+
+
+def test_an_interrupt_ends_threads() -> None:
+    def interrupt(share: float) -> None:
+        raise KeyboardInterrupt
+
+    with threads(2), chunks_of(97, 1, 2), pytest.raises(KeyboardInterrupt):
+        grouped().summary(progress=interrupt)
+    torch.testing.assert_close(
+        grouped().dense().sum(-1), torch.ones(BATCH, HEADS, QUERIES).double()
+    )
+
+
 @pytest.mark.parametrize("mask", [None, ch.causal(), ch.prefix(2), ch.padding([3, 5])], ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_progress_grows_to_one(mask: ch.Mask | None, sizes: tuple[int, int, int]) -> None:

@@ -49,6 +49,9 @@ def test_the_strongest_head_takes_the_name_off_that_it_looks_at() -> None:
     to_right, to_wrong = (ch.logits_of(model, clean, name).heads for name in (right, wrong))
     assert abs(_of_head(to_right)) < 0.2
     assert _of_head(to_wrong) < -2
+    tokens = ch.writes(model, clean[:1])
+    assert tokens.of(LAYER, HEAD).lowered[0].token == wrong[0]
+    assert tokens.of(29, 1).raised[0].token == right[0]
     eager = transformers.AutoModelForCausalLM.from_pretrained(
         models.folder_of("smollm2"), attn_implementation="eager"
     )

@@ -15,6 +15,7 @@ from clearhead.watching.context_calls import ContextCalls, without_numbers
 from clearhead.watching.files import write_seen
 from clearhead.watching.projections import _holders, _projections
 from tests.integrations.models import KINDS, inputs, make
+from tests.memory import LargestTensor
 from tests.watching.models import Direct
 
 BATCH, LEN, WIDTH, HEADS = 2, 5, 16, 4
@@ -261,3 +262,11 @@ def test_a_call_that_raised_has_no_context() -> None:
     for read in (calls.all, calls.whole):
         with pytest.raises(WatchError, match=re.escape("[watch.context] a call raised before it")):
             read()
+
+
+def test_keys_are_numbered_head_by_head() -> None:
+    key = torch.randn(1, 1, 100, 64).expand(-1, 8, -1, -1)
+    call = make_problem(key, key, key)
+    with LargestTensor() as memory:
+        without_numbers(call)
+    assert memory.largest == key[:, 0].nbytes

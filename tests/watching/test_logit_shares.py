@@ -82,8 +82,16 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str, str, str]] = {
         "transformer.ln_f",
         "lm_head",
     ),
+    "neox": (
+        lambda: tf.GPTNeoXForCausalLM(tf.GPTNeoXConfig(**SIZES)),
+        "attention.dense",
+        "gpt_neox.final_layer_norm",
+        "lm_head",
+    ),
     "ours": (Ours, "attention.output_projection", "norm", "head"),
 }
+EXACT = "gpt2", "neox", "ours"
+"""Those whose norms are worked out in float64."""
 
 
 def made(make: Callable[[], nn.Module]) -> nn.Module:
@@ -99,7 +107,8 @@ def logits(output: Any) -> Tensor:
 
 
 def by_hand(model: nn.Module, name: str, d: Tensor) -> tuple[Tensor, Tensor]:
-    """(layers · heads, query_len), the mean over the samples, and the logits of the run."""
+    """What each head adds along the columns of d, (layers · heads, batch, query_len, columns), and the logits of the
+    run."""
     _, projection, norm, _ = MODELS[name]
     modules, read = dict(model.named_modules()), {}
     paths = [path for path in modules if path.endswith(projection)]
@@ -128,7 +137,7 @@ def by_hand(model: nn.Module, name: str, d: Tensor) -> tuple[Tensor, Tensor]:
             else:
                 eps: Any = getattr(last, "variance_epsilon", getattr(last, "eps", None))
                 size = (x.square().mean(dim=-1) + eps).sqrt()
-            found.append(((part / size[..., None] * gain) @ d).mean(dim=0))
+            found.append((part / size[..., None] * gain) @ d)
     return torch.stack(found), output
 
 
@@ -137,11 +146,12 @@ def by_hand(model: nn.Module, name: str, d: Tensor) -> tuple[Tensor, Tensor]:
 def test_each_head_has_the_share_of_plain_hooks_and_all_add_up(name: str) -> None:
     model = made(MODELS[name][0])
     head: Any = dict(model.named_modules())[MODELS[name][3]]
-    want, output = by_hand(model, name, head.weight[3] - head.weight[7])
+    found, output = by_hand(model, name, (head.weight[3] - head.weight[7])[:, None])
+    want = found[..., 0].mean(dim=1)
     difference = (output[..., 3] - output[..., 7]).mean(dim=0)
     shares = ch.logits_of(model, IDS, 3, against=7, query=None)
     # Norms of transformers are worked out in float32 whatever the model is in.
-    close = 1e-10 if name in ("gpt2", "ours") else 1e-6
+    close = 1e-10 if name in EXACT else 1e-6
     got = shares.heads["logit"].reshape(-1, LEN)
     torch.testing.assert_close(got, want, rtol=close, atol=close)
     together = torch.zeros(LEN, dtype=torch.float64)

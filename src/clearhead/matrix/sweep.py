@@ -8,13 +8,15 @@ size query_len × kv_len is ever there.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.torch_internals import is_autocast
+from clearhead._common.threads import side_by_side, threads_apart
+from clearhead._common.torch_internals import is_autocast, is_plain
 from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
@@ -37,6 +39,9 @@ LEAST_ROWS = 64
 """The least number of rows of weights at a time, so that the products are efficient."""
 
 MOST_QUERIES = 256
+
+WORTH_THREADS = 1 << 24
+"""From how many pairs on threads of our own take a sweep, each some heads."""
 
 Progress = Callable[[float], None]
 
@@ -115,41 +120,81 @@ def _sweep(
     """Sweep over all keys, or over some of a whole that has the logsumexp `whole`."""
     if not problem.query.shape[:3].numel():
         return
-    group = problem.num_heads // problem.num_kv_heads
-    kv_heads, queries = _sizes(problem, group)
+    count = _threads(problem, reductions)
+    kv_heads, queries = _sizes(problem, count)
     ordinary = _is_ordinary(problem) and all(each.finite for each in reductions)
     ordinary = ordinary and (whole is None or bool((whole < torch.inf).all()))
-    make = _Buffers(problem, kv_heads * group * queries).chunk if ordinary else _by_the_stages
     mask = problem.mask
     spans = problem.spans
-    steps = problem.batch * -(-problem.num_kv_heads // kv_heads) * problem.query_len
-    done = 0
-    shared: list[SweepTile] | None = None
-    for sample in range(problem.batch):
-        parts = shared
-        if parts is None and (mask is None or spans is not None):
-            # Worked out once for all heads, and for all samples if they are alike.
-            parts = list(_parts(problem, spans, sample, queries))
-            shared = parts if mask is None or (spans and spans.start.shape[0] == 1) else None
-        for first in range(0, problem.num_kv_heads, kv_heads):
-            heads = slice(first, min(first + kv_heads, problem.num_kv_heads))
+    is_known = mask is None or spans is not None
+    is_shared = mask is None or (spans is not None and spans.start.shape[0] == 1)
+
+    @lru_cache(maxsize=count)
+    def parts_of(sample: int) -> list[SweepTile]:
+        return list(_parts(problem, spans, sample, queries))
+
+    def start(tell: Callable[[int], None]) -> Callable[[tuple[int, slice]], None]:
+        rows = kv_heads * problem.num_heads // problem.num_kv_heads * queries
+        make = _Buffers(problem, rows).chunk if ordinary else _by_the_stages
+
+        def use(unit: tuple[int, slice]) -> None:
+            sample, heads = unit
             key = stages.upcast(problem.key[sample, heads])
-            for part in parts if parts is not None else _parts(problem, None, sample, queries):
+            # Worked out once for all heads, and for all samples if they are alike.
+            known = parts_of(0 if is_shared else sample) if is_known else None
+            for part in known or _parts(problem, None, sample, queries):
                 chunk = make(problem, sample, heads, key, part)
                 if whole is not None:
                     chunk.block = some
                     chunk.share_of(whole[chunk.place])
                 update_all(reductions, chunk)
-                done += part.queries.stop - part.queries.start
-                if progress is not None:
-                    progress(done / steps)
+                tell(part.queries.stop - part.queries.start)
+
+        return use
+
+    done = 0
+    units = [
+        (sample, slice(first, min(first + kv_heads, problem.num_kv_heads)))
+        for sample in range(problem.batch)
+        for first in range(0, problem.num_kv_heads, kv_heads)
+    ]
+
+    def tell(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        if progress is not None:
+            progress(done / (len(units) * problem.query_len))
+
+    if count > 1:
+        side_by_side(units, start, count, tell)
+    else:
+        use = start(tell)
+        for unit in units:
+            use(unit)
 
 
-def _sizes(problem: Problem, group: int) -> tuple[int, int]:
-    """The number of key heads and of queries of a chunk."""
-    rows = max(LEAST_ROWS, BUFFER // max(1, problem.kv_len))
+def _threads(problem: Problem, reductions: Sequence[Reduction]) -> int:
+    """The threads of our own that share the heads; 1 where PyTorch's share each operation."""
+    pairs = problem.batch * problem.num_heads * problem.query_len * problem.kv_len
+    if pairs < WORTH_THREADS or not is_plain(problem.query) or not problem.query.is_cpu:
+        return 1
+    if not all(each.by_head for each in reductions):
+        return 1
+    count, heads = threads_apart(), problem.batch * problem.num_kv_heads
+    # None is to wait long for another's last heads.
+    return count if heads % count == 0 or heads >= 4 * count else 1
+
+
+def _sizes(problem: Problem, count: int) -> tuple[int, int]:
+    """The number of key heads and of queries of a chunk, of so many threads."""
+    group = problem.num_heads // problem.num_kv_heads
+    rows = max(LEAST_ROWS, BUFFER // count // max(1, problem.kv_len))
     queries = min(problem.query_len, MOST_QUERIES, max(1, rows // group))
     kv_heads = max(1, min(problem.num_kv_heads, rows // (queries * group)))
+    if problem.batch % count:  # each thread is to have as many parts of a sample
+        units = -(-problem.num_kv_heads // kv_heads)
+        units = min(problem.num_kv_heads, -(-units // count) * count)
+        kv_heads = -(-problem.num_kv_heads // units)
     return kv_heads, queries
 
 
@@ -184,7 +229,8 @@ def _magnitude(tensor: Tensor) -> float:
         return 0.0
     if tensor.ndim == 4 and not tensor.is_contiguous():
         tensor = tensor.transpose(1, 2)  # as layers make them: in this order nothing is copied
-    return float(torch.linalg.vector_norm(tensor, torch.inf))
+    low, high = torch.aminmax(tensor)  # the norm of order ∞ takes ten times as long
+    return float(torch.maximum(-low, high))
 
 
 def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> Iterator[SweepTile]:

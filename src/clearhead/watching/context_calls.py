@@ -45,10 +45,13 @@ def _numbered(key: Tensor) -> Tensor:
     """A number of each token's key, (batch, 1, kv_len, 1), int64: the bits of all its heads by factors drawn once."""
     size = key.dtype.itemsize
     wide = torch.int64 if key.shape[3] * size % 8 == 0 else INTEGERS[size]
-    bits = key.detach().contiguous().view(wide)
-    sizes = bits.shape[1], 1, bits.shape[3]
+    sizes = key.shape[1], key.shape[3] * size // wide.itemsize
     factors = torch.randint(-FAR, FAR, sizes, generator=torch.Generator().manual_seed(0))
-    return (bits * factors.to(bits.device)).sum(dim=(1, 3), keepdim=True)
+    found = torch.zeros(key.shape[0], key.shape[2], dtype=torch.int64, device=key.device)
+    # Head by head: the products are as large as what they are made of.
+    for head, factor in zip(key.detach().unbind(1), factors.to(key.device), strict=True):
+        found += (head.contiguous().view(wide) * factor).sum(dim=2)
+    return found[:, None, :, None]
 
 
 class ContextCalls(Calls[Contexts]):

@@ -1,6 +1,6 @@
 """What each head adds to a logit by itself: the residual stream of one run taken apart behind its last norm."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -135,13 +135,9 @@ def logits_of(
     """
     check_asked(model, query)
     numbers = [numbers_of(name, each) for name, each in (("target", target), ("against", against))]
-    run = StreamRun(model, query)
-    with torch.no_grad(), watch(model, keep="contexts") as seen, run:
-        output = called(model, inputs)
-    norm, unembedding = _ending(model, run, output)
-    stream, normed = norm.call
-    batch, places = stream.shape[0], run.places(seen.layers)
-    weight, bias = unembedding.weight.detach().double(), unembedding.bias
+    run = EndedRun(model, inputs, query)
+    weight, bias = run.unembedding.weight.detach().double(), run.unembedding.bias
+    batch = len(run.normed)
     direction, constant = weight.new_zeros(batch, weight.shape[1]), weight.new_zeros(batch)
     for sign, each, name in zip((1, -1), numbers, ("target", "against"), strict=True):
         if each is not None:
@@ -149,36 +145,63 @@ def logits_of(
             direction = direction + sign * weight[rows_of]
             if bias is not None:
                 constant = constant + sign * bias.detach().double()[rows_of]
-    rest = (normed * direction[:, None]).sum(dim=-1) + constant[:, None]
+    rest = (run.normed * direction[:, None]).sum(dim=-1) + constant[:, None]
     logit = rest.mean(dim=0)
-    scale, gain, centred = frozen(norm.module, stream, normed, rounding_of(norm.output))
-    direction = direction * gain
-    if centred:
-        direction = direction - direction.mean(dim=-1, keepdim=True)
-    direction = direction[:, None] * scale[..., None]
+    direction = run.norm.reversed(direction[:, None])
 
     rows: list[LogitShare] = []
-    before = None
-    for path, context in ((path, run.at(seen[path].context)) for path in run.order):
-        results = HeadResults(
-            context, *output_projection(model, path, seen[path], context.shape[-1])
-        )
-        before = run.check_block(path, results.total(), before)
+    for path, heads, results in run.layers():
         found = results.along(direction)
         rest = rest - found.sum(dim=1)
         mean = found.mean(dim=0)
-        for head, of_queries in zip(numbers_of_heads(seen[path]), mean.tolist(), strict=True):
+        for head, of_queries in zip(heads, mean.tolist(), strict=True):
             rows += [
                 LogitShare(path, head, at, each)
-                for at, each in zip(places, of_queries, strict=True)
+                for at, each in zip(run.places, of_queries, strict=True)
             ]
-    if before is None or not torch.equal(before, stream):
-        raise no_stream("", "the last norm reads something else than the last block gives")
     rows += [
         LogitShare("the rest", None, at, each)
-        for at, each in zip(places, rest.mean(dim=0).tolist(), strict=True)
+        for at, each in zip(run.places, rest.mean(dim=0).tolist(), strict=True)
     ]
-    return LogitShares(rows, logit, scale)
+    return LogitShares(rows, logit, run.norm.scale)
+
+
+class EndedRun:
+    """One run of a model, taken apart behind its last norm.
+
+    Attributes:
+        norm: the last norm as it was, at the queries that are asked for.
+        normed: what it gave there, (batch, query_len, embed_dim); float64.
+        unembedding: the linear layer that reads it.
+        places: the positions of these queries.
+    """
+
+    def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:
+        self._model, self._run = model, StreamRun(model, query)
+        with torch.no_grad(), watch(model, keep="contexts") as self._seen, self._run:
+            output = called(model, inputs)
+        ending, self.unembedding = _ending(model, self._run, output)
+        self._stream, self.normed = ending.call
+        self.places = self._run.places(self._seen.layers)
+        rounding = rounding_of(ending.output)
+        self.norm = frozen(ending.module, self._stream, self.normed, rounding)
+
+    def layers(self) -> Iterator[tuple[str, tuple[int, ...], HeadResults]]:
+        """Yield each module that attended, the numbers of its heads, and what they added to the stream, float64.
+
+        Raises:
+            UnsupportedError: codes `logits.stream` and `norms.projection`.
+        """
+        before = None
+        for path in self._run.order:
+            kept = self._seen[path]
+            context = self._run.at(kept.context)
+            projection = output_projection(self._model, path, kept, context.shape[-1])
+            results = HeadResults(context, *projection)
+            before = self._run.check_block(path, results.total(), before)
+            yield path, numbers_of_heads(kept), results
+        if before is None or not torch.equal(before, self._stream):
+            raise no_stream("", "the last norm reads something else than the last block gives")
 
 
 def _ending(model: nn.Module, run: StreamRun, output: object) -> tuple[Ending, nn.Linear]:

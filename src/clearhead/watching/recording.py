@@ -21,8 +21,7 @@ from clearhead.layers.caches.fixed import Held
 from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
-from clearhead.masks.coerce import and_masks
-from clearhead.masks.dense import Dense, dense
+from clearhead.masks.dense import Dense, and_masks, dense
 from clearhead.masks.full import Full
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.parts import some_heads, unbroadcast
@@ -62,7 +61,7 @@ class Copies:
         that are padding are those of the self-attention before it in the same layer."""
         problem = self.of(of_texts(problem, name))
         if not problem.cross:
-            self._before = name, problem
+            self._before = name, _of_padding(problem)
         elif problem.real_queries is None and self._before is not None:
             before, own = self._before
             if _in_one_layer(before, name) and own.query.shape[::2] == problem.query.shape[::2]:
@@ -121,6 +120,17 @@ class Copies:
         if isinstance(bias, Relative):
             return replace(bias, values=bias.values.detach().clone())
         return bias
+
+
+def _of_padding(problem: Problem) -> Problem:
+    """The problem with what tells which of its queries are real: the sizes, and of each key whether it is 0."""
+    query, key, value = (
+        each.new_empty(()).expand(each.shape)
+        for each in (problem.query, problem.key, problem.value)
+    )
+    if problem.bias is not None or not isinstance(problem.mask, Causal | None):
+        key = problem.key.ne(0).any(dim=3, keepdim=True).any(dim=1, keepdim=True)
+    return problem.replace(query=query, key=key, value=value)
 
 
 def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:

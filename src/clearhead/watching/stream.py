@@ -48,6 +48,32 @@ class Ending(NamedTuple):
     output: Tensor
 
 
+class FrozenNorm(NamedTuple):
+    """A norm as it was in a run, a linear map; float64.
+
+    Attributes:
+        scale: what it multiplied with, (batch, query_len).
+        gain: what it multiplies each number of the stream with, (embed_dim,).
+        centred: True where it takes the mean away.
+    """
+
+    scale: Tensor
+    gain: Tensor
+    centred: bool
+
+    def of(self, added: Tensor, sample: int, queries: slice) -> Tensor:
+        """Return what it made of a part of the stream, (heads, query_len, embed_dim), without its bias."""
+        part = added - added.mean(dim=-1, keepdim=True) if self.centred else added
+        return part * (self.scale[sample, queries, None] * self.gain)
+
+    def reversed(self, direction: Tensor) -> Tensor:
+        """Return the direction in the stream that one behind it is, (batch, query_len, embed_dim)."""
+        direction = direction * self.gain
+        if self.centred:
+            direction = direction - direction.mean(dim=-1, keepdim=True)
+        return direction * self.scale[..., None]
+
+
 class StreamRun:
     """The inputs and outputs of the modules of a model in one run."""
 
@@ -174,10 +200,12 @@ def rounding_of(tensor: Tensor) -> float:
     return torch.finfo(tensor.dtype).eps * (4 if tensor.element_size() < 4 else 32)
 
 
-def frozen(
-    module: nn.Module, stream: Tensor, normed: Tensor, rounding: float
-) -> tuple[Tensor, Tensor, bool]:
-    """A norm as it was in a run: its scale, (batch, query_len), its weight, whether it takes the mean away."""
+def frozen(module: nn.Module, stream: Tensor, normed: Tensor, rounding: float) -> FrozenNorm:
+    """Return a norm as it was in a run, from what it read and gave there.
+
+    Raises:
+        UnsupportedError: code `logits.unembedding`, for another kind of norm.
+    """
     # Models of float64 work their norms out in float32.
     rounding = max(rounding, rounding_of(torch.empty(0, dtype=torch.float32)))
     weight: Any = module.weight
@@ -193,7 +221,7 @@ def frozen(
             scale = (made * ready).sum(dim=-1) / ready.square().sum(dim=-1)
             off = (made - scale[..., None] * ready).norm(dim=-1)
             if bool((off <= rounding * (made.norm(dim=-1) + shift.norm())).all()):
-                return scale, gain, centred
+                return FrozenNorm(scale, gain, centred)
     raise UnsupportedError(
         "logits.unembedding",
         f"a logit is no sum of what heads add: the last norm, {type(module).__name__}, is no LayerNorm or RMSNorm.",

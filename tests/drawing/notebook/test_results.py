@@ -125,6 +125,7 @@ def made() -> dict[str, Any]:
         "Totals": total[0],
         "Trace": ch.trace(ch.attend, query, query, query),
         "Watch": ch.watch(layer),
+        "Writes": ch.writes(text, x, top=2),
         "WeightGradients": ch.weight_gradients(graph, output.sum())[""],
     }
 

@@ -165,14 +165,16 @@ def attend(problem: Problem) -> Tensor:
         problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
     if can_sync(query):
-        seen = problem
-        if not pieces[0].whole:
-            seen = in_sight(problem, pieces)
-            first = pieces[0]
-            only = len(pieces) == 1 and not (first.causal or first.masked or first.tiles > 1)
-            if only and seen.key.shape[2]:
+        first, seen = pieces[0], problem
+        if not first.whole:
+            if first.is_open and len(pieces) == 1 and length(first.keys):
                 # All queries see these keys: what lies beside them need not be there.
-                problem, pieces = seen, EVERYTHING
+                keys = first.keys
+                key, value = problem.key[:, :, keys], problem.value[:, :, keys]
+                seen = problem = problem.replace(key=key, value=value, mask=None)
+                pieces = EVERYTHING
+            else:
+                seen = in_sight(problem, pieces)
         # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
         # NaN even where the result is not: so it is the inputs that are read.
         is_one = pieces is EVERYTHING and query.shape[2] == 1
