@@ -112,8 +112,8 @@ def test_what_is_no_part_is_refused() -> None:
     assert met.value.code == "trace.sizes"
     assert met.value.message.endswith("are one; got weights [3, 4] and value [3, 2].")
     steps = ch.trace(weights, QUERY)
-    for draw in (steps.to_html, ch.figure):
+    for draw in (lambda: steps.to_html("part.html"), lambda: ch.figure(steps)):
         with pytest.raises(UnsupportedError) as drawn:
-            draw(steps if draw is ch.figure else "part.html")
+            draw()
         assert drawn.value.code == "trace.whole"
         assert "this is a part: scores, weights." in drawn.value.message

@@ -106,7 +106,7 @@ def check(
         return _graded(subject, row, args, sizes, seed)
     promised = contract_of(contract, sizes, declared)
     with _guarded():
-        subject, how = mistakeswith_takes(subject, takes, promised)
+        subject, how = found_with_takes(subject, takes, promised)
         report = _not_begun(subject)
         if report is None:
             report, how = _guessing(subject, how, takes is None, args, promised, seed)
@@ -217,7 +217,7 @@ def _reported(
         return reported(evidence, judge(evidence, wanted, rules, plain=plain), row)
 
 
-def mistakeswith_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
+def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
     """The subject, from where it is found, and how it is called: by its parameters, if nobody
     says; "x" where they suggest nothing."""
     found = located(subject) if isinstance(subject, str) else subject

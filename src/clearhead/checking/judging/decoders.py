@@ -130,22 +130,17 @@ def stale(e: DecodingEvidence) -> Verdict | None:
 
 def full_mask(e: DecodingEvidence) -> Claim | Verdict | None:
     """full(x) that sees the future, or another window than is declared."""
-    rows = e.output.isfinite().all(-1).flatten(0, -2)
-    if not rows.all():
-        first = not rows[:, 0].any() and bool(rows[:, 1:].all())
-        code, way = ("mask.off-by-one", "itself") if first else ("differs", "tokens")
-        return Claim(
-            "mask",
-            code,
-            Found(
-                way, {}, ("text", {"text": "the first output of full(x) is NaN"}) if first else None
-            ),
-        )
     seen, left = e.full_moves, (e.contract.window or (None, None))[0]
     picture = ("plain-picture", {"picture": drawn(seen.tolist())})
     told = torch.ones_like(seen)
     if not seen.any():
         return Unknown("unmoved")
+    rows = e.output.isfinite().all(-1).flatten(0, -2)
+    if not rows.all():
+        if rows[:, 0].any() or not rows[:, 1:].all():
+            return Claim("mask", "differs", Found("tokens"))
+        text = {"text": "the first output of full(x) is NaN, as of a token that sees nothing"}
+        return Claim("mask", "mask.off-by-one", Found("itself", {}, ("text", text)))
     if seen.triu(1).any():
         told = told.tril()
         if e.contract.causal:
