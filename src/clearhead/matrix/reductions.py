@@ -308,7 +308,10 @@ class Pooled(Reduction):
     provides = frozenset({"column_sums"})
 
     def __init__(self, problem: Problem, rows: int, columns: int) -> None:
-        self.row_bins = bins(problem.all_queries, rows, problem.device)[problem.rows]
+        # On the CPU, where a chunk asks for the first and the last.
+        self.row_bins = bins(problem.all_queries, rows, torch.device("cpu"))
+        if problem.sharding is not None:
+            self.row_bins = self.row_bins[problem.sharding.positions.cpu()]
         self.column_bins = bins(problem.kv_len, columns, problem.device)
         shape = (*problem.query.shape[:2], rows, columns)
         self.dtype = stages.upcast(problem.query[:0]).dtype

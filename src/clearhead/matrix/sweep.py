@@ -21,7 +21,7 @@ from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
-from clearhead.masks.tiles import Edges, hull, portions, ragged_edges
+from clearhead.masks.tiles import Edges, host_spans, hull, portions, ragged_edges
 from clearhead.matrix.chunk import Chunk, ChunkPlace, KeyBlock
 from clearhead.matrix.reductions import Reduction, in_order, update_all
 from clearhead.sharding.matrix_part import Rounds
@@ -34,6 +34,9 @@ LARGEST = 1e25
 
 BUFFER = 1 << 21
 """The number of weights at a time, unless rows are so long that it would be too few of them."""
+
+DEVICE_BUFFER = 1 << 26
+"""The same on a GPU, where an operation takes some microseconds however few numbers it has."""
 
 LEAST_ROWS = 64
 """The least number of rows of weights at a time, so that the products are efficient."""
@@ -125,7 +128,12 @@ def _sweep(
     ordinary = _is_ordinary(problem) and all(each.finite for each in reductions)
     ordinary = ordinary and (whole is None or bool((whole < torch.inf).all()))
     mask = problem.mask
-    spans = problem.spans
+    # Where chunks begin and end is known without a device.
+    spans = (
+        problem.spans if problem.query.is_cpu or mask is None else host_spans(mask, problem.extent)
+    )
+    if problem.bias is not None:
+        problem = problem.replace(bias=problem.bias.on(problem.device))
     is_known = mask is None or spans is not None
     is_shared = mask is None or (spans is not None and spans.start.shape[0] == 1)
 
@@ -188,7 +196,8 @@ def _threads(problem: Problem, reductions: Sequence[Reduction]) -> int:
 def _sizes(problem: Problem, count: int) -> tuple[int, int]:
     """The number of key heads and of queries of a chunk, of so many threads."""
     group = problem.num_heads // problem.num_kv_heads
-    rows = max(LEAST_ROWS, BUFFER // count // max(1, problem.kv_len))
+    buffer = BUFFER if problem.query.is_cpu else DEVICE_BUFFER
+    rows = max(LEAST_ROWS, buffer // count // max(1, problem.kv_len))
     queries = min(problem.query_len, MOST_QUERIES, max(1, rows // group))
     kv_heads = max(1, min(problem.num_kv_heads, rows // (queries * group)))
     if problem.batch % count:  # each thread is to have as many parts of a sample
@@ -241,15 +250,19 @@ def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> 
         if problem.mask is None:
             yield SweepTile(some, every, [], None)
         elif spans is not None and spans.pieces == 1:
-            yield part_of_runs(spans.start[row, some, 0], spans.stop[row, some, 0], some)
+            runs = (spans.start[row, some, 0], spans.stop[row, some, 0])
+            yield part_of_runs(*runs, some, problem.device)
         else:
             if spans is not None:
                 every = hull(spans.start[row, some], spans.stop[row, some])
             yield _of_mask(problem, sample, some, every)
 
 
-def part_of_runs(start: Tensor, stop: Tensor, queries: slice) -> SweepTile:
-    """The part in which each query sees one run of keys: hidden are the ragged edges only."""
+def part_of_runs(
+    start: Tensor, stop: Tensor, queries: slice, device: torch.device | None = None
+) -> SweepTile:
+    """The part in which each query sees one run of keys: hidden are the ragged edges only. They are made on the
+    device, if that is another than the runs'."""
     used = stop > start
     keys = hull(start, stop)
     empty = None if bool(used.all()) else ~used
@@ -257,6 +270,9 @@ def part_of_runs(start: Tensor, stop: Tensor, queries: slice) -> SweepTile:
         return SweepTile(queries, keys, [], empty)
     # Empty rows are zeroed as a whole, so that they leave the others their full keys.
     full = slice(int(start[used].max()), int(stop[used].min()))
+    if device is not None and device != start.device:
+        start, stop = (each.to(device, non_blocking=True) for each in (start, stop))
+        empty = None if empty is None else empty.to(device, non_blocking=True)
     return SweepTile(
         queries, keys, ragged_edges(start[:, None], stop[:, None], (keys,), full), empty
     )
@@ -272,7 +288,7 @@ def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> Swee
         queries,
         keys,
         [(slice(0, keys.stop - keys.start), ~visible)],
-        empty if bool(empty.any()) else None,
+        empty if not empty.is_cpu or bool(empty.any()) else None,
     )
 
 
