@@ -105,6 +105,10 @@ class Bias(Filed, ABC):
         """The bias for scores of that dtype; itself where it has no numbers of its own precision."""
         return self
 
+    def on(self, device: torch.device) -> "Bias":
+        """The bias with its numbers on a device, where they would go there at each use."""
+        return self
+
     def to_dense(
         self, query_len: int, kv_len: int, *, device: torch.device | str = "cpu"
     ) -> Tensor:
@@ -222,6 +226,9 @@ class SumOfBiases(Bias, kind="sum_of_biases"):
 
     def within(self, dtype: torch.dtype) -> Bias:
         return SumOfBiases(self.left.within(dtype), self.right.within(dtype))
+
+    def on(self, device: torch.device) -> Bias:
+        return SumOfBiases(self.left.on(device), self.right.on(device))
 
     def of_heads(self, heads: Tensor) -> Bias:
         return SumOfBiases(self.left.of_heads(heads), self.right.of_heads(heads))

@@ -47,6 +47,9 @@ class Alibi(ByPair, kind="alibi"):
                 return replace(self, slopes=slopes)
         return replace(self, slopes=self.slopes.to(wanted))
 
+    def on(self, device: torch.device) -> Bias:
+        return replace(self, slopes=self.slopes.to(device))
+
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         slopes = self.slopes.to(key_index.device).view(1, -1, 1, 1)
         # Distances are whole numbers, exact in float32 up to 16 million tokens.

@@ -32,6 +32,7 @@ class Reduction(ABC):
         destroys: tensors of a chunk that it overwrites, and so comes after their readers.
         finite: True if the numbers that it multiplies with weights are all finite. If not, a chunk
             says which pairs are visible: a weight of 0 does not take a NaN away.
+        by_head: True if chunks of different heads change different numbers, so that threads may share them.
 
     Example:
         >>> import torch
@@ -48,6 +49,7 @@ class Reduction(ABC):
     provides: frozenset[str] = NONE
     destroys: frozenset[str] = NONE
     finite: bool = True
+    by_head: bool = True
 
     @abstractmethod
     def update(self, chunk: Chunk) -> None:
@@ -306,7 +308,10 @@ class Pooled(Reduction):
     provides = frozenset({"column_sums"})
 
     def __init__(self, problem: Problem, rows: int, columns: int) -> None:
-        self.row_bins = bins(problem.all_queries, rows, problem.device)[problem.rows]
+        # On the CPU, where a chunk asks for the first and the last.
+        self.row_bins = bins(problem.all_queries, rows, torch.device("cpu"))
+        if problem.sharding is not None:
+            self.row_bins = self.row_bins[problem.sharding.positions.cpu()]
         self.column_bins = bins(problem.kv_len, columns, problem.device)
         shape = (*problem.query.shape[:2], rows, columns)
         self.dtype = stages.upcast(problem.query[:0]).dtype

@@ -31,6 +31,7 @@ from clearhead.attention.kernels._fused_calls import (
 from clearhead.attention.kernels._fused_gradients import FirstDerivatives
 from clearhead.attention.kernels._lowering import (
     EVERYTHING,
+    EVERYTHING_CAUSAL,
     WIDE_TILE,
     WORTH_SLICING,
     Piece,
@@ -39,7 +40,7 @@ from clearhead.attention.kernels._lowering import (
     lower,
     mask_numbers,
 )
-from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain
+from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain, contain_causal
 from clearhead.attention.problem import Problem
 from clearhead.masks.tiles import length
 from clearhead.sharding.dtensors import is_dtensor
@@ -192,6 +193,9 @@ def attend(problem: Problem) -> Tensor:
         is_safe = is_open or is_exporting_to_onnx()
     if is_safe:
         return _run(problem, pieces)
+    is_triangle = pieces is EVERYTHING_CAUSAL and problem.sinks is None
+    if is_triangle and not can_sync(query) and not is_dtensor(query):
+        return contain_causal(problem, lambda finite: _run(finite, pieces))
     return contain(
         problem,
         lambda finite: _run(finite, pieces),
