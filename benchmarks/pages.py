@@ -129,7 +129,7 @@ def peaked(tokens: int, words: list[str], *, causal: bool) -> list[tuple[str, ch
 
 
 def of_peaked(folder: Path) -> list[str]:
-    """A line for each page of peaked weights of 512 tokens, with CPU time alone: it holds beside other processes too."""
+    """A line for each page of peaked weights of 512 tokens, with CPU time alone, which holds on a busy machine too."""
     words = [f" w{n % 97}" for n in range(512)]
     path = folder / "peaked.html"
     lines: list[str] = []
