@@ -21,6 +21,7 @@ from clearhead._common.torch_internals import (
     is_plain,
     is_transformed,
 )
+from clearhead.attention.kernels._by_heads import by_heads, threads_of
 from clearhead.attention.kernels._fused_calls import (
     count,
     fused_call,
@@ -47,6 +48,9 @@ from clearhead.sharding.dtensors import is_dtensor
 
 NAME = "fused"
 SUMMARY = "PyTorch's fused scaled dot-product attention; memory grows with tokens"
+
+FEW_NUMBERS = 1 << 20
+"""Up to how many numbers of a mask are made by each thread anew."""
 
 FEW = 0.25
 """Up to which share of the pairs a mask is better gone through by blocks, with gradients."""
@@ -224,13 +228,25 @@ def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
     if len(pieces) == 1 or not can_sync(query) or _has_gradient(problem):
         parts = [run_piece(problem, piece) for piece in pieces]
         return assemble(parts, pieces)
+    count = threads_of(problem) if _is_made_of_few_numbers(problem, pieces) else 1
+    if count > 1:
+        return by_heads(problem, count, lambda some, context: _run_into(some, pieces, context))
     # Without gradients the results go straight to their place: half the memory.
     batch, heads, query_len, _ = query.shape
     context = query.new_empty(batch, query_len, heads, value.shape[3]).transpose(1, 2)
+    _run_into(problem, pieces, context)
+    return context
+
+
+def _run_into(problem: Problem, pieces: list[Piece], context: Tensor) -> None:
     for piece in pieces:
         part = run_piece(problem, piece)
         context[piece.rows, :, piece.all_queries] = part
-    return context
+
+
+def _is_made_of_few_numbers(problem: Problem, pieces: list[Piece]) -> bool:
+    """Return True if the parts of the mask are so small that each thread can make its own."""
+    return sum(mask_numbers(problem, piece) for piece in pieces if piece.masked) <= FEW_NUMBERS
 
 
 def _has_gradient(problem: Problem) -> bool:
