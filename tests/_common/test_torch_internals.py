@@ -4,6 +4,7 @@ A failure here says what a version of PyTorch has changed, before anything else 
 """
 
 import inspect
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ from clearhead._common.torch_internals import (
     is_forward_mode,
     is_plain,
     is_transformed,
+    keep_for_backward,
+    kept_for_backward,
     private,
     softmax_backward_,
     unravelled,
@@ -204,3 +207,14 @@ def test_a_backward_pass_is_known_from_inside() -> None:
     seen.append(in_backward())
     (x * 2).sum().backward()
     assert [*seen, in_backward()] == [False, True, False]
+
+
+def test_what_is_kept_for_backward_is_held_and_let_go() -> None:
+    kept = [object()]
+    before = sys.getrefcount(kept)
+    for _ in range(3):
+        keep_for_backward("clearhead.test", kept)
+        assert kept_for_backward("clearhead.test") is kept
+        assert sys.getrefcount(kept) == before + 1
+    keep_for_backward("clearhead.test", None)
+    assert sys.getrefcount(kept) == before

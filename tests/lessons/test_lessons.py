@@ -67,6 +67,7 @@ def test_its_page_has_the_parts_of_a_lesson(lesson: Lesson) -> None:
     recap = text.partition("## Recap\n\n")[2].partition("\n\n")[0]
     assert recap.count("\n") == 2
     assert all(line.startswith("- ") for line in recap.splitlines())
+    assert {each.words for each in lesson.of_role("wrong")} <= set(lesson.codes)
     for stub in lesson.of_role("write"):
         ast.parse(stub.source)
     readable = text.partition("## Where it stands")[0].partition("Next: [")[0].lower()

@@ -156,9 +156,24 @@ def in_backward() -> bool:
 def keep_for_backward(key: str, value: object) -> None:
     """Keep something of this thread, which the threads that autograd starts for its backward passes have too.
 
-    Private: `torch._C._stash_obj_in_tls`, in 2.6 to 2.13.
+    Private: `torch._C._stash_obj_in_tls`, in 2.6 to 2.15.
     """
+    if _takes_references():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
     private("_C._stash_obj_in_tls")(key, value)
+
+
+@cache
+def _takes_references() -> bool:
+    """Return True for PyTorch 2.10, which takes over a reference to what it keeps without one to take: an object
+    would be freed while others have it."""
+    probe = object()
+    before = sys.getrefcount(probe)
+    private("_C._stash_obj_in_tls")("clearhead.probe", probe)
+    takes = sys.getrefcount(probe) == before
+    if takes:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(probe))
+    return takes
 
 
 def kept_for_backward(key: str) -> Any:

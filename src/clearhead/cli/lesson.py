@@ -9,7 +9,7 @@ from clearhead._common.lessons import LESSONS, LessonRow
 from clearhead.cli import apart
 from clearhead.cli.progress import busy
 from clearhead.errors import ClearheadError, FileError
-from clearhead.lessons.lesson import read_lesson
+from clearhead.lessons.lesson import page_of, read_lesson
 from clearhead.lessons.notebook import notebook as as_notebook
 
 SECONDS = 60.0
@@ -41,6 +41,7 @@ def lesson(
     _write(file, begun.starter)
     print(f"Lesson {number}, {begun.row.title}: write what is missing in {file}, then ask")
     print(f"  clearhead check {file} --lesson {number}")
+    print(f"It is told in {page_of(number)}, and as a notebook by --notebook.")
 
 
 def _write(path: Path, text: str) -> None:

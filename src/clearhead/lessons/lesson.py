@@ -14,6 +14,8 @@ from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 
 FENCE = re.compile(r"(`{3,})(\S*) *(.*)")
+# What a gallery lists to choose from.
+LISTED = re.compile(r"^- `([a-z-]+\.[a-z-]+)`: ", re.MULTILINE)
 ROLES = {"write", "solution", "live", "check", "wrong", "train"}
 
 
@@ -52,7 +54,7 @@ class Lesson:
     Example:
         >>> lesson = read_lesson(1)
         >>> lesson.row.title, lesson.codes[:2]
-        ('One number', ('law.pairs', 'law.scores'))
+        ('One number', ('sum.carried', 'sum.overwritten'))
     """
 
     row: LessonRow
@@ -67,8 +69,12 @@ class Lesson:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The names of mistakes that are chosen from: those of the lesson, and those of its gallery."""
-        return tuple(sorted({*self.row.codes, *(each.words for each in self.of_role("wrong"))}))
+        """The names of mistakes that are chosen from: those that its page lists, or else all that it speaks of."""
+        listed = [
+            name for part in self.parts if isinstance(part, str) for name in LISTED.findall(part)
+        ]
+        gallery = [each.words for each in self.of_role("wrong")]
+        return tuple(listed) or tuple(sorted({*self.row.codes, *gallery}))
 
     @property
     def starter(self) -> str:
