@@ -20,6 +20,10 @@ A small call takes longer to look at than to compute. So one without options tha
 tensors are read for what is not finite, and the same fused call is made. What wants a gradient, lowers, traces,
 transforms or watches goes the long way.
 
+On a GPU the host is not to wait. There a mask is lowered if it holds no tensor of the device, since the host then knows
+its spans by itself; and what may not be finite is cleared before anything is computed. Who sees a mark comes, where the
+mask is causal, after the first one, and else between two sums of all marks so far.
+
 *Sinks* need the logsumexp: the output is multiplied by sigmoid(logsumexp − sink). PyTorch's CPU kernel gives
 the logsumexp but no gradient for it. `FlashWithLogsumexp` adds one with the kernel's own backward: a value
 column of ones whose gradient is that of the logsumexp, and whose context is declared to be 0.

@@ -61,7 +61,7 @@ def refusals(problem: Problem) -> list[str]:
         reasons.append("softcap: PyTorch's fused attention has none")
     if sinks is not None and not on_cpu:
         reasons.append(
-            f"sinks: they need the logsumexp, which PyTorch's fused attention gives on the CPU; "
+            "sinks: they need the logsumexp and its gradient, which this kernel has on the CPU alone; "
             f"the tensors are on {problem.device}"
         )
     if sinks is not None and is_exporting_to_onnx():
