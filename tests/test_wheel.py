@@ -41,6 +41,8 @@ def test_the_package_is_in_it_and_nothing_else(wheel: Path) -> None:
     pages = {f"clearhead/docs/{name}.md" for name in ("check", "errors", "training")}
     lessons = (ROOT / "docs" / "lessons").glob("*.md")
     pages |= {f"clearhead/docs/lessons/{each.name}" for each in lessons}
+    pictures = (ROOT / "docs" / "pictures" / "lessons").iterdir()
+    pages |= {f"clearhead/docs/pictures/lessons/{each.name}" for each in pictures}
     assert {name for name in names if not name.startswith(info)} == ours | pages
     assert "clearhead/py.typed" in ours
     licences = {name.removeprefix(info) for name in names if name.startswith(f"{info}licenses/")}
@@ -110,5 +112,6 @@ def test_every_version_is_pinned_with_the_hashes_of_its_files() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [project["dependencies"], *project["optional-dependencies"].values()]
     for each in map(Requirement, itertools.chain(*asked)):
-        if each.name != "clearhead":
+        # Triton comes with a PyTorch for CUDA, which the pins are not for.
+        if each.name not in ("clearhead", "triton"):
             assert each.specifier.contains(versions[each.name]), f"{each}: `make lock` pins it"

@@ -65,15 +65,16 @@ def _list() -> None:
     for row in LESSONS.values():
         mark = {True: "✓", False: "·", None: " "}[right.get(row.number)]
         print(f"{row.number:2} {mark} {row.title}")
-    ahead = [number for number in LESSONS if not right.get(number)]
-    if not ahead:
+    open_ones = [number for number in right if not right[number]]
+    ahead = [number for number in LESSONS if number not in right]
+    if open_ones:
+        row = LESSONS[open_ones[0]]
+        print(f"\nclearhead check {row.file} --lesson {row.number} says what is missing.")
+    elif not ahead:
         print("\nThat was the whole course.")
-    elif ahead[0] in right:
-        print(
-            f"\nclearhead check {LESSONS[ahead[0]].file} --lesson {ahead[0]} says what is missing."
-        )
     else:
-        print(f"\nclearhead lesson {ahead[0]} begins the {'next' if right else 'first'}.")
+        next_one = next((number for number in ahead if number > max(right, default=0)), ahead[0])
+        print(f"\nclearhead lesson {next_one} begins the {'next' if right else 'first'}.")
 
 
 def _is_right(row: LessonRow) -> bool:

@@ -65,7 +65,7 @@ def refusals(problem: Problem) -> list[str]:
         reasons.append("softcap: PyTorch's fused attention has none")
     if sinks is not None and not on_cpu:
         reasons.append(
-            f"sinks: they need the logsumexp, which PyTorch's fused attention gives on the CPU; "
+            "sinks: they need the logsumexp and its gradient, which this kernel has on the CPU alone; "
             f"the tensors are on {problem.device}"
         )
     if sinks is not None and is_exporting_to_onnx():
@@ -169,17 +169,13 @@ def attend(problem: Problem) -> Tensor:
         query, key, value = FirstDerivatives.apply(query, key, value)
         problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
+    first = pieces[0]
+    if not first.whole and first.is_open and len(pieces) == 1 and length(first.keys):
+        # All queries see these keys: what lies beside them need not be there.
+        key, value = problem.key[:, :, first.keys], problem.value[:, :, first.keys]
+        problem, pieces = problem.replace(key=key, value=value, mask=None), EVERYTHING
     if can_sync(query):
-        first, seen = pieces[0], problem
-        if not first.whole:
-            if first.is_open and len(pieces) == 1 and length(first.keys):
-                # All queries see these keys: what lies beside them need not be there.
-                keys = first.keys
-                key, value = problem.key[:, :, keys], problem.value[:, :, keys]
-                seen = problem = problem.replace(key=key, value=value, mask=None)
-                pieces = EVERYTHING
-            else:
-                seen = in_sight(problem, pieces)
+        seen = problem if pieces[0].whole else in_sight(problem, pieces)
         # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
         # NaN even where the result is not: so it is the inputs that are read.
         is_one = pieces is EVERYTHING and query.shape[2] == 1
