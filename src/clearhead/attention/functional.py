@@ -2,6 +2,7 @@
 
 from typing import Unpack
 
+import torch
 from torch import Tensor
 
 from clearhead._common.hints import Nothing, catching, refusal, with_hints
@@ -78,6 +79,7 @@ def attend(
         raise refusal(attend, (query, key, value, *more), others)
     plain = bias is scale is softcap is sinks is dropout is across is None
     plain = plain and isinstance(kernel, str) and kernel == "auto" and not observers
+    plain = plain and not torch.compiler.is_compiling()
     if plain:
         context = repeat(query, key, value, mask)
         if context is not None:

@@ -55,7 +55,7 @@ class _Call(NamedTuple):
 def repeat(query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None) -> Tensor | None:
     """The context of a small call like one that has passed every check before, without other options; None for any
     other call, also where a number is not finite."""
-    if torch.compiler.is_compiling() or not type(query) is type(key) is type(value) is Tensor:
+    if not type(query) is type(key) is type(value) is Tensor:
         return None
     answers, question = _answers(mask)
     if answers is None:
@@ -116,10 +116,10 @@ def shown_mask(
     A query that sees nothing is shown everything, and its result is to be thrown away: kernels disagree
     about such queries, in the gradient above all.
     """
-    small = queries is None and problem.query_len * problem.kv_len <= MOST_PAIRS
-    answers, question = (None, None) if not small else _answers(problem.mask)
-    if answers is not None and not can_sync(problem.query):
-        answers = None
+    # In this order: a size that is compared while PyTorch traces holds what it traces to such sizes.
+    small = queries is None and can_sync(problem.query)
+    small = small and problem.query_len * problem.kv_len <= MOST_PAIRS
+    answers, question = _answers(problem.mask) if small else (None, None)
     if answers is None:
         return _shown(problem, queries, keys)
     # What is made in inference mode cannot be kept for a backward pass.
