@@ -170,7 +170,7 @@ bare: setup
 	@cd .cache/bare && OMP_NUM_THREADS=1 env/bin/python -P ../../tests/bare.py
 
 # The lowest versions that pyproject.toml admits, and the newest there are, on the oldest and the newest Python here: a
-# smoke of every verb, and the tests of what versions change most. PyTorch comes as a build for CUDA, of some gigabytes.
+# run of every page of the docs, and the tests of what versions change most. PyTorch comes as a build for CUDA, of some gigabytes.
 bounds: setup
 	@$(RUN) -m pip install -qq uv
 	@$(RUN) -m tests.bounds
