@@ -131,7 +131,7 @@ applications: samples speech
 			where_answer_came_from who_says_it \
 			"monitor_training docs/layers.md"; do \
 		echo "applications: $$script"; \
-		$(RUN) examples/$${script%% *}.py $$(echo "$$script" | cut -s -d' ' -f2) || exit 1; \
+		OMP_WAIT_POLICY=PASSIVE $(RUN) examples/$${script%% *}.py $$(echo "$$script" | cut -s -d' ' -f2) || exit 1; \
 	done
 
 # The site in site/: docs, lessons with their training, public names. It opens from the disk; a link that leads nowhere is an error.
@@ -140,6 +140,7 @@ docs: setup
 
 bench: setup
 	@$(RUN) -m benchmarks
+	@$(RUN) -m benchmarks.sheets
 
 # Every test and every benchmark that needs a CUDA device, the rows that matter most first; figures are filed row by row under
 # the name of the card. Without a device it says so and fails, with 3. GPU_PYTHON=python3 takes what the machine has installed,
