@@ -153,3 +153,16 @@ def test_a_mask_of_length_one_hides_nothing() -> None:
 def test_a_class_that_returns_nothing_is_refused() -> None:
     with pytest.raises(ModelError, match="it gives nothing back: return is missing"):
         ch.check(Unfinished(3, 4, 2), takes="x", causal=True, num_heads=2)
+
+
+class Unnamed(CrossAttention):
+    """Sizes whose names say nothing."""
+
+    def __init__(self, d_in: int, one: int, other: int) -> None:
+        super().__init__(d_in, one, other)
+
+
+@pytest.mark.parametrize("cls", [CrossAttention, Unnamed])
+def test_a_class_whose_widths_are_not_given(cls: type[nn.Module]) -> None:
+    assert ch.check(cls, takes="x,context").ok
+    assert ch.check(cls, lesson=11).ok

@@ -553,6 +553,33 @@ def softmax_in_halves(query, key, value):
     return causal_scores(query, key).half().softmax(-1).to(value.dtype) @ value
 
 
+class ValuesOneLater(Right):
+    """The value of each key is that of the token before it."""
+
+    def project(self, x):
+        query, key, value = super().project(x)
+        return query, key, nn.functional.pad(value, (0, 0, 1, 0))[:, :, :-1]
+
+
+class PaddingMoved(Right):
+    """A mask of padding that is moved by so many tokens; what comes in hides."""
+
+    def __init__(self, by, **sizes):
+        super().__init__(**sizes)
+        self.by = by
+
+    def forward(self, x, mask):
+        seen = torch.zeros_like(mask)
+        if self.by > 0:
+            seen[:, self.by :] = mask[:, : -self.by]
+        else:
+            seen[:, : self.by or None] = mask[:, -self.by :]
+        query, key, value = self.project(x)
+        scores = self.scores(query, key).masked_fill(~seen[:, None, None, :], -torch.inf)
+        context = scores.softmax(-1) @ value
+        return self.out_proj(context.transpose(1, 2).flatten(2))
+
+
 ENTRIES = [
     wrong("law.scores", softmax_in_halves, "qkv", causal=True),
     wrong("law.length", blocks_of_512, "qkv", causal=True),
@@ -614,5 +641,10 @@ ENTRIES = [
     right(Built(Near, causal=True), "x", label="causal", causal=True),
     right(Built(Right), "x"),
     right(Built(Right, causal=True), "x", label="causal", causal=True),
+    wrong("law.pairs", Built(ValuesOneLater), "x"),
+    wrong("law.pairs", Built(ValuesOneLater, causal=True), "x", label="causal", causal=True),
+    right(Built(PaddingMoved, by=0), "x,mask"),
+    wrong("mask.off-by-one", Built(PaddingMoved, by=1), "x,mask", label="1"),
+    wrong("mask.off-by-one", Built(PaddingMoved, by=-1), "x,mask", label="-1"),
     *kinds.ENTRIES,
 ]

@@ -145,6 +145,8 @@ def pairs(e: TokensEvidence) -> Verdict | None:
         return _all_seen(e)
     if _alone(e):
         return Found("alone")
+    if _moved_apart(e):
+        return Found("apart")
     weights = weights_by_name(e)
     if weights is not None and e.contract.causal:
         return Clear() if bool(weights.diagonal()[:, 1:].any()) else Found("itself")
@@ -169,6 +171,20 @@ def _alone(e: TokensEvidence) -> bool:
     other[..., 1:, :] += 1.0
     one, two = (drawn.spare()(each, *others).detach()[..., 0, :] for each in (x, other))
     return torch.equal(one, two)
+
+
+def _moved_apart(e: TokensEvidence) -> bool:
+    """True if keys of one token each stand beside values of other ones, in all groups."""
+    apart = []
+    for source in e.sources:
+        if source is None or not source.known or source.key.token.shape != source.value.token.shape:
+            return False
+        key, value = (rows.token[source.blocks] for rows in (source.key, source.value))
+        both = (key >= 0) & (value >= 0)
+        if not both.any() or bool((value < -1).any()):
+            return False
+        apart.append(bool((key != value)[both].all()))
+    return bool(apart) and all(apart)
 
 
 def _all_seen(e: CrossEvidence) -> Verdict | None:

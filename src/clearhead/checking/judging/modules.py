@@ -262,7 +262,9 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
     """The mistake with padding, by a recipe or by what moves what."""
     seen = e.padding
     broken = not e.padded_output[e.padded[1]].isfinite().all()
-    everywhere = bool(e.dependency.moves.all())
+    moves = e.dependency.moves
+    # With all tokens real, what is shifted hides the first or the last of them.
+    everywhere = bool(moves[:, 1:].all()) or bool(moves[:, :-1].all())
     if not broken and everywhere and (moved := shifted(e.seen_by, e.padded[1])) is not None:
         measured = ("padded", {"gap": f"{seen.alone:.3g}"}) if seen.alone >= 1e-5 else None
         return Claim("padding", "mask.off-by-one", Found(moved, {}, measured))

@@ -93,7 +93,7 @@ def _scale_claim(used: float, first: Trial, e: Evidence) -> Claim:
         code, others = named[0].code, named[1:]
         also = tuple((code, each.way, each.values) for each in others if each.code == code)
         return Claim("scale", code, Found(named[0].way, named[0].values, measured, also))
-    values = {"used": f"{used:.4g}", "square": f"{used**-2:.4g}"}
+    values = {"used": f"{used:.4g}", "square": f"{used**-2:.4g}" if used else "∞"}
     return Claim("scale", "scale.wrong", Found("constant", values, measured))
 
 

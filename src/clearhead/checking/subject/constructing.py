@@ -114,7 +114,10 @@ def guessed_arguments(
     types = {name: _annotation(cls, mine[name], how.typed) for name in wanted}
     found = {name: guess(name, types[name], fitting) for name in wanted}
     if how.sized:
-        found |= {name: fitting["d_out"] for name in unguessed(cls) if found.get(name) is False}
+        lost = {*unguessed(cls), *(name for name in wanted if types[name] is int)}
+        found |= {
+            name: fitting["d_out"] for name in wanted if name in lost and found[name] is False
+        }
     grids = [name for name in wanted if how.grid and size_of(name) is None and GRIDS.search(name)]
     return found | dict.fromkeys(grids, how.grid)
 
