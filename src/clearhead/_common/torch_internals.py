@@ -3,9 +3,7 @@
 A part that a version of PyTorch no longer has is refused by its name where it is first used.
 """
 
-import ctypes
 import sys
-from functools import cache
 from typing import Any, Self
 
 import torch
