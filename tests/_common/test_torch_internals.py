@@ -25,12 +25,11 @@ from clearhead._common.torch_internals import (
     is_forward_mode,
     is_plain,
     is_transformed,
-    keep_for_backward,
-    kept_for_backward,
     private,
     softmax_backward_,
     unravelled,
 )
+from clearhead.editing.entering import keep_for_backward, kept_for_backward
 from clearhead.errors import UnsupportedError
 
 CHANGED = f"changed in PyTorch {torch.__version__}"

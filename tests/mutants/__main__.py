@@ -60,6 +60,13 @@ def write(kept: Iterable[Kept]) -> None:
     LIST.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def note(kept: Kept) -> None:
+    """Write down the killer of a mutant of the list at once, so that an interrupt loses none."""
+    rows = {each.mutant: each for each in read()} if LIST.exists() else {}
+    if kept.mutant in rows:
+        write((rows | {kept.mutant: kept}).values())
+
+
 def is_in(mutant: Mutant, parts: Sequence[str]) -> bool:
     """Whether it belongs to one of the packages or modules."""
     name = mutant.module.removeprefix("clearhead.")
@@ -162,7 +169,9 @@ def hunt(asked: Sequence[Kept], places: Sequence[str] = ()) -> list[Kept]:
             print(
                 "dead " if kept.killed_by else "ALIVE", kept.mutant, f"({len(names)})", flush=True
             )
-            if not kept.killed_by:
+            if kept.killed_by:
+                note(kept)
+            else:
                 alive.append(kept)
 
     collected(places, ask)

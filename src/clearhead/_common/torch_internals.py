@@ -3,9 +3,7 @@
 A part that a version of PyTorch no longer has is refused by its name where it is first used.
 """
 
-import ctypes
 import sys
-from functools import cache
 from typing import Any, Self
 
 import torch
@@ -149,42 +147,6 @@ def in_backward() -> bool:
         False
     """
     return private("_C._current_graph_task_id")() != -1
-
-
-def keep_for_backward(key: str, value: object) -> None:
-    """Keep something of this thread, which the threads that autograd starts for its backward passes have too.
-
-    Private: `torch._C._stash_obj_in_tls`, in 2.6 to 2.15.
-    """
-    if _takes_references():
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
-    private("_C._stash_obj_in_tls")(key, value)
-
-
-@cache
-def _takes_references() -> bool:
-    """Return True for PyTorch 2.10, which takes over a reference to what it keeps without one to take: an object
-    would be freed while others have it."""
-    probe = object()
-    before = sys.getrefcount(probe)
-    private("_C._stash_obj_in_tls")("clearhead.probe", probe)
-    takes = sys.getrefcount(probe) == before
-    if takes:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(probe))
-    return takes
-
-
-def kept_for_backward(key: str) -> Any:
-    """Return what the thread that called the backward pass has kept, or None.
-
-    Private: `torch._C._is_key_in_tls` and `torch._C._get_obj_in_tls`, in 2.6 to 2.13.
-
-    Example:
-        >>> keep_for_backward("example", 3)
-        >>> kept_for_backward("example"), kept_for_backward("another")
-        (3, None)
-    """
-    return private("_C._get_obj_in_tls")(key) if private("_C._is_key_in_tls")(key) else None
 
 
 def is_autocast(tensor: Tensor) -> bool:

@@ -2,13 +2,15 @@
 has it. So a thread that edits nothing runs the model as it is, beside one that edits it.
 """
 
+import ctypes
+import sys
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar, cast
 
-from clearhead._common.torch_internals import in_backward, keep_for_backward, kept_for_backward
+from clearhead._common.torch_internals import in_backward, private
 from clearhead.watching.hooks import installing
 
 Leave = TypeVar("Leave", bound=Callable[..., None])
@@ -72,3 +74,39 @@ def in_force() -> list[Any]:
         return []
     users = installing.users()
     return [use.edit for each in uses if (use := each()) and any(use is user for user in users)]
+
+
+def keep_for_backward(key: str, value: object) -> None:
+    """Keep something of this thread, which the threads that autograd starts for its backward passes have too.
+
+    Private: `torch._C._stash_obj_in_tls`, in 2.6 to 2.15.
+    """
+    if _takes_references():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+    private("_C._stash_obj_in_tls")(key, value)
+
+
+@cache
+def _takes_references() -> bool:
+    """Return True for PyTorch 2.10, which takes over a reference to what it keeps without one to take: an object
+    would be freed while others have it."""
+    probe = object()
+    before = sys.getrefcount(probe)
+    private("_C._stash_obj_in_tls")("clearhead.probe", probe)
+    takes = sys.getrefcount(probe) == before
+    if takes:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(probe))
+    return takes
+
+
+def kept_for_backward(key: str) -> Any:
+    """Return what the thread that called the backward pass has kept, or None.
+
+    Private: `torch._C._is_key_in_tls` and `torch._C._get_obj_in_tls`, in 2.6 to 2.13.
+
+    Example:
+        >>> keep_for_backward("example", 3)
+        >>> kept_for_backward("example"), kept_for_backward("another")
+        (3, None)
+    """
+    return private("_C._get_obj_in_tls")(key) if private("_C._is_key_in_tls")(key) else None
