@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests waiting shaped pages lint style types page bench across bare bounds soak mutants cover lock setup browser samples speech test-samples applications docs
+.PHONY: demo test tests waiting shaped pages lint style types page bench peers across bare bounds soak mutants cover lock setup browser samples speech test-samples applications docs
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -118,7 +118,7 @@ speech:
 # The scripts of docs/applications, with trained models; each prints its figures. Speech is espeak-ng's, of Debian.
 applications: samples speech
 	@for script in aligning_heads atom_mapping induction_heads kv_cache_scores look_at_photo words_in_time \
-			where_answer_came_from who_says_it \
+			where_answer_came_from who_says_it two_circuits \
 			"monitor_training docs/layers.md"; do \
 		echo "applications: $$script"; \
 		$(RUN) examples/$${script%% *}.py $$(echo "$$script" | cut -s -d' ' -f2) || exit 1; \
@@ -130,6 +130,15 @@ docs: setup
 
 bench: setup
 	@$(RUN) -m benchmarks
+
+# Beside TransformerLens and nnsight, which are large and in an environment of their own: the same numbers of the heads
+# of SmolLM2, the lines of code and the CPU time that they take.
+peers: setup
+	@echo "peers: installing TransformerLens and nnsight"
+	@test -x .cache/peers/bin/python || $(RUN) -m venv .cache/peers
+	@.cache/peers/bin/python -m pip install -qq "$(TORCH)" transformer-lens==4.3.0 nnsight==0.8.1 --editable ".[samples]"
+	@.cache/peers/bin/clearhead samples install smollm2
+	@OMP_NUM_THREADS=1 .cache/peers/bin/python -m benchmarks "heads-*"
 
 # One text that two processes share: the losses of training are those of one process, then its attention.
 across: setup
