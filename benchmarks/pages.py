@@ -1,10 +1,11 @@
 """The cost of a page: its size, the time to write it, and how it moves in a real browser.
 
-    .venv/bin/python -m benchmarks.pages [--long 50000] [--beside 512]
+    .venv/bin/python -m benchmarks.pages [--long 50000] [--beside 512] [--peaked]
 
-It needs chromium, prints a line for each page, and files them in benchmarks/results/pages.md.
-Weights are those of random query and key; those of a trained model deflate worse. Where BertViz
-(Vig, 2019, https://arxiv.org/abs/1906.05714) and CircuitsVis are installed, their pages of the same
+It needs chromium, prints a line for each page, and files them in benchmarks/results/pages.md; with --peaked
+only those of peaked weights, below the others and with the machine beside them.
+Weights are those of random query and key; those of a trained model deflate worse, and peaked ones stand in for
+them. Where BertViz (Vig, 2019, https://arxiv.org/abs/1906.05714) and CircuitsVis are installed, their pages of the same
 weights are written beside ours. These load scripts from a network, so that nothing is drawn of them
 here; BertViz's neuron view reads its own copies of three models, and has no page of these weights.
 """
@@ -28,6 +29,7 @@ from benchmarks.harness import environment
 from benchmarks.report import RESULTS, stamp
 from benchmarks.report import place as place_of
 from clearhead._common.text import format_bytes
+from clearhead.drawing.page.head_page import write_heads
 from clearhead.drawing.page.page import asset
 
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64
@@ -96,6 +98,52 @@ def watched(tokens: int, layers: int) -> "ch.Seen[ch.AttentionMatrix]":
     with ch.watch(model) as seen, torch.no_grad():
         model(torch.randn(1, tokens, HEADS * HEAD_DIM) * 3)
     return seen
+
+
+def peaked(tokens: int, words: list[str], *, causal: bool) -> list[tuple[str, ch.AttentionMatrix]]:
+    """Layers whose heads look at the token before, at equal words, at the first token or around themselves."""
+    generator = torch.Generator().manual_seed(0)
+    known = {word: at for at, word in enumerate(dict.fromkeys(words))}
+    of_word = torch.tensor([known[word] for word in words])
+    mask = ch.causal() if causal else None
+    layers: list[tuple[str, ch.AttentionMatrix]] = []
+    for layer in range(LAYERS):
+        query, key = 0.7 * torch.randn(2, 1, HEADS, tokens, HEAD_DIM, generator=generator)
+        for head in range(HEADS):
+            place, word = torch.randn(2, tokens, HEAD_DIM, generator=generator).unbind()
+            first = torch.zeros(tokens, HEAD_DIM)
+            first[0] = place[0]
+            slow = torch.arange(tokens)[:, None] * torch.logspace(-2, 0, HEAD_DIM // 2)
+            around = torch.cat([slow.sin(), slow.cos()], dim=-1)
+            looks = (
+                (place.roll(1, 0), place),
+                (word[of_word], word[of_word]),
+                (place[:1].expand_as(first), first),
+                (around, around),
+            )[head % 4]
+            size = 0.4 + 0.8 * float(torch.rand(1, generator=generator))
+            query[0, head] += size * looks[0]
+            key[0, head] += size * looks[1]
+        layers.append((f"layers.{layer}", ch.AttentionMatrix(query, key, mask=mask)))
+    return layers
+
+
+def of_peaked(page: Page, folder: Path) -> list[str]:
+    """A line for each page of peaked weights of 512 tokens."""
+    words = [f" w{n % 97}" for n in range(512)]
+    lines: list[str] = []
+    for causal in (True, False):
+        layers, path = peaked(len(words), words, causal=causal), folder / "peaked.html"
+        before = time.process_time()
+        seconds, size = written(partial(write_heads, path, [layers], tokens=words), path)
+        busy = time.process_time() - before
+        lines.append(
+            f"{LAYERS} × {HEADS} heads that peak, {len(words)} tokens, {'causal' if causal else 'all pairs'}: "
+            f"{format_bytes(size)}, written in {seconds:.1f} s, of which {busy:.1f} s of CPU time, "
+            f"{drawn(page, path)}"
+        )
+        print(lines[-1], flush=True)
+    return lines
 
 
 def drawn(page: Page, path: Path) -> str:
@@ -193,10 +241,29 @@ def main() -> None:
         default=512,
         help="tokens of the longest text of which others draw a page",
     )
+    arguments.add_argument("--peaked", action="store_true", help="only pages of peaked weights")
     given = arguments.parse_args()
     long = given.long
-    place = shutil.which("chromium") or shutil.which("chromium-browser")
+    known = ("chromium", "chromium-browser", "chromium-headless-shell")
+    place = next(filter(None, map(shutil.which, known)), None)
     torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=place, args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        lines = [] if given.peaked else of_random(page, Path(folder), long, given.beside)
+        lines += of_peaked(page, Path(folder))
+        browser.close()
+    there = stamp({}, environment())
+    file = RESULTS / "pages.md"
+    before = f"{file.read_text('utf-8')}\n## " if given.peaked else "# Pages\n\n"
+    listed = "\n".join(f"- {line}" for line in lines)
+    file.write_text(f"{before}{place_of(there)}\n\n{listed}\n", "utf-8")
+
+
+def of_random(page: Page, folder: Path, long: int, most: int) -> list[str]:
+    """A line for the scripts, and lines for pages of random query and key."""
     sizes = {
         kind: format_bytes(len(gzip.compress("".join(map(asset, names)).encode(), 9)))
         for kind, names in BUNDLES.items()
@@ -204,28 +271,20 @@ def main() -> None:
     listed = ", ".join(f"{kind} {size}" for kind, size in sizes.items())
     lines = [f"script and style in each page, gzipped: {listed}"]
     print(*lines, flush=True)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=place, args=["--no-sandbox", "--disable-gpu"]
+    for tokens, layers in ((64, LAYERS), (512, LAYERS), (long, 1)):
+        words = [f" w{n % 997}" for n in range(tokens)]
+        path = folder / f"{tokens}.html"
+        seen = watched(tokens, layers) if layers > 1 else weights(tokens, 0)
+        seconds, size = written(partial(seen.to_html, path, tokens=words), path)
+        lines.append(
+            f"{layers} × {HEADS} heads, {tokens} tokens: {format_bytes(size)}, written in "
+            f"{seconds:.1f} s, {drawn(page, path)}"
         )
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
-        for tokens, layers in ((64, LAYERS), (512, LAYERS), (long, 1)):
-            words = [f" w{n % 997}" for n in range(tokens)]
-            path = Path(folder) / f"{tokens}.html"
-            seen = watched(tokens, layers) if layers > 1 else weights(tokens, 0)
-            seconds, size = written(partial(seen.to_html, path, tokens=words), path)
-            lines.append(
-                f"{layers} × {HEADS} heads, {tokens} tokens: {format_bytes(size)}, written in "
-                f"{seconds:.1f} s, {drawn(page, path)}"
-            )
-            print(lines[-1], flush=True)
-            if isinstance(seen, ch.Seen) and tokens <= given.beside:
-                lines += beside(seen, words, size, seconds)
-                print(*lines[-len(PEERS) :], sep="\n", flush=True)
-        browser.close()
-    there = stamp({}, environment())
-    listed = "\n".join(f"- {line}" for line in lines)
-    (RESULTS / "pages.md").write_text(f"# Pages\n\n{place_of(there)}\n\n{listed}\n", "utf-8")
+        print(lines[-1], flush=True)
+        if isinstance(seen, ch.Seen) and tokens <= most:
+            lines += beside(seen, words, size, seconds)
+            print(*lines[-len(PEERS) :], sep="\n", flush=True)
+    return lines
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draw the pictures of figures.md, of the ladder, of the pages and of the README anew.
+"""Draw the pictures of figures.md, of the ladder, of the lessons, of the pages and of the README anew.
 
 `python docs/generate_pictures.py` writes them into docs/pictures; it needs the extras `demo` and `dev`, and for the
 pages chromium, the samples smollm2 and whisper, and espeak-ng.
@@ -27,13 +27,20 @@ TEXT = "The animal didn't cross the street because it was too tired"
 OTHER_END = "The animal didn't cross the street because it was too wide"
 LAYER, HEAD = 3, 1
 """A head in which “it” looks at “animal”, and the end of the sentence decides how much."""
+INK = "#73787f"
+"""A grey that is read on white as well as on black."""
 
 
-def save(axes: Axes, name: str, dots_per_inch: int) -> None:
+def save(axes: Axes, name: str, dots_per_inch: int, *, transparent: bool = False) -> None:
     """Write the figure of some axes; the same figure gives the same bytes."""
     figure = axes.figure.figure
     assert isinstance(figure, Figure)
-    figure.savefig(FOLDER / f"{name}.png", dpi=dots_per_inch, metadata={"Software": None})
+    figure.savefig(
+        FOLDER / f"{name}.png",
+        dpi=dots_per_inch,
+        metadata={"Software": None},
+        transparent=transparent,
+    )
 
 
 def photographed(
@@ -138,7 +145,49 @@ def rungs() -> None:
         ("dropout", ch.trace(dropping, x, tokens=words), ["weights", "dropped_weights"], 0),
         ("padding", padded, ["masked_scores", "weights"], 1),
     ):
-        save(trace.plot(stages, sample=sample)[0], f"ladder/{name}", 70)
+        words_in = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
+        with mpl.rc_context(dict.fromkeys(words_in, INK)):
+            save(trace.plot(stages, sample=sample)[0], f"ladder/{name}", 110, transparent=True)
+
+
+def split() -> None:
+    """Three words of four numbers in two heads: by view and transpose, and by view alone."""
+    side, step_x, step_y = (34, 28), 37, 31
+    colours = "#6f9ae0", "#e08a3c", "#57a773"
+    drawn: list[str] = []
+
+    def told(x: int, y: int, words: str) -> None:
+        drawn.append(f'<text class="told" x="{x}" y="{y}">{words}</text>')
+
+    def table(rows: torch.Tensor, words: str, x: int, y: int) -> None:
+        told(x, y - 10, words)
+        for i, row in enumerate(rows.tolist()):
+            for j, number in enumerate(row):
+                left, top = x + j * step_x, y + i * step_y
+                drawn.append(
+                    f'<rect x="{left}" y="{top}" width="{side[0]}" height="{side[1]}" rx="3" '
+                    f'fill="{colours[number // 4]}"/>'
+                    f'<text x="{left + side[0] // 2}" y="{top + 19}">{number}</text>'
+                )
+
+    rows = torch.arange(12).view(3, 4)
+    table(rows, "three words", 4, 60)
+    for heads, words, y in (
+        (rows.view(3, 2, 2).transpose(0, 1), "view, then transpose: right", 60),
+        (rows.view(2, 3, 2), "view at once: wrong", 220),
+    ):
+        told(200, y - 34, words)
+        for number, head in enumerate(heads):
+            table(head, f"head {number + 1}", 200 + 90 * number, y)
+    style = (
+        "text{font:14px sans-serif;text-anchor:middle;fill:#111}"
+        f".told{{font-size:13px;text-anchor:start;fill:{INK}}}"
+    )
+    (FOLDER / "lessons" / "split.svg").write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 370 316" width="370" height="316" role="img">'
+        f"<title>Cutting three words into two heads</title><style>{style}</style>{''.join(drawn)}</svg>\n",
+        encoding="utf-8",
+    )
 
 
 def touched(folder: Path) -> None:
@@ -160,6 +209,7 @@ def touched(folder: Path) -> None:
 def main() -> None:
     mpl.use("agg")
     rungs()
+    split()
     torch.manual_seed(0)
     reader = huggingface.load()
     reading = reader.read(TEXT)

@@ -31,8 +31,11 @@ const options = {
   write: false,
   minify: true,
   target: ["es2022", "chrome111", "firefox113", "safari16.4"],
-  jsx: "automatic",
-  jsxImportSource: "preact",
+  // Elements as calls of h, of which the children are arguments: that is shorter than as a property.
+  tsconfigRaw: {
+    compilerOptions: { jsx: "react", jsxFactory: "h", jsxFragmentFactory: "Fragment" },
+  },
+  inject: [join(here, "src/h.ts")],
   charset: "utf8",
   legalComments: "none",
   logLevel: "warning",

@@ -29,10 +29,11 @@ EXTRAS = (
     "safetensors",
     "tokenizers",
     "transformers",
+    "triton",
     "typer",
 )
 """What is not there: PyTorch runs without numpy, and asks for it in some of its methods."""
-NEEDING = ("cli", "drawing", "integrations", "samples", "testing")
+NEEDING = ("cli", "drawing", "integrations", "matrix.triton_kernels", "samples", "testing")
 """Where a module may need an extra to be imported, and an example to be run."""
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import __main__ as command
-from benchmarks import harness, report
+from benchmarks import gpu, harness, report
 from benchmarks.harness import CASES, Case, Outcome, ResultsDifferError, Sides, Target, Times, case
 
 WIDTH = 2048
@@ -339,3 +340,46 @@ def test_a_case_run_again_on_one_day_replaces_itself_alone(tmp_path: Path) -> No
 )
 def test_seconds_are_readable(value: float, text: str) -> None:
     assert report.seconds(value) == text
+
+
+def test_rows_of_a_gpu_say_that_there_is_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu.main([]) == gpu.NO_DEVICE == 3
+    assert capsys.readouterr().err == (
+        "gpu: PyTorch finds no CUDA device here, so nothing was run.\n"
+    )
+
+
+def test_rows_of_a_gpu_run_in_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each has a figure, or names a side that cannot run on the CPU."""
+    assert gpu.main(["--tiny"]) == 0
+    said = capsys.readouterr().out
+    starts = [line.partition(":")[0] for line in said.splitlines() if line.startswith("gpu-")]
+    assert starts == [row.name for row in gpu.ROWS]
+    assert "FAILED" not in said
+    assert "gpu-statistics-sweep-32768: summary by sweep" in said
+    assert 'not run: summary by triton: UnsupportedError: [kernel.refused] kernel="triton"' in said
+
+
+def test_a_row_is_filed_under_the_name_of_the_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "card", lambda device: "nvidia-h200")
+    rows = gpu.chosen("gpu-causal-4096")[:1]
+    (text,) = gpu.run(rows, gpu.Scale.tiny(), 0.0, tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert path.name.endswith("-gpu-nvidia-h200.json")
+    (record,) = json.loads(path.read_text(encoding="utf-8"))
+    assert record["case"] == "gpu-causal-4096"
+    assert "cuDNN" in record["not_run"]
+    assert text.startswith("gpu-causal-4096: attend ")
+
+
+def test_the_fastest_of_the_others_is_what_a_row_is_held_against() -> None:
+    def wait(seconds: float) -> Callable[[], None]:
+        return lambda: time.sleep(seconds)
+
+    sides: Sides = {"ours": wait(0.01), "slow": wait(0.02), "fast": wait(0.0)}
+    assert [*gpu.in_order_of_time(sides, torch.device("cpu"))] == ["ours", "fast", "slow"]

@@ -189,6 +189,7 @@ def test_a_long_text_keeps_its_ends() -> None:
     text = bounded("first" + "x" * 10_000 + "last", 100)
     assert (len(text), text[:5], text[-4:]) == (100, "first", "last")
     assert len(bounded(ESCAPE * 100, 100)) <= 100
+    assert len(str(ch.ArgumentError("a.code", "x" * 10_000))) == errors.MOST
 
 
 @pytest.mark.parametrize(

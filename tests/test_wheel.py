@@ -41,6 +41,8 @@ def test_the_package_is_in_it_and_nothing_else(wheel: Path) -> None:
     pages = {f"clearhead/docs/{name}.md" for name in ("check", "errors", "training")}
     lessons = (ROOT / "docs" / "lessons").glob("*.md")
     pages |= {f"clearhead/docs/lessons/{each.name}" for each in lessons}
+    pictures = (ROOT / "docs" / "pictures" / "lessons").iterdir()
+    pages |= {f"clearhead/docs/pictures/lessons/{each.name}" for each in pictures}
     assert {name for name in names if not name.startswith(info)} == ours | pages
     assert "clearhead/py.typed" in ours
     licences = {name.removeprefix(info) for name in names if name.startswith(f"{info}licenses/")}

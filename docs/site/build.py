@@ -1,7 +1,7 @@
 """Build the site of everything in docs, of the lessons and of the public names: `python -m docs.site.build`.
 
 Sources are made in `.cache/site`, and Sphinx turns them into `site`, where nothing needs a network. A link that leads
-nowhere is an error.
+nowhere is an error, and so is a lesson whose blocks print something else than its page says.
 """
 
 import argparse
@@ -35,10 +35,18 @@ def main(arguments: Sequence[str]) -> int:
     shutil.rmtree(SOURCES, ignore_errors=True)
     SOURCES.mkdir(parents=True)
     pages = write_pages()
-    write_lessons(brief=asked.brief)
+    different = write_lessons(brief=asked.brief)
     write_api()
     write_linked(pages)
-    return build(asked.out)
+    told("the site")
+    code = build(asked.out)
+    for each in different:
+        told(f"another output than the page has\n{each}")
+    return code or int(bool(different))
+
+
+def told(words: str) -> None:
+    print(f"docs: {words}", file=sys.stderr, flush=True)
 
 
 def write_pages() -> set[Path]:
@@ -76,14 +84,17 @@ def toctree(caption: str, names: Sequence[str]) -> str:
     return "\n```{toctree}\n:hidden:\n" + head + "\n" + "\n".join(names) + "\n```\n"
 
 
-def write_lessons(brief: bool) -> None:
+def write_lessons(brief: bool) -> list[str]:
+    """The pages of the lessons; what their blocks print otherwise than the pages say."""
     from clearhead._common.lessons import LESSONS
     from clearhead.drawing.page.page import asset
     from clearhead.lessons.lesson import read_lesson
     from clearhead.lessons.notebook import notebook
     from docs.site.lesson_page import lesson_page
     from docs.site.session import Session
+    from tests.test_docs import agrees, difference
 
+    different: list[str] = []
     extra = SOURCES / "_extra" / "lessons"
     files, live = extra / "files", extra / "live"
     for folder in (files, live, SOURCES / "lessons", SOURCES / "_script"):
@@ -96,9 +107,17 @@ def write_lessons(brief: bool) -> None:
         (files / name).write_text(notebook(lesson), encoding="utf-8")
         folder = SOURCES / "_sessions" / lesson.row.slug
         folder.mkdir(parents=True)
+        trains = " and its training" if lesson.of_role("train") and not brief else ""
+        told(f"lesson {number} of {max(LESSONS)}{trains}")
         session = Session(lesson, folder, brief=brief).run()
+        different += [
+            f"{lesson.row.page}:{block.line}\n{difference(block.source, printed)}"
+            for block, printed in session.held
+            if not agrees(block.source, printed)
+        ]
         _write(Path("lessons") / f"{lesson.row.slug}.md", lesson_page(session, live), set())
     shutil.rmtree(SOURCES / "_sessions", ignore_errors=True)
+    return different
 
 
 def write_api() -> None:
@@ -170,7 +189,7 @@ def build(out: Path) -> int:
         f"-Dhtml_static_path={DOCS / 'site' / 'static'},{SOURCES / '_script'}",
     ]
     code = build_main([*options, *settings, "-d", str(doctrees), str(SOURCES), str(out)])
-    print(f"site: {out / 'index.html'}" if code == 0 else "site: not built", file=sys.stderr)
+    told(f"open {out / 'index.html'}" if code == 0 else "the site was not built")
     return code
 
 

@@ -26,7 +26,12 @@ html_show_search_summary = False
 html_show_sourcelink = False
 html_copy_source = False
 html_show_sphinx = False
-html_theme_options = {"top_of_page_buttons": []}
+html_show_copyright = False
+html_theme_options = {
+    "top_of_page_buttons": [],
+    "light_css_variables": {"color-code-background": "#f2f4f6"},
+    "dark_css_variables": {"color-code-background": "#2b2b2b"},
+}
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 

@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from clearhead import Trace
 from clearhead.lessons.lesson import Block
 from docs.site.session import Session, Shown
 
@@ -51,10 +52,12 @@ def _parts(session: Session, files: Path) -> Iterator[str]:
                 yield _broken(part, session, reports[part.line])
             case "live":
                 yield _live(part, session, files)
-            case "check" | "train":
+            case "train":
                 yield _fenced("python", part.source)
-            case "text":
-                yield _fenced("{container} ch-output", _fenced("text", part.source))
+            case "check":
+                row = lesson.row
+                yield f"In a terminal it is `clearhead check {row.file} --lesson {row.number}`, and in Python"
+                yield _fenced("python", part.source)
             case _:
                 yield _fenced(part.role, part.source)
     if any(isinstance(each, Element) for each in session.live.values()):
@@ -68,6 +71,8 @@ def _downloads(session: Session) -> str:
         f'<a class="ch-download" href="files/{name}" download>{words} <code>{name}</code></a>'
         for name, words in ((lesson.row.file, "the file to fill in"), (notebook, "as a notebook"))
     ]
+    number = lesson.row.number
+    links.append(f"<span>in a terminal <code>clearhead lesson {number}</code></span>")
     return _raw(f'<p class="ch-downloads">{" ".join(links)}</p>')
 
 
@@ -105,7 +110,9 @@ def _live(block: Block, session: Session, files: Path) -> str:
     name = f"{session.lesson.row.slug}_{block.line}.html"
     shown.thing.to_html(files / name, **shown.options)
     title = escape(f"{session.lesson.row.title}: {type(shown.thing).__name__.lower()}")
-    frame = f'<iframe class="ch-live" src="{files.name}/{name}" title="{title}" loading="lazy"></iframe>'
+    # In a lesson the page of a trace has no title, and no stages that change nothing.
+    address = f"{files.name}/{name}" + ("#embed=1" if isinstance(shown.thing, Trace) else "")
+    frame = f'<iframe class="ch-live" src="{address}" title="{title}" loading="lazy"></iframe>'
     return _raw(frame) + "\n\n" + code
 
 

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { arithmeticOf } from "../src/views/steps/arithmetic";
+import { changed } from "../src/views/steps/changed";
 import { placesOf } from "../src/views/steps/graph";
 import { cellNumber, factor, number, stagesOf } from "../src/views/steps/model";
 
@@ -88,7 +89,7 @@ function payload(change = {}) {
   const named = new Map(stages.map((each) => [each.name, each]));
   return {
     numbers,
-    explain: (name, row, column) => arithmeticOf(named, data, 0, name, row, column),
+    explain: (name, row, column) => arithmeticOf(named, data, 0, name, row, column, changed),
   };
 }
 
@@ -207,7 +208,7 @@ test("every projection that is written comes out", () => {
     matrix("W_output", [[1], [2], ...times(weight.slice(0, 2), [[1], [1]], [0])], width),
     matrix("output", times(made, times(weight.slice(0, 2), [[1], [1]], [0]), [0])),
   ]);
-  const explain = (name, row, column) => arithmeticOf(stages, data, 0, name, row, column);
+  const explain = (name, row, column) => arithmeticOf(stages, data, 0, name, row, column, changed);
   for (const [name, columns] of Object.entries({ query: 2, key: 2, output: 1 })) {
     for (let row = 0; row < 2; row++) {
       for (let column = 0; column < columns; column++) {
@@ -304,7 +305,7 @@ test("norms and turns are written out, pair by pair", () => {
     const explain = (row, column, changes) => {
       const more = { rowAxis: "width", parts: "QueryKeyNorm, Rotary", changes };
       const every = [matrix("x", x), matrix("W_query", [weight], more), matrix("query", made)];
-      return arithmeticOf(new Map(every), data, 0, "query", row, column).lines;
+      return arithmeticOf(new Map(every), data, 0, "query", row, column, changed).lines;
     };
     const changes = [norm, { part: "Rotary", layout, turned }];
     for (const [row, column] of [0, 1].flatMap((r) => [0, 1, 2, 3, 4, 5].map((c) => [r, c]))) {

@@ -4,6 +4,6 @@ What is public stands in `__init__.pyi`. A name is imported when it is first use
 line answers and pytest starts without PyTorch.
 """
 
-from clearhead._common import first_use
+from clearhead._common import lazy
 
-__getattr__, __dir__, __all__ = first_use.attach(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

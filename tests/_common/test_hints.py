@@ -25,6 +25,7 @@ RESULTS = (
         ch.Contexts,
         ch.Conversion,
         ch.masks.Extent,
+        ch.masks.Spans,
         ch.Edit,
         ch.Effects,
         ch.Estimate,

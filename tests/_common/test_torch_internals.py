@@ -4,7 +4,7 @@ A failure here says what a version of PyTorch has changed, before anything else 
 """
 
 import inspect
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,10 +21,12 @@ from clearhead._common.torch_internals import (
     flash_cpu,
     flash_cpu_backward,
     has_tangent,
+    in_backward,
     is_forward_mode,
     is_plain,
     is_transformed,
-    norms,
+    keep_for_backward,
+    kept_for_backward,
     private,
     softmax_backward_,
     unravelled,
@@ -88,14 +90,6 @@ def test_transformations_are_seen() -> None:
     torch.func.grad(see)(torch.ones(3))
     see(torch.ones(3))
     assert seen == [True, True, False], f"is_functorch_wrapped_tensor {CHANGED}"
-
-
-def test_norms_are_the_lengths_of_tensors() -> None:
-    given = [torch.tensor([3.0, 4.0]), torch.tensor([[torch.nan, 1.0]]), torch.tensor([-torch.inf])]
-    found = [each.item() for each in norms(given)]
-    assert found[0] == 5.0, f"_foreach_norm {CHANGED}"
-    assert math.isnan(found[1]), f"_foreach_norm {CHANGED}"
-    assert found[2] == math.inf, f"_foreach_norm {CHANGED}"
 
 
 @pytest.mark.parametrize(
@@ -204,3 +198,23 @@ def test_the_backward_of_softmax_is_in_place() -> None:
     (expected,) = torch.autograd.grad(weights, scores, grads)
     assert softmax_backward_(grads, weights.detach()) is grads
     assert torch.equal(grads, expected)
+
+
+def test_a_backward_pass_is_known_from_inside() -> None:
+    seen: list[bool] = []
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(lambda grad: seen.append(in_backward()))
+    seen.append(in_backward())
+    (x * 2).sum().backward()
+    assert [*seen, in_backward()] == [False, True, False]
+
+
+def test_what_is_kept_for_backward_is_held_and_let_go() -> None:
+    kept = [object()]
+    before = sys.getrefcount(kept)
+    for _ in range(3):
+        keep_for_backward("clearhead.test", kept)
+        assert kept_for_backward("clearhead.test") is kept
+        assert sys.getrefcount(kept) == before + 1
+    keep_for_backward("clearhead.test", None)
+    assert sys.getrefcount(kept) == before

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.biases import DenseBias, as_bias
+from clearhead.attention.biases import DenseBias, SumOfBiases, as_bias
 from clearhead.attention.problem import make_problem
 from clearhead.masks.spans import Extent
 
@@ -205,7 +205,7 @@ def test_slopes_that_float32_rounds_are_made_anew() -> None:
 @pytest.mark.parametrize(
     "bias",
     [ch.alibi(6), ch.alibi(slopes=torch.rand(6)), ch.relative(torch.rand(6, 3)),
-     as_bias(torch.rand(2, 6, 3, 1))],
+     as_bias(torch.rand(2, 6, 3, 1)), SumOfBiases(ch.alibi(6), as_bias(torch.rand(3, 5)))],
 )  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_bias_of_some_heads(bias: ch.Bias, dtype: torch.dtype) -> None:
@@ -214,3 +214,14 @@ def test_the_bias_of_some_heads(bias: ch.Bias, dtype: torch.dtype) -> None:
     found = bias.of_heads(heads).within(dtype).to_dense(3, 5)
     assert found.dtype == expected.dtype
     assert torch.equal(found, expected)
+
+
+def test_slopes_of_some_heads_are_not_those_of_so_many_heads() -> None:
+    some = ch.alibi(6).of_heads(torch.tensor([4, 1])).within(torch.float32).within(torch.float64)
+    expected = ch.alibi(6).within(torch.float64).to_dense(3, 5)[:, [4, 1]]
+    torch.testing.assert_close(some.to_dense(3, 5), expected, rtol=2**-23, atol=0)
+
+
+@pytest.mark.parametrize("bias", [ch.relative(torch.rand(1, 5)), as_bias(torch.rand(2, 1, 3, 1))])
+def test_some_heads_of_a_bias_that_is_the_same_for_all(bias: ch.Bias) -> None:
+    assert bias.of_heads(torch.tensor([4, 1])) is bias

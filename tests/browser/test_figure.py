@@ -414,7 +414,10 @@ def test_arrows_are_dragged_turned_and_stretched(opens: Opens, tmp_path: Path) -
     moved = page.get_by_role("slider", name="value Your").get_attribute("aria-valuetext") or ""
     down, right = (abs(float(each.replace("−", "-"))) for each in reversed(moved.split(", ")))
     assert abs(right - 1.0) < 0.05
-    assert abs(down - 65 / 130 * 2) < 0.05
+    assert abs(down - 65 / 200 * 2) < 0.05
+    # Let go, it has room below the axis too.
+    box = page.get_by_role("group", name="values and context").get_attribute("viewBox")
+    assert box == "-24 -154 178 308"
     assert cell(page, "value.0.0").locator("span").inner_text() == moved.split(", ")[0]
 
 
@@ -529,3 +532,44 @@ def test_a_line_on_the_mask_by_keys(opens: Opens, tmp_path: Path) -> None:
     page.keyboard.press("Shift+ArrowRight")
     state = page.locator("ch-figure").evaluate("(each) => each.state")
     assert state == "mask=1110.1100.1110.1111"
+
+
+def test_scores_become_weights_in_other_ways(
+    opens: Opens, violations: Callable[[Page], list[str]], tmp_path: Path
+) -> None:
+    made = figure(scale=1.0, show=("scores", "weights"), edit=("scores", "softmax", "hiding"))
+    page = drawn(opens, made, tmp_path)
+    page.get_by_role("button", name="score / sum", exact=True).press("Enter")
+    last = ch.trace(ch.attend, QUERY, KEY, VALUE)["scores"][-1]
+    assert numbers(page, "weights")[7:] == texts(last / last.sum())[1:]
+    cell(page, "weights.2.0").hover()
+    assert "= 0.0000" in page.locator(".reading").inner_text()
+    page.get_by_role("button", name="exp(score) / sum in float32").click()
+    for at, to in (("scores.2.0", "88"), ("scores.2.1", "89")):
+        cell(page, at).focus()
+        page.keyboard.type(to)
+        page.keyboard.press("Enter")
+    assert numbers(page, "weights")[6:8] == ["0.0000", "nan"]
+    page.get_by_role("button", name="softmax", exact=True).click()
+    assert numbers(page, "weights")[6:8] == [
+        number(1 / (1 + math.e)),
+        number(math.e / (1 + math.e)),
+    ]
+    page.get_by_role("button", name="over the queries").click()
+    page.get_by_role("button", name="strike out", exact=True).click()
+    told = "Weights are softmax over the queries, then struck out."
+    assert page.get_by_role("status").inner_text() == told
+    assert state(page) == "scores.2.0=88&scores.2.1=89&axis=1&hiding=1"
+    assert violations(page) == []
+
+
+def test_the_other_ways_to_hide(opens: Opens, tmp_path: Path) -> None:
+    page = drawn(opens, figure(show=("weights",), edit=("hiding", "mask")), tmp_path)
+    usual = numbers(page, "weights")
+    page.get_by_role("button", name="strike out", exact=True).click()
+    whole = ch.trace(ch.attend, QUERY, KEY, VALUE)["weights"]
+    assert numbers(page, "weights") == texts(whole.tril())
+    page.get_by_role("button", name="strike out, divide anew").click()
+    assert numbers(page, "weights") == usual
+    page.get_by_role("button", name="one off").click()
+    assert state(page) == "mask=110.111.111&hiding=2"

@@ -326,8 +326,8 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
     expect(page.get_by_role("heading", level=2)).to_have_text("Layer 1, head 1")
     expect(page.get_by_role("gridcell")).to_have_count(6)
     # What the page does not have is said, until something else is looked at.
-    said = page.get_by_role("status").filter(has_text="address")
-    expect(said).to_have_text("Not on this page, and left out of the address: pin=11,0; colour=red")
+    said = page.get_by_role("status").filter(has_text="left out")
+    expect(said).to_have_text("Not on this page, and left out: pin=11,0; colour=red")
     page.keyboard.press("]")
     page.wait_for_function("() => location.hash === '#head=1.2&embed=1'")
     expect(said).to_have_count(0)
@@ -552,6 +552,19 @@ def test_a_token_through_the_layers_ends_in_its_rollout(opens: Opens) -> None:
     expect(page.locator(".ch-sentence")).to_contain_text("cat gives")
     page.keyboard.press("p")
     page.wait_for_function("() => location.hash.includes('pin=9&')")
+
+
+def test_a_start_is_read_by_the_page(opens: Opens) -> None:
+    run = Run("", [Layer("attention", matrix(11)), Layer("attention", matrix(11, seed=1))])
+    state = "head=1.2&pin=5,1&scale=log&heads=0.0,1.7&colour=red"
+    page = opens(heads_payload([run], "a start", start=Start(f"page.html#{state}", (3, None))))
+    expect(page.get_by_role("heading", level=2)).to_have_text("Layer 1, head 2")
+    expect(page.locator(".ch-legend button").first).to_have_text("logarithmic scale")
+    said = page.get_by_role("status").filter(has_text="left out")
+    expect(said).to_have_text("Not on this page, and left out: heads=0.0,1.7; pin=3,; colour=red")
+    page.keyboard.press("]")
+    page.wait_for_function("() => location.hash === '#head=0.0&pin=5,1&scale=log'")
+    expect(said).to_have_count(0)
 
 
 def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:
@@ -891,7 +904,11 @@ def test_an_exported_map_that_is_far_longer_than_broad_can_be_read(opens: Opens)
     found = re.search(r'<clipPath id="\w+"><rect [^>]*width="(\d+)" height="(\d+)"', svg)
     assert found is not None
     assert found.groups() == ("480", "120")
-    assert {"␣w0", "␣w1"} <= set(re.findall(r">([^<]+)</text>", svg))
+    # A space that a token begins with is said in the text alone.
+    assert {"w0", "w1"} <= set(re.findall(r">([^<]+)</text>", svg))
+    said = page.locator(".ch-axes text, .ch-facts, .ch-bars").all_text_contents()
+    assert "w0" in said
+    assert "␣" not in "".join(said)
 
 
 def test_an_exported_map_has_no_labels_of_another_one(opens: Opens) -> None:

@@ -191,6 +191,58 @@ def test_an_explanation_opens_by_keys(opens: Opens, tmp_path: Path) -> None:
     expect(note).to_be_hidden()
 
 
+SIZES = """() => {
+  const root = document.querySelector("ch-figure")?.shadowRoot ?? document.querySelector(".ch-shell");
+  const own = (each) => [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  return [...root.querySelectorAll("*")].filter((each) => own(each) && !each.closest("svg, dialog, style"))
+    .map((each) => [each.className, parseFloat(getComputedStyle(each).fontSize)]);
+}"""
+
+
+@pytest.mark.parametrize("kind", ["heads", "steps", "figure"])
+def test_words_are_as_large_as_the_reader_asks(opens: Opens, tmp_path: Path, kind: str) -> None:
+    """The size that a browser is set to; it was pixels, of which it knows nothing."""
+    page = drawn(opens, kind, tmp_path)
+    before = page.evaluate(SIZES)
+    page.evaluate("document.documentElement.style.fontSize = '24px'")
+    page.evaluate(TWO_FRAMES)
+    after = page.evaluate(SIZES)
+    assert len(before) == len(after) > 20
+    small = [
+        name
+        for (name, size), (_, larger) in zip(before, after, strict=True)
+        if larger != pytest.approx(1.5 * size, rel=0.01)
+    ]
+    assert small == []
+    page.evaluate(TWO_FRAMES)
+    assert page.evaluate(CUT_OR_COVERED) == []
+
+
+@pytest.mark.parametrize("width", [1280, 1440])
+def test_the_legend_stands_above_the_fold(opens: Opens, tmp_path: Path, width: int) -> None:
+    page = drawn(opens, "heads", tmp_path, width)
+    expect(page.locator(".ch-legend").first).to_be_in_viewport(ratio=1)
+    # A difference has the same room.
+    for key in "cd":
+        page.keyboard.press(key)
+    expect(page.get_by_role("heading", level=2)).to_contain_text("−")
+    expect(page.locator(".ch-legend").first).to_be_in_viewport(ratio=1)
+
+
+@pytest.mark.parametrize(("key", "place"), [("t", ".ch-depth"), ("y", ".ch-why")])
+def test_what_a_key_opens_comes_into_sight(
+    opens: Opens, tmp_path: Path, key: str, place: str
+) -> None:
+    page = drawn(opens, "heads", tmp_path)
+    opened = page.locator(f"{place} :is(svg, canvas)").first
+    page.keyboard.press(key)
+    expect(opened).to_be_in_viewport(ratio=1)
+    # What a page begins with stays where it is.
+    page = opens(heads(f"head=1.1&pin=7,1&{'depth' if key == 't' else 'why'}=1"))
+    page.locator(f"{place} :is(svg, canvas)").first.wait_for()
+    assert page.evaluate("scrollY") == 0
+
+
 # Of each key of the help: where the focus is, and what is pressed.
 HEADS_KEYS = {
     "arrows": ("[role=listbox]", "ArrowRight"),

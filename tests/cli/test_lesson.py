@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clearhead.lessons.lesson import read_lesson
+from clearhead.lessons.lesson import page_of, read_lesson
 from tests.cli.commands import invoke, lines
 
 
@@ -17,6 +17,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_begins_a_lesson_once(folder: Path) -> None:
     printed = lines("lesson", "7")
     assert printed[1] == "  clearhead check lesson_07.py --lesson 7"
+    assert printed[2] == f"It is told in {page_of(7)}, and as a notebook by --notebook."
     file = folder / "lesson_07.py"
     assert file.read_text(encoding="utf-8") == read_lesson(7).starter
     file.write_text("mine")
@@ -46,7 +47,7 @@ def test_the_list_marks_what_is_right(folder: Path) -> None:
     assert printed[:3] == [" 1 · One number", " 2   A share of one", " 3 ✓ Taking home"]
     assert printed[-1] == "clearhead check lesson_01.py --lesson 1 says what is missing."
     (folder / "lesson_01.py").write_text(read_lesson(1).solution, encoding="utf-8")
-    assert lines("lesson")[-1] == "clearhead lesson 2 begins the next."
+    assert lines("lesson")[-1] == "clearhead lesson 4 begins the next."
 
 
 def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,4 +59,11 @@ def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monke
     assert refused.exit_code == 1
     assert (
         "[file.unwritable] lesson_01.py could not be written: Permission denied" in refused.stderr
+    )
+
+
+def test_without_its_number_a_lesson_is_no_surprise(folder: Path) -> None:
+    (folder / "lesson_01.py").write_text(read_lesson(1).solution, encoding="utf-8")
+    assert lines("check", "lesson_01.py")[-1] == (
+        "Of lesson 1? clearhead check lesson_01.py --lesson 1"
     )

@@ -298,6 +298,12 @@ def test_each_mask_function(function: Any, words: str | None, lengths: tuple[int
     assert torch.equal(mask.expand(expected.shape), expected)
 
 
+def test_a_mask_begins_at_the_first_token_where_nothing_else_is_said() -> None:
+    mask = attention._mask(batch_size=1, kv_length=3, q_length=3)
+    assert isinstance(mask, Described)
+    assert torch.equal(mask.description.to_dense(3, 3), ch.causal().to_dense(3, 3))
+
+
 def test_a_step_that_may_be_compiled_has_a_tensor() -> None:
     step: dict[str, Any] = {"batch_size": 1, "kv_length": 7, "q_length": 1, "q_offset": 6}
     assert isinstance(attention._mask(**step, device="cpu"), Described)

@@ -212,9 +212,10 @@ def test_a_text_without_tokens_is_refused(minilm: TextModel) -> None:
 
 
 def test_what_is_no_text_is_refused(minilm: TextModel) -> None:
-    with pytest.raises(ModelError, match="bytes that are not UTF-8") as refusal:
-        minilm.read("caf\udce9")
-    assert refusal.value.code == "model.text"
+    for text in ("caf\udce9", "\ud800", "\udfff"):
+        with pytest.raises(ModelError, match="bytes that are not UTF-8") as refusal:
+            minilm.read(text)
+        assert refusal.value.code == "model.text"
     with pytest.raises(ArgumentTypeError, match="text must be a string; got int") as other:
         minilm.read(3)  # type: ignore[arg-type]
     assert other.value.code == "text.type"

@@ -44,6 +44,13 @@ def test_a_row_without_weights_stays_empty() -> None:
     assert torch.equal(renormalise(torch.zeros(2, 3)), torch.zeros(2, 3))
 
 
+def test_rows_of_a_batch_are_divided_alone() -> None:
+    """One without weights, and a key that no query of its sample sees."""
+    weights = torch.tensor([[[0.2, 0.0, 0.6], [0.0, 0.0, 0.0]], [[0.1, 0.3, 0.1], [0.5, 0.2, 0.3]]])
+    expected = [[[0.25, 0.0, 0.75], [0.0, 0.0, 0.0]], [[0.2, 0.6, 0.2], [0.5, 0.2, 0.3]]]
+    torch.testing.assert_close(renormalise(weights), torch.tensor(expected))
+
+
 @pytest.mark.parametrize("name", MASKS)
 def test_equals_minus_infinity_before_the_softmax(name: str) -> None:
     first, second = pair(MASKS[name])

@@ -142,6 +142,7 @@ OWN: dict[str, dict[str, Any]] = {
     "phi3": PARTLY | {"sliding_window": 3, "pad_token_id": 0},
     "stablelm": PARTLY,
     "opt": {"ffn_dim": 31, "word_embed_proj_dim": 24, "dropout": 0.0},
+    "xglm": {"ffn_dim": 31, "dropout": 0.0},
     "qwen2": LAYERS | {"use_sliding_window": True},
     "qwen3": LAYERS | {"use_sliding_window": True},
 }
@@ -440,6 +441,30 @@ def test_what_a_model_alone_knows() -> None:
     text += "alibi=True: its model rounds the bias to bfloat16, position by position"
     with refused("convert.refused", text):
         ch.convert(call.module)
+
+
+def test_a_mask_that_a_model_alone_knows() -> None:
+    """A class without a mask whose model hides the future of texts, and is not known for it."""
+    call = calls("clip_text_model", model_of("clip_text_model"))[0]
+    module: Any = call.module
+    module.config.model_type = "another_text_model"
+    reason = (
+        "whether it sees what is ahead is its model's to say; give mask=clearhead.causal() or mask=clearhead.full(), "
+        "or convert the model"
+    )
+    text = "clearhead.convert cannot read this CLIPAttention by itself.\n  - is_causal=False: "
+    with refused("convert.refused", text + reason):
+        ch.convert(module)
+    layer = goes_there_and_back(module, mask=ch.causal())
+    close(layer(call.x), call.output, single=True)
+    sees_all = ch.convert(module, mask=ch.full()).layer
+    assert sees_all.mask is None
+    every = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+    close(sees_all(call.x), ch.convert(module, mask=every).layer(call.x), single=True)
+    ch.convert(sees_all, into=module, mask=ch.full())
+    text = text.replace("read this", "write into this").replace(" by itself", "")
+    with refused("convert.refused", text + reason):
+        ch.convert(layer, into=module)
 
 
 def test_what_bloom_and_mpt_may_do_besides() -> None:
@@ -1172,10 +1197,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
             "max_distance more than those that have a bucket each; got num_buckets=8, "
             "max_distance=1"
         ],
-    ),
-    "a decoder that does not say whether it is causal": (
-        lambda: changed(attention_of("opt"), is_causal=None, is_decoder=True),
-        ["is_decoder=True without is_causal: whether it sees what is ahead is not said"],
     ),
     "a window of an encoder": (
         lambda: changed(attention_of("qwen2"), is_causal=False),

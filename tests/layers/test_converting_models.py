@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.layers import MultiheadAttention, QueryKeyNorm
+from clearhead.layers.converting.comparing import _difference
 from clearhead.layers.converting.models import ModelConversion
 from tests.integrations.models import SIZES
 
@@ -466,3 +467,13 @@ def test_models_that_cannot_be_run_to_compare() -> None:
         UnsupportedError, match="the model could not be run to compare it; give inputs="
     ):
         ch.convert(model)
+
+
+def test_all_that_a_module_returns_is_compared_but_weights_that_ours_lacks() -> None:
+    output, weights = torch.zeros(2, 3), torch.ones(2, 2)
+    assert _difference((output, weights), (output, None), weights=True) is None
+    for other in (output + 1, output[:1]):
+        assert _difference((output, weights), (other, None), weights=True)
+        assert _difference((output, other, weights), (output, output, None), weights=True)
+    assert _difference((output, weights), (output, weights + 1), weights=True)
+    assert _difference((output, None), (output,), weights=True) == "it returns 2 things"

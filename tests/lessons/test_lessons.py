@@ -4,6 +4,7 @@ Blocks that train do so for three steps here, and in full when the site is built
 """
 
 import ast
+import base64
 import json
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 
 import clearhead as ch
 from clearhead._common.lessons import LESSONS
+from clearhead.lessons.cells import begun, compare
 from clearhead.lessons.lesson import Lesson, page_of, read_lesson
 from clearhead.lessons.notebook import notebook
 from docs.site.session import Session
@@ -43,7 +45,7 @@ def test_its_blocks_print_and_its_files_are_graded_as_the_page_says(
     for name, answer in session.answers.items():
         assert answer == answer, name
     for shown in session.live.values():
-        assert hasattr(shown, "to_element") or hasattr(shown, "options")
+        assert hasattr(shown, "to_html") or hasattr(shown, "options")
     (report,) = session.grade(lesson.solution)
     assert report.ok, report
     (report,) = session.grade(lesson.starter)
@@ -67,6 +69,7 @@ def test_its_page_has_the_parts_of_a_lesson(lesson: Lesson) -> None:
     recap = text.partition("## Recap\n\n")[2].partition("\n\n")[0]
     assert recap.count("\n") == 2
     assert all(line.startswith("- ") for line in recap.splitlines())
+    assert {each.words for each in lesson.of_role("wrong")} <= set(lesson.codes)
     for stub in lesson.of_role("write"):
         ast.parse(stub.source)
     readable = text.partition("## Where it stands")[0].partition("Next: [")[0].lower()
@@ -76,7 +79,10 @@ def test_its_page_has_the_parts_of_a_lesson(lesson: Lesson) -> None:
 
 
 def test_its_notebook_is_valid_and_runs_with_its_solutions(
-    lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lesson: Lesson,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     made: Any = json.loads(notebook(lesson))
@@ -95,6 +101,50 @@ def test_its_notebook_is_valid_and_runs_with_its_solutions(
             source.replace("steps = 800", "steps = 3").replace("steps = 200", "steps = 3"),
             namespace,
         )
+    assert capsys.readouterr().out.count("no guess yet") == len(lesson.of_role("predict"))
+
+
+def test_its_notebook_leads_nowhere_else(lesson: Lesson) -> None:
+    """It lies where no other page is: pictures are in it, and links are those of the web."""
+    page = page_of(lesson.row.number).read_text(encoding="utf-8")
+    cells = [
+        cell for cell in json.loads(notebook(lesson))["cells"] if cell["cell_type"] == "markdown"
+    ]
+    pictures = 0
+    for cell in cells:
+        for picture, target in re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", cell["source"]):
+            assert target.startswith("attachment:" if picture else "https://"), target
+            pictures += len(picture)
+        for held in cell.get("attachments", {}).values():
+            assert base64.b64decode(held["image/svg+xml"]).startswith(b"<svg")
+    assert pictures == page.count("](../pictures/")
+
+
+def test_what_is_not_written_yet_is_said(
+    lesson: Lesson, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = Session(lesson, tmp_path)
+    name, number = lesson.row.names[0], lesson.row.number
+    begun(vars(session.load(lesson.starter, "starter"))[name], lesson=number)
+    assert capsys.readouterr().out.startswith(f"{name} is not written yet. ")
+    begun(vars(session.load(lesson.solution, "solution"))[name], lesson=number)
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        (2, "✓ yes: 2"),
+        (2.0049, "✓ yes: 2"),
+        (2.0051, "it is 2; you said 2.0051"),
+        ("2", "a number, please"),
+        (True, "a number, please"),
+        (..., "no guess yet: write a number in the place of the three dots, or read on"),
+    ],
+)
+def test_a_guess(guess: object, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    compare(guess, 2, 0.005)
+    assert capsys.readouterr().out == f"{said}\n"
 
 
 @pytest.mark.parametrize("number", [0, 14, True, "7"])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
+from clearhead.masks.each_document import way_out
 from tests.masks.drawn import rows
 
 CPU = torch.device("cpu")
@@ -157,3 +158,9 @@ def test_plain_numbers_go_to_the_device_of_the_query(made: dict[str, Any]) -> No
     for each in (mask, pair):
         assert ch.attend(query, query, query, mask=each).device.type == "cpu"
         assert torch.equal(each.to_dense(5, 5), expected)
+
+
+@pytest.mark.parametrize(("known", "advice"), [(7, "length 1."), (8, ""), (9, "")])
+def test_the_advice_for_documents_that_end_before_the_keys(known: int, advice: str) -> None:
+    assert way_out(known, 8).endswith(advice)
+    assert bool(way_out(known, 8)) == bool(advice)

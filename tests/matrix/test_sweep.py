@@ -18,10 +18,23 @@ from clearhead.attention.problem import Problem, make_problem
 from clearhead.masks.spans import Extent
 from clearhead.matrix import sweep
 from clearhead.matrix.chunk import Chunk
-from clearhead.matrix.reductions import Reduction
+from clearhead.matrix.distances import Distance, Near
+from clearhead.matrix.reductions import (
+    Entropy,
+    Largest,
+    LogSumExp,
+    Mass,
+    Maximum,
+    MaxScore,
+    OfKey,
+    Pooled,
+    Received,
+    Reduction,
+)
 from tests.masks.expressions import Expression, expressions
 from tests.matrix.test_matrix import PROBLEMS
 from tests.memory import LargestTensor
+from tests.on_device import DEVICE, Recorded, empty
 from tests.tolerances import assert_no_worse
 
 BATCH, HEADS, KV_HEADS, QUERIES, KEYS, DIM = 2, 6, 3, 11, 13, 5
@@ -181,6 +194,94 @@ def test_a_group_larger_than_a_chunk(group: int) -> None:
     )
 
 
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Sweeps in so many threads, however small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "threads_apart", lambda: count)
+        patch.setattr(sweep, "WORTH_THREADS", 0)
+        yield
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    "mask", [None, ch.causal(), ch.padding([3, 5]), ch.dense(torch.eye(11, 13).bool())], ids=str
+)
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_in_threads_the_numbers_are_the_same(
+    count: int, mask: ch.Mask | None, inference: bool
+) -> None:
+    with torch.inference_mode(inference), chunks_of(97, 1, 2):
+        weights = grouped(mask=mask, softcap=2.0)
+        value = torch.randn(BATCH, KV_HEADS, KEYS, DIM, dtype=torch.float64)
+        options: dict[str, Any] = {"value": value, "top_k": 3, "pool": (3, 4)}
+        alone = weights.summary(**options)
+        with threads(count):
+            told: list[float] = []
+            for _ in range(3):
+                together = weights.summary(**options, progress=told.append)
+                for name in (
+                    "context",
+                    "entropy",
+                    "received",
+                    "pooled",
+                    "distance",
+                    "max",
+                    "logsumexp",
+                ):
+                    torch.testing.assert_close(getattr(together, name), getattr(alone, name))
+                assert together.top_k is not None
+                assert alone.top_k is not None
+                assert torch.equal(together.top_k.keys, alone.top_k.keys)
+            assert told == sorted(told[: len(told) // 3]) * 3
+            assert told[-1] == 1.0
+
+
+def test_threads_that_would_wait_are_not_taken() -> None:
+    seen: list[int] = []
+    side_by_side = sweep.side_by_side
+
+    def told(units: Any, start: Any, count: int, tell: Any) -> None:
+        seen.append(count)
+        side_by_side(units, start, count, tell)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "side_by_side", told)
+        for count in (1, 2, 3, 4, 6, 7):
+            with threads(count):
+                grouped().entropy()
+        with threads(2):
+            gradients = AttentionMatrix(torch.ones(2, 3, 2), torch.ones(2, 3, 2))
+            sweep.sweep(gradients.problem, [OfAllHeads(gradients.problem)])
+        with patch.context() as small:
+            small.setattr(sweep, "threads_apart", lambda: 2)
+            grouped().entropy()
+    assert seen == [2, 3, 6]  # of 2 · 3 key heads
+
+
+class OfAllHeads(Reduction):
+    """The sum of all weights of all heads."""
+
+    by_head = False
+
+    def __init__(self, problem: Problem) -> None:
+        self.result = 0.0
+
+    def update(self, chunk: Chunk) -> None:
+        self.result += float(chunk.weights.sum())
+
+
+def test_an_interrupt_ends_threads() -> None:
+    def interrupt(share: float) -> None:
+        raise KeyboardInterrupt
+
+    with threads(2), chunks_of(97, 1, 2), pytest.raises(KeyboardInterrupt):
+        grouped().summary(progress=interrupt)
+    torch.testing.assert_close(
+        grouped().dense().sum(-1), torch.ones(BATCH, HEADS, QUERIES).double()
+    )
+
+
 @pytest.mark.parametrize("mask", [None, ch.causal(), ch.prefix(2), ch.padding([3, 5])], ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_progress_grows_to_one(mask: ch.Mask | None, sizes: tuple[int, int, int]) -> None:
@@ -290,3 +391,57 @@ def test_large_numbers_that_are_no_trouble(size: float) -> None:
         assert whole.ordinary
         exact = eager.compute(make_problem(query.double(), key.double(), key.double(), mask=mask))
         assert_no_worse(whole.weights, exact.weights, eager.compute(problem).weights)
+
+
+ON_DEVICE: dict[str, dict[str, Any]] = {
+    "all pairs": {},
+    "causal": {"mask": ch.causal()},
+    "a window": {"mask": ch.causal() & ch.sliding_window(left=40)},
+    "two runs": {"mask": ch.sliding_window(left=2) | ch.prefix(3)},
+    "padding": {"mask": ch.causal() & ch.padding([300, 0])},
+    "documents": {"mask": ch.causal() & ch.documents(lengths=[100, 200, 1])},
+    "a tensor": {"mask": torch.empty(300, 301, dtype=torch.bool, device=DEVICE)},
+    "everything": {"mask": ch.causal(), "bias": ch.alibi(4), "softcap": 3.0},
+}
+
+
+@pytest.mark.parametrize("ordinary", [True, False])
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_nothing_waits_for_a_device(
+    name: str, ordinary: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether numbers are ordinary is read once, before; what chunks do is known to the host. By the stages, a mask
+    may bring its own few numbers along for each chunk."""
+    monkeypatch.setattr(sweep, "_is_ordinary", lambda problem: ordinary)
+    monkeypatch.setattr(sweep, "DEVICE_BUFFER", 40_000)
+    options = ON_DEVICE[name] | {"sinks": empty(4)}
+    problem = make_problem(
+        empty(2, 4, 300, 16), *(empty(2, 2, 301, 16) for _ in range(2)), **options
+    )
+    member = empty(1, 301, 3, dtype=torch.float32)
+    # Slopes of the paper go there once.
+    with Recorded() as recorded:
+        if problem.bias is not None:
+            problem.bias.on(problem.device)
+    once = recorded.waits
+    reductions = [
+        *(kind(problem) for kind in (LogSumExp, Maximum, MaxScore, Entropy, Distance, Received)),
+        Near(problem, 5),
+        OfKey(problem, problem.query_positions - 1),
+        Largest(problem, 4),
+        Mass(problem, member),
+        Pooled(problem, 7, 5),
+        Pooled(problem, 10, 5),
+    ]
+    with Recorded() as recorded:
+        sweep.sweep(problem, reductions)
+    assert recorded.waits == once or not ordinary
+    assert sum("softmax" in operation for operation, _ in recorded.operations) > 3
+
+
+def test_chunks_of_a_device_are_large() -> None:
+    """At 32 768 tokens and 32 heads, 256 queries of 8 heads are a chunk, where the CPU has 64 queries of one."""
+    query, key = empty(1, 32, 2**15, 16), empty(1, 32, 2**15, 16)
+    assert sweep._sizes(make_problem(query, key, key), 1) == (8, 256)
+    host = make_problem(*(torch.empty(1, 1, 1, 1).expand(1, 32, 2**15, 16) for _ in range(3)))
+    assert sweep._sizes(host, 1) == (1, 64)

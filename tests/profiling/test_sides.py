@@ -259,3 +259,16 @@ def test_what_a_call_does_not_show_is_said(
     found = profiled(make(), **declared)
     assert f", {words}, float32" in found.sizes
     assert found.notes == (note,)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_mask_that_is_taken_hides_what_is_declared(causal: bool) -> None:
+    masks: list[Tensor] = []
+
+    def attends(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        masks.append(mask)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+    ch.profile(attends, takes="qkv,mask", lengths=(4, 8), rounds=1, seconds=600.0, causal=causal)
+    every = torch.ones(8, 8, dtype=torch.bool)
+    assert torch.equal(masks[-1][0, 0], every.tril() if causal else every)

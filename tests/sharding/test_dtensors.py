@@ -31,6 +31,7 @@ def calls(group: Any) -> tuple[dict[str, float], dict[str, str]]:
         assert isinstance(context, DTensor)
         assert context.placements == (Shard(2),)
         assert context.shape == (BATCH, NUM_HEADS, TOKENS, VALUE_WIDTH)
+        assert context.stride() == torch.empty(context.shape).stride()
         found = torch.autograd.grad(context, leaves, distribute_tensor(grad, mesh, [Shard(2)]))
         apart[f"{how}, context"] = _apart(context, truth.context)
         for name, each in zip(given, found, strict=True):

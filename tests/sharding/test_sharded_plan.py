@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import clearhead as ch
+from clearhead.attention.problem import make_problem
 from clearhead.attention.sharded import by_gather
 from clearhead.sharding import collectives
 from tests.sharding import ranks
@@ -84,6 +86,17 @@ def test_what_a_plan_says_is_what_is_sent(world: int) -> None:
         assert len(found) == 4 * len(PLANNED)
         for name, planned, sent in found:
             assert planned == sent, name
+
+
+def test_as_many_key_heads_are_gathered_at_a_time_as_fit() -> None:
+    query, key = torch.zeros(2, 6, 5, 7), torch.zeros(2, 3, 5, 7)
+    call: Any = SimpleNamespace(problem=make_problem(query, key, key))
+    head = 2 * key[:, 0].nbytes
+    for most, portions in ((1, 3), (head, 3), (2 * head, 2), (3 * head - 1, 2), (3 * head, 1)):
+        with mock.patch.object(by_gather, "GATHERED", most):
+            found = by_gather.head_portions(call)
+        assert len(found) == portions
+        assert [head for part in found for head in range(part.start, part.stop)] == [0, 1, 2]
 
 
 def test_a_plan_needs_no_processes() -> None:

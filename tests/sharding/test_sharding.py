@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import clearhead as ch
 from clearhead._common.layouts import LAYOUTS
 from clearhead.attention.sharded import sharded_call
+from clearhead.sharding import sharding
 from tests.sharding import ranks
 
 CPU = torch.device("cpu")
@@ -350,3 +351,16 @@ def lost(group: Any) -> str:
 def test_a_rank_that_does_not_come_is_named_by_what_was_waited_for() -> None:
     text, _ = ranks.run(2, lost)
     assert "[across.lost] waiting for the description of the call of the other ranks failed" in text
+
+
+def test_a_description_is_sent_whole_where_it_fits_and_else_with_its_hash() -> None:
+    where: Any = ch.across(world=1, tokens=3)
+    with (
+        mock.patch.object(sharding, "all_gather", lambda message, *_: message[None]),
+        mock.patch.object(dist, "get_backend", return_value="gloo"),
+    ):
+        assert where._texts("x" * sharding.MESSAGE, None) == ["x" * sharding.MESSAGE]
+        assert where._texts("mask=causal()", None) == ["mask=causal()"]
+        one, other = (where._texts("x" * sharding.MESSAGE + end, None)[0] for end in "ab")
+    assert one != other
+    assert len(one) == len(other) == sharding.MESSAGE

@@ -57,6 +57,7 @@ def test_layer_with_grouped_heads_and_dropout() -> None:
     calm = ch.trace(layer, x)
     assert torch.allclose(calm["output"], layer(x))
     assert calm.steps["dropped_weights"].same_as == "weights"
+    assert calm.steps["capped_scores"].same_as == "scaled_scores"
 
 
 def test_layer_across_two_inputs() -> None:
@@ -121,7 +122,9 @@ def test_what_fills_a_screen_is_summed_up() -> None:
 
 def test_the_verdict_names_the_kernel() -> None:
     query, key, value = inputs(1, 1)
-    text = str(ch.trace(ch.attend, query, key, value, softcap=1.0))
+    steps = ch.trace(ch.attend, query, key, value, softcap=1.0)
+    assert steps.steps["capped_scores"].same_as is None
+    text = str(steps)
     verdict = r"largest distance to the context of kernel 'blockwise': \d\.\de[+-]\d\d"
     assert re.fullmatch(verdict, text.splitlines()[-1])
 

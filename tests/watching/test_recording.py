@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
@@ -14,7 +12,7 @@ from clearhead.attention.biases import DenseBias, SumOfBiases
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import WatchError
 from clearhead.masks.dense import Dense
-from clearhead.matrix.parts import key_heads
+from clearhead.masks.spans import Extent
 from clearhead.watching.recording import Copies, of_heads, summarised
 from tests.watching.hooks.recording import weights_of
 
@@ -122,6 +120,18 @@ def test_the_padding_of_a_source_is_no_room_of_a_cache() -> None:
         assert Copies().of(asked).kv_len == (7 if cross else 5)
 
 
+class Own(ch.Bias):
+    """A bias that only its class can read: of a head, in its tens; of a key, in its units."""
+
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        head = torch.arange(extent.num_heads).view(1, -1, 1, 1)
+        key = torch.arange(keys.start, keys.stop)
+        return (10 * head + key).expand(1, -1, queries.stop - queries.start, -1) / 20
+
+    def describe(self) -> str:
+        return "own"
+
+
 GROUPED: dict[str, dict[str, Any]] = {
     "plain": {},
     "mask per head": {"mask": torch.rand(1, 6, 5, 5, generator=torch.Generator().manual_seed(2)) > 0.3},
@@ -129,6 +139,9 @@ GROUPED: dict[str, dict[str, Any]] = {
     "bias per head": {"bias": torch.linspace(-2, 2, 150).view(1, 6, 5, 5)},
     "bias": {"bias": torch.linspace(-2, 2, 25).view(5, 5)},
     "alibi": {"bias": ch.alibi(6)},
+    "relative": {"bias": ch.relative(torch.linspace(-2, 2, 30).view(6, 5))},
+    "relative, of all heads": {"bias": ch.relative(torch.linspace(-2, 2, 5).view(1, 5))},
+    "one's own": {"bias": Own()},
     "alibi and a bias per head": {
         "bias": SumOfBiases(ch.alibi(6), DenseBias(torch.linspace(-2, 2, 30).view(1, 6, 1, 5)))
     },
@@ -154,20 +167,6 @@ def test_a_head_that_is_not_there() -> None:
     text = r"^\[watch.heads\] heads=\[1, 3\] were asked for; attention has num_heads=3.$"
     with pytest.raises(WatchError, match=text):
         of_heads(problem(), [1, 3], "attention")
-
-
-def test_key_heads_are_kept_once() -> None:
-    assert key_heads([0, 1, 2, 3], 2) == [0, 1]
-    assert key_heads([3, 0], 2) == [1, 0]
-    assert key_heads([0, 2, 1, 3], 2) == [0, 1, 0, 1]
-
-
-@given(st.lists(st.integers(0, 7), min_size=1, max_size=8, unique=True))
-def test_some_heads_have_the_keys_that_they_had(heads: list[int]) -> None:
-    used = key_heads(heads, 4)
-    assert len(heads) % len(used) == 0
-    group = len(heads) // len(used)
-    assert [used[place // group] for place in range(len(heads))] == [head // 4 for head in heads]
 
 
 def test_a_summary_counts_no_padding() -> None:

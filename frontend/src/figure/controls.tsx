@@ -1,8 +1,7 @@
 // What is touched beside the cells: masks by name, the scale, and a number that is asked for.
-import type { ComponentChildren } from "preact";
-import { useRef, useState } from "preact/hooks";
+import { Component, type ComponentChildren } from "preact";
 import { number } from "../views/steps/model";
-import { entropy, type Touched } from "./core";
+import { entropy, SHARES, type Touched } from "./core";
 import {
   type Action,
   baseOf,
@@ -25,77 +24,127 @@ import {
 interface Props {
   data: FigureData;
   state: State;
+  stages: Map<string, Touched>;
   act: (action: Action & { going?: boolean }) => void;
 }
 
-export function Mask({ data, state, act }: Props) {
-  const now = maskRows(data, state).join(".");
+function Group({ of, children }: { of: string; children: ComponentChildren }) {
   return (
     <fieldset>
-      <legend>mask</legend>
-      {Object.keys(MASKS).map((name) => {
-        const mask = maskNamed(data, name);
-        return (
-          <button
-            type="button"
-            key={name}
-            aria-pressed={mask === now}
-            onClick={() => act({ mask })}
-          >
-            {name}
-          </button>
-        );
-      })}
+      <legend>{of}</legend>
+      {children}
     </fieldset>
   );
 }
 
-export function Scale({ data, state, act }: Props) {
-  const width = widthOf(data, state);
-  const root = 1 / Math.sqrt(width);
-  const scale = baseOf(data, state);
-  const all = data.widths ? 1 / Math.sqrt(data.widths.at(-1)!.width) : root;
-  const [sliding, setSliding] = useState(false);
+interface Several<To> {
+  of: (readonly [To, string])[];
+  now: To | null;
+  pick: (to: To) => void;
+}
+
+function OneOf<To extends string | number>({ of, now, pick }: Several<To>) {
   return (
-    <fieldset>
-      <legend>scale</legend>
-      <button type="button" aria-pressed={scale === 1} onClick={() => act({ scale: 1 })}>
-        1
-      </button>
-      <button
-        type="button"
-        aria-pressed={Math.abs(scale - root) < 1e-6}
-        onClick={() => act({ scale: all })}
-      >
-        1/√{width}
-      </button>
-      <label>
-        temperature
+    <>
+      {of.map(([to, words]) => (
+        <button type="button" key={words} aria-pressed={to === now} onClick={() => pick(to)}>
+          {words}
+        </button>
+      ))}
+    </>
+  );
+}
+
+interface Switch extends Props {
+  name: "transpose" | "back" | "rotary";
+  words: string;
+}
+
+function Flag({ name, words, state, act }: Switch) {
+  const on = state[name];
+  return (
+    <button type="button" aria-pressed={on === 1} onClick={() => act({ [name]: 1 - on })}>
+      {words}
+    </button>
+  );
+}
+
+interface Sliding {
+  label: string;
+  range: [min: number, max: number, step: number];
+  value: number;
+  text: string | number;
+  slide: (to: number, going: boolean) => void;
+}
+
+class Slider extends Component<Sliding> {
+  going = false;
+
+  override render({ label, range: [min, max, step], value, text, slide }: Sliding) {
+    return (
+      <>
         <input
           type="range"
-          min={-3}
-          max={3}
-          step={0.1}
-          value={Math.log2(state.temperature)}
-          aria-valuetext={state.temperature.toFixed(2)}
+          aria-label={label}
+          min={min}
+          max={max}
+          step={step}
+          value={value}
+          aria-valuetext={`${text}`}
           onInput={(event) => {
-            act({
-              temperature: Number((2 ** Number(event.currentTarget.value)).toFixed(4)),
-              going: sliding,
-            });
-            setSliding(true);
+            slide(Number(event.currentTarget.value), this.going);
+            this.going = true;
           }}
-          onChange={() => setSliding(false)}
+          onChange={() => {
+            this.going = false;
+          }}
         />
-        <span>{state.temperature.toFixed(2)}</span>
-      </label>
+        <span>{text}</span>
+      </>
+    );
+  }
+}
+
+function Mask({ data, state, act }: Props) {
+  const names = Object.keys(MASKS).map((name) => [maskNamed(data, name), name] as const);
+  const now = maskRows(data, state).join(".");
+  return (
+    <Group of="mask">
+      <OneOf of={names} now={now} pick={(mask) => act({ mask })} />
+    </Group>
+  );
+}
+
+function Scale({ data, state, act }: Props) {
+  const width = widthOf(data, state);
+  const scale = baseOf(data, state);
+  const same = Math.abs(scale * Math.sqrt(width) - 1) < 1e-6;
+  const root = 1 / Math.sqrt(data.widths ? data.widths.at(-1)!.width : width);
+  return (
+    <Group of="scale">
+      <OneOf
+        of={[
+          [1, "1"],
+          [root, `1/√${width}`],
+        ]}
+        now={same ? root : scale}
+        pick={(scale) => act({ scale })}
+      />
+      temperature
+      <Slider
+        label="temperature"
+        range={[-3, 3, 0.1]}
+        value={Math.log2(state.temperature)}
+        text={state.temperature.toFixed(2)}
+        slide={(to, going) => act({ temperature: Number((2 ** to).toFixed(4)), going })}
+      />
       <span class="quiet">scores × {number(scaleOf(data, state))}</span>
-    </fieldset>
+    </Group>
   );
 }
 
 /** Query and keys of fewer numbers, and how spread the weights are then. */
-export function Width({ data, state, act, stages }: Props & { stages: Map<string, Touched> }) {
+function Width({ data, state, act, stages }: Props) {
   const widths = data.widths!.map((each) => each.width);
   const width = widthOf(data, state);
   const keys = data.source_tokens;
@@ -104,41 +153,33 @@ export function Width({ data, state, act, stages }: Props & { stages: Map<string
   );
   const mean = rows.reduce((sum, each) => sum + each, 0) / rows.length;
   return (
-    <fieldset>
-      <legend>width</legend>
-      <input
-        type="range"
-        aria-label="width"
-        min={0}
-        max={widths.length - 1}
+    <Group of="width">
+      <Slider
+        label="width"
+        range={[0, widths.length - 1, 1]}
         value={widths.indexOf(width)}
-        aria-valuetext={`${width}`}
-        onInput={(event) => act({ width: widths[Number(event.currentTarget.value)]! })}
+        text={width}
+        slide={(to, going) => act({ width: widths[to]!, going })}
       />
-      <span>{width}</span>
       <span class="quiet">
         entropy {mean.toFixed(2)} nats; even is {Math.log(keys.length).toFixed(2)}
       </span>
-    </fieldset>
+    </Group>
   );
 }
 
 /** Weights left out by chance, drawn anew by hand alone. */
-export function Dropout({ state, act }: Props) {
+function Dropout({ state, act }: Props) {
   const draw = (more: number) => act({ draws: Math.min(MOST_DRAWS, state.draws + more) });
   return (
-    <fieldset>
-      <legend>dropout</legend>
-      <input
-        type="range"
-        aria-label="dropout"
-        min={0}
-        max={0.9}
-        step={0.1}
+    <Group of="dropout">
+      <Slider
+        label="dropout"
+        range={[0, 0.9, 0.1]}
         value={state.dropout}
-        onInput={(event) => act({ dropout: Number(event.currentTarget.value) })}
+        text={state.dropout}
+        slide={(dropout, going) => act({ dropout, going })}
       />
-      <span>{state.dropout}</span>
       <button type="button" onClick={() => draw(1)}>
         draw anew
       </button>
@@ -146,214 +187,235 @@ export function Dropout({ state, act }: Props) {
         100 more
       </button>
       <span class="quiet">{state.draws} drawn</span>
-    </fieldset>
+    </Group>
   );
 }
 
 /** The tokens in their order, to drag or to move with the arrows. */
-export function Order({ data, state, act }: Props) {
-  const place = useRef<HTMLOListElement>(null);
-  const drag = useRef<number | null>(null);
-  const order = orderOf(data, state);
-  const move = (from: number, to: number) => {
+class Order extends Component<Props> {
+  drag: number | null = null;
+
+  move(from: number, to: number) {
+    const { data, state, act } = this.props;
+    const order = orderOf(data, state);
     if (to < 0 || to >= order.length || from === to) return;
     const moved = order.filter((_, at) => at !== from);
     moved.splice(to, 0, order[from]!);
     act({ order: moved });
-  };
-  return (
-    <fieldset>
-      <legend>order</legend>
-      <ol class="order" ref={place}>
-        {order.map((token, at) => (
-          <li key={token}>
-            <button
-              type="button"
-              aria-label={`${data.tokens[token]}, place ${at + 1} of ${order.length}; arrow left and right move it`}
-              onPointerDown={(event) => {
-                drag.current = token;
-                event.currentTarget.setPointerCapture(event.pointerId);
-              }}
-              onPointerMove={(event) => {
-                if (drag.current !== token || event.buttons === 0) return;
-                const over = [...place.current!.children].findIndex((each) => {
-                  const box = each.getBoundingClientRect();
-                  const inside = event.clientX >= box.left && event.clientX <= box.right;
-                  return inside && event.clientY >= box.top && event.clientY <= box.bottom;
-                });
-                if (over >= 0) move(at, over);
-              }}
-              onPointerUp={() => {
-                drag.current = null;
-              }}
-              onKeyDown={(event) => {
-                const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-                if (by === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
-                event.preventDefault();
-                const { currentTarget } = event;
-                move(at, at + by);
-                requestAnimationFrame(() => currentTarget.focus());
-              }}
-            >
-              {data.tokens[token]}
-            </button>
-          </li>
-        ))}
-      </ol>
-    </fieldset>
-  );
-}
+  }
 
-export function HeadCount({ data, state, act }: Props) {
-  const flag = (name: "transpose" | "back", words: string) => (
-    <button
-      type="button"
-      aria-pressed={state[name] === 1}
-      onClick={() =>
-        act(name === "back" ? { back: 1 - state.back } : { transpose: 1 - state.transpose })
-      }
-    >
-      {words}
-    </button>
-  );
-  return (
-    <fieldset>
-      <legend>heads</legend>
-      {splits(data).map((each) => (
-        <button
-          type="button"
-          key={each}
-          aria-pressed={each === countOf(data, state)}
-          onClick={() => act({ heads: each })}
-        >
-          {each}
-        </button>
-      ))}
-      {flag("transpose", "transpose")}
-      {flag("back", "transpose back")}
-    </fieldset>
-  );
-}
-
-export function Rotary({ state, act }: Props) {
-  return (
-    <fieldset>
-      <legend>position</legend>
-      <button
-        type="button"
-        aria-pressed={state.rotary === 1}
-        onClick={() => act({ rotary: 1 - state.rotary })}
-      >
-        rotary
-      </button>
-    </fieldset>
-  );
-}
-
-/** What a kernel makes of a mask that stands alone: the keys of each query, and the blocks that it skips. */
-export function Blocks({ data, state }: Omit<Props, "act">) {
-  const rows = maskRows(data, state);
-  const sizes = [1, 2, 4, 8, 16].filter((each) => each < Math.max(rows.length, rows[0]!.length));
-  const [size, setSize] = useState(sizes[1] ?? 1);
-  const blocks = blocksOf(rows, size);
-  const count = (sign: string) => blocks.flat().filter((each) => each === sign).length;
-  return (
-    <>
-      <label>
-        blocks of
-        <select value={size} onChange={(event) => setSize(Number(event.currentTarget.value))}>
-          {sizes.map((each) => (
-            <option key={each} value={each}>
-              {each} × {each}
-            </option>
-          ))}
-        </select>
-      </label>
-      <p class="name">
-        {count("■")} full, {count("◪")} partial, {count("·")} empty
-      </p>
-      <pre aria-hidden="true">{blocks.map((row) => row.join(" ")).join("\n")}</pre>
-      <p>A kernel skips the empty ones, and asks the mask in the partial ones alone.</p>
-      <p class="name">keys that each query sees</p>
-      <ul class="runs">
-        {rows.map((row, at) => (
-          <li key={at}>
-            {data.tokens[at]}: {runsOf(row)}
-          </li>
-        ))}
-      </ul>
-    </>
-  );
-}
-
-export function Predict({
-  data,
-  state,
-  stages,
-  act,
-  children,
-}: Props & { stages: Map<string, Touched>; children: ComponentChildren }) {
-  const [name, row, column] = data.predict!;
-  const [text, setText] = useState("");
-  const stage = stages.get(name)!;
-  const width = stage.columnAxis !== "key";
-  const what = `${name} ${data[stage.rowAxis === "key" ? "source_tokens" : "tokens"][row]} ${width ? `· ${column}` : `→ ${data.source_tokens[column]}`}`;
-  const truth = stage.at(row, column);
-  const ends = name === "weights" ? [0, 1] : [-Math.ceil(stage.largest), Math.ceil(stage.largest)];
-  const guess = typed(text);
-  if (state.guess !== null) {
+  override render({ data, state }: Props) {
+    const order = orderOf(data, state);
     return (
-      <div class="predict">
-        <dl>
-          <div>
-            <dt>your guess</dt>
-            <dd>{number(state.guess)}</dd>
-          </div>
-          <div>
-            <dt>{what}</dt>
-            <dd>{number(truth)}</dd>
-          </div>
-          <div>
-            <dt>between them</dt>
-            <dd>{number(Math.abs(truth - state.guess))}</dd>
-          </div>
-        </dl>
-        {children}
-        <button type="button" onClick={() => act({ guess: null })}>
-          guess again
-        </button>
-      </div>
+      <Group of="order">
+        <ol class="order">
+          {order.map((token, at) => (
+            <li key={token}>
+              <button
+                type="button"
+                aria-label={`${data.tokens[at]}, place ${at + 1} of ${order.length}; arrow left and right move it`}
+                onPointerDown={(event) => {
+                  this.drag = token;
+                  event.currentTarget.setPointerCapture(event.pointerId);
+                }}
+                onPointerMove={({ currentTarget, clientX, clientY, buttons }) => {
+                  if (this.drag !== token || buttons === 0) return;
+                  const all = [...currentTarget.closest("ol")!.children];
+                  const over = all.findIndex((each) => {
+                    const box = each.getBoundingClientRect();
+                    const inside = clientX >= box.left && clientX <= box.right;
+                    return inside && clientY >= box.top && clientY <= box.bottom;
+                  });
+                  if (over >= 0) this.move(at, over);
+                }}
+                onPointerUp={() => {
+                  this.drag = null;
+                }}
+                onKeyDown={(event) => {
+                  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+                  if (by === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+                  event.preventDefault();
+                  const { currentTarget } = event;
+                  this.move(at, at + by);
+                  requestAnimationFrame(() => currentTarget.focus());
+                }}
+              >
+                {data.tokens[at]}
+              </button>
+            </li>
+          ))}
+        </ol>
+      </Group>
     );
   }
+}
+
+function Heads(props: Props) {
+  const { data, state, act } = props;
+  const counts = splits(data).map((each) => [each, `${each}`] as const);
   return (
-    <form
-      class="predict"
-      onSubmit={(event) => {
-        event.preventDefault();
-        if (guess !== null) act({ guess });
-      }}
-    >
-      <label>
-        What is {what}?
-        <input
-          inputMode="decimal"
-          size={7}
-          value={text}
-          onInput={(event) => setText(event.currentTarget.value)}
-        />
-      </label>
-      <input
-        type="range"
-        aria-label={`${what}, as a bar`}
-        min={ends[0]}
-        max={ends[1]}
-        step={0.01}
-        value={guess ?? ends[0]}
-        onInput={(event) => setText(event.currentTarget.value)}
-      />
-      <button type="submit" aria-disabled={guess === null}>
-        compare
-      </button>
-    </form>
+    <Group of="heads">
+      <OneOf of={counts} now={countOf(data, state)} pick={(heads) => act({ heads })} />
+      <Flag {...props} name="transpose" words="transpose" />
+      <Flag {...props} name="back" words="transpose back" />
+    </Group>
   );
+}
+
+function Rotary(props: Props) {
+  return (
+    <Group of="position">
+      <Flag {...props} name="rotary" words="rotary" />
+    </Group>
+  );
+}
+
+const counted = (all: string[]) => all.map((each, at) => [at, each] as const);
+
+/** How scores become weights, right and wrong. */
+function Softmax({ state, act }: Props) {
+  const axes = counted(["over the keys", "over the queries"]);
+  return (
+    <Group of="weights">
+      <OneOf of={counted(SHARES)} now={state.shares} pick={(shares) => act({ shares })} />
+      <OneOf of={axes} now={state.axis} pick={(axis) => act({ axis })} />
+    </Group>
+  );
+}
+
+/** What hides a pair. */
+function Hiding({ state, act }: Props) {
+  const ways = counted(["−∞", "strike out", "strike out, divide anew"]);
+  return (
+    <Group of="hide by">
+      <OneOf of={ways} now={state.hiding} pick={(hiding) => act({ hiding })} />
+    </Group>
+  );
+}
+
+/** By what is edited: all that is touched beside the cells. */
+export const TOOLS = {
+  mask: Mask,
+  hiding: Hiding,
+  softmax: Softmax,
+  scale: Scale,
+  width: Width,
+  dropout: Dropout,
+  order: Order,
+  heads: Heads,
+  rotary: Rotary,
+};
+
+/** What a kernel makes of a mask that stands alone: the keys of each query, and the blocks that it skips. */
+type BlocksProps = Pick<Props, "data" | "state">;
+
+export class Blocks extends Component<BlocksProps, { size?: number }> {
+  override render({ data, state }: BlocksProps) {
+    const rows = maskRows(data, state);
+    const sizes = [1, 2, 4, 8, 16].filter((each) => each < Math.max(rows.length, rows[0]!.length));
+    const size = this.state.size ?? sizes[1] ?? 1;
+    const blocks = blocksOf(rows, size);
+    const count = (sign: string) => blocks.flat().filter((each) => each === sign).length;
+    return (
+      <>
+        <label>
+          blocks of
+          <select
+            value={size}
+            onChange={(event) => this.setState({ size: Number(event.currentTarget.value) })}
+          >
+            {sizes.map((each) => (
+              <option key={each} value={each}>
+                {each} × {each}
+              </option>
+            ))}
+          </select>
+        </label>
+        <p class="name">
+          {count("■")} full, {count("◪")} partial, {count("·")} empty
+        </p>
+        <pre aria-hidden="true">{blocks.map((row) => row.join(" ")).join("\n")}</pre>
+        <p>A kernel skips the empty ones, and asks the mask in the partial ones alone.</p>
+        <p class="name">keys that each query sees</p>
+        <ul class="runs">
+          {rows.map((row, at) => (
+            <li key={at}>
+              {data.tokens[at]}: {runsOf(row)}
+            </li>
+          ))}
+        </ul>
+      </>
+    );
+  }
+}
+
+type PredictProps = Props & { children: ComponentChildren };
+
+export class Predict extends Component<PredictProps, { text?: string }> {
+  override render({ data, state, stages, act, children }: PredictProps) {
+    const { text = "" } = this.state;
+    const [name, row, column] = data.predict!;
+    const stage = stages.get(name)!;
+    const width = stage.columnAxis !== "key";
+    const what = `${name} ${data[stage.rowAxis === "key" ? "source_tokens" : "tokens"][row]} ${width ? `· ${column}` : `→ ${data.source_tokens[column]}`}`;
+    const truth = stage.at(row, column);
+    const ends =
+      name === "weights" ? [0, 1] : [-Math.ceil(stage.largest), Math.ceil(stage.largest)];
+    const guess = typed(text);
+    if (state.guess !== null) {
+      return (
+        <div class="predict">
+          <dl>
+            <div>
+              <dt>your guess</dt>
+              <dd>{number(state.guess)}</dd>
+            </div>
+            <div>
+              <dt>{what}</dt>
+              <dd>{number(truth)}</dd>
+            </div>
+            <div>
+              <dt>between them</dt>
+              <dd>{number(Math.abs(truth - state.guess))}</dd>
+            </div>
+          </dl>
+          {children}
+          <button type="button" onClick={() => act({ guess: null })}>
+            guess again
+          </button>
+        </div>
+      );
+    }
+    return (
+      <form
+        class="predict"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (guess !== null) act({ guess });
+        }}
+      >
+        <label>
+          What is {what}?
+          <input
+            inputMode="decimal"
+            size={7}
+            value={text}
+            onInput={(event) => this.setState({ text: event.currentTarget.value })}
+          />
+        </label>
+        <input
+          type="range"
+          aria-label={`${what}, as a bar`}
+          min={ends[0]}
+          max={ends[1]}
+          step={0.01}
+          value={guess ?? ends[0]}
+          onInput={(event) => this.setState({ text: event.currentTarget.value })}
+        />
+        <button type="submit" aria-disabled={guess === null}>
+          compare
+        </button>
+      </form>
+    );
+  }
 }

@@ -58,23 +58,21 @@ export interface State {
   heads: number;
   transpose: number;
   back: number;
+  /** How scores become shares, of a row or a column, and what hides a pair: as `Options` has them. */
+  shares: number;
+  axis: number;
+  hiding: number;
 }
+
+/** The parts of a state that are one number each. */
+export type Setting = Exclude<keyof State, "cells" | "mask" | "order">;
 
 export type Action =
   | { set: string; to: number | null }
   /** A whole row of a stage at once. */
   | { stage: string; row: number; numbers: number[] }
   | { mask: string }
-  | { scale: number }
-  | { temperature: number }
-  | { guess: number | null }
-  | { dropout: number }
-  | { draws: number }
-  | { width: number }
-  | { rotary: number }
-  | { heads: number }
-  | { transpose: number }
-  | { back: number }
+  | Partial<Pick<State, Setting>>
   | { order: number[] }
   | { state: State };
 
@@ -92,9 +90,13 @@ export const START: State = {
   heads: 0,
   transpose: 1,
   back: 1,
+  shares: 0,
+  axis: 0,
+  hiding: 0,
 };
 
 const ZERO_OR_ONE = (to: number) => to === 0 || to === 1;
+const UP_TO_TWO = (to: number) => ZERO_OR_ONE(to) || to === 2;
 
 /** What stands in a state under its own name: what must be edited for it, and which numbers it may be. */
 const FIELDS = {
@@ -110,6 +112,9 @@ const FIELDS = {
   heads: ["heads", (to: number, data: FigureData) => splits(data).includes(to)],
   transpose: ["heads", ZERO_OR_ONE],
   back: ["heads", ZERO_OR_ONE],
+  shares: ["softmax", UP_TO_TWO],
+  axis: ["softmax", ZERO_OR_ONE],
+  hiding: ["hiding", UP_TO_TWO],
 } as const;
 /** So that no state makes a page wait. */
 export const MOST_DRAWS = 10000;
@@ -193,7 +198,7 @@ export function read(text: string, data: FigureData): State {
       const rows = given.split(".");
       const right = rows.every((row) => /^[01]+$/.test(row) && row.length === keysOf(data));
       if (data.edit.includes("mask") && right && rows.length === data.tokens.length)
-        state = reduce(state, { mask: given });
+        state = { ...state, mask: given };
     } else if (name === "order") {
       const places = [...given.split(".")].sort((one, other) => Number(one) - Number(other));
       const right =
@@ -203,7 +208,7 @@ export function read(text: string, data: FigureData): State {
     else if (Object.hasOwn(FIELDS, name)) {
       const [edit, fits] = FIELDS[name as keyof typeof FIELDS];
       if (data.edit.includes(edit) && fits(to, data)) state = { ...state, [name]: to };
-    } else if (name === "guess" && data.predict) state = reduce(state, { guess: to });
+    } else if (name === "guess" && data.predict) state = { ...state, guess: to };
     else if (/^\w+(\.\d+){2}$/.test(name)) {
       const [stage, row, column] = placeOf(name);
       const found = data.edit.includes(stage) && start.get(stage);
@@ -291,6 +296,9 @@ export function compute(as: FigureData, state: State): Map<string, Touched> {
     bias: data.bias && matrixOf(data.bias).numbers,
     dropout: data.edit.includes("dropout") ? { rate: state.dropout, draws: state.draws } : null,
     scores: scoresOf(data, state),
+    shares: state.shares,
+    axis: state.axis,
+    hiding: state.hiding,
     edited,
   };
   for (const [name, stage] of stages(...made, options)) found.set(name, stage);
@@ -360,6 +368,7 @@ export function withPair(rows: string[], row: number, column: number, visible: b
 export const MASKS: Record<string, (query: number, key: number, keys: number) => boolean> = {
   all: () => true,
   causal: (query, key) => key <= query,
+  "one off": (query, key) => key <= query + 1,
   window: (query, key) => key <= query && key >= query - 1,
   padding: (_, key, keys) => key < keys - 1,
 };

@@ -57,20 +57,23 @@ class Cell extends Component<CellProps> {
       class: `cell ${kind} ${classes}`,
       style: { "--share": `${Math.round(100 * Math.min(1, Math.abs(share)))}%` },
     };
-    if (kind === "still" || typing !== null) {
+    if (kind === "still") {
       return (
-        <td {...own} aria-label={typing === null ? `${label}: ${text}` : undefined}>
+        <td {...own} aria-label={`${label}: ${text}`}>
           {content}
         </td>
       );
     }
+    // The element stays while a number is typed into it, so that it keeps the focus afterwards.
     const role =
-      kind === "pair"
-        ? ({ role: "switch", "aria-checked": value === 1 ? "true" : "false" } as const)
-        : ({ role: "spinbutton", "aria-valuenow": value, "aria-valuetext": text } as const);
+      typing !== null
+        ? {}
+        : kind === "pair"
+          ? ({ role: "switch", "aria-checked": value === 1 ? "true" : "false" } as const)
+          : ({ role: "spinbutton", "aria-valuenow": value, "aria-valuetext": text } as const);
     return (
       <td>
-        <span {...own} {...role} aria-label={label}>
+        <span {...own} {...role} aria-label={typing === null ? label : undefined}>
           {content}
         </span>
       </td>

@@ -45,3 +45,42 @@ export function reach(points: Point[]): number {
   const steps = [1, 1.5, 2, 3, 4, 5, 7.5, 10].map((each) => Number((each * ten).toPrecision(2)));
   return steps.find((each) => each >= most) ?? 10 * ten;
 }
+
+/** Words and points of a plane take so much room, in pixels. */
+const LETTER = 6.6;
+const TALL = 13;
+const DOT = 5;
+
+export type Box = [left: number, top: number, right: number, bottom: number];
+
+function shared([a, b, c, d]: Box, [e, f, g, h]: Box): number {
+  return (
+    Math.max(0, Math.min(c, g) - Math.max(a, e)) * Math.max(0, Math.min(d, h) - Math.max(b, f))
+  );
+}
+
+/** Where each word begins, and its base line: beside its point, off all points, the words before it and the edge. */
+export function beside(words: { point: Point; word: string }[], edge: Box): Point[] {
+  const taken = words.map(({ point: [x, y] }): Box => [x - DOT, y - DOT, x + DOT, y + DOT]);
+  return words.map(({ point: [x, y], word }) => {
+    const width = LETTER * word.length;
+    const [out, off] = [x < 0 ? -1 : 1, y > 0 ? 1 : -1];
+    const sides = [out, -out, 0].flatMap((dx) => [off, -off, 0].map((dy) => [dx, dy] as const));
+    let best = Infinity;
+    let found: Box = [0, 0, 0, 0];
+    for (const far of [7, 16, 28])
+      for (const [dx, dy] of sides) {
+        const left = x + dx * far - ((1 - dx) / 2) * width;
+        const top = y + dy * (far + (dx ? 0 : 5)) - TALL / 2;
+        const box: Box = [left, top, left + width, top + TALL];
+        const beyond = Math.max(
+          0,
+          ...box.map((each, at) => (each - edge[at]!) * (at < 2 ? -1 : 1)),
+        );
+        const cost = taken.reduce((sum, each) => sum + shared(box, each), far + 40 * beyond);
+        if (cost < best) [best, found] = [cost, box];
+      }
+    taken.push(found);
+    return [rounded(found[0]), rounded(found[3] - 3)];
+  });
+}

@@ -46,7 +46,7 @@ export function touching(hands: Hands) {
     typing = null;
     hands.type(null);
     if (to !== null && to !== hands.valueAt(at)) hands.set(at, to);
-    if (move) requestAnimationFrame(() => focus(at));
+    if (move) focus(at);
   };
 
   return {

@@ -1,8 +1,8 @@
 // A figure: panels of stages, what may be touched beside them, and the arithmetic of what is pointed at.
-import { useMemo, useReducer, useRef, useState } from "preact/hooks";
+import { Component } from "preact";
 import { type Arithmetic, arithmeticOf } from "../views/steps/arithmetic";
 import { number, type Stage, type TraceData } from "../views/steps/model";
-import { Blocks, Dropout, HeadCount, Mask, Order, Predict, Rotary, Scale, Width } from "./controls";
+import { Blocks, Predict, TOOLS } from "./controls";
 import { entropy, matrix, stageOf, type Touched } from "./core";
 import {
   type Action,
@@ -42,166 +42,180 @@ export interface ViewProps {
   ready: (put: (state: State) => void) => void;
 }
 
-export function Figure({ data: came, level, start, changed, ready }: ViewProps) {
-  const Heading = `h${level}` as "h2";
-  const step = (now: Drawn, action: Step): Drawn => {
-    const state = reduce(now.state, action);
-    const stages = all(came, state);
-    return {
-      state,
-      stages,
-      old: action.going ? now.old : now.stages,
-      count: now.count + 1,
-      said: told(action, ordered(came, state.order), now, stages),
-    };
-  };
-  const [drawn, act] = useReducer(step, start, (state) => ({
-    state,
-    stages: all(came, state),
-    old: null,
-    count: 0,
-    said: "",
-  }));
-  const { state, stages, old, count } = drawn;
-  const data = useMemo(() => ordered(came, state.order), [came, state.order]);
-  const [pointed, setPointed] = useState<string | null>(null);
-  const [typing, setTyping] = useState<{ at: string; text: string } | null>(null);
-  const [stops, setStops] = useState<Record<string, string>>({});
-  const place = useRef<HTMLDivElement>(null);
-  const latest = useRef({ drawn, act, known: START });
-  latest.current.drawn = drawn;
-  if (latest.current.known !== state) {
-    latest.current.known = state;
-    changed(write(state));
-  }
-  const asked = data.predict && state.guess === null ? data.predict.join(".") : null;
-  const waits = useRef(asked);
-  waits.current = asked;
-  const hands = useMemo(() => {
-    ready((given) => latest.current.act({ state: given }));
-    return touching({
-      root: () => place.current!,
+interface Looks {
+  drawn: Drawn;
+  /** What is pointed at, typed into, and reached by Tab in each stage. */
+  pointed: string | null;
+  typing: { at: string; text: string } | null;
+  stops: Record<string, string>;
+}
+
+export class Figure extends Component<ViewProps, Looks> {
+  place: HTMLElement | null = null;
+  told: State;
+  hands;
+
+  constructor(props: ViewProps) {
+    super(props);
+    const { data, start, ready } = props;
+    this.told = start;
+    const drawn = { state: start, stages: all(data, start), old: null, count: 0, said: "" };
+    this.state = { drawn, pointed: null, typing: null, stops: {} };
+    ready((state) => this.act({ state }));
+    this.hands = touching({
+      root: () => this.place!,
       valueAt: (at) => {
         const [stage, row, column] = placeOf(at);
-        return latest.current.drawn.stages.get(stage)!.at(row, column);
+        return this.state.drawn.stages.get(stage)!.at(row, column);
       },
-      rows: () => maskRows(came, latest.current.drawn.state),
-      editable: (at) => came.edit.includes(placeOf(at)[0]) && at !== waits.current,
+      rows: () => maskRows(data, this.state.drawn.state),
+      editable: (at) => data.edit.includes(placeOf(at)[0]) && at !== this.asked(),
       size: (name) => {
-        const stage = latest.current.drawn.stages.get(name)!;
-        return [stage.rows, stage.columns];
+        const { rows, columns } = this.state.drawn.stages.get(name)!;
+        return [rows, columns];
       },
-      set: (at, to, going = false) => latest.current.act({ set: at, to, going }),
-      paint: (rows, going = false) => latest.current.act({ mask: rows.join("."), going }),
-      type: setTyping,
-      point: (at) => {
-        setPointed(at);
-        setStops((now) => ({ ...now, [placeOf(at)[0]]: at }));
-      },
+      set: (at, to, going = false) => this.act({ set: at, to, going }),
+      paint: (rows, going = false) => this.act({ mask: rows.join("."), going }),
+      type: (typing) => this.setState({ typing }),
+      point: (at) =>
+        this.setState(({ stops }) => ({ pointed: at, stops: { ...stops, [placeOf(at)[0]]: at } })),
     });
-  }, [came, ready]);
-  const dropout = state.draws ? state.dropout : null;
-  const trace: TraceData = { ...TRACE, ...data, scale: scaleOf(data, state), dropout };
-  const rows = data.edit.includes("mask") || data.mask ? maskRows(data, state) : null;
-  const found =
-    pointed !== null && pointed !== asked ? explained(pointed, stages, trace, state) : null;
-  // In the colour of its head each number is found again.
-  const split = data.edit.includes("heads") ? stages.get("split")!.columns : 0;
-  const hues = ({ name, from }: Touched) => {
-    if (!split || (name !== "query" && !from)) return null;
-    return (row: number, column: number) =>
-      Math.floor((from?.(row, column)[1] ?? column) / split) % HUES;
-  };
-  const spot = pointed === null ? null : placeOf(pointed);
-  const origins = found?.arithmetic?.origins ?? [];
-  return (
-    <div class="figure" ref={place}>
-      {data.title && <Heading>{data.title}</Heading>}
-      <div class="tools">
-        {data.edit.includes("mask") && <Mask data={data} state={state} act={act} />}
-        {data.edit.includes("scale") && <Scale data={data} state={state} act={act} />}
-        {data.widths && <Width data={data} state={state} act={act} stages={stages} />}
-        {data.edit.includes("dropout") && <Dropout data={data} state={state} act={act} />}
-        {data.edit.includes("order") && <Order data={came} state={state} act={act} />}
-        {data.edit.includes("heads") && <HeadCount data={data} state={state} act={act} />}
-        {data.edit.includes("rotary") && <Rotary data={data} state={state} act={act} />}
-        <button type="button" onClick={() => act({ state: START })}>
-          reset
-        </button>
-      </div>
-      <div class="work">
-        <div
-          class="panels"
-          onPointerOver={hands.pointerover}
-          onPointerDown={hands.pointerdown}
-          onPointerMove={hands.pointermove}
-          onPointerCancel={hands.pointercancel}
-          onClick={hands.click}
-          onFocusIn={hands.focusin}
-          onFocusOut={hands.focusout}
-          onKeyDown={hands.keydown}
-        >
-          {data.show.map((name) => {
-            if (name === "plane") {
-              const move = (stage: string, row: number, numbers: number[], going: boolean) =>
-                act({ stage, row, numbers, going });
-              return <Plane key={name} data={data} stages={stages} move={move} />;
-            }
-            const stage = stages.get(name)!;
-            const own = origins.filter((each) => each.stage === name);
-            return (
-              <Panel
-                key={name}
-                stage={stage}
-                old={old?.get(name)}
-                rows={labels(stage, data, true)}
-                columns={labels(stage, data, false)}
-                editable={data.edit.includes(name)}
-                cut={state.cells}
-                mask={stage.columnAxis === "key" ? rows : null}
-                asked={asked}
-                typing={typing}
-                stop={stops[name] ?? `${name}.0.0`}
-                hue={hues(stage)}
-                marked={(row, column) =>
-                  (spot?.[0] === name && spot[1] === row && spot[2] === column) ||
-                  own.some(
-                    (each) =>
-                      (each.row === null || each.row === row) &&
-                      (each.column === null || each.column === column),
-                  )
-                }
-                count={count}
-              />
-            );
-          })}
-        </div>
-        <section
-          class={`reading ${found ? "" : "empty"}`}
-          aria-label={[data.title, "how it comes about"].filter(Boolean).join(": ")}
-          tabIndex={0}
-        >
-          {stages.size === 1 ? (
-            <Blocks data={data} state={state} />
-          ) : found ? (
-            <Reading {...found} data={data} />
-          ) : (
-            <p class="quiet">
-              {pointed !== null && pointed === asked
-                ? "This is the number that is asked for."
-                : `Point at a number to see how it comes about. ${handy(data)}`}
-            </p>
+  }
+
+  act = (action: Step) =>
+    this.setState(({ drawn: now }) => {
+      const { data } = this.props;
+      const state = reduce(now.state, action);
+      const stages = all(data, state);
+      const said = told(action, ordered(data, state.order), now, stages);
+      const old = action.going ? now.old : now.stages;
+      return { drawn: { state, stages, old, count: now.count + 1, said } };
+    });
+
+  /** The place of the number that is asked for, until it is told. */
+  asked() {
+    const { predict } = this.props.data;
+    return predict && this.state.drawn.state.guess === null ? predict.join(".") : null;
+  }
+
+  override componentDidUpdate() {
+    const { state } = this.state.drawn;
+    if (state === this.told) return;
+    this.told = state;
+    this.props.changed(write(state));
+  }
+
+  override render({ data: came, level }: ViewProps, { drawn, pointed, typing, stops }: Looks) {
+    const Heading = `h${level}` as "h2";
+    const { state, stages, old, count } = drawn;
+    const { hands, act } = this;
+    const data = ordered(came, state.order);
+    const asked = this.asked();
+    const dropout = state.draws ? state.dropout : null;
+    const trace: TraceData = { ...TRACE, ...data, scale: scaleOf(data, state), dropout };
+    const rows = data.edit.includes("mask") || data.mask ? maskRows(data, state) : null;
+    const found =
+      pointed !== null && pointed !== asked ? explained(pointed, stages, trace, state) : null;
+    // In the colour of its head each number is found again.
+    const split = data.edit.includes("heads") ? stages.get("split")!.columns : 0;
+    const hues = ({ name, from }: Touched) => {
+      if (!split || (name !== "query" && !from)) return null;
+      return (row: number, column: number) =>
+        Math.floor((from?.(row, column)[1] ?? column) / split) % HUES;
+    };
+    const spot = pointed === null ? null : placeOf(pointed);
+    const origins = found?.arithmetic?.origins ?? [];
+    return (
+      <div
+        class={`figure ${data.edit.includes("softmax") ? "as-bars" : ""}`}
+        ref={(place) => {
+          this.place = place;
+        }}
+      >
+        {data.title && <Heading>{data.title}</Heading>}
+        <div class="tools">
+          {Object.entries(TOOLS).map(
+            ([name, Tool]) =>
+              data.edit.includes(name) && <Tool key={name} {...{ data, state, stages, act }} />,
           )}
-        </section>
+          <button type="button" onClick={() => act({ state: START })}>
+            reset
+          </button>
+        </div>
+        <div class="work">
+          <div
+            class="panels"
+            onPointerOver={hands.pointerover}
+            onPointerDown={hands.pointerdown}
+            onPointerMove={hands.pointermove}
+            onPointerCancel={hands.pointercancel}
+            onClick={hands.click}
+            onFocusIn={hands.focusin}
+            onFocusOut={hands.focusout}
+            onKeyDown={hands.keydown}
+          >
+            {data.show.map((name) => {
+              if (name === "plane") {
+                const move = (stage: string, row: number, numbers: number[], going: boolean) =>
+                  act({ stage, row, numbers, going });
+                return <Plane key={name} data={data} stages={stages} move={move} />;
+              }
+              const stage = stages.get(name)!;
+              const own = origins.filter((each) => each.stage === name);
+              return (
+                <Panel
+                  key={name}
+                  stage={stage}
+                  old={old?.get(name)}
+                  rows={labels(stage, data, true)}
+                  columns={labels(stage, data, false)}
+                  editable={data.edit.includes(name)}
+                  cut={state.cells}
+                  mask={stage.columnAxis === "key" ? rows : null}
+                  asked={asked}
+                  typing={typing}
+                  stop={stops[name] ?? `${name}.0.0`}
+                  hue={hues(stage)}
+                  marked={(row, column) =>
+                    (spot?.[0] === name && spot[1] === row && spot[2] === column) ||
+                    own.some(
+                      (each) =>
+                        (each.row === null || each.row === row) &&
+                        (each.column === null || each.column === column),
+                    )
+                  }
+                  count={count}
+                />
+              );
+            })}
+          </div>
+          <section
+            class={`reading ${found ? "" : "empty"}`}
+            aria-label={[data.title, "how it comes about"].filter(Boolean).join(": ")}
+            tabIndex={0}
+          >
+            {stages.size === 1 ? (
+              <Blocks data={data} state={state} />
+            ) : found ? (
+              <Reading {...found} data={data} />
+            ) : (
+              <p class="quiet">
+                {pointed !== null && pointed === asked
+                  ? "This is the number that is asked for."
+                  : `Point at a number to see how it comes about. ${handy(data)}`}
+              </p>
+            )}
+          </section>
+        </div>
+        {data.predict && (
+          <Predict data={data} state={state} stages={stages} act={act}>
+            <Reading {...explained(data.predict.join("."), stages, trace, state)} data={data} />
+          </Predict>
+        )}
+        <p role="status">{drawn.said}</p>
       </div>
-      {data.predict && (
-        <Predict data={data} state={state} stages={stages} act={act}>
-          <Reading {...explained(data.predict.join("."), stages, trace, state)} data={data} />
-        </Predict>
-      )}
-      <p role="status">{drawn.said}</p>
-    </div>
-  );
+    );
+  }
 }
 
 const HUES = 6;
@@ -233,8 +247,7 @@ const NOTHING: Arithmetic = {
 };
 
 function handy({ edit }: FigureData): string {
-  const controls = "scale mask width dropout order heads rotary".split(" ");
-  const cells = edit.filter((name) => !controls.includes(name));
+  const cells = edit.filter((name) => !(name in TOOLS));
   const pairs = edit.includes("mask") ? " Click a cell of the mask to hide or show a key." : "";
   if (cells.length === 0) return pairs.trim();
   return `Numbers of ${cells.join(", ")} can be changed: arrow up and down, drag sideways, or type.${pairs}`;
@@ -316,6 +329,15 @@ function explained(
     for (const each of ["query", "key"])
       known.set(each, stages.get(`rotated_${each}`) ?? stages.get(each)!);
   if (cut) known.set(name, { ...stage, at: stage.made });
+  if (name === "weights" && !cut && (state.shares || state.axis || state.hiding)) {
+    const [part, total] = stage.share!(row, column);
+    const text = `${number(part)} / ${number(total)} = ${number(part / total)}`;
+    return {
+      heading,
+      words: `${stage.formula}:`,
+      arithmetic: { ...NOTHING, lines: [{ text, sum: true }] },
+    };
+  }
   const arithmetic = arithmeticOf(known, data, 0, name, row, column);
   const told = cut && `${cut}is what ${stage.formula} gives, from which it is cut:`;
   if (name !== "weights" || cut) return { heading, words: told, arithmetic };
@@ -382,6 +404,8 @@ function told(action: Step, data: FigureData, before: Drawn, now: Map<string, To
     return `${rows / data.tokens.length} heads: ${formula}; ${now.get("joined")!.formula}.`;
   }
   if ("rotary" in action) return action.rotary ? "Turned by position." : "Not turned.";
+  if ("shares" in action || "axis" in action || "hiding" in action)
+    return `Weights are ${now.get("weights")!.formula}.`;
   if ("draws" in action) return `${action.draws} drawn.`;
   if (!("set" in action)) return "";
   const [name, row, column] = placeOf(action.set);

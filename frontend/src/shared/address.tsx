@@ -15,14 +15,15 @@ export interface Shown {
 }
 
 /** Keep the address like the state, and the state like the address; returns whether there is one, and what it
- * asks for that the page does not have, as `show` says it. */
+ * asks for that the page does not have, as `show` says it. At first that is `gone`. */
 export function useAddress(
   root: { current: HTMLElement | null },
   { text, step }: Shown,
   show: (text: string) => Shown & { missing: string[] },
+  gone: string[] = [],
 ): { there: boolean; missing: string[] } {
   const [there, setThere] = useState(false);
-  const [missing, setMissing] = useState<string[]>([]);
+  const [missing, setMissing] = useState(gone);
   const latest = useRef(show);
   latest.current = show;
   const known = useRef({ text, step });
@@ -67,7 +68,7 @@ export function Missing({ missing }: { missing: string[] }) {
   const named = missing.map((each) => label(each.length > MOST ? `${each.slice(0, MOST)}…` : each));
   return (
     <p class="ch-missing" role="status">
-      {missing.length > 0 && `Not on this page, and left out of the address: ${named.join("; ")}`}
+      {missing.length > 0 && `Not on this page, and left out: ${named.join("; ")}`}
     </p>
   );
 }

@@ -3,7 +3,11 @@
 A part that a version of PyTorch no longer has is refused by its name where it is first used.
 """
 
+import ctypes
 import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -46,9 +50,6 @@ is_functorch_wrapped_tensor = private("_C._functorch.is_functorch_wrapped_tensor
 is_inside_functorch = private("_C._are_functorch_transforms_active")
 """True inside torch.func and vmap, also for tensors that are not transformed: no autograd.Function of
 one's own runs there."""
-
-norms = private("_foreach_norm")
-"""The Euclidean length of each of several tensors: one call of PyTorch's for all of them."""
 
 use_count = private("Tensor._use_count")
 """The number of references to a tensor in C++."""
@@ -155,9 +156,24 @@ def in_backward() -> bool:
 def keep_for_backward(key: str, value: object) -> None:
     """Keep something of this thread, which the threads that autograd starts for its backward passes have too.
 
-    Private: `torch._C._stash_obj_in_tls`, in 2.6 to 2.13.
+    Private: `torch._C._stash_obj_in_tls`, in 2.6 to 2.15.
     """
+    if _takes_references():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
     private("_C._stash_obj_in_tls")(key, value)
+
+
+@cache
+def _takes_references() -> bool:
+    """Return True for PyTorch 2.10, which takes over a reference to what it keeps without one to take: an object
+    would be freed while others have it."""
+    probe = object()
+    before = sys.getrefcount(probe)
+    private("_C._stash_obj_in_tls")("clearhead.probe", probe)
+    takes = sys.getrefcount(probe) == before
+    if takes:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(probe))
+    return takes
 
 
 def kept_for_backward(key: str) -> Any:
@@ -205,6 +221,41 @@ def argument_names(operation: str) -> tuple[str, ...]:
         ('query', 'key', 'value', 'embed_dim', 'num_head')
     """
     return tuple(each.name for each in private(f"ops.aten.{operation}.default._schema").arguments)
+
+
+def modes_are_active() -> bool:
+    """Return True where this thread has a mode that sees or changes operations, such as a default device.
+
+    Private: `torch._C._len_torch_function_stack` and `torch._C._len_torch_dispatch_stack`, in 2.6 to 2.13.
+
+    Example:
+        >>> with torch.device("cpu"):
+        ...     modes_are_active()
+        True
+    """
+    functions = private("_C._len_torch_function_stack")()
+    return bool(functions or private("_C._len_torch_dispatch_stack")())
+
+
+@cache
+def thread_limits() -> tuple[Callable[[int], object], ...] | None:
+    """Return the calls that set how many threads OpenMP and MKL take for the thread that makes them, and for no
+    other; None where PyTorch is built on others. `torch.set_num_threads` sets MKL's for the whole process.
+
+    Private: `omp_set_num_threads` and `MKL_Set_Num_Threads_Local` behind PyTorch's library for Linux, in 2.13.
+
+    Example:
+        >>> limits = thread_limits()
+        >>> limits is None or len(limits) == 2
+        True
+    """
+    if sys.platform != "linux" or not torch.backends.mkl.is_available():
+        return None
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        return library.omp_set_num_threads, library.MKL_Set_Num_Threads_Local
+    except (OSError, AttributeError):
+        return None
 
 
 # Of attention: transformations, and the operators behind scaled_dot_product_attention and softmax.

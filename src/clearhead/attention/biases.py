@@ -87,7 +87,7 @@ class Bias(Filed, ABC):
         return
 
     def of_heads(self, heads: Tensor) -> "Bias":
-        """The bias of some heads of a bias that tells them apart, for a layer that has only those.
+        """The bias of some of its heads; itself, if it is the same for all.
 
         Args:
             heads: int64, their numbers.
@@ -103,6 +103,10 @@ class Bias(Filed, ABC):
 
     def within(self, dtype: torch.dtype) -> "Bias":
         """The bias for scores of that dtype; itself where it has no numbers of its own precision."""
+        return self
+
+    def on(self, device: torch.device) -> "Bias":
+        """The bias with its numbers on a device, where they would go there at each use."""
         return self
 
     def to_dense(
@@ -193,6 +197,8 @@ class DenseBias(Bias, kind="dense_bias"):
         return self.tensor[samples, head, row, column]
 
     def of_heads(self, heads: Tensor) -> Bias:
+        if self.tensor.shape[1] == 1:
+            return self
         return DenseBias(self.tensor.index_select(1, heads.to(self.tensor.device)))
 
     def describe(self) -> str:
@@ -220,6 +226,12 @@ class SumOfBiases(Bias, kind="sum_of_biases"):
 
     def within(self, dtype: torch.dtype) -> Bias:
         return SumOfBiases(self.left.within(dtype), self.right.within(dtype))
+
+    def on(self, device: torch.device) -> Bias:
+        return SumOfBiases(self.left.on(device), self.right.on(device))
+
+    def of_heads(self, heads: Tensor) -> Bias:
+        return SumOfBiases(self.left.of_heads(heads), self.right.of_heads(heads))
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
         return self.left.block(queries, keys, extent) + self.right.block(queries, keys, extent)

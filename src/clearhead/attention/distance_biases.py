@@ -40,11 +40,15 @@ class Alibi(ByPair, kind="alibi"):
         wanted = torch.float64 if dtype == torch.float64 else torch.float32
         if self.slopes.dtype == wanted:
             return self
-        # Each of them anew, since float32 has rounded it.
-        if self.follows and self.slopes.dtype == torch.float32:
+        # Each of them anew, since float32 has rounded it; those of some heads only are others.
+        if self.follows and wanted == torch.float64:
             slopes = torch.tensor(_slopes(len(self.slopes)), dtype=wanted, device="cpu")
-            return replace(self, slopes=slopes)
+            if torch.equal(slopes.float(), self.slopes.cpu()):
+                return replace(self, slopes=slopes)
         return replace(self, slopes=self.slopes.to(wanted))
+
+    def on(self, device: torch.device) -> Bias:
+        return replace(self, slopes=self.slopes.to(device))
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         slopes = self.slopes.to(key_index.device).view(1, -1, 1, 1)
@@ -88,6 +92,8 @@ class Relative(ByPair, kind="relative"):
         return self.values[heads.view(1, -1, 1, 1), place]
 
     def of_heads(self, heads: Tensor) -> Bias:
+        if len(self.values) == 1:
+            return self
         return Relative(self.values[heads.to(self.values.device)])
 
     def describe(self) -> str:

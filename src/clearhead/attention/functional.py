@@ -6,7 +6,8 @@ from torch import Tensor
 
 from clearhead._common.hints import Nothing, catching, refusal, with_hints
 from clearhead.attention.biases import Bias
-from clearhead.attention.planning import Plan, plan_for, run
+from clearhead.attention.kernels._kept import keep, repeat
+from clearhead.attention.planning import Plan, observers, plan_for, run
 from clearhead.attention.problem import Options, make_problem
 from clearhead.attention.sharded.attending import attend_across
 from clearhead.attention.sharded.sharded_plan import plan_across
@@ -75,6 +76,12 @@ def attend(
     """
     if more or others:
         raise refusal(attend, (query, key, value, *more), others)
+    plain = bias is scale is softcap is sinks is dropout is across is None
+    plain = plain and isinstance(kernel, str) and kernel == "auto" and not observers
+    if plain:
+        context = repeat(query, key, value, mask)
+        if context is not None:
+            return context
     if across is not None:
         options: Options = {
             "mask": mask,
@@ -96,7 +103,10 @@ def attend(
         sinks=sinks,
         dropout=dropout,
     )
-    return problem.restore(run(problem, kernel))
+    context = problem.restore(run(problem, kernel))
+    if plain:
+        keep(problem, mask)
+    return context
 
 
 @with_hints

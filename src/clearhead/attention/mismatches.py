@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import KEY_AXES, QUERY_AXES, VALUE_AXES, describe_tensor
-from clearhead._common.checks import check_tensor
+from clearhead._common.checks import KEY_AXES, QUERY_AXES, VALUE_AXES, check_tensor, describe_tensor
 from clearhead.attention.biases import Bias, DenseBias
 from clearhead.errors import DeviceError, DtypeError, ShapeError, UnsupportedError
 from clearhead.masks.base import Mask

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from clearhead._common.lessons import LESSONS
 from clearhead._common.text import readable, shown
 from clearhead._common.writing import check_writable, replacing
 from clearhead.cli import apart
@@ -181,6 +182,11 @@ def check(
             print(json.dumps(scan.as_dict(), indent=2))
         else:
             scan.show([each for each in reports if everything and each.findings])
+            for row in LESSONS.values():
+                if [Path(each).name for each in places] == [row.file]:
+                    print(
+                        f"\nOf lesson {row.number}? clearhead check {places[0]} --lesson {row.number}"
+                    )
         if sarif is not None:
             from clearhead.checking.report import sarif as as_sarif
 

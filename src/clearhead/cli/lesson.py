@@ -9,7 +9,7 @@ from clearhead._common.lessons import LESSONS, LessonRow
 from clearhead.cli import apart
 from clearhead.cli.progress import busy
 from clearhead.errors import ClearheadError, FileError
-from clearhead.lessons.lesson import read_lesson
+from clearhead.lessons.lesson import page_of, read_lesson
 from clearhead.lessons.notebook import notebook as as_notebook
 
 SECONDS = 60.0
@@ -41,6 +41,7 @@ def lesson(
     _write(file, begun.starter)
     print(f"Lesson {number}, {begun.row.title}: write what is missing in {file}, then ask")
     print(f"  clearhead check {file} --lesson {number}")
+    print(f"It is told in {page_of(number)}, and as a notebook by --notebook.")
 
 
 def _write(path: Path, text: str) -> None:
@@ -64,15 +65,16 @@ def _list() -> None:
     for row in LESSONS.values():
         mark = {True: "✓", False: "·", None: " "}[right.get(row.number)]
         print(f"{row.number:2} {mark} {row.title}")
-    ahead = [number for number in LESSONS if not right.get(number)]
-    if not ahead:
+    open_ones = [number for number in right if not right[number]]
+    ahead = [number for number in LESSONS if number not in right]
+    if open_ones:
+        row = LESSONS[open_ones[0]]
+        print(f"\nclearhead check {row.file} --lesson {row.number} says what is missing.")
+    elif not ahead:
         print("\nThat was the whole course.")
-    elif ahead[0] in right:
-        print(
-            f"\nclearhead check {LESSONS[ahead[0]].file} --lesson {ahead[0]} says what is missing."
-        )
     else:
-        print(f"\nclearhead lesson {ahead[0]} begins the {'next' if right else 'first'}.")
+        next_one = next((number for number in ahead if number > max(right, default=0)), ahead[0])
+        print(f"\nclearhead lesson {next_one} begins the {'next' if right else 'first'}.")
 
 
 def _is_right(row: LessonRow) -> bool:

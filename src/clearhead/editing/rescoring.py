@@ -13,8 +13,7 @@ from clearhead.attention.problem import Problem
 from clearhead.masks.algebra import Or
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
-from clearhead.masks.coerce import and_masks
-from clearhead.masks.dense import dense
+from clearhead.masks.dense import and_masks, dense
 from clearhead.masks.tiles import portions
 
 PORTION = 1 << 22

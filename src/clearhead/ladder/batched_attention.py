@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clearhead.ladder.dropout_attention import DropoutProjections
 from clearhead.masks import Mask
-from clearhead.masks.coerce import as_mask
+from clearhead.masks.dense import as_mask
 from clearhead.stages import Stages, compute
 
 Batch = Float[Tensor, "*batch tokens embed_dim"]

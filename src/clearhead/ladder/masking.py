@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clearhead.ladder.linear_layers import LayerOptions, Projections
 from clearhead.masks import Mask
-from clearhead.masks.coerce import and_masks, as_mask
+from clearhead.masks.dense import and_masks, as_mask
 from clearhead.masks.spans import Extent
 
 

@@ -17,7 +17,7 @@ from clearhead.ladder.batched_attention import Batch, ContextBatch
 from clearhead.ladder.dropout_attention import DropoutProjections
 from clearhead.ladder.rung import Init
 from clearhead.masks import Mask
-from clearhead.masks.coerce import as_mask
+from clearhead.masks.dense import as_mask
 from clearhead.stages import Stages, compute
 
 

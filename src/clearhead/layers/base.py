@@ -41,7 +41,7 @@ from clearhead.layers.positions import (
 )
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
-from clearhead.masks.coerce import and_masks, as_mask
+from clearhead.masks.dense import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.sharding.dtensors import local_tokens
 from clearhead.sharding.sharding import Sharding

@@ -15,8 +15,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, Unsup
 from clearhead.layers.inputs import split_heads
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import causal
-from clearhead.masks.coerce import and_masks
-from clearhead.masks.dense import dense
+from clearhead.masks.dense import and_masks, dense
 from clearhead.masks.padding import padding
 
 Module = TypeVar("Module", bound="MultiheadAttention")

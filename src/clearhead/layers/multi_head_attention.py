@@ -16,7 +16,7 @@ from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.inputs import CallOptions, LayerCall, Rollback, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import as_mask
+from clearhead.masks.dense import as_mask
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.sharding.sharding import Sharding
 

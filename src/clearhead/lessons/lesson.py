@@ -14,6 +14,8 @@ from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 
 FENCE = re.compile(r"(`{3,})(\S*) *(.*)")
+# What a gallery lists to choose from.
+LISTED = re.compile(r"^- `([a-z-]+\.[a-z-]+)`: ", re.MULTILINE)
 ROLES = {"write", "solution", "live", "check", "wrong", "train"}
 
 
@@ -52,7 +54,7 @@ class Lesson:
     Example:
         >>> lesson = read_lesson(1)
         >>> lesson.row.title, lesson.codes[:2]
-        ('One number', ('law.pairs', 'law.scores'))
+        ('One number', ('sum.carried', 'sum.overwritten'))
     """
 
     row: LessonRow
@@ -67,15 +69,21 @@ class Lesson:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The names of mistakes that are chosen from: those of the lesson, and those of its gallery."""
-        return tuple(sorted({*self.row.codes, *(each.words for each in self.of_role("wrong"))}))
+        """The names of mistakes that are chosen from: those that its page lists, or else all that it speaks of."""
+        listed = [
+            name for part in self.parts if isinstance(part, str) for name in LISTED.findall(part)
+        ]
+        gallery = [each.words for each in self.of_role("wrong")]
+        return tuple(listed) or tuple(sorted({*self.row.codes, *gallery}))
 
     @property
     def starter(self) -> str:
         """The file to begin with: the stubs, and how they are graded."""
         row = self.row
         ask = f"    clearhead check {row.file} --lesson {row.number}"
-        head = f"Lesson {row.number}: {row.title}\n\nWrite what is missing where it says `...`, then ask"
+        head = f"Lesson {row.number}: {row.title}\n\nThe lesson is {row.page} of clearhead"
+        head += f", or `clearhead lesson {row.number} --notebook`."
+        head += "\nWrite what is missing where it says `...`, then ask"
         head = f'"""{head}\n\n{ask}\n"""\n\n'
         return head + "\n\n".join(each.source for each in self.of_role("write"))
 

@@ -1,10 +1,22 @@
 """A lesson as a notebook, in the format of Jupyter, version 4.5."""
 
+import base64
 import json
+import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
+from clearhead._common.pages import docs
 from clearhead.lessons.lesson import Block, Lesson
+
+PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]+)\)")
+# To another page, which is not where a notebook is.
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]+\)")
+HOW = (
+    "Run the cells from the top, one after the other: Shift + Enter. Where a cell has three dots, write: a guess, "
+    "which you may leave out, or the lines of your own."
+)
 
 
 def notebook(lesson: Lesson) -> str:
@@ -30,23 +42,32 @@ def notebook(lesson: Lesson) -> str:
 
 
 def _cells(lesson: Lesson) -> Iterator[dict[str, Any]]:
-    for part in lesson.parts:
+    for place, part in enumerate(lesson.parts):
+        if isinstance(part, str) and place == 0:
+            heading, byline, rest = part.split("\n\n", 2)
+            yield _text("\n\n".join((heading, byline, HOW)))
+            yield _code("from clearhead.lessons.cells import begun, compare")
+            yield _text(rest)
+            continue
         if isinstance(part, str):
             yield _text(part)
             continue
         match part.role:
             case "predict":
-                name, answer, _ = part.question
+                name, answer, tolerance = part.question
                 yield _text(part.source)
-                yield _code(f"{name} = ...")
-                yield _text(_folded("The answer", f"```python\n{answer}\n```"))
+                yield _code(f"{name} = ...  # your guess")
+                yield _hidden(f"compare({name}, {answer}, {tolerance:g})")
             case "solution":
                 yield _text(_folded("A solution", f"```python\n{part.source}```"))
             case "wrong":
                 choices = ", ".join(f"`{code}`" for code in lesson.codes)
                 yield _text(f"```python\n{part.source}```\n\nWhich one is it? {choices}")
                 yield _text(_folded("The name of the mistake", f"`{part.words}`"))
-            case "python" | "write" | "live" | "check" | "train":
+            case "write":
+                yield _code(part.source)
+                yield _hidden(f"begun({lesson.row.names[0]}, lesson={lesson.row.number})")
+            case "python" | "live" | "check" | "train":
                 yield _code(part.source)
             case "text":
                 pass  # what is printed comes when the cell is run
@@ -63,7 +84,29 @@ def _folded(summary: str, inside: str) -> str:
 
 
 def _text(source: str) -> dict[str, Any]:
-    return {"cell_type": "markdown", "metadata": {}, "source": source.strip()}
+    """A cell of text, which carries its pictures with it."""
+    pictures = {PurePosixPath(name).name: docs(name) for _, name in PICTURE.findall(source)}
+    source = PICTURE.sub(
+        lambda found: f"![{found[1]}](attachment:{PurePosixPath(found[2]).name})", source
+    )
+    cell: dict[str, Any] = {
+        "cell_type": "markdown",
+        "metadata": {},
+        "source": LINK.sub(r"\1", source).strip(),
+    }
+    if pictures:
+        cell["attachments"] = {
+            name: {"image/svg+xml": base64.b64encode(path.read_bytes()).decode()}
+            for name, path in pictures.items()
+        }
+    return cell
+
+
+def _hidden(source: str) -> dict[str, Any]:
+    """A cell of code that is folded away where the notebook is shown."""
+    return _code(source) | {
+        "metadata": {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
+    }
 
 
 def _code(source: str) -> dict[str, Any]:

@@ -28,12 +28,13 @@ from clearhead.masks.full import full
 from clearhead.masks.padding import padding
 from clearhead.masks.prefix import prefix
 from clearhead.masks.sliding_window import sliding_window
-from clearhead.masks.spans import Extent
+from clearhead.masks.spans import Extent, Spans
 
 __all__ = [
     "BlockMap",
     "Extent",
     "Mask",
+    "Spans",
     "causal",
     "dense",
     "documents",

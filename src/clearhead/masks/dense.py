@@ -140,3 +140,15 @@ def dense(tensor: Tensor) -> Mask:
             f"got {tuple(tensor.shape)}. Which keys are real is clearhead.padding(valid).",
         )
     return Dense(tensor if tensor.ndim == 4 else tensor[None, None])
+
+
+def as_mask(mask: Mask | Tensor | None) -> Mask | None:
+    """A mask as it is, a bool tensor as the mask that it draws, None for nothing hidden."""
+    return mask if mask is None or isinstance(mask, Mask) else dense(mask)
+
+
+def and_masks(mask: Mask | None, other: Mask | None) -> Mask | None:
+    """The mask that shows what both show."""
+    if mask is None or other is None:
+        return other if mask is None else mask
+    return mask & other

@@ -19,6 +19,9 @@ from clearhead.masks.spans import Extent, Spans, one_run
 
 Side = Literal["right", "left"]
 
+FEW = 64
+"""Up to how many marks of tokens are read faster as a list."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PaddedTo(Mask, kind="padded_to"):
@@ -97,7 +100,13 @@ class Valid(Mask, kind="valid"):
         """The valid keys of all rows, if they are one run, the same for all."""
         if not self.valid.numel() or not is_concrete(self.valid):
             return None
-        row, *others = torch.atleast_2d(self.valid)
+        rows = torch.atleast_2d(self.valid)
+        if rows.numel() <= FEW:
+            row, *others = rows.tolist()
+            first, count = row.index(True) if True in row else 0, sum(row)
+            alike = all(other == row for other in others) and all(row[first : first + count])
+            return slice(first, first + count) if alike else None
+        row, *others = rows
         if not all(torch.equal(other, row) for other in others):
             return None
         seen = row.nonzero()

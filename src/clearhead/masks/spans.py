@@ -40,8 +40,19 @@ class Extent(NamedTuple):
 class Spans:
     """Runs of keys, `[start, stop)`, disjoint and in order; an empty run has start = stop.
 
-    Both tensors are int64 of shape (rows, query_len, pieces), where `rows` is the batch, or 1 when
-    every sample of the batch has the same runs.
+    `rows` is the batch, or 1 when every sample of the batch has the same runs.
+
+    Attributes:
+        start: the first key of each run, int64, (rows, query_len, pieces).
+        stop: the key behind its last, likewise.
+
+    Example:
+        >>> import clearhead as ch
+        >>> extent = ch.masks.Extent(1, 1, 2, 5, torch.device("cpu"))
+        >>> (ch.sliding_window(left=1, right=0) | ch.prefix(1)).spans(extent)
+        Spans(start=tensor([[[0, 2],
+                 [0, 3]]]), stop=tensor([[[1, 4],
+                 [1, 5]]]))
     """
 
     start: Tensor
@@ -49,6 +60,7 @@ class Spans:
 
     @property
     def pieces(self) -> int:
+        """The number of runs of a query, some of them empty."""
         return self.start.shape[-1]
 
 

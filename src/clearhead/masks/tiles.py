@@ -45,6 +45,11 @@ def length(run: slice) -> int:
     return run.stop - run.start
 
 
+def host_spans(mask: Mask, extent: Extent) -> Spans | None:
+    """The spans of a mask on the CPU, wherever the call is; what the mask holds itself is read for it."""
+    return mask.spans(extent._replace(device=torch.device("cpu")))
+
+
 def portions(total: int, size: int) -> list[slice]:
     """Split `total` tokens into runs of `size`, of which only the last can be shorter."""
     return [slice(first, min(first + size, total)) for first in range(0, total, size)]

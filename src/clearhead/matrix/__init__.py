@@ -13,15 +13,27 @@ A `Summary` merges with that of the chunk that comes next, or of other samples: 
 what is a sum over rows is added, as ranks do. It refuses what would not be the summary of one matrix.
 
 Reductions come from a sweep: the scores of some hundred rows go into one buffer, their softmax into another,
-and each `Reduction` takes what it needs of a `Chunk` while both are near. Two ways were measured: this, and
-the identities over fused calls (the entropy with the key as the value, the distance with the position, column
-sums as the transposed problem). For one number they take the same time, about that of one fused call; the
-sweep gives all of them and the context for three to four such calls, where every identity is a call of its
-own. Three things make it fast. Hidden scores are −1e30 instead of −∞, so that weight · score is 0 for them
-and no pass over the pairs is needed to say so. Only the ragged edges of a chunk are masked, since the spans
-tell which columns everybody sees. And the k largest weights are looked for in the k segments with the largest
-maxima; a segment is every n-th key, because maxima over rows of a matrix are faster than along them. What is
-not finite, or so large that a score could come near −1e30, goes by the stages instead, chunk by chunk.
+and each `Reduction` takes what it needs of a `Chunk` while both are near. Two ways were measured: this, and the
+identities over fused calls (the entropy with the key as the value, the distance with the position, column sums
+as the transposed problem). For one number they take the same time, about that of one fused call; the sweep
+gives all of them and the context for two to three such calls, where every identity is a call of its own. Three
+things make it fast. Hidden scores are −1e30 instead of −∞, so that weight · score is 0 for them and no pass
+over the pairs is needed to say so. Only the ragged edges of a chunk are masked, since the spans tell which
+columns everybody sees. And the k largest weights are looked for in the k segments with the largest maxima, and
+these likewise; a segment is every n-th key, because maxima over rows of a matrix are faster than along them.
+What is not finite, or so large that a score could come near −1e30, goes by the stages instead, chunk by chunk.
+
+A long sweep on the CPU is shared by heads: each thread of ours takes some, with one thread of PyTorch's. Some
+forty operations a chunk are as many parallel regions otherwise, each of which waits for its last thread to get
+a core: beside other busy processes that was twenty times what they compute. Limits of a thread alone are
+OpenMP's and MKL's own, so that nobody else's calls notice; where PyTorch is built on others, or something
+belongs to the calling thread (a mode, a transformation), PyTorch's threads share each operation.
+
+On CUDA two kernels of Triton can find the same numbers (`matrix/triton_pass.py`), behind the sweep as kernels of
+attention are behind `planning`: refusals are data, and the way that is asked for runs or raises. The rows are one
+launch with running sums. Columns are another, with the largest score and weight of each query, so that the product of
+scores is made twice: no program adds to another's number. The entropy is a running Σ p · (score − largest), scaled
+where the largest grows. Tests run both by Triton's interpreter, and compile them for devices that are not there.
 
 What is drawn of a head is worked out here, for every renderer: `HeadView` gives its weights or a coarser map with
 what of it is hidden, its numbers and the averages of a glance; `matrix/links.py` its links, `matrix/tiles.py` the

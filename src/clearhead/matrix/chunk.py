@@ -137,7 +137,7 @@ class Chunk:
     @cached_property
     def column_sums(self) -> Tensor:
         """The weights that each key receives from the queries of the chunk, (heads, keys)."""
-        every = torch.zeros(self.weights.shape[1], dtype=torch.int64, device=self.weights.device)
+        every = torch.zeros(self.weights.shape[1], dtype=torch.int64, device="cpu")
         return self.row_sums(every, 1)[:, 0]
 
     def times(self, columns: Tensor) -> Tensor:
@@ -156,22 +156,22 @@ class Chunk:
         """The weights summed over the queries of each bin, (heads, count, keys).
 
         Args:
-            bins: (queries,), int64: the bin of each query.
+            bins: (queries,), int64, on the CPU: the bin of each query.
             count: number of bins.
         """
         if self.visible is not None:
             # Unlike a product, it keeps a NaN in its own bin.
             sums = self.weights.new_zeros(self.weights.shape[0], count, self.weights.shape[2])
-            return sums.index_add_(1, bins, self.weights)
+            return sums.index_add_(1, bins.to(sums.device, non_blocking=True), self.weights)
         queries = self.weights.shape[1]
         size = queries // count
-        if queries == size * count and bool((bins == _even(queries, size, bins.device)).all()):
+        if queries == size * count and bool((bins == _even(queries, size)).all()):
             return self.weights.unflatten(1, (count, size)).sum(dim=2)
         choice = torch.nn.functional.one_hot(bins, count).T.to(self.weights.dtype)
-        return choice @ self.weights
+        return choice.to(self.weights.device, non_blocking=True) @ self.weights
 
 
 @lru_cache(maxsize=8)
-def _even(length: int, size: int, device: torch.device) -> Tensor:
+def _even(length: int, size: int) -> Tensor:
     """The bin of each place, for bins of one size."""
-    return torch.arange(length, device=device) // size
+    return torch.arange(length, device="cpu") // size

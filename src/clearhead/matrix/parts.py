@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.layouts import key_heads
 from clearhead._common.text import format_bytes
-from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
-from clearhead.attention.distance_biases import Alibi
+from clearhead.attention.biases import Bias, DenseBias
 from clearhead.attention.problem import Problem
-from clearhead.errors import TooLargeError
+from clearhead.errors import TooLargeError, UnsupportedError
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
 from clearhead.matrix.indexing import runs, take
@@ -235,7 +235,7 @@ def _rows(tensor: Tensor, index: Tensor) -> Tensor:
     return tensor[sample, head, index[:, None]]
 
 
-def visible_pairs(problem: Problem, queries: slice | None = None) -> Tensor | None:
+def visible_pairs(problem: Problem, queries: slice) -> Tensor | None:
     """The pairs of some queries that neither the mask nor a bias of −∞ hides, bool, (batch or 1,
     num_heads or 1, queries, kv_len); None for all."""
     visible = problem.visible(queries)
@@ -243,38 +243,21 @@ def visible_pairs(problem: Problem, queries: slice | None = None) -> Tensor | No
         return visible
     bias = problem.bias_block(queries)
     assert bias is not None
-    rows = problem.query_len if queries is None else queries.stop - queries.start
-    shown = (bias != -torch.inf).expand(-1, -1, rows, problem.kv_len)
+    shown = (bias != -torch.inf).expand(-1, -1, queries.stop - queries.start, problem.kv_len)
     return shown if visible is None else visible & shown
-
-
-def key_heads(heads: Sequence[int], group: int) -> list[int]:
-    """The key heads of some query heads, of which so many share one: each once, where each is used by as many
-    of them, one after the other; else one for each.
-
-    Example:
-        >>> key_heads([0, 1, 4, 5], 4), key_heads([0, 1, 4], 4)
-        ([0, 1], [0, 0, 1])
-    """
-    every = [head // group for head in heads]
-    once = list(dict.fromkeys(every))
-    return (
-        once if [head for head in once for _ in range(len(every) // len(once))] == every else every
-    )
 
 
 def some_heads(problem: Problem, heads: Sequence[int]) -> Problem:
     """The problem of some query heads only, from 0 on, with the key heads and the values that they use."""
-    picked = torch.tensor(heads, device=problem.device)
-    used = key_heads(heads, problem.num_heads // problem.num_kv_heads)
-    of_keys = torch.tensor(used, device=problem.device)
+    picked = torch.tensor(heads, dtype=torch.int64, device=problem.device)
+    of_keys = key_heads(picked, problem.num_heads // problem.num_kv_heads)
     key = problem.key[:, of_keys]
     return problem.replace(
         query=problem.query[:, picked],
         key=key,
         value=key if problem.value is problem.key else problem.value[:, of_keys],
         mask=_mask_of_heads(problem, picked),
-        bias=_bias_of_heads(problem, problem.bias, picked),
+        bias=_bias_of_heads(problem, picked),
         sinks=None if problem.sinks is None else problem.sinks[picked],
     )
 
@@ -288,16 +271,15 @@ def _mask_of_heads(problem: Problem, heads: Tensor) -> Mask | None:
     return dense(unbroadcast(visible)[:, heads])
 
 
-def _bias_of_heads(problem: Problem, bias: Bias | None, heads: Tensor) -> Bias | None:
-    if isinstance(bias, SumOfBiases):
-        both = (_bias_of_heads(problem, each, heads) for each in (bias.left, bias.right))
-        return SumOfBiases(*(each for each in both if each is not None))
-    if isinstance(bias, Alibi):
-        return Alibi(bias.slopes.to(heads.device)[heads], follows=False)
-    block = bias.tensor if isinstance(bias, DenseBias) else problem.replace(bias=bias).bias_block()
-    if block is None or block.shape[1] == 1:
-        return bias
-    return DenseBias(block[:, heads])
+def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
+    if problem.bias is None:
+        return None
+    try:
+        return problem.bias.of_heads(heads).within(problem.query.dtype)
+    except UnsupportedError:  # one of the user's own, of which a tensor can be taken apart
+        block = problem.bias_block()
+        assert block is not None
+        return problem.bias if block.shape[1] == 1 else DenseBias(block).of_heads(heads)
 
 
 def unbroadcast(tensor: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ class Reduction(ABC):
         destroys: tensors of a chunk that it overwrites, and so comes after their readers.
         finite: True if the numbers that it multiplies with weights are all finite. If not, a chunk
             says which pairs are visible: a weight of 0 does not take a NaN away.
+        by_head: True if chunks of different heads change different numbers, so that threads may share them.
 
     Example:
         >>> import torch
@@ -48,6 +49,7 @@ class Reduction(ABC):
     provides: frozenset[str] = NONE
     destroys: frozenset[str] = NONE
     finite: bool = True
+    by_head: bool = True
 
     @abstractmethod
     def update(self, chunk: Chunk) -> None:
@@ -161,8 +163,8 @@ class Entropy(PerQuery):
     def of(self, chunk: Chunk) -> Tensor:
         if not chunk.scores.shape[-1]:
             return chunk.total
-        # In the place of the scores: another buffer would cost as much as the product.
-        spread = torch.linalg.vecdot(chunk.scores.sub_(chunk.best_score[..., None]), chunk.weights)
+        # In the place of the scores: fresh memory takes as long as all of the arithmetic.
+        spread = chunk.scores.sub_(chunk.best_score[..., None]).mul_(chunk.weights).sum(dim=-1)
         # Counted down from 0, so that nothing is −0.
         return (0.0 - torch.xlogy(chunk.total, chunk.maximum) - spread).clamp_(min=0.0)
 
@@ -207,6 +209,10 @@ class Mass(Reduction):
         self.result[chunk.place] += chunk.times(member)
 
 
+FOLD = 8
+"""The weights of a segment, of which the largest is looked at."""
+
+
 class Largest(Reduction):
     """The k largest weights of each query and their keys.
 
@@ -234,25 +240,7 @@ class Largest(Reduction):
         if k == 0:
             return
         top = _top if chunk.visible is None else _top_of_any
-        # The k largest are in the k segments with the largest maxima. Both the segments and the
-        # weights of k of them are looked through: there are fewest if they are about as many.
-        size = 1 << round(math.log2(width / k) / 2)
-        step = width // size
-        if step > 2 * k:
-            # A segment is every step-th key, so that its maximum is one of columns, which is fast.
-            segments = weights[..., : size * step].unflatten(-1, (size, step))
-            best = top(segments.amax(dim=-2), k, sorted=False)[1]
-            among = best[..., None, :].expand(*best.shape[:-1], size, k)
-            candidates = segments.gather(-1, among).flatten(-2)
-            rest = width - size * step
-            if rest:
-                candidates = torch.cat([candidates, weights[..., -rest:]], dim=-1)
-            values, places = top(candidates, k)
-            keys = best.gather(-1, places % k) + places.div(k, rounding_mode="floor") * step
-            if rest:
-                keys = torch.where(places < size * k, keys, places + size * (step - k))
-        else:
-            values, keys = top(weights, k)
+        values, keys = _largest(weights, k, top)
         chunk.maximum = values[..., 0]
         if chunk.visible is None:  # of weights that are NaN any may come first
             chunk.best_score = chunk.scores.gather(-1, keys[..., :1])[..., 0]
@@ -266,6 +254,30 @@ class Largest(Reduction):
             keys = keys.gather(-1, among)
         self.weights[(*chunk.place, slice(0, k))] = values
         self.keys[(*chunk.place, slice(0, k))] = keys.masked_fill(values == 0, -1)
+
+
+def _largest(
+    weights: Tensor, k: int, top: Callable[..., tuple[Tensor, Tensor]], *, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The k largest weights of each row, and their places.
+
+    They are in the k segments with the largest maxima, and these are looked for likewise: few numbers at a
+    time, since `topk` takes five times as long for 256 as for 128.
+    """
+    width = weights.shape[-1]
+    step = width // FOLD
+    if step < 2 * k:
+        return top(weights, k, sorted=sorted)
+    # A segment is every step-th key, so that its maximum is one of columns, which is fast.
+    segments = weights[..., : FOLD * step].unflatten(-1, (FOLD, step))
+    best = _largest(segments.amax(dim=-2), k, top, sorted=False)[1]
+    every = torch.arange(width, device=weights.device)
+    places = (best[..., None, :] + every[: FOLD * step : step, None]).flatten(-2)
+    if width > FOLD * step:
+        rest = every[FOLD * step :].expand(*places.shape[:-1], -1)
+        places = torch.cat([places, rest], dim=-1)
+    values, among = top(weights.gather(-1, places), k, sorted=sorted)
+    return values, places.gather(-1, among)
 
 
 def _top(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tensor]:
@@ -296,7 +308,10 @@ class Pooled(Reduction):
     provides = frozenset({"column_sums"})
 
     def __init__(self, problem: Problem, rows: int, columns: int) -> None:
-        self.row_bins = bins(problem.all_queries, rows, problem.device)[problem.rows]
+        # On the CPU, where a chunk asks for the first and the last.
+        self.row_bins = bins(problem.all_queries, rows, torch.device("cpu"))
+        if problem.sharding is not None:
+            self.row_bins = self.row_bins[problem.sharding.positions.cpu()]
         self.column_bins = bins(problem.kv_len, columns, problem.device)
         shape = (*problem.query.shape[:2], rows, columns)
         self.dtype = stages.upcast(problem.query[:0]).dtype

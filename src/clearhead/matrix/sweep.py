@@ -8,18 +8,20 @@ size query_len × kv_len is ever there.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.torch_internals import is_autocast
+from clearhead._common.threads import side_by_side, threads_apart
+from clearhead._common.torch_internals import is_autocast, is_plain
 from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
-from clearhead.masks.tiles import Edges, hull, portions, ragged_edges
+from clearhead.masks.tiles import Edges, host_spans, hull, portions, ragged_edges
 from clearhead.matrix.chunk import Chunk, ChunkPlace, KeyBlock
 from clearhead.matrix.reductions import Reduction, in_order, update_all
 from clearhead.sharding.matrix_part import Rounds
@@ -33,10 +35,16 @@ LARGEST = 1e25
 BUFFER = 1 << 21
 """The number of weights at a time, unless rows are so long that it would be too few of them."""
 
+DEVICE_BUFFER = 1 << 26
+"""The same on a GPU, where an operation takes some microseconds however few numbers it has."""
+
 LEAST_ROWS = 64
 """The least number of rows of weights at a time, so that the products are efficient."""
 
 MOST_QUERIES = 256
+
+WORTH_THREADS = 1 << 24
+"""From how many pairs on threads of our own take a sweep, each some heads."""
 
 Progress = Callable[[float], None]
 
@@ -115,41 +123,87 @@ def _sweep(
     """Sweep over all keys, or over some of a whole that has the logsumexp `whole`."""
     if not problem.query.shape[:3].numel():
         return
-    group = problem.num_heads // problem.num_kv_heads
-    kv_heads, queries = _sizes(problem, group)
+    count = _threads(problem, reductions)
+    kv_heads, queries = _sizes(problem, count)
     ordinary = _is_ordinary(problem) and all(each.finite for each in reductions)
     ordinary = ordinary and (whole is None or bool((whole < torch.inf).all()))
-    make = _Buffers(problem, kv_heads * group * queries).chunk if ordinary else _by_the_stages
     mask = problem.mask
-    spans = problem.spans
-    steps = problem.batch * -(-problem.num_kv_heads // kv_heads) * problem.query_len
-    done = 0
-    shared: list[SweepTile] | None = None
-    for sample in range(problem.batch):
-        parts = shared
-        if parts is None and (mask is None or spans is not None):
-            # Worked out once for all heads, and for all samples if they are alike.
-            parts = list(_parts(problem, spans, sample, queries))
-            shared = parts if mask is None or (spans and spans.start.shape[0] == 1) else None
-        for first in range(0, problem.num_kv_heads, kv_heads):
-            heads = slice(first, min(first + kv_heads, problem.num_kv_heads))
+    # Where chunks begin and end is known without a device.
+    spans = (
+        problem.spans if problem.query.is_cpu or mask is None else host_spans(mask, problem.extent)
+    )
+    if problem.bias is not None:
+        problem = problem.replace(bias=problem.bias.on(problem.device))
+    is_known = mask is None or spans is not None
+    is_shared = mask is None or (spans is not None and spans.start.shape[0] == 1)
+
+    @lru_cache(maxsize=count)
+    def parts_of(sample: int) -> list[SweepTile]:
+        return list(_parts(problem, spans, sample, queries))
+
+    def start(tell: Callable[[int], None]) -> Callable[[tuple[int, slice]], None]:
+        rows = kv_heads * problem.num_heads // problem.num_kv_heads * queries
+        make = _Buffers(problem, rows).chunk if ordinary else _by_the_stages
+
+        def use(unit: tuple[int, slice]) -> None:
+            sample, heads = unit
             key = stages.upcast(problem.key[sample, heads])
-            for part in parts if parts is not None else _parts(problem, None, sample, queries):
+            # Worked out once for all heads, and for all samples if they are alike.
+            known = parts_of(0 if is_shared else sample) if is_known else None
+            for part in known or _parts(problem, None, sample, queries):
                 chunk = make(problem, sample, heads, key, part)
                 if whole is not None:
                     chunk.block = some
                     chunk.share_of(whole[chunk.place])
                 update_all(reductions, chunk)
-                done += part.queries.stop - part.queries.start
-                if progress is not None:
-                    progress(done / steps)
+                tell(part.queries.stop - part.queries.start)
+
+        return use
+
+    done = 0
+    units = [
+        (sample, slice(first, min(first + kv_heads, problem.num_kv_heads)))
+        for sample in range(problem.batch)
+        for first in range(0, problem.num_kv_heads, kv_heads)
+    ]
+
+    def tell(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        if progress is not None:
+            progress(done / (len(units) * problem.query_len))
+
+    if count > 1:
+        side_by_side(units, start, count, tell)
+    else:
+        use = start(tell)
+        for unit in units:
+            use(unit)
 
 
-def _sizes(problem: Problem, group: int) -> tuple[int, int]:
-    """The number of key heads and of queries of a chunk."""
-    rows = max(LEAST_ROWS, BUFFER // max(1, problem.kv_len))
+def _threads(problem: Problem, reductions: Sequence[Reduction]) -> int:
+    """The threads of our own that share the heads; 1 where PyTorch's share each operation."""
+    pairs = problem.batch * problem.num_heads * problem.query_len * problem.kv_len
+    if pairs < WORTH_THREADS or not is_plain(problem.query) or not problem.query.is_cpu:
+        return 1
+    if not all(each.by_head for each in reductions):
+        return 1
+    count, heads = threads_apart(), problem.batch * problem.num_kv_heads
+    # None is to wait long for another's last heads.
+    return count if heads % count == 0 or heads >= 4 * count else 1
+
+
+def _sizes(problem: Problem, count: int) -> tuple[int, int]:
+    """The number of key heads and of queries of a chunk, of so many threads."""
+    group = problem.num_heads // problem.num_kv_heads
+    buffer = BUFFER if problem.query.is_cpu else DEVICE_BUFFER
+    rows = max(LEAST_ROWS, buffer // count // max(1, problem.kv_len))
     queries = min(problem.query_len, MOST_QUERIES, max(1, rows // group))
     kv_heads = max(1, min(problem.num_kv_heads, rows // (queries * group)))
+    if problem.batch % count:  # each thread is to have as many parts of a sample
+        units = -(-problem.num_kv_heads // kv_heads)
+        units = min(problem.num_kv_heads, -(-units // count) * count)
+        kv_heads = -(-problem.num_kv_heads // units)
     return kv_heads, queries
 
 
@@ -184,7 +238,8 @@ def _magnitude(tensor: Tensor) -> float:
         return 0.0
     if tensor.ndim == 4 and not tensor.is_contiguous():
         tensor = tensor.transpose(1, 2)  # as layers make them: in this order nothing is copied
-    return float(torch.linalg.vector_norm(tensor, torch.inf))
+    low, high = torch.aminmax(tensor)  # the norm of order ∞ takes ten times as long
+    return float(torch.maximum(-low, high))
 
 
 def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> Iterator[SweepTile]:
@@ -195,15 +250,19 @@ def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> 
         if problem.mask is None:
             yield SweepTile(some, every, [], None)
         elif spans is not None and spans.pieces == 1:
-            yield part_of_runs(spans.start[row, some, 0], spans.stop[row, some, 0], some)
+            runs = (spans.start[row, some, 0], spans.stop[row, some, 0])
+            yield part_of_runs(*runs, some, problem.device)
         else:
             if spans is not None:
                 every = hull(spans.start[row, some], spans.stop[row, some])
             yield _of_mask(problem, sample, some, every)
 
 
-def part_of_runs(start: Tensor, stop: Tensor, queries: slice) -> SweepTile:
-    """The part in which each query sees one run of keys: hidden are the ragged edges only."""
+def part_of_runs(
+    start: Tensor, stop: Tensor, queries: slice, device: torch.device | None = None
+) -> SweepTile:
+    """The part in which each query sees one run of keys: hidden are the ragged edges only. They are made on the
+    device, if that is another than the runs'."""
     used = stop > start
     keys = hull(start, stop)
     empty = None if bool(used.all()) else ~used
@@ -211,6 +270,9 @@ def part_of_runs(start: Tensor, stop: Tensor, queries: slice) -> SweepTile:
         return SweepTile(queries, keys, [], empty)
     # Empty rows are zeroed as a whole, so that they leave the others their full keys.
     full = slice(int(start[used].max()), int(stop[used].min()))
+    if device is not None and device != start.device:
+        start, stop = (each.to(device, non_blocking=True) for each in (start, stop))
+        empty = None if empty is None else empty.to(device, non_blocking=True)
     return SweepTile(
         queries, keys, ragged_edges(start[:, None], stop[:, None], (keys,), full), empty
     )
@@ -226,7 +288,7 @@ def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> Swee
         queries,
         keys,
         [(slice(0, keys.stop - keys.start), ~visible)],
-        empty if bool(empty.any()) else None,
+        empty if not empty.is_cpu or bool(empty.any()) else None,
     )
 
 

@@ -180,14 +180,15 @@ class Stepped(Reduction):
     def update(self, chunk: Chunk) -> None:
         high, wide = self.step
         first, stop = chunk.queries.start, chunk.queries.stop
-        cells = torch.arange(first, stop, device=chunk.weights.device) // high - first // high
+        cells = torch.arange(first, stop, device="cpu") // high - first // high
         count = -(-stop // high) - first // high
         place = chunk.sample, slice(first // high, first // high + count)
         sums = chunk.row_sums(cells, count)[0]
         _add_columns(self.sums[place], sums, chunk.keys.start, wide)
         if self.seen is not None:
             shown = (chunk.scores[0] > HIDDEN) | chunk.scores[0].isnan()
-            counts = sums.new_zeros(sums.shape).index_add_(0, cells, shown.to(sums.dtype))
+            counts = sums.new_zeros(sums.shape)
+            counts.index_add_(0, cells.to(sums.device), shown.to(sums.dtype))
             _add_columns(self.seen[place], counts, chunk.keys.start, wide)
 
 

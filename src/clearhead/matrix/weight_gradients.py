@@ -125,6 +125,7 @@ class Relevant(Reduction):
 
     reads = frozenset({"weights"})
     destroys = frozenset({"scores"})
+    by_head = False
 
     def __init__(self, gradients: WeightGradients, rows: Tensor) -> None:
         self.value, self.context, self.rows = gradients.value, gradients.context, rows

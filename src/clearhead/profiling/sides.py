@@ -20,7 +20,7 @@ from clearhead.errors import ArgumentError, ModelError
 from clearhead.layers import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import causal
-from clearhead.masks.coerce import and_masks, as_mask
+from clearhead.masks.dense import and_masks, as_mask
 from clearhead.masks.sliding_window import sliding_window
 
 HEADS, HEAD_DIM, BATCH = 4, 64, 1

@@ -24,7 +24,7 @@ from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, RankError, ShapeError
 from clearhead.masks.base import Mask
 from clearhead.masks.blocks import pairs_of_queries
-from clearhead.masks.coerce import as_mask
+from clearhead.masks.dense import as_mask
 from clearhead.sharding.collectives import GatherRows, SumOverRanks, all_gather
 
 T = TypeVar("T")

@@ -15,6 +15,6 @@ the value is the identity, so that the weights themselves come out, each 0 or it
 statistics but how many.
 """
 
-from clearhead._common import first_use
+from clearhead._common import lazy
 
-__getattr__, __dir__, __all__ = first_use.attach(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

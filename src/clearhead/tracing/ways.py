@@ -25,8 +25,7 @@ from clearhead.layers.caches import Cache, CacheBundle
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.nested import is_nested
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import and_masks, as_mask
-from clearhead.masks.dense import dense
+from clearhead.masks.dense import and_masks, as_mask, dense
 from clearhead.stages import Stages
 from clearhead.tracing.own_call import OwnCall, own_call
 from clearhead.tracing.traced_call import TracedCall

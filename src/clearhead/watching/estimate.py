@@ -10,10 +10,10 @@ from torch import nn
 
 from clearhead._common.checks import as_int
 from clearhead._common.elements import Drawn
+from clearhead._common.layouts import key_heads
 from clearhead._common.text import format_bytes
 from clearhead.errors import WatchError
 from clearhead.layers.multi_head_attention import MultiHeadAttention
-from clearhead.matrix.parts import key_heads
 from clearhead.watching.hooks.running import names_cross
 from clearhead.watching.missing import OTHERWISE
 from clearhead.watching.recording import POOL, TOP_K, head_numbers
@@ -172,7 +172,8 @@ def estimated(
     for size in known:
         chosen = range(size.num_heads) if heads is None else heads
         chosen = head_numbers(chosen, size.num_heads, size.path or "")
-        used = len(key_heads(chosen, size.num_heads // size.num_kv_heads))
+        group = size.num_heads // size.num_kv_heads
+        used = len(key_heads(torch.tensor(chosen, dtype=torch.int64), group))
         queries, keys = size.lengths(query_len, kv_len)
         rows = batch * len(chosen) * queries
         # The weights and what is made of them: 16 bits are upcast to float32.

@@ -21,8 +21,7 @@ from clearhead.layers.caches.fixed import Held
 from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
-from clearhead.masks.coerce import and_masks
-from clearhead.masks.dense import Dense, dense
+from clearhead.masks.dense import Dense, and_masks, dense
 from clearhead.masks.full import Full
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.parts import some_heads, unbroadcast

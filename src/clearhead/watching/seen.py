@@ -256,7 +256,7 @@ class Seen(WholeRecord[Kept]):
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names` and `page.sample-type`.
             ArgumentError: codes `page.empty`, if nothing attended, `page.one-run`, for what is of `other` without
-                it, and `page.` with sample, start, state, pin, why, image, grid or sound.
+                it, and `page.` with sample, start, pin, why, image, grid or sound.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import stages
-from clearhead.attention.kernels import _lowering, eager
+from clearhead.attention.kernels import _lowering, blockwise, eager
 from clearhead.attention.planning import KERNELS
 from clearhead.testing.tolerances import difference, measured
 
@@ -32,6 +32,7 @@ def take_apart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_lowering, "TILE", 2)
     patch.setattr(_lowering, "LEAST_TILES", 2)
     patch.setattr(eager, "PORTION", 1)
+    patch.setattr(blockwise, "SMALL", 0)
 
 
 def draw(

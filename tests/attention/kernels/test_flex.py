@@ -25,7 +25,14 @@ from tests.attention.kernels.test_hidden import MASKS as HIDING
 
 BATCH, HEADS = 3, 6
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention compiles for CUDA")
+no_cuda = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="FlexAttention compiles for CUDA"
+)
+
+
+def cuda(test: Any) -> Any:
+    """A test that needs a device, which `make gpu` runs."""
+    return pytest.mark.gpu(no_cuda(test))
 
 
 def has_runs(mask: ch.Mask, query_len: int, kv_len: int) -> bool:

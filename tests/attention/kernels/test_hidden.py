@@ -22,6 +22,7 @@ from tests.attention.kernels.definition import (
     take_apart,
 )
 from tests.masks.expressions import Sizes, expressions_for
+from tests.on_device import Recorded, empty
 from tests.turns import in_turn
 
 NAN, INF = float("nan"), float("inf")
@@ -301,3 +302,21 @@ def test_any_mask(way: str, case: tuple[Tensors, ch.Mask]) -> None:
         if "looking" in way:
             patch.setattr(fused, "can_sync", lambda query: False)
         assert_stays_hidden(way.partition(",")[0], tensors, mask)
+
+
+@pytest.mark.parametrize("heads", [(8, 8), (8, 2)])
+def test_causal_on_a_device_makes_few_numbers(
+    heads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is read, no head of a group is repeated and nothing is larger than the query: beside the result, one
+    copy of each input, one of the magnitudes of the value, and marks."""
+    monkeypatch.setattr(fused, "_run", lambda problem, pieces: torch.empty_like(problem.query))
+    query, key, value = (empty(1, each, 512, 128) for each in (heads[0], heads[1], heads[1]))
+    with Recorded() as recorded:
+        ch.attend(query, key, value, mask=ch.causal())
+    made = [each.nbytes for _, some in recorded.operations for each in some]
+    assert max(made) == query.nbytes
+    # A byte for a number of 16 bits: who sees a mark, and twice which value is one; some more for each row.
+    marks = 0.6 * query.nbytes + 0.1 * key.nbytes + 1.1 * value.nbytes
+    assert sum(made) <= 2 * query.nbytes + key.nbytes + 2 * value.nbytes + marks
+    assert recorded.waits == []

@@ -142,7 +142,7 @@ SINKS: dict[str, Any] = {"sinks": torch.zeros(1)}
             lambda: of(edit=["context"]),
             ch.ArgumentError,
             "[figure.edit] 'context' cannot be edited; in this figure query, key, value, scores, "
-            "weights, mask, scale, width, dropout, order, heads, rotary can.",
+            "weights, mask, softmax, scale, width, dropout, order, heads, rotary can.",
         ),
         (
             lambda: of(edit=["W_query"]),

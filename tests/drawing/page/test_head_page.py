@@ -270,11 +270,11 @@ def test_weights_are_rounded_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(head_page, "EXACT_BYTES", 0)
     seen = matrix(1, 2, 41, 43)
     found = []
-    for room in (10**6, 3000, 100):
+    for room in (10**6, 2800, 100):
         monkeypatch.setattr(head_arrays, "SHORT_BYTES", room)
         found.append(of(seen).data["layers"][0]["weights"]["levels"])
     assert found[0] == 253
-    assert found[0] > found[1] > found[2] == 45
+    assert found[0] > found[1] > found[2] == 17
 
 
 def test_a_summary_is_drawn_as_far_as_it_goes() -> None:

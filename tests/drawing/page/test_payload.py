@@ -76,3 +76,20 @@ def test_other_dtypes_are_refused() -> None:
 def test_what_json_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         Payload("heads", "", {"a": float("nan")}, {}).to_bytes()
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        torch.randn(60_000, generator=torch.Generator().manual_seed(0)).mul(9).abs(),
+        torch.randint(50, (300,), generator=torch.Generator().manual_seed(0)).repeat(200),
+        torch.zeros(60_000),
+    ],
+    ids=["noise", "a pattern", "one run"],
+)
+def test_bytes_are_deflated_as_well_as_by_a_search(codes: torch.Tensor) -> None:
+    codes = codes.to(torch.uint8)
+    content = bytes(codes.tolist())
+    packed = deflated(codes).content
+    assert zlib.decompress(packed) == content
+    assert len(packed) <= len(zlib.compress(content, 6))

@@ -18,6 +18,7 @@ from clearhead.layers.caches import (
     SlidingCache,
     StaticCache,
 )
+from clearhead.layers.caches.layout import is_in_order
 from tests.layers.caches.texts import KINDS, SPARE, WINDOW, Texts, tokens
 from tests.masks.expressions import bools
 from tests.refusals import assert_refused, wrong
@@ -591,3 +592,11 @@ def test_a_ring_of_any_size(window: int, spare: int, new: int) -> None:
         seen = cache.positions[visible].sort()
         assert seen.values.tolist() == list(range(max(0, token + 1 - window), token + 1))
         assert torch.equal(kept[:, :, visible][:, :, seen.indices], key[:, :, seen.values])
+
+
+def test_whether_tokens_are_neighbours_is_not_read_where_there_are_no_numbers() -> None:
+    valid = torch.tensor([[False, True, True, False], [True, True, True, True]])
+    assert is_in_order(valid)
+    assert not is_in_order(torch.cat([valid, valid], dim=1))
+    assert not is_in_order(valid.to("meta"))
+    assert is_in_order(valid[:, :0])

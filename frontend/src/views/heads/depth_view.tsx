@@ -2,6 +2,7 @@
 
 import { computed, useSignal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
+import { useInSight } from "../../shared/in_sight";
 import { short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import { HeatMap, type Point, whole } from "../../shared/map";
@@ -40,6 +41,7 @@ export function Depth({ data, source, layer, shared }: DepthProps) {
   const marks = useSignal(NONE);
   const drawn = useSignal<Tile | null>(null);
   const top = useMemo(() => computed(() => drawn.value?.top ?? 0), []);
+  const place = useInSight(open.value, query === null || rows !== null);
   if (!places.length) return null;
   const name = (row: number) => {
     if (row === count - 1) return "rollout";
@@ -52,6 +54,7 @@ export function Depth({ data, source, layer, shared }: DepthProps) {
   return (
     <details
       class="ch-why ch-depth"
+      ref={place}
       open={open.value}
       onToggle={(event) => (open.value = event.currentTarget.open)}
     >

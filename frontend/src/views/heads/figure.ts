@@ -1,6 +1,6 @@
 // A head's map as a picture of its own: SVG, and PNG made of it.
 import { css, cssOf, cssSigned } from "../../shared/colour";
-import { label, short } from "../../shared/labels";
+import { short } from "../../shared/labels";
 import type { Look } from "../../shared/look";
 import { paintTile, type Viewport } from "../../shared/map";
 import { percent, signedPercent, ticks } from "../../shared/scale";
@@ -9,7 +9,7 @@ import type { HeadsData } from "./data";
 import { headName, layerName, titleOf } from "./names";
 import { titleOfSeveral } from "./several";
 import type { ViewState } from "./state";
-import { tokenOf } from "./words";
+import { tokenOf, word } from "./words";
 
 interface Figure {
   title: string;
@@ -93,14 +93,14 @@ function one(
   const labels: string[] = [];
   const rows = places(view.row, view.rows, queries, down);
   for (const row of rows.at) {
-    const words = rows.named ? short(label(queryToken(row)), 12) : String(row);
+    const words = rows.named ? short(word(queryToken(row)), 12) : String(row);
     labels.push(
       `<text x="${GUTTER - 6}" y="${top + (row - view.row + 0.5) * down}" text-anchor="end" dominant-baseline="central">${escaped(words)}</text>`,
     );
   }
   const columns = places(view.column, view.columns, keys, right);
   for (const column of columns.at) {
-    const words = columns.named ? short(label(keyToken(column)), 12) : String(column);
+    const words = columns.named ? short(word(keyToken(column)), 12) : String(column);
     const x = GUTTER + (column - view.column + 0.5) * right;
     labels.push(
       `<text transform="translate(${x} ${top - 6}) rotate(-90)" dominant-baseline="central">${escaped(words)}</text>`,

@@ -34,7 +34,10 @@ export function Heads({ head, source }: ViewProps) {
   const data = head.data as HeadsData;
   const root = useRef<HTMLDivElement>(null);
   const input = useRef<HTMLInputElement>(null);
-  const start = useMemo(() => startOf(data), [data]);
+  const [start, gone] = useMemo(() => {
+    const gone: string[] = [];
+    return [startOf(data, gone), gone];
+  }, [data]);
   const view = useMemo(() => signalsOf(start), [start]);
   const look = useNewLook(view.theme, view.scale);
   const second = useSignal(false);
@@ -60,14 +63,19 @@ export function Heads({ head, source }: ViewProps) {
     // Another view on the way back.
     step: JSON.stringify([state.head, state.with, state.pin]),
   });
-  const { there, missing } = useAddress(root, shownBy(state), (text) => {
-    const missing: string[] = [];
-    // What the page writes names its head; a link that does not is about the start.
-    const given = text.includes("head=") ? { head: start.head } : start;
-    const next = readFields(FIELDS, text, data, given, missing);
-    act({ ...next, second: false });
-    return { ...shownBy(next), missing };
-  });
+  const { there, missing } = useAddress(
+    root,
+    shownBy(state),
+    (text) => {
+      const missing: string[] = [];
+      // What the page writes names its head; a link that does not is about the start.
+      const given = text.includes("head=") ? { head: start.head } : start;
+      const next = readFields(FIELDS, text, data, given, missing);
+      act({ ...next, second: false });
+      return { ...shownBy(next), missing };
+    },
+    gone,
+  );
 
   const current = actions.current(shown);
   const { with: both, pin, embed } = state;

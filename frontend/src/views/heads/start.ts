@@ -20,17 +20,20 @@ export function found(data: HeadsData, layer: LayerData, wanted: string): Point[
   ];
 }
 
-/** What a page shows at first: what Python chose, or else a head that stands out. */
-export function startOf(data: HeadsData): ViewState {
+/** What a page shows at first: what Python chose, or else a head that stands out. What it asks for that is not
+ * there goes to `missing`. */
+export function startOf(data: HeadsData, missing: string[] = []): ViewState {
   const { layer, head, query = null, key = null, state = "" } = data.start ?? {};
   const chosen = layer !== undefined && head !== undefined ? { layer, head } : interesting(data);
-  const start = readState(state, data, chosen);
+  const start = readState(state, data, chosen, missing);
   const sound = soundOf(data, data.layers[start.head.layer]!);
   // What a model reads behind the end of a sound is silence, and may be most of it.
   if (sound && !state.includes("view=")) {
     start.view = { ...start.view, columns: Math.max(LEAST, sound.heard) };
   }
-  return query === null && key === null ? start : { ...start, pin: { query, key } };
+  // The pair that Python chose is for a state that says nothing of it.
+  const other = /\b(head|pin)=/.test(state);
+  return other || (query === null && key === null) ? start : { ...start, pin: { query, key } };
 }
 
 /** The head to begin with: one that points at certain tokens, not at the first one. */

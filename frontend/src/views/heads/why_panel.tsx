@@ -2,6 +2,7 @@
 
 import type { Signal } from "@preact/signals";
 import { cssSigned } from "../../shared/colour";
+import { useInSight } from "../../shared/in_sight";
 import { useLoaded } from "../../shared/loaded";
 import { useLook } from "../../shared/look";
 import { percent } from "../../shared/scale";
@@ -29,9 +30,11 @@ export function Why({ data, source, chosen, map, query, key_, open }: WhyProps) 
   );
   const stages = fresh ? (failed ? null : value) : undefined;
   const weight = map.weight(query, key_);
+  const place = useInSight(shown, stages !== undefined);
   return (
     <details
       class="ch-why"
+      ref={place}
       open={shown}
       onToggle={(event) => (open.value = event.currentTarget.open)}
     >

@@ -1,5 +1,6 @@
 // How one number of a stage comes about: what was multiplied and added, and where that stands.
-import { type Change, factor, number, rowLabel, type Stage, type TraceData } from "./model";
+import type { changed } from "./changed";
+import { factor, number, rowLabel, type Stage, type TraceData } from "./model";
 
 /** A part of another stage: a row, a column or a cell. */
 export interface Origin {
@@ -43,6 +44,7 @@ const TERMS = 8;
 /** How many keys a table has; those with the largest weights, and the one that is asked for. */
 const KEYS = 24;
 
+/** How a number comes about; `partsOf` is asked what a layer's parts make of a projection. */
 export function arithmeticOf(
   stages: Map<string, Stage>,
   data: TraceData,
@@ -50,6 +52,7 @@ export function arithmeticOf(
   name: string,
   row: number,
   column: number,
+  partsOf: typeof changed | null = null,
 ): Arithmetic {
   const stage = stages.get(name)!;
   const value = stage.at(row, column);
@@ -166,7 +169,7 @@ export function arithmeticOf(
     }
     case "contexts":
     case "output":
-      if (!projected(stages, stage, row, column, found)) {
+      if (!projected(stages, stage, row, column, found, partsOf)) {
         const { columns } = stages.get("context")!;
         const [head, place] = [Math.floor(column / columns), column % columns];
         const own = data.heads[queryHead] === head;
@@ -179,7 +182,7 @@ export function arithmeticOf(
     case "query":
     case "key":
     case "value":
-      if (!projected(stages, stage, row, column, found)) {
+      if (!projected(stages, stage, row, column, found, partsOf)) {
         from(name !== "query" && stages.has("source") ? "source" : "x", row, null);
         say(`${capital(stage.formula)}.`);
       }
@@ -198,6 +201,7 @@ function projected(
   row: number,
   column: number,
   found: Arithmetic,
+  partsOf: typeof changed | null,
 ): boolean {
   const matrix = stages.get(`W_${name}`);
   if (!matrix) return false;
@@ -232,7 +236,7 @@ function projected(
   );
   if (later) {
     const every = range(matrix.columns);
-    const lines = changed(
+    const lines = partsOf?.(
       every.map(madeOf),
       every.map((d) => at(row, d)),
       matrix.changes ?? [],
@@ -242,66 +246,6 @@ function projected(
     found.lines.push(...(lines ?? words));
   }
   return true;
-}
-
-/** What parts of a layer make of a number, one after the other; null where that does not come to what was traced. */
-function changed(before: number[], after: number[], changes: Change[], column: number) {
-  const lines: Line[] = [];
-  for (const change of changes) {
-    if ("eps" in change) {
-      const squares = before.reduce((total, each) => total + each * each, 0);
-      const root = Math.sqrt(squares / before.length + change.eps);
-      const next = before.map((each, d) => (each / root) * change.weight[d]!);
-      lines.push(
-        {
-          text: `${change.part}: divided by the root of the mean square of this row, ${number(root)}, and times its weight:`,
-        },
-        {
-          text: `${factor(before[column]!)} / ${number(root)} · ${factor(change.weight[column]!)} = ${number(next[column]!)}`,
-          sum: true,
-        },
-      );
-      before = next;
-      continue;
-    }
-    const { part, layout, turned } = change;
-    if (column >= turned) {
-      lines.push({ text: `${part}: number ${column} is not turned.` });
-      continue;
-    }
-    const second = layout === "half" ? column >= turned / 2 : column % 2 === 1;
-    const other = column + (layout === "half" ? turned / 2 : 1) * (second ? -1 : 1);
-    const [one, two] = second ? [other, column] : [column, other];
-    const [a, b] = [before[one]!, before[two]!];
-    const [made, also] = [after[one]!, after[two]!];
-    // The turn from one pair to the other; it takes 0, 0 nowhere.
-    const size = a * a + b * b || 1;
-    const [cos, sin] = [(a * made + b * also) / size, (a * also - b * made) / size];
-    before = before.map((each, d) =>
-      d === one ? a * cos - b * sin : d === two ? a * sin + b * cos : each,
-    );
-    lines.push(
-      {
-        text: `${part}: the pair of numbers ${one} and ${two} is turned by the position of the token:`,
-      },
-      {
-        text: `${sum(
-          second
-            ? [
-                [a, sin],
-                [b, cos],
-              ]
-            : [
-                [a, cos],
-                [b, -sin],
-              ],
-        )} = ${number(before[column]!)}`,
-        sum: true,
-      },
-    );
-  }
-  const far = Math.abs(before[column]! - after[column]!);
-  return lines.length && far <= 1e-4 * (1 + Math.abs(after[column]!)) ? lines : null;
 }
 
 /** Softmax, step by step: the largest score, every exp, their sum, the share. */
@@ -394,7 +338,7 @@ function chosen(keys: number[], exps: number[], column: number): number[] {
 }
 
 /** Products and a plus between them: the largest, in their order; the others are added up. */
-function sum(products: [number, number][]): string {
+export function sum(products: [number, number][]): string {
   const size = (at: number) => Math.abs(products[at]![0] * products[at]![1]);
   const order = range(products.length).sort((a, b) => size(b) - size(a));
   const kept = new Set(products.length > TERMS ? order.slice(0, TERMS - 1) : order);

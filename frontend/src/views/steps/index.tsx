@@ -11,6 +11,7 @@ import { type Theme, useLook, useNewLook } from "../../shared/look";
 import { Shell } from "../../shared/shell";
 import type { ViewProps } from "../../source";
 import { type Arithmetic, arithmeticOf, origin } from "./arithmetic";
+import { changed } from "./changed";
 import { Graph } from "./graph";
 import { type Arrays, readArrays, type Stage, stagesOf, type TraceData, wrongOf } from "./model";
 import { type Marks, Panel, Token } from "./panel";
@@ -107,7 +108,7 @@ function Trace({ head, arrays, state }: { head: Head<TraceData>; arrays: Arrays;
     const shown = computed(() => state.hovered.value ?? state.cellOf(current.value));
     const told = computed(() => {
       const { stage, row, column } = shown.value;
-      return arithmeticOf(byName.value, data, state.head.value, stage, row, column);
+      return arithmeticOf(byName.value, data, state.head.value, stage, row, column, changed);
     });
     return { stages, byName, current, shown, told };
   }, [head, arrays, data, state]);

@@ -15,6 +15,11 @@ goes in tiles of queries, each with the keys that it can see at all and its part
 of queries × keys is ever whole. A value of another width than the key is padded to it, since PyTorch's fused
 kernels want one width.
 
+A small call takes longer to look at than to compute. So one without options that was made twice is remembered,
+`_kept`, by all that is no number of its tensors: sizes, strides, dtypes, and the numbers of its mask. Asked again, its
+tensors are read for what is not finite, and the same fused call is made. What wants a gradient, lowers, traces,
+transforms or watches goes the long way.
+
 *Sinks* need the logsumexp: the output is multiplied by sigmoid(logsumexp − sink). PyTorch's CPU kernel gives
 the logsumexp but no gradient for it. `FlashWithLogsumexp` adds one with the kernel's own backward: a value
 column of ones whose gradient is that of the logsumexp, and whose context is declared to be 0.
@@ -25,14 +30,14 @@ loses as many digits: at 4 096 tokens it was wrong by 6e-5 where the plain compu
 tokens by 3e-4 (four heads of width 64, against float64). So a bias is made per tile of queries instead, which
 costs time and the memory of a tile (`attend-alibi-4096` in the results) and nothing in precision.
 
-blockwise goes by tiles: some neighbouring queries and the keys that one of them sees, found from the spans of
-the mask (`masks/tiles.py`), so that empty tiles cost nothing, and only the ragged edges of the others are
-masked. Softcap, bias, sinks and dropout are applied to a tile at a time. The backward pass recomputes the
-weights from the logsumexp. It keeps that as a sum of two, the largest score and the rest, since one float32
-would round what the exponential then magnifies; and it repeats the very products of the forward pass, because
-another order of summation would round otherwise. Dropout draws whole numbers from a seed that is kept, part
-by part, in both passes alike. With gradients it runs masks of few pairs (windows, documents), where `fused`
-defers: a gradient of all keys for every tile of the mask takes twice as long.
+blockwise takes so few scores that tiles would not pay all at once. Else it goes by tiles: some neighbouring queries
+and the keys that one of them sees, found from the spans of the mask (`masks/tiles.py`), so that empty tiles cost
+nothing, and only the ragged edges of the others are masked. Softcap, bias, sinks and dropout are applied to a tile at
+a time. The backward pass recomputes the weights from the logsumexp. It keeps that as a sum of two, the largest score
+and the rest, since one float32 would round what the exponential then magnifies; and it repeats the very products of
+the forward pass, because another order of summation would round otherwise. Dropout draws whole numbers from a seed
+that is kept, part by part, in both passes alike. With gradients it runs masks of few pairs (windows, documents),
+where `fused` defers: a gradient of all keys for every tile of the mask takes twice as long.
 
 flex is FlexAttention, which compiles a mask into its kernel. `block_mask` counts the blocks from the spans,
 as `blocks()` does, instead of asking tokens² pairs; a query's runs of keys are what the compiled code

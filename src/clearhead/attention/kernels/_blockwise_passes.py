@@ -20,6 +20,8 @@ from clearhead.attention.kernels._blockwise_work import (
     finish_scores,
     parts,
 )
+from clearhead.attention.kernels._kept import shown_mask
+from clearhead.attention.problem import Problem
 from clearhead.masks.tiles import Tile, length
 
 
@@ -46,6 +48,27 @@ class Sums(NamedTuple):
 
     top: Tensor
     rest: Tensor
+
+
+def at_once(problem: Problem) -> Tensor:
+    """The context of a few scores, all of them together; without bias, sinks and dropout."""
+    query, key, value = (
+        stages.upcast(each) for each in (problem.query, problem.key, problem.value)
+    )
+    folded = problem.batch, problem.num_kv_heads, -1, problem.query.shape[3]
+    softcap = problem.softcap
+    scale = problem.scale if softcap is None else problem.scale / softcap
+    scores = (query * scale).reshape(folded) @ key.mT
+    if softcap is not None:
+        scores.tanh_().mul_(softcap)
+    seen = None
+    if problem.mask is not None:
+        visible, seen = shown_mask(problem)
+        of_heads = scores.view(problem.batch, problem.num_heads, problem.query_len, problem.kv_len)
+        of_heads.masked_fill_(~visible, -torch.inf)
+    context = torch.softmax(scores, dim=-1) @ value
+    context = context.view(*problem.query.shape[:3], value.shape[3])
+    return context if seen is None else context.masked_fill(~seen, 0.0)
 
 
 def forward(

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.torch_internals import can_sync
 from clearhead.attention.kernels._fused_gradients import FlashWithLogsumexp
+from clearhead.attention.kernels._kept import all_seen, shown_mask
 from clearhead.attention.kernels._lowering import Piece, assemble, lengths_of, place_of
 from clearhead.attention.problem import Problem
 from clearhead.masks.tiles import length
@@ -162,6 +162,8 @@ def _as_the_kernels_want(
         width = value_width
     elif width > value_width:
         value = F.pad(value, (0, width - value_width))
+    if query.is_contiguous() and key.is_contiguous() and value.is_contiguous():
+        return query, key, value, scale
     for tensor in (query, key, value):
         _, _, row, step = tensor.stride()
         if step != 1 or (row < width and tensor.shape[2] > 1):
@@ -170,19 +172,14 @@ def _as_the_kernels_want(
 
 
 def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
-    """The part of mask and bias for one piece, and which queries see something; None for all.
-
-    A query that sees nothing is shown everything, and its result is thrown away: kernels disagree
-    about such queries, in the gradient above all.
-    """
+    """The part of mask and bias for one piece, and which queries see something; None for all. One that sees
+    nothing is shown everything, as `shown_mask` says."""
     if not piece.masked:
         return None, None
+    if problem.bias is None:
+        return shown_mask(problem, *place_of(piece))
     visible, added = problem.visible(*place_of(piece)), problem.bias_block(*place_of(piece))
-    if added is None:
-        assert visible is not None
-        seen = visible.any(dim=-1, keepdim=True)
-        return (visible, None) if _all_seen(problem, seen) else (visible | ~seen, seen)
-    assert problem.bias is not None
+    assert added is not None
     queries, keys = lengths_of(problem, piece)
     added = in_precision(problem, added).expand(-1, -1, queries, keys)
     if visible is not None:
@@ -193,7 +190,7 @@ def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | 
         seen = visible.any(dim=-1, keepdim=True)
     else:
         return added, None
-    return (added, None) if _all_seen(problem, seen) else (added.masked_fill(~seen, 0.0), seen)
+    return (added, None) if all_seen(problem, seen) else (added.masked_fill(~seen, 0.0), seen)
 
 
 def in_precision(problem: Problem, added: Tensor) -> Tensor:
@@ -202,11 +199,6 @@ def in_precision(problem: Problem, added: Tensor) -> Tensor:
     query = problem.query
     keeps = query.is_cpu and query.dtype in (torch.float16, torch.bfloat16)
     return added if keeps else added.to(query.dtype)
-
-
-def _all_seen(problem: Problem, seen: Tensor) -> bool:
-    """Return True if every query sees a key, as far as that can be read at once."""
-    return can_sync(problem.query) and bool(seen.all())
 
 
 def count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:

@@ -40,6 +40,11 @@ class Piece(NamedTuple):
     call: their keys may overlap."""
 
     @property
+    def is_open(self) -> bool:
+        """True if every query of the piece sees all of its keys."""
+        return not (self.causal or self.masked or self.tiles > 1)
+
+    @property
     def all_queries(self) -> slice:
         """The queries of all tiles."""
         return self._of_all(self.queries)

@@ -18,8 +18,15 @@ from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import is_autocast
 from clearhead.attention.biases import Bias, DenseBias, SelectedBias
 from clearhead.attention.distance_biases import Alibi, Relative
-from clearhead.attention.kernels._blockwise_passes import Saved, backward, forward
-from clearhead.attention.kernels._blockwise_work import Work, by_head, keys_of, parts, work_of
+from clearhead.attention.kernels._blockwise_passes import Saved, at_once, backward, forward
+from clearhead.attention.kernels._blockwise_work import (
+    SMALL,
+    Work,
+    by_head,
+    keys_of,
+    parts,
+    work_of,
+)
 from clearhead.attention.kernels._nonfinite import all_finite, contain
 from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError
@@ -61,14 +68,17 @@ def defers(problem: Problem) -> list[str]:
 
 def how(problem: Problem) -> str:
     """Describe a run of the problem, in a line."""
-    work = work_of(problem)
     width = stages.upcast(problem.query[:0]).dtype.itemsize
-    count = len(work.tiles)
-    shapes = [tile.shape for tile in work.tiles]
+    if _is_small(problem):
+        shapes, largest = [(problem.query_len, problem.kv_len)], _scores(problem)
+    else:
+        work = work_of(problem)
+        shapes, largest = [tile.shape for tile in work.tiles], work.largest
+    count = len(shapes)
     queries, keys = (max((shape[axis] for shape in shapes), default=0) for axis in (0, 1))
     return (
         f"{count} {'block' if count == 1 else 'blocks'} of up to {queries} queries × {keys} keys; "
-        f"the largest part takes {format_bytes(work.largest * width)}"
+        f"the largest part takes {format_bytes(largest * width)}"
     )
 
 
@@ -118,6 +128,8 @@ def _without_autocast(problem: Problem, compute: Callable[[Problem], T]) -> T:
 
 
 def _attend(problem: Problem) -> Tensor:
+    if _is_small(problem):
+        return contain(problem, lambda finite: at_once(finite).to(problem.query.dtype), _count)
     seed = 0 if problem.part is None else problem.part.seed or 0
     if problem.dropout is not None and problem.part is None:
         seed = int(torch.randint(1 << 62, (), device=problem.device))
@@ -127,6 +139,19 @@ def _attend(problem: Problem) -> Tensor:
         return _Blockwise.apply(*tensors, work_of(problem, seed))[0].to(problem.query.dtype)
 
     return contain(problem, run, _count)
+
+
+def _is_small(problem: Problem) -> bool:
+    """Return True for scores so few that tiles take longer to find than they save, without gradients."""
+    if problem.bias is not None or problem.sinks is not None or problem.dropout is not None:
+        return False
+    given = problem.query, problem.key, problem.value
+    wanted = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+    return 0 < _scores(problem) <= SMALL and not wanted
+
+
+def _scores(problem: Problem) -> int:
+    return problem.batch * problem.num_heads * problem.query_len * problem.kv_len
 
 
 def _logsumexp(problem: Problem) -> Tensor:

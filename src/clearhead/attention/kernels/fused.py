@@ -31,6 +31,7 @@ from clearhead.attention.kernels._fused_calls import (
 from clearhead.attention.kernels._fused_gradients import FirstDerivatives
 from clearhead.attention.kernels._lowering import (
     EVERYTHING,
+    EVERYTHING_CAUSAL,
     WIDE_TILE,
     WORTH_SLICING,
     Piece,
@@ -39,7 +40,7 @@ from clearhead.attention.kernels._lowering import (
     lower,
     mask_numbers,
 )
-from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain
+from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain, contain_causal
 from clearhead.attention.problem import Problem
 from clearhead.masks.tiles import length
 from clearhead.sharding.dtensors import is_dtensor
@@ -165,14 +166,16 @@ def attend(problem: Problem) -> Tensor:
         problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
     if can_sync(query):
-        seen = problem
-        if not pieces[0].whole:
-            seen = in_sight(problem, pieces)
-            first = pieces[0]
-            only = len(pieces) == 1 and not (first.causal or first.masked or first.tiles > 1)
-            if only and seen.key.shape[2]:
+        first, seen = pieces[0], problem
+        if not first.whole:
+            if first.is_open and len(pieces) == 1 and length(first.keys):
                 # All queries see these keys: what lies beside them need not be there.
-                problem, pieces = seen, EVERYTHING
+                keys = first.keys
+                key, value = problem.key[:, :, keys], problem.value[:, :, keys]
+                seen = problem = problem.replace(key=key, value=value, mask=None)
+                pieces = EVERYTHING
+            else:
+                seen = in_sight(problem, pieces)
         # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
         # NaN even where the result is not: so it is the inputs that are read.
         is_one = pieces is EVERYTHING and query.shape[2] == 1
@@ -190,6 +193,9 @@ def attend(problem: Problem) -> Tensor:
         is_safe = is_open or is_exporting_to_onnx()
     if is_safe:
         return _run(problem, pieces)
+    is_triangle = pieces is EVERYTHING_CAUSAL and problem.sinks is None
+    if is_triangle and not can_sync(query) and not is_dtensor(query):
+        return contain_causal(problem, lambda finite: _run(finite, pieces))
     return contain(
         problem,
         lambda finite: _run(finite, pieces),

@@ -15,7 +15,7 @@ from clearhead.attention.mismatches import check_bias_beside
 from clearhead.attention.planning import choose, run
 from clearhead.attention.problem import Options, Problem, make_problem, under_autocast
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
-from clearhead.masks.coerce import as_mask
+from clearhead.masks.dense import as_mask
 from clearhead.masks.full import Full
 from clearhead.masks.selected import Selected
 from clearhead.sharding.dtensors import local_tokens

@@ -32,7 +32,10 @@ ORDER = (
 """In which panels stand; the values behind the weights, with which they are mixed. The plane is no stage: query
 and keys of width 2 as arrows."""
 CELLS = ("x", "source", *WEIGHTS, "query", "key", "value", "scores", "weights")
-EDITABLE = (*CELLS, "mask", "scale", "width", "dropout", "order", "heads", "rotary")
+EDITABLE = (
+    *(*CELLS, "mask", "hiding", "softmax", "scale"),
+    *("width", "dropout", "order", "heads", "rotary"),
+)
 
 
 class StageStart(NamedTuple):
@@ -165,7 +168,8 @@ def figure_data(
                 "figure.stage",
                 f"there is no stage {shown(name)} in this figure; there are {', '.join(known)}.",
             )
-    controls = _controls(trace, inputs, numbers)
+    hides = visible is not None or "mask" in edit
+    controls = _controls(trace, inputs, numbers, hides=hides)
     editable = [name for name in EDITABLE if name in (*known, *controls)]
     for name in edit:
         if name not in editable:
@@ -205,14 +209,18 @@ def figure_data(
     return FigureData(made, parts)
 
 
-def _controls(trace: Trace, inputs: dict[str, Tensor], numbers: dict[str, Tensor]) -> Sequence[str]:
-    """What can be set beside the cells."""
+def _controls(
+    trace: Trace, inputs: dict[str, Tensor], numbers: dict[str, Tensor], *, hides: bool
+) -> Sequence[str]:
+    """What can be set beside the cells; `hides` says that there is a mask."""
     queries, keys = numbers["scores"].shape
     width = numbers["query"].shape[-1]
     as_given = not any(name in inputs for name in WEIGHTS)
     turned = any(each.parts for each in trace.projections.values())
     found = {
         "scale": True,
+        "softmax": True,
+        "hiding": hides,
         "width": as_given and "rotated_query" not in numbers,
         "dropout": True,
         "order": queries == keys and "source" not in inputs and trace.tokens == trace.source_tokens,
@@ -266,7 +274,7 @@ def _check_kind(trace: Trace) -> None:
 
 
 def _check_names(name: str, given: object) -> None:
-    if isinstance(given, str) or not isinstance(given, Sequence):
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise ArgumentTypeError(
             "figure.names", f"{name} must be a sequence of names of stages; got {shown(given)}."
         )

@@ -195,6 +195,8 @@ def figure(
             those that there are, and plane for vectors of width 2: query and keys as arrows, the
             context in the hull of the values. What may be edited is drawn as well.
         edit: what may be edited: x, source, W_query, W_key, W_value, query, key, value, scores, weights, mask, scale;
+            softmax: how scores become weights, also as shares of their sum, without taking the largest
+            away, in float32, or over the queries; hiding: by −∞, or by striking weights out;
             width: how many numbers of query and key are taken, in the place of both; dropout, drawn
             anew by hand; order: tokens are moved; heads: a query is split into heads and joined again, with a
             transpose or without; rotary: queries and keys are turned by their place.

@@ -10,6 +10,8 @@ from clearhead.errors import ArgumentError, ArgumentTypeError
 CELL = re.compile(r"(\w+)\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
 FIELDS = {
     "mask": ["mask"],
+    "hiding": ["hiding"],
+    "softmax": ["shares", "axis"],
     "scale": ["scale", "temperature"],
     "width": ["width"],
     "dropout": ["dropout", "draws"],
@@ -99,6 +101,9 @@ def _is_of(name: str, value: str, data: FigureData) -> bool:
             "transpose": to in (0, 1),
             "back": to in (0, 1),
             "rotary": to in (0, 1),
+            "hiding": to in (0, 1, 2),
+            "shares": to in (0, 1, 2),
+            "axis": to in (0, 1),
         }
         return name in _names(data) and fits.get(name, True)
     cell = CELL.fullmatch(name)

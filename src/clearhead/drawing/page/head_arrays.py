@@ -1,7 +1,8 @@
 """The arrays of a page of heads: weights, maps and links, rounded as finely as there is room for."""
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ LINKS = 8
 VECTOR_BYTES = 8_000_000
 """Queries, keys and biases, float32, of a page that has them."""
 
-STEPS = (BYTE, 180, 127, 107, 90, 76, 64, 54, 45)
+STEPS = (BYTE, 180, 127, 107, 90, 76, 64, 54, 45, 36, 28, 22, 17)
 """Steps that weights are rounded to: the most that there is room for."""
 
 EVERY = 7
@@ -54,23 +55,18 @@ class Arrays(NamedTuple):
 
 def choose_levels(views: Sequence[HeadView]) -> int:
     """The steps to which the weights of all these heads can be rounded within SHORT_BYTES."""
-    for levels in STEPS:
-        bits = 0.0
-        for view in views:
-            few = view.exact(EVERY)
-            codes = rounded_maps(few, levels).codes
-            bits += sum(map(_bits_per_code, codes)) * few.query_len * few.kv_len
-        # What deflate needs beyond the entropy of single codes was measured: a twentieth.
-        if bits / 8 * 1.05 <= SHORT_BYTES:
-            return levels
-    return STEPS[-1]
+    samples = [view.exact(EVERY) for view in views]
 
+    def fits(levels: int) -> bool:
+        size = 0.0
+        for maps in samples:
+            rows = max(1, maps.shares.shape[1])
+            arrays = dict(enumerate(rounded_maps(maps, levels).codes))
+            size += size_of(arrays) * maps.query_len / rows
+        return size <= SHORT_BYTES
 
-def _bits_per_code(codes: Tensor) -> float:
-    """The entropy of codes by their frequency, in bits."""
-    counts = torch.bincount(codes.flatten().int())
-    shares = counts / max(1, codes.numel())
-    return float(torch.special.entr(shares).sum()) / math.log(2)
+    place = bisect_left(STEPS, True, key=fits)
+    return STEPS[min(place, len(STEPS) - 1)]
 
 
 def rounded_maps(maps: HeadMaps, levels: int = BYTE) -> Rounded:
@@ -207,7 +203,7 @@ def strongest_links(place: int, summary: Summary, room: float) -> Arrays | None:
     return found
 
 
-def size_of(arrays: dict[str, Tensor | Deflated]) -> int:
+def size_of(arrays: Mapping[Any, Tensor | Deflated]) -> int:
     """The bytes that arrays take, deflated."""
     return sum(len(deflated(each).content) for each in arrays.values())
 

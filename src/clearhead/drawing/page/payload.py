@@ -35,6 +35,10 @@ DTYPES = {
 LEVEL = 6
 """Of zlib: 9 takes three times as long for a hundredth less."""
 
+SAMPLE = 1 << 13
+"""Bytes that say whether an array is noise and runs, as rounded weights mostly are. A search for what came before
+takes eight times as long then, and makes a tenth more bytes of it; of a pattern that comes again it makes far less."""
+
 
 class Deflated(NamedTuple):
     """An array that is deflated already, since its size had to be known."""
@@ -111,7 +115,17 @@ def deflated(array: Tensor | Deflated) -> Deflated:
     """
     if isinstance(array, Deflated):
         return array
-    return Deflated(zlib.compress(bytes_of(array), LEVEL), DTYPES[array.dtype], tuple(array.shape))
+    content = bytes_of(array)
+    end = content[-SAMPLE:]
+    noise = array.dtype is torch.uint8 and len(_runs(end)) < len(zlib.compress(end, 1))
+    packed = _runs(content) if noise else zlib.compress(content, LEVEL)
+    return Deflated(packed, DTYPES[array.dtype], tuple(array.shape))
+
+
+def _runs(content: bytes) -> bytes:
+    """Bytes deflated by their frequency and their runs, without a search for what came before."""
+    deflate = zlib.compressobj(LEVEL, strategy=zlib.Z_RLE)
+    return deflate.compress(content) + deflate.flush()
 
 
 def _padded(part: bytes) -> bytes:

@@ -48,19 +48,20 @@ def rounded(
         tensor([[0.0000, 0.2500, 1.0000]])
     """
     values = values.float()
-    broken = values.isnan()
     # A sum that rounds to just below 0 is 0; infinity has no place on a scale.
-    broken |= values.isinf()
-    values = values.masked_fill(broken, 0.0).clamp(min=0.0)
+    broken = None if values.sum().isfinite() else ~values.isfinite()
+    values = (values if broken is None else values.masked_fill(broken, 0.0)).clamp(min=0.0)
     top = values.flatten(1).amax(dim=1) if values.numel() else values.new_zeros(len(values))
     scale = top.clamp(min=torch.finfo(torch.float32).tiny)
-    share = values / scale.view(-1, *[1] * (values.ndim - 1))
-    steps = share if power == 1 else share.sqrt() if power == 2 else share ** (1 / power)
-    codes = (steps * levels).round().int() + 1
-    codes = codes.masked_fill(broken, levels + 2)
+    values.div_(scale.view(-1, *[1] * (values.ndim - 1)))
+    if power != 1:
+        values = values.sqrt_() if power == 2 else values.pow_(1 / power)
+    codes = values.mul_(levels).round_().add_(1)
+    if broken is not None:
+        codes.masked_fill_(broken, levels + 2)
     if hidden is not None:
-        codes = codes.masked_fill(hidden, 0)
-    codes = codes.to(torch.uint8 if levels <= BYTE else torch.uint16)
+        codes.masked_fill_(hidden, 0)
+    codes = codes.to(torch.uint8) if levels <= BYTE else codes.int().to(torch.uint16)
     return Rounded(codes, {"levels": levels, "power": power, "top": top.tolist()})
 
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import KEY_AXES, VALUE_AXES, describe_tensor
-from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.checks import KEY_AXES, VALUE_AXES, as_int, check_tensor, describe_tensor
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_concrete, is_plain
 from clearhead.attention.problem import DTYPES

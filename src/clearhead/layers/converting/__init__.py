@@ -26,9 +26,10 @@ weights, runs on a few tokens, and twice on up to 257, beside the layer that was
 an attention of transformers runs with the positions that the class beside it makes, and what names do not tell (the
 layout of rotations, and whether a layer rotates, how much of a head, and bends its scores) is what makes our layer
 equal to it; layers that are alike in all but their weights are run once. Its mask is its model's: it is read where
-the module says it (`is_causal`, a window). ALiBi is handed on by the models of BLOOM, Falcon and MPT, whose
-attentions are known by name. What was hung on the instance, a hook or another forward, is in neither account, and is
-refused.
+the module says it (`is_causal`, a window), and asked for where it does not and the file of its class makes causal
+masks: one class may serve texts, whose future the model hides, and pictures. ALiBi is handed on by the models of BLOOM,
+Falcon and MPT, whose attentions are known by name. What was hung on the instance, a hook or another forward, is in
+neither account, and is refused.
 
 A whole model (`models.py`) keeps its code, so each layer stands behind the call of the module that it
 replaces: an `Adapter`, of a class that is also the module's, since models ask for it. For transformers

@@ -1,6 +1,8 @@
 """Rotary positions and windows, from the configuration of a model of transformers."""
 
+import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -82,15 +84,14 @@ def hide_by_configuration(reader: ModuleReader) -> None:
         return
     is_causal, window = getattr(reader.module, "is_causal", None), window_of(reader)
     is_causal = True if reader.model_type in CAUSAL else is_causal
-    if is_causal is None:
-        if getattr(reader.module, "is_decoder", False):
-            reader.reasons.append(
-                "is_decoder=True without is_causal: whether it sees what is ahead is not said"
-            )
-        return
     if not is_causal:
-        if window is not None:
+        if is_causal is False and window is not None:
             reader.reasons.append(f"sliding_window={window} of a layer that is not causal")
+        elif not _is_open(reader):
+            reader.unsaid = (
+                f"is_causal={is_causal}: whether it sees what is ahead is its model's to say; give "
+                "mask=clearhead.causal() or mask=clearhead.full(), or convert the model"
+            )
         return
     if _layer_type(reader) == "chunked_attention":
         reader.alone.append(
@@ -101,6 +102,20 @@ def hide_by_configuration(reader: ModuleReader) -> None:
         reader.hide(causal(), "is_causal")
     else:
         reader.hide(causal() & sliding_window(left=window - 1), f"sliding_window={window}")
+
+
+def _is_open(reader: ModuleReader) -> bool:
+    """True if a module that does not hide the future belongs to no model that does it in its place."""
+    kind = type(reader.module)
+    is_decoder, is_causal = (
+        getattr(reader.module, name, None) for name in ("is_decoder", "is_causal")
+    )
+    # A model says it to each of its attentions, or has one class for the texts that it hides and for pictures.
+    is_told = is_causal is False and "is_causal" in inspect.signature(kind.__init__).parameters
+    reads_text = hasattr(reader.config, "vocab_size") or reader.config is None
+    models = vars(sys.modules[kind.forward.__module__])
+    hides = any("causal_mask" in name for name in models)
+    return is_told or is_decoder is False or not (reads_text and hides)
 
 
 def window_of(reader: ModuleReader) -> int | None:

@@ -35,7 +35,8 @@ from clearhead.layers.converting.reader import ModuleReader, has_projections
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import and_masks, as_mask
+from clearhead.masks.dense import and_masks, as_mask
+from clearhead.masks.full import Full
 
 OURS = (MultiHeadAttention, LatentAttention)
 
@@ -183,7 +184,8 @@ def convert(
         output: the projection of the output where it stands elsewhere, as BERT's `output.dense`
             does. Without one, the layer's is the identity.
         relative_bias: the table of T5's first block, which the others get from it.
-        mask: the mask that the module gets at each call, besides what it hides itself.
+        mask: the mask that the module gets at each call, besides what it hides itself; `full()` where neither
+            hides anything and the module does not say so.
         inputs: of a whole model, the arguments of a call to compare with: a tuple, or a mapping by name;
             None for ones that are made, of a model of transformers, and for no call of any other.
 
@@ -240,18 +242,28 @@ def convert(
                 read_again=_read_again,
             )
         reader = read(module, given)
-        refuse("clearhead.convert", f"read this {type(module).__name__} by itself", reader.alone)
-        layer: Any = build(reader, reader.kind, and_masks(reader.mask, mask))
+        reasons = reader.alone + _unsaid(reader, mask)
+        refuse("clearhead.convert", f"read this {type(module).__name__} by itself", reasons)
+        layer: Any = build(reader, reader.kind, _both(reader.mask, mask))
         return Conversion(layer, _rows(reader, False), type(module).__name__, is_back=False)
     assert isinstance(module, OURS)
     reader = read(into, given)
     refuse(
         "clearhead.convert",
         f"write into this {type(into).__name__}",
-        misfits(reader, module, and_masks(reader.mask, mask)),
+        _unsaid(reader, mask) or misfits(reader, module, _both(reader.mask, mask)),
     )
     write(reader, module)
     return Conversion(module, _rows(reader, True), type(into).__name__, is_back=True)
+
+
+def _unsaid(reader: ModuleReader, mask: Mask | None) -> list[str]:
+    return [reader.unsaid] if reader.unsaid and mask is None else []
+
+
+def _both(own: Mask | None, given: Mask | None) -> Mask | None:
+    """The mask of a layer; that which hides nothing is none."""
+    return own if isinstance(given, Full) else and_masks(own, given)
 
 
 def _read_again(before: ModuleReader) -> ModuleReader:

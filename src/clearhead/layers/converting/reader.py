@@ -57,6 +57,8 @@ class ModuleReader:
         self.reasons: list[str] = []
         # Those against the layer by itself; what it lacks an adapter has from the model.
         self.alone: list[str] = []
+        # The reason against it where neither its module nor a mask that is given says whether it sees what is ahead.
+        self.unsaid = ""
         self.parts: list[Part] = []
         self.kind: type[AttentionLayer] = MultiHeadAttention
         self.sizes: dict[str, int] = {}

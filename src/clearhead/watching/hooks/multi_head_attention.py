@@ -20,8 +20,7 @@ from torch import Tensor
 from clearhead._common.torch_internals import argument_names, private
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import and_masks
-from clearhead.masks.dense import dense
+from clearhead.masks.dense import and_masks, dense
 from clearhead.masks.padding import padding
 from clearhead.matrix.matrix import matrix_of
 from clearhead.watching.hooks import tap

@@ -9,8 +9,7 @@ from torch import Tensor
 from clearhead._common.undoing import Undo
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.masks.causal import causal
-from clearhead.masks.coerce import and_masks
-from clearhead.masks.dense import dense
+from clearhead.masks.dense import and_masks, dense
 from clearhead.watching.hooks import tap
 from clearhead.watching.hooks.patching import Replacement
 

@@ -15,8 +15,7 @@ from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import UnsupportedError
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import causal
-from clearhead.masks.coerce import and_masks
-from clearhead.masks.dense import dense
+from clearhead.masks.dense import and_masks, dense
 from clearhead.masks.documents import documents
 from clearhead.masks.padding import padding
 from clearhead.masks.sliding_window import sliding_window as window

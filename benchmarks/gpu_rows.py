@@ -1,0 +1,339 @@
+"""The rows of `benchmarks.gpu`, in the order in which they are run."""
+
+import functools
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import clearhead as ch
+from benchmarks.harness import Side, Sides
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Where and how large the rows are.
+
+    Attributes:
+        device: of all tensors.
+        dtype: of all tensors.
+        shrink: what numbers of tokens are divided by.
+        most_heads: heads, at most.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    shrink: int = 1
+    most_heads: int = 1 << 10
+
+    @classmethod
+    def full(cls) -> "Scale":
+        return cls(torch.device("cuda"), torch.bfloat16)
+
+    @classmethod
+    def tiny(cls) -> "Scale":
+        return cls(torch.device("cpu"), torch.float32, 512, 2)
+
+    def tokens(self, count: int) -> int:
+        return max(4, count // self.shrink)
+
+    def draw(
+        self, heads: int, tokens: int, *, width: int = 128, trained: bool = False
+    ) -> list[Tensor]:
+        """Query, key and value of one sample."""
+        shape = (1, min(heads, self.most_heads), self.tokens(tokens), width)
+        return [
+            torch.randn(shape, device=self.device, dtype=self.dtype, requires_grad=trained)
+            for _ in range(3)
+        ]
+
+
+def near(ours: Any, theirs: Any) -> None:
+    """Hold two results to four steps of their dtype at the size of the largest number: in 16 bits each was rounded
+    once, and its weights were, where a kernel rounds them. In float32 three digits tell that it is the same work; tests
+    hold the others."""
+    pairs = zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]
+    for one, other in pairs:
+        step = max(torch.finfo(other.dtype).eps, 2**-12)
+        allowed = 4 * step * other.abs().amax().clamp(min=1.0)
+        worst = (one.double() - other.double()).abs().amax()
+        assert worst <= allowed, f"apart by {worst:.3g}, allowed is {allowed:.3g}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A question about cost on a device."""
+
+    name: str
+    work: str
+    build: Callable[[Scale], Sides]
+    reach: tuple[str, ...] = ()
+    compare: Callable[[Any, Any], None] = near
+    rounds: int = 5
+
+
+ROWS: list[Row] = []
+
+
+def row(name: str, work: str, *reach: str, **options: Any) -> Callable[[Any], Any]:
+    """Register the function, which builds the inputs and returns the sides, ours first."""
+
+    def register(build: Callable[[Scale], Sides]) -> Callable[[Scale], Sides]:
+        ROWS.append(Row(name, work, build, reach, **options))
+        return build
+
+    return register
+
+
+def with_gradients(call: Callable[[], Tensor], inputs: list[Tensor]) -> Side:
+    """The context and the gradients of its sum."""
+
+    def run() -> tuple[Tensor, ...]:
+        context = call()
+        return context.detach(), *torch.autograd.grad(context.sum(), inputs)
+
+    return run
+
+
+def backends(query: Tensor, key: Tensor, value: Tensor) -> Sides:
+    """PyTorch's own causal attention, by each of its backends."""
+
+    def by(backend: SDPBackend) -> Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    return {name: functools.partial(by, backend) for name, backend in BACKENDS.items()} | {
+        "PyTorch's choice": lambda: F.scaled_dot_product_attention(
+            query, key, value, is_causal=True
+        )
+    }
+
+
+def _causal(tokens: int, trained: bool, scale: Scale) -> Sides:
+    tensors = scale.draw(32, tokens, trained=trained)
+    sides: Sides = {"attend": lambda: ch.attend(*tensors, mask=ch.causal()), **backends(*tensors)}
+    if not trained:
+        return sides
+    return {name: with_gradients(side, tensors) for name, side in sides.items()}
+
+
+for _tokens, _trained, _reach in (
+    (4096, False, "<= 1.10x"),
+    (32_768, False, "<= 1.03x"),
+    (4096, True, "<= 1.05x"),
+    (32_768, True, "<= 1.05x"),
+):
+    _also = ", forward and backward" if _trained else ", forward"
+    row(
+        f"gpu-causal-{_tokens}{'-trained' if _trained else ''}",
+        f"causal, (1, 32, {_tokens}, 128){_also}",
+        _reach,
+    )(functools.partial(_causal, _tokens, _trained))
+
+
+def _statistics(tokens: int, first: str, scale: Scale) -> Sides:
+    query, key, value = scale.draw(32, tokens)
+    matrix = ch.AttentionMatrix(query, key, mask=ch.causal())
+
+    def by(kernel: str) -> Tensor:
+        context = matrix.summary(value=value, top_k=8, kernel=kernel).context
+        assert context is not None
+        return context
+
+    causal = backends(query, key, value)
+    peers = {name: causal[name] for name in ("flash", "PyTorch's choice")}
+    return {f"summary by {first}": functools.partial(by, first), **peers}
+
+
+for _first, _reach in (("triton", ("<= 2x",)), ("sweep", ())):
+    row(
+        f"gpu-statistics-{_first}-32768",
+        "all statistics, the 8 largest and the context, causal, (1, 32, 32768, 128)",
+        *_reach,
+        rounds=2,
+    )(functools.partial(_statistics, 32_768, _first))
+
+
+@row(
+    "gpu-sweep-8192",
+    "the sweep alone, (1, 32, 8192, 128), against all weights by PyTorch",
+    rounds=2,
+)
+def sweep_alone(scale: Scale) -> Sides:
+    query, key, _ = scale.draw(32, 8192)
+    matrix = ch.AttentionMatrix(query, key, mask=ch.causal())
+    hidden = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).triu(1)
+
+    def by_hand() -> Tensor:
+        found = []
+        for head in range(query.shape[1]):
+            scores = query[0, head].float() @ key[0, head].float().T * matrix.problem.scale
+            weights = scores.masked_fill_(hidden, -torch.inf).softmax(dim=-1)
+            found.append(torch.special.entr(weights).sum(dim=-1))
+        return torch.stack(found)[None]
+
+    return {
+        "summary by the sweep": lambda: matrix.summary(kernel="sweep").entropy,
+        "by hand": by_hand,
+    }
+
+
+def _masked(mask: Callable[[int], ch.Mask], tokens: int, heads: int, scale: Scale) -> Sides:
+    tensors = scale.draw(heads, tokens)
+    some = mask(tensors[0].shape[2])
+
+    def by(kernel: str) -> Tensor:
+        return ch.attend(*tensors, mask=some, kernel=kernel)
+
+    return {
+        "attend": functools.partial(by, "auto"),
+        "attend by flex": functools.partial(by, "flex"),
+        **peer_flex(some, *tensors),
+    }
+
+
+def peer_flex(mask: ch.Mask, query: Tensor, key: Tensor, value: Tensor) -> Sides:
+    """PyTorch's FlexAttention, compiled, with a block mask that is made once."""
+    flex = importlib.import_module("torch.nn.attention.flex_attention")
+    length = query.shape[2]
+
+    @functools.cache
+    def made() -> tuple[Any, Any]:
+        spans = mask.spans(mask.extent(length, length, query.device))
+        assert spans is not None
+        start, stop = spans.start[0, :, 0].contiguous(), spans.stop[0, :, 0].contiguous()
+        blocks = flex.create_block_mask(
+            lambda b, h, q, k: (start[q] <= k) & (k < stop[q]), 1, 1, length, length, query.device
+        )
+        return torch.compile(flex.flex_attention), blocks
+
+    def run() -> Tensor:
+        if not query.is_cuda:
+            raise RuntimeError("it is compiled for CUDA")
+        attention, blocks = made()
+        return attention(query, key, value, block_mask=blocks)
+
+    return {"compiled FlexAttention": run}
+
+
+def _window(tokens: int) -> ch.Mask:
+    return ch.causal() & ch.sliding_window(left=max(1, min(1023, tokens // 4)))
+
+
+def _documents(tokens: int) -> ch.Mask:
+    each = max(1, tokens // 8)
+    return ch.causal() & ch.documents(
+        lengths=[each] * (tokens // each) + [tokens % each or each][: tokens % each]
+    )
+
+
+row("gpu-window-65536", "a window of 1 024, causal, (1, 8, 65536, 128)", "<= 1.05x", rounds=1)(
+    functools.partial(_masked, _window, 65_536, 8)
+)
+row("gpu-documents-32768", "8 documents, causal, (1, 8, 32768, 128)", "<= 1.05x", rounds=1)(
+    functools.partial(_masked, _documents, 32_768, 8)
+)
+
+
+def _scored(options: Callable[[int], dict[str, Any]], scale: Scale) -> Sides:
+    tensors = scale.draw(16, 8192)
+    more = {
+        name: option.to(scale.device, scale.dtype) if isinstance(option, Tensor) else option
+        for name, option in options(tensors[0].shape[1]).items()
+    }
+
+    def by(kernel: str) -> Tensor:
+        return ch.attend(*tensors, mask=ch.causal(), kernel=kernel, **more)
+
+    return {
+        "attend": functools.partial(by, "auto"),
+        "attend by flex": functools.partial(by, "flex"),
+        "the definition": functools.partial(by, "eager"),
+    }
+
+
+for _name, _options in {
+    "alibi": lambda heads: {"bias": ch.alibi(heads)},
+    "softcap": lambda heads: {"softcap": 30.0},
+    "sinks": lambda heads: {"sinks": torch.linspace(-1, 1, heads)},
+}.items():
+    row(f"gpu-{_name}-8192", f"{_name}, causal, (1, 16, 8192, 128)", rounds=2)(
+        functools.partial(_scored, _options)
+    )
+
+
+@row("gpu-received-16384", "what each key receives, causal, (1, 32, 16384, 128)", "<= 10ms")
+def received(scale: Scale) -> Sides:
+    query, key, _ = scale.draw(32, 16_384)
+    matrix = ch.AttentionMatrix(query, key, mask=ch.causal())
+    return {
+        "summary by Triton": lambda: matrix.summary(kernel="triton").received,
+        "the sweep": lambda: matrix.received(),
+    }
+
+
+@row(
+    "gpu-step-4096",
+    "a token after 4 096, a layer of 32 heads of 128, against the same by hand",
+    "<= 1.05x",
+)
+def step(scale: Scale) -> Sides:
+    key, value, _ = scale.draw(32, 4096)
+    heads, tokens, width = key.shape[1:]
+    layer = ch.MultiHeadAttention(heads * width, num_heads=heads, mask=ch.causal())
+    layer = layer.to(scale.device, scale.dtype).eval()
+    cache = ch.layers.StaticCache(tokens + 1)
+    cache.append(key, value)
+    keys, values = (F.pad(each, (0, 0, 0, 1)) for each in (key, value))
+    token = torch.randn(1, 1, heads * width, device=scale.device, dtype=scale.dtype)
+
+    @torch.inference_mode()
+    def ours() -> Tensor:
+        cache.truncate(tokens)
+        return layer(token, cache=cache)
+
+    @torch.inference_mode()
+    def by_hand() -> Tensor:
+        query, key, value = (
+            layer.get_submodule(f"{name}_projection")(token)
+            .view(1, 1, heads, width)
+            .transpose(1, 2)
+            for name in ("query", "key", "value")
+        )
+        keys[:, :, tokens:], values[:, :, tokens:] = key, value
+        context = F.scaled_dot_product_attention(query, keys, values)
+        return layer.get_submodule("output_projection")(context.transpose(1, 2).flatten(2))
+
+    return {"a step with a StaticCache": ours, "by hand": by_hand}
+
+
+def first_head(ours: Tensor, theirs: Tensor) -> None:
+    near(ours[:, :1], theirs)
+
+
+@row(
+    "gpu-summary-131072",
+    "summary of 131 072 tokens × 32 heads, causal, width 128; the sweep of one of them",
+    "<= 10000ms",
+    rounds=1,
+    compare=first_head,
+)
+def long_summary(scale: Scale) -> Sides:
+    query, key, _ = scale.draw(32, 131_072)
+    every = ch.AttentionMatrix(query, key, mask=ch.causal())
+    one = ch.AttentionMatrix(query[:, :1], key[:, :1], mask=ch.causal())
+    return {
+        "summary by Triton": lambda: every.summary(kernel="triton").entropy,
+        "one head by the sweep": lambda: one.summary(kernel="sweep").entropy,
+    }

@@ -1,0 +1,2 @@
+// What the build writes for an element.
+export { Fragment, h } from "preact";
