@@ -56,7 +56,8 @@ def test_effects_and_their_estimates_are_those_by_hand(name: str) -> None:
             expected = float(metric(hand(**corrupt)))
         assert row.metric == pytest.approx(expected, abs=rounding)
     assert float(measured["change"].abs().max()) > 10 * rounding
-    # What rounds to float32 on its way is no worse than a model that does so everywhere; two of these differ by twice that.
+    # What rounds to float32 on its way is no worse than a model that does so everywhere; two of these differ by twice
+    # that.
     exact = estimates(hand, clean, corrupt)
     if name not in EXACT:
         rounded = estimates(hand.float(), single(clean), single(corrupt))
