@@ -131,7 +131,7 @@ applications: samples speech
 			where_answer_came_from who_says_it two_circuits \
 			"monitor_training docs/layers.md"; do \
 		echo "applications: $$script"; \
-		$(RUN) examples/$${script%% *}.py $$(echo "$$script" | cut -s -d' ' -f2) || exit 1; \
+		OMP_WAIT_POLICY=PASSIVE $(RUN) examples/$${script%% *}.py $$(echo "$$script" | cut -s -d' ' -f2) || exit 1; \
 	done
 
 # The site in site/: docs, lessons with their training, public names. It opens from the disk; a link that leads nowhere is an error.
@@ -140,6 +140,7 @@ docs: setup
 
 bench: setup
 	@$(RUN) -m benchmarks
+	@$(RUN) -m benchmarks.sheets
 
 # Beside TransformerLens and nnsight, which are large and in an environment of their own: the same numbers of the heads
 # of SmolLM2, the lines of code and the CPU time that they take.
@@ -179,7 +180,7 @@ bare: setup
 	@cd .cache/bare && OMP_NUM_THREADS=1 env/bin/python -P ../../tests/bare.py
 
 # The lowest versions that pyproject.toml admits, and the newest there are, on the oldest and the newest Python here: a
-# smoke of every verb, and the tests of what versions change most. PyTorch comes as a build for CUDA, of some gigabytes.
+# run of every page of the docs, and the tests of what versions change most. PyTorch comes as a build for CUDA, of some gigabytes.
 bounds: setup
 	@$(RUN) -m pip install -qq uv
 	@$(RUN) -m tests.bounds

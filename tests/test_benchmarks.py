@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import __main__ as command
-from benchmarks import gpu, harness, report
+from benchmarks import gpu, harness, report, sheets
 from benchmarks.harness import CASES, Case, Outcome, ResultsDifferError, Sides, Target, Times, case
 
 WIDTH = 2048
@@ -383,3 +383,31 @@ def test_the_fastest_of_the_others_is_what_a_row_is_held_against() -> None:
 
     sides: Sides = {"ours": wait(0.01), "slow": wait(0.02), "fast": wait(0.0)}
     assert [*gpu.in_order_of_time(sides, torch.device("cpu"))] == ["ours", "fast", "slow"]
+
+
+def test_a_sheet_is_drawn_of_points_whose_sides_agree(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    records = []
+    try:
+        for name, work in sheets.WORKS.items():
+            sheets.compare(work)
+            for side in (0, 1):
+                records += [sheets.point(name, side, tokens) for tokens in sheets.lengths(1024)]
+    finally:
+        torch.set_num_threads(threads)
+    assert [each["tokens"] for each in records] == 10 * [512, 1024]
+    assert all(0 < each["seconds"] and 0 < each["share_of_sgemm"] for each in records)
+    drawn = sheets.draw(records, tmp_path)
+    texts = [path.read_text() for path in drawn]
+    assert all(
+        text.count('<g id="axes_') == count for text, count in zip(texts, (10, 1), strict=True)
+    )
+
+
+def test_growth_is_the_exponent_of_our_side() -> None:
+    records = [
+        {"work": "window", "ours": ours, "tokens": tokens, "seconds": seconds}
+        for ours, seconds, tokens in ((True, 1.0, 4), (True, 8.0, 16), (False, 9.0, 16))
+    ]
+    assert sheets.growth(records, "window", 4, 16) == 1.5
+    assert sheets.growth(records, "window", 4, 32) is None

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from clearhead._common.threads import Report, side_by_side, threads_apart
-from clearhead._common.torch_internals import thread_limits
+from clearhead._common.threads import Report, side_by_side, thread_limits, threads_apart
 
 CONTEXT: contextvars.ContextVar[str] = contextvars.ContextVar("CONTEXT")
 

@@ -316,6 +316,10 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
     expect(page.locator(".ch-map-side > .ch-remark")).to_contain_text("One cell")
     answers.wait_for()
     pictures(page)
+    for _ in range(40):  # The last of it may come with a later frame.
+        if shown.screenshot() == before:
+            break
+        page.wait_for_timeout(100)
     assert shown.screenshot() == before
     page.go_back()
     expect(page.get_by_role("heading", level=2)).to_have_text("Layer 0, head 0")

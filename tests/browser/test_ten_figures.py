@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, ViewportSize, expect
 
 import clearhead as ch
 from clearhead import ladder
@@ -37,8 +37,11 @@ def of_projections() -> Figure:
     return ch.figure(rung, X, tokens=WORDS, edit=("W_query", "scale"))
 
 
-def of_x(x: torch.Tensor, *, causal: bool = False, **options: tuple[str, ...]) -> Figure:
-    return ch.figure(x, x, x, tokens=WORDS, mask=ch.causal() if causal else None, **options)
+def of_x(
+    x: torch.Tensor, *, show: tuple[str, ...], edit: tuple[str, ...], causal: bool = False
+) -> Figure:
+    mask = ch.causal() if causal else None
+    return ch.figure(x, x, x, tokens=WORDS, mask=mask, show=show, edit=edit)
 
 
 TOUCHED = {
@@ -82,7 +85,8 @@ TOUCHED = {
 @pytest.fixture
 def phone(window: BrowserContext, tmp_path: Path) -> Iterator[Page]:
     assert window.browser is not None
-    context = window.browser.new_context(has_touch=True, viewport={**PHONE}, offline=True)
+    size: ViewportSize = {"width": PHONE["width"], "height": PHONE["height"]}
+    context = window.browser.new_context(has_touch=True, viewport=size, offline=True)
     page = context.new_page()
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))

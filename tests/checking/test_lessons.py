@@ -1,6 +1,7 @@
 """What learners write in the lessons of the course is graded: right is right, and each mistake has its name."""
 
 # ruff: noqa: E501
+import re
 from pathlib import Path
 from typing import cast
 
@@ -10,15 +11,40 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead._common.lessons import ROWS
+from clearhead.checking import lessons
 from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.words import catalogue
-from tests.checking.bank.course import Case, batches, blind, heads, parts, single
+from tests.checking.bank.course import Case, batches, blind, heads, parts, second, single
 
-CASES = [*parts.CASES, *single.CASES, *batches.CASES, *heads.CASES, *blind.CASES]
+CASES = [*parts.CASES, *single.CASES, *batches.CASES, *heads.CASES, *blind.CASES, *second.CASES]
+
+
+# The lesson that a word is learnt in.
+WORDS = {
+    "softmax": 2, "parameters?": 4, "scaled?": 5, "mask": 7, "causal": 7, "future": 7, "hidden": 7, "batch": 8,
+    "samples?": 8, "padding": 8, "dropout": 9, "heads?": 10, "num_heads": 10, "head_dim": 10, "rotary": 12, "cache": 13,
+    "strided": 99,
+}  # fmt: skip
+
+
+def words_of_later(lesson: int, text: str) -> list[str]:
+    """The words that no lesson up to this one has."""
+    return [
+        word for word, first in WORDS.items() if first > lesson and re.search(rf"\b{word}\b", text)
+    ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_is_right_is_right_and_what_is_wrong_is_named(case: Case) -> None:
+    if any(code.startswith("check.") for code in case.codes):
+        with pytest.raises(ch.ModelError) as caught:
+            ch.check(case.make(), lesson=case.lesson)
+        cause, _, happened = caught.value.message.partition("\n")
+        assert caught.value.code in case.codes, cause
+        assert cause.endswith("."), cause
+        assert "sizes=" not in happened, happened
+        assert not words_of_later(case.lesson, cause), cause
+        return
     report = ch.check(case.make(), lesson=case.lesson)
     if not case.codes:
         assert report.outcome == "right", f"\n{report}"
@@ -26,6 +52,7 @@ def test_what_is_right_is_right_and_what_is_wrong_is_named(case: Case) -> None:
     assert report.findings, report.summary
     finding = report.findings[0]
     assert finding.code in case.codes, f"\n{report}"
+    assert not words_of_later(case.lesson, f"{finding.sentence} {finding.measured}"), f"\n{report}"
     assert finding.place is not None, f"\n{report}"
     assert finding.read.startswith("lesson ")
     assert finding.measured or case.lesson > 3
@@ -162,7 +189,7 @@ def test_every_name_of_the_bank_is_spoken_of_in_a_lesson_up_to_its_own() -> None
     spoken = {
         row.number: {code for each in ROWS[: row.number] for code in each.codes} for row in ROWS
     }
-    beside = {"scale.wrong", "output.nondeterministic"}
+    beside = {*lessons.ALWAYS, "check.call", "check.made", "check.output"}
     for case in CASES:
         if case.codes:
             assert {*spoken[case.lesson], *beside} & set(case.codes), case

@@ -553,16 +553,13 @@ class Unwatched(Ways):
         return self.drop(super().forward(x))
 
 
-@pytest.mark.parametrize(
-    ("always", "reason"),
-    [(True, "no product of scores with values was seen inside"), (False, "where was not seen")],
-)
-def test_what_cannot_be_recorded_is_not_judged(always, reason):
+@pytest.mark.parametrize("always", [True, False])
+def test_what_cannot_be_recorded_is_not_judged(always):
     torch.manual_seed(0)
     subject = Unwatched(lambda q, k, v: softmax(q, k) @ v, always)
     report = ch.check(subject, takes="x", dropout=0.3)
     assert report.outcome == "not judged"
-    assert any(reason in each for each in report.unverified), report
+    assert any("where was not seen" in each for each in report.unverified), report
 
 
 def test_a_rotation_of_what_is_mixed_before_is_not_judged():

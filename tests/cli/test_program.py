@@ -8,12 +8,14 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from clearhead import cli
+from clearhead.__main__ import main
 from clearhead.cli import program, run
-from clearhead.errors import ClearheadError
+from clearhead.errors import ClearheadError, MissingExtraError
 from tests.cli.commands import invoke, lines
 from tests.surface import ROOT
 
@@ -85,6 +87,25 @@ def test_version_and_help() -> None:
         line.split()[0] for line in lines("--help") if line.strip()
     }
     assert "--png" in "\n".join(lines("show", "-h"))
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (MissingExtraError("x.missing", "no x."), 1, "clearhead: no x.\n"),
+    ],
+)
+def test_what_ends_a_command_line_before_it_runs(
+    raised: BaseException,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(cli, "run", mock.Mock(side_effect=raised))
+    assert main() == code
+    assert capsys.readouterr() == ("", said)
 
 
 def test_an_interruption_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,6 +182,31 @@ def test_flex_compiled(name: str) -> None:
     )
 
 
+PIECES: dict[str, ch.Mask] = {
+    "a window": ch.causal() & ch.sliding_window(left=70),
+    "documents": ch.causal() & ch.documents(lengths=[256] * 4),
+    "other documents": ch.documents(lengths=[100, 700, 224]),
+    "padding": ch.causal() & ch.padding([1000]),
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_pieces_of_a_mask(name: str) -> None:
+    """In pieces, forward and backward, and without a wait once its kernels have been loaded."""
+    tensors = draw(1, 6, 2, query_len=1024, head_dim=64)
+    exact, given = placed(tensors, torch.float64), placed(tensors, DEVICE)
+    results: list[list[Tensor]] = []
+    for some, kernel in ((given, "fused"), (exact, "eager"), (tensors, "eager")):
+        leaves = {each: tensor.requires_grad_() for each, tensor in some.items()}
+        context = ch.attend(**leaves, mask=PIECES[name], kernel=kernel)
+        results.append([context, *torch.autograd.grad(context.sum(), [*leaves.values()])])
+    for found, truth, plain in zip(*results, strict=True):
+        # Ten times, as the suite allows for gradients.
+        assert_no_worse(found.cpu(), truth, plain, factor=10.0)
+    with torch.no_grad(), nothing_waits():
+        ch.attend(**given, mask=PIECES[name], kernel="fused")
+
+
 def _layer() -> Callable[[], Tensor]:
     layer = (
         ch.MultiHeadAttention(64, num_heads=4, mask=ch.causal()).to(DEVICE, torch.bfloat16).eval()

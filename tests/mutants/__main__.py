@@ -24,8 +24,8 @@ from tests.mutants.mutation import GoneError, Mutant, mutants, mutated
 from tests.surface import MODULES, ROOT, SOURCE
 
 LIST = ROOT / "tests" / "mutants.json"
-# What ranks do is tested with them.
-SHARDED = "clearhead.attention.sharded"
+# What is not tested in the folder of its package: what ranks do is tested with them.
+ELSEWHERE = {"clearhead.attention.sharded": "sharding", "clearhead.__main__": "cli"}
 # What every test calls, as long as its file is the same.
 RUNS = ROOT / ".cache" / "mutants.json"
 # Seconds of CPU, without a mutant, of the tests that one meets at most.
@@ -75,7 +75,8 @@ def mirror(module: str) -> Path | None:
 
 def tests(module: str) -> Path:
     """The folder or the file that tests a package."""
-    package = "sharding" if module.startswith(SHARDED) else module.split(".")[1]
+    elsewhere = (folder for start, folder in ELSEWHERE.items() if module.startswith(start))
+    package = next(elsewhere, module.split(".")[1])
     folder = ROOT / "tests" / package
     return folder if folder.exists() else folder.with_name(f"test_{package}.py")
 

@@ -8,12 +8,14 @@ import pytest
 import torch
 import torch.utils.checkpoint
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 
 import clearhead as ch
+from clearhead.attention.problem import make_problem
 from clearhead.errors import (
     WatchError,
 )
+from clearhead.watching.token_ids import TokenIds
 from clearhead.watching.watch import watch
 from tests.watching.models import IDS, Language, Stack, inputs
 
@@ -170,3 +172,15 @@ def test_a_prompt_of_one_token_begins_anew() -> None:
     with torch.no_grad(), watch(model, keep="total") as seen:
         model(ended)
     assert seen[0].queries == 2
+
+
+def test_the_first_token_is_looked_for_in_a_call_that_goes_on_alone() -> None:
+    ids = TokenIds(nn.Identity(), None)
+    key = torch.randn(2, 1, 5, 3)
+    whole = make_problem(key, key, key, mask=ch.causal())
+    assert ids.first_of(whole, "whole") is None
+    mask = ch.causal() & ch.padding(torch.tensor([[True] * 5, [False, False, True, True, True]]))
+    step = make_problem(key[:, :, -2:], key, key, mask=mask)
+    first = ids.first_of(step, "step")
+    assert first is not None
+    assert first.tolist() == [[0], [2]]

@@ -142,6 +142,10 @@ SIDES = {
     **dict.fromkeys(("k", "key", "keys", "ks"), "key"),
     **dict.fromkeys(("v", "value", "values", "vs", "val"), "value"),
 }
+WIDTH_SIDES = {
+    **dict.fromkeys(("q", "k", "qk", "kq", "query", "key"), "head_dim"),
+    **dict.fromkeys(("v", "value"), "value_head_dim"),
+}
 CONTEXTS = (
     "encoder_hidden_states", "key_value_states", "context", "memory", "encoder_output", "enc_output",
     "encoder_out", "kv", "y", "cond", "source", "context_x", "x_2", "x2", "encoder_outputs", "ctx",
@@ -171,11 +175,18 @@ def size_of(name: str) -> str | None:
     """Our name of the size that others give this name; None for any other.
 
     Example:
-        >>> size_of("d_model"), size_of("flag")
-        ('d_in', None)
+        >>> size_of("d_model"), size_of("d_out_v"), size_of("flag")
+        ('d_in', 'value_head_dim', None)
     """
     name = name.lower().strip("_")
-    return next((size for size, names in SIZE_NAMES.items() if name in names), None)
+    found = next((size for size, names in SIZE_NAMES.items() if name in names), None)
+    if found is not None:
+        return found
+    # A width that names its side: d_out_kq, out_dim_v.
+    words = name.split("_")
+    sides = [WIDTH_SIDES[word] for word in words if word in WIDTH_SIDES]
+    rest = "_".join(word for word in words if word not in WIDTH_SIDES)
+    return sides[0] if len(set(sides)) == 1 and rest in SIZE_NAMES["d_out"] else None
 
 
 def side_of(name: str) -> str | None:

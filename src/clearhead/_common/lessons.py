@@ -25,6 +25,7 @@ class LessonRow:
         codes: the mistakes that it speaks of.
         either: other promises that are as good.
         sizes: that a class is made with, where they are not guessed; each another prime.
+        named: what one of its names promises besides.
     """
 
     number: int
@@ -36,6 +37,7 @@ class LessonRow:
     contract: Mapping[str, Any] = field(default_factory=dict)
     either: tuple[Mapping[str, Any], ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
+    named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def slug(self) -> str:
@@ -113,6 +115,7 @@ ROWS = (
         8, "batches", "Batches", ("SelfAttention", "CausalAttention"), "x,mask",
         ("mask.padding-ignored", "batch.mixed", "mask.on-queries", "mask.batch-mixed", "law.samples",
          "length.fixed"),
+        named={"SelfAttention": {"causal": False}, "CausalAttention": {"causal": True}},
     ),
     LessonRow(
         9, "two_modes", "Two modes", ("CausalAttention",), "x",

@@ -2,10 +2,14 @@
 beside other busy processes many short ones take many times what they compute."""
 
 import contextvars
+import ctypes
 import queue
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -14,7 +18,6 @@ from clearhead._common.torch_internals import (
     is_inside_functorch,
     is_tracing,
     modes_are_active,
-    thread_limits,
 )
 
 Unit = TypeVar("Unit")
@@ -24,6 +27,27 @@ Report = Callable[[int], None]
 
 class _EndedError(Exception):
     """Somebody else has failed, or been interrupted."""
+
+
+@cache
+def thread_limits() -> tuple[Callable[[int], object], ...] | None:
+    """Return the calls that set how many threads OpenMP and MKL take for the thread that makes them, and for no
+    other; None where PyTorch is built on others. `torch.set_num_threads` sets MKL's for the whole process.
+
+    Private: `omp_set_num_threads` and `MKL_Set_Num_Threads_Local` behind PyTorch's library for Linux, in 2.13.
+
+    Example:
+        >>> limits = thread_limits()
+        >>> limits is None or len(limits) == 2
+        True
+    """
+    if sys.platform != "linux" or not torch.backends.mkl.is_available():
+        return None
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        return library.omp_set_num_threads, library.MKL_Set_Num_Threads_Local
+    except (OSError, AttributeError):
+        return None
 
 
 def threads_apart() -> int:

@@ -5,9 +5,7 @@ A part that a version of PyTorch no longer has is refused by its name where it i
 
 import ctypes
 import sys
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -235,27 +233,6 @@ def modes_are_active() -> bool:
     """
     functions = private("_C._len_torch_function_stack")()
     return bool(functions or private("_C._len_torch_dispatch_stack")())
-
-
-@cache
-def thread_limits() -> tuple[Callable[[int], object], ...] | None:
-    """Return the calls that set how many threads OpenMP and MKL take for the thread that makes them, and for no
-    other; None where PyTorch is built on others. `torch.set_num_threads` sets MKL's for the whole process.
-
-    Private: `omp_set_num_threads` and `MKL_Set_Num_Threads_Local` behind PyTorch's library for Linux, in 2.13.
-
-    Example:
-        >>> limits = thread_limits()
-        >>> limits is None or len(limits) == 2
-        True
-    """
-    if sys.platform != "linux" or not torch.backends.mkl.is_available():
-        return None
-    try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        return library.omp_set_num_threads, library.MKL_Set_Num_Threads_Local
-    except (OSError, AttributeError):
-        return None
 
 
 # Of attention: transformations, and the operators behind scaled_dot_product_attention and softmax.

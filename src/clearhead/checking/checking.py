@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import nn
 
-from clearhead._common.foreign_names import side_of
 from clearhead._common.hints import hints_at_names, with_hints
 from clearhead._common.lessons import LessonRow
 from clearhead._common.memory import within_memory
@@ -21,17 +20,17 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
-from clearhead.checking.evidence.parts import PARTS, PartEvidence
+from clearhead.checking.evidence.parts import PARTS, PartEvidence, part_of
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
 from clearhead.checking.ranks.on_ranks import on_ranks
 from clearhead.checking.ranks.rank_calls import LOSS
 from clearhead.checking.report import Report
 from clearhead.checking.reporting import defined_in, reported
+from clearhead.checking.rotating import turned
 from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.scanning.takes import ways
 from clearhead.checking.subject.locating import located
-from clearhead.checking.subject.signatures import needed, of_call
 from clearhead.checking.subject.stubs import stubs_of
 from clearhead.checking.subject.subject import (
     left_alone,
@@ -163,13 +162,17 @@ def _graded(
         if report is None:
             promised = [
                 contract_of(None, {**row.sizes, **(sizes or {})}, each)
-                for each in (row.contract, *row.either)
+                for each in ({**row.contract, **row.named.get(name_of(thing), {})}, *row.either)
             ]
             made = (_reported(found, how, args, each, seed, row) for each in promised)
-            report = lessons.best(made, row)
+            try:
+                report = lessons.best(made, row)
+            except ModelError as error:
+                raise lessons.without_hints(error) from error
             if found is not thing:
-                told = tuple(lessons.turned(thing, each) for each in report.findings)
-                report = replace(report, findings=told, place=defined_in(thing))
+                told = [turned(thing, each) for each in report.findings or (None,)]
+                mistakes = tuple(each for each in told if each is not None)
+                report = replace(report, findings=mistakes, place=defined_in(thing))
     return lessons.in_words(report, row)
 
 
@@ -200,6 +203,8 @@ def _reported(
                 "check.takes",
                 f'takes="{LOSS}" is the loss of ranks: give world=, 1 for one process.',
             )
+        if how == "qkv" and row is not None and row.number < lessons.BATCHES:
+            found = replace(found, axes=2)  # tables, as the learner knows them
         evidence = KINDS[how](found, found.contract, seed)
         if found.module is None and how in ("x", "x2d") and is_part(evidence):
             raise ModelError(
@@ -208,7 +213,8 @@ def _reported(
                 "each other: it is a part of an attention, and none. Check what calls it.",
             )
         rules = RULES if row is None else (*RULES, *IN_LESSONS)
-        return reported(evidence, judge(evidence, partial(lessons.is_asked, row), rules), row)
+        wanted, plain = partial(lessons.is_asked, row), row is not None
+        return reported(evidence, judge(evidence, wanted, rules, plain=plain), row)
 
 
 def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
@@ -221,17 +227,10 @@ def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tup
         return found, "qkv"
     kind = type(found) if isinstance(found, nn.Module) else found
     suggested = ways(kind) if callable(kind) else ()
-    if inspect.isroutine(found) and (part := _part_of(found)) is not None:
+    if inspect.isroutine(found) and (part := part_of(found)) is not None:
         return found, part
     # One input of a function may be a batch or not; most have one.
     return found, next(iter(suggested), "x").replace("x2d", "x")
-
-
-def _part_of(function: Any) -> str | None:
-    """The part of attention that a function is by the names of its parameters."""
-    names = tuple(needed(of_call(function)))
-    sides = tuple(side_of(each) or each for each in names)
-    return next((each for each, part in PARTS.items() if part.names in (names, sides)), None)
 
 
 def is_part(evidence: Evidence) -> bool:

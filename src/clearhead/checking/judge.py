@@ -73,8 +73,10 @@ def judge(
     evidence: Evidence | AskedOfRanks,
     wanted: Callable[[str], bool] = lambda topic: True,
     rules: Sequence[Rule] = RULES,
+    *,
+    plain: bool = False,
 ) -> tuple[Judged, ...]:
-    """Ask every rule whose topic is wanted, in order."""
+    """Ask every rule whose topic is wanted, in order; an error of the call is raised, in plain words if so asked."""
     judged: list[Judged] = []
     excluded: dict[str, str] = {}
     names = unfilled(evidence.given) if isinstance(evidence, Evidence) else ()
@@ -84,6 +86,8 @@ def judge(
             continue
         failed = evidence.settled.error
         if failed is not None and rule.topic != "call" and "*" not in excluded:
+            if plain and isinstance(evidence, Evidence):
+                raise evidence.plain_error(failed) from failed
             raise evidence.call_error(failed) from failed
         by = next((excluded[key] for key in ("*", rule.code, rule.topic) if key in excluded), "")
         if rule.topic == "law" and not by:  # what has a name breaks a law too

@@ -7,17 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from clearhead import stages
 from clearhead._common.checks import as_int
 from clearhead._common.lessons import LESSONS, LessonRow, lessons_of
 from clearhead._common.text import shown
 from clearhead.checking.report import Finding, Report
+from clearhead.checking.rotating import rotating
 from clearhead.checking.subject.locating import defined, imported, located
 from clearhead.checking.subject.stubs import reached
-from clearhead.checking.thresholds import SLOPE
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 # What no lesson speaks of, and what is asked of one from its number on; all other topics are the lesson's own.
@@ -25,19 +23,32 @@ NEVER = frozenset(("strides", "nan", "empty", "dtypes", "returned", "one-token")
 FROM = {
     "gradients": 4, "parameters": 4, "state": 6, "dropout": 9, "law": 4,
 }  # fmt: skip
+# The lesson from which on there are several texts at once.
+BATCHES = 8
 # What a line has in it that a mistake is about, where no operation shows it.
 MENTIONS = {
-    "parameter.missing": r"self\.\w+ *= *(torch\.|\[|nn\.Parameter\(.*\) *[-+*/@])|requires_grad",
+    "parameter.missing": r"self\.\w+ *= *(torch\.|\[|\{|dict\(|nn\.Parameter\(.*\) *[-+*/@])|requires_grad",
     "parameter": r"self\.\w+ *= *(nn\.|self\.)",
     "grad": r"detach|no_grad|\.data|\.item\(",
     "dropout": r"[dD]rop",
     "state": r"self\.\w*(mask|future|past|tril|triu)\w* *=",
     "length": r"self\.\w*(mask|future|past|tril|triu|bias|pos)",
     "context": r"\bcontext\b.*\)|x_?2",
+    "mask": r"triu|tril|masked_fill",
     "cache": r"cat\(|append\(|triu|tril",
     "rope": r"rotat",
 }
+# Codes that need no lesson; and of those of a later lesson the law that they break.
+ALWAYS = frozenset(("differs", "output.nondeterministic", "input.modified", "shape.square-only"))
+LAWS = {
+    "mask.non-finite": "differs", "scale": "law.scores", "weights": "softmax.missing", "mask": "law.pairs",
+    "heads": "law.pairs", "batch": "law.pairs", "context": "law.pairs", "dropout": "output.nondeterministic",
+    "law": "differs", "length": "differs", "state": "differs", "rope": "law.scores", "cache": "differs",
+    "dtype": "differs", "sum": "law.pairs", "softmax": "law.scores", "parameter": "differs", "grad": "differs",
+}  # fmt: skip
 # The families of codes that hang on a promise, where another one is as good.
+# Where errors begin to speak of what a lesson fixes.
+HINTS = ("\n  args=dict(", " If the output is another part", "\nIf it needs other sizes")
 PROMISED = {"causal": ("mask.", "law.pairs"), "scale": ("scale.",), "rope": ("law.scores",)}
 TICKS = {
     "scores": 1, "weights": 2, "context": 3, "softmax": 4, "scale": 5, "causal": 7, "padding": 8,
@@ -135,55 +146,29 @@ def _found_in(file: str, row: LessonRow) -> Any:
 def called(found: Any, row: LessonRow) -> tuple[Any, str]:
     """The thing to call, and its `takes`: of what rotates, an attention whose query and key go through it."""
     if inspect.isroutine(found) and row.names[0] == "rotate":
-        return _rotating(found), "qkv"
+        return rotating(found), "qkv"
     return found, row.takes
 
 
-def turned(rotate: Any, finding: Finding) -> Finding:
-    """A mistake of what rotates, by the law of rotations that it breaks."""
-    if finding.code not in ("law.scores", "differs"):
-        return finding
-    x = torch.randn(7, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    try:
-        same = torch.stack([rotate(each.expand(7, 6)).double() for each in x[:2]])
-        found = rotate(x.clone()).double()
-    except Exception:  # what raises was told already
-        return finding
-    lengths = (found.norm(dim=-1) / x.norm(dim=-1) - 1).abs().max()
-    scores = same[0] @ same[1].mT
-    by_distance = (scores[1:, 1:] - scores[:-1, :-1]).abs().max() / scores.abs().max()
-    for broken, sentence in (
-        (torch.equal(found, x), "nothing is turned: the rows come back as they went in"),
-        (float(lengths) > SLOPE, "a row is longer or shorter than before: of a pair, cos and sin of one angle go "
-         "into both numbers, first * cos - second * sin and first * sin + second * cos"),
-        (float(by_distance) > SLOPE, "a score hangs on more than the distance of two words: the angle of a row is "
-         "its place times a speed"),
-        (float((same[0][1:] - same[0][:-1]).abs().max()) < SLOPE, "every row is turned by the same angle: the "
-         "place is that of the token, x.shape[-2]"),
-    ):  # fmt: skip
-        if broken:
-            return replace(finding, sentence=sentence)
-    words = "turned by their places, and by other speeds than 10 000^(-2i/d), one for each pair of numbers"
-    return replace(finding, sentence=words) if finding.code == "law.scores" else finding
-
-
-def _rotating(rotate: Any) -> Any:
-    """Attention whose query and key go through what rotates them."""
-
-    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        # The last query stands on the last key.
-        before = key.shape[-2] - query.shape[-2]
-        placed = nn.functional.pad(query, (0, 0, before, 0))
-        scores = stages.scores(rotate(placed)[..., before:, :], rotate(key))
-        return stages.matmul(stages.weights(scores * query.shape[-1] ** -0.5), value)
-
-    attention.__name__ = attention.__qualname__ = rotate.__name__
-    return attention
+def without_hints(error: ModelError) -> ModelError:
+    """An error without what a lesson has no use for: other sizes, and other ways of calling."""
+    message = error.message
+    for hint in HINTS:
+        message = message.partition(hint)[0]
+    return ModelError(error.code, message)
 
 
 def is_asked(row: LessonRow | None, topic: str) -> bool:
     """True of a topic that a lesson speaks of; without a lesson, of any."""
     return row is None or (topic not in NEVER and FROM.get(topic, 0) <= row.number)
+
+
+def early(code: str, row: LessonRow) -> str | None:
+    """The law that a mistake of a later lesson breaks, in its place; None of what the lesson may name."""
+    spoken = [each.number for each in lessons_of(code)]
+    if code in ALWAYS or not spoken or min(spoken) <= row.number:
+        return None
+    return LAWS.get(code) or LAWS[code.partition(".")[0]]
 
 
 def best(reports: Iterable[Report], row: LessonRow) -> Report:
@@ -211,15 +196,26 @@ def in_words(report: Report, row: LessonRow) -> Report:
 def _told(finding: Finding, report: Report, row: LessonRow) -> Finding:
     speaking = [each for each in lessons_of(finding.code) if each.number <= row.number]
     read = (speaking or [row])[-1]
-    place = finding.place or _mentioned(finding.code, report.place)
+    place = finding.place or _mentioned(finding, report.place)
     return replace(finding, place=place, read=f"lesson {read.number}, {read.title} ({read.page})")
 
 
-def _mentioned(code: str, place: tuple[str, int] | None) -> tuple[str, int] | None:
+def _mentioned(finding: Finding, place: tuple[str, int] | None) -> tuple[str, int] | None:
     """The line of what was checked that names what a mistake is about; else its first."""
-    pattern = MENTIONS.get(code) or MENTIONS.get(code.partition(".")[0])
-    if place is None or pattern is None:
-        return place
+    code = finding.code
+    if place is None:
+        return None
     lines = inspect.getblock(linecache.getlines(place[0])[place[1] - 1 :])
+    failed = re.search(r", line (\d+)", finding.measured)
+    if failed and place[1] <= int(failed[1]) < place[1] + len(lines):
+        return place[0], int(failed[1])
+    named = re.findall(r"[A-Za-z_]\w*", f"{finding.measured} {finding.sentence}")
+    for name in named if code.startswith("parameter.") else ():
+        for number, line in enumerate(lines):
+            if re.search(rf"self\.{name} *=", line):
+                return place[0], place[1] + number
+    pattern = MENTIONS.get(code) or MENTIONS.get(code.partition(".")[0])
+    if pattern is None:
+        return place
     found = (number for number, line in enumerate(lines) if re.search(pattern, line))
     return place[0], place[1] + next(found, 0)

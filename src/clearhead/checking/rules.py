@@ -184,6 +184,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _inside("softmax.axis", "softmax", excludes="batch.mixed leaks padding", explains="mask"),
     _tokens("law.value", "product", laws.centred, excludes="leaks"),
+    Rule("law.value", "product", _claimed("law.value", "product"), PADDED, excludes="padding"),
     # Padding, where samples are kept apart without it.
     Rule("batch.mixed", "batch", dependencies.mixed, PADDED, excludes=f"leaks padding {INNER}"),
     Rule("law.samples", "batch", laws.samples, PADDED, excludes="padding"),
@@ -282,6 +283,8 @@ RULES: tuple[Rule, ...] = (
         for code in ("cache.window", "cache.unmasked", "cache.offset", "rope.offset")
     ),
     Rule("cache.stale", "reset", decoders.stale, DECODING),
+    Rule("cache.stale", "reset", decoders.full_keeps, DECODING),
+    Rule("cache.stale", "reset", decoders.shares, DECODING),
     *(
         Rule(code, "padding", _named(code, modules.model_padding), SELF, (*CROSS, PaddedEvidence))
         for code in PADDING
@@ -366,4 +369,10 @@ IN_LESSONS: tuple[Rule, ...] = (
     _tokens("law.pairs", "heads", in_lessons.unseen, but=(*CROSS, *PADDED)),
     _tokens("law.value", "product", in_lessons.exact),
     _tokens("length.fixed", "state", in_lessons.any_length, but=CROSS),
+    _tokens("law.pairs", "product", in_lessons.columns, but=CROSS),
+    _tokens("differs", "product", in_lessons.width),
+    _tokens("heads.split", "heads", in_lessons.apart, but=CROSS),
+    _tokens("differs", "product", in_lessons.otherwise),
+    _tokens("parameter.missing", "parameters", in_lessons.unasked),
+    Rule("cache.offset", "decoding", decoders.fails, DECODING),
 )

@@ -22,7 +22,25 @@ def sentence(code: str, way: str, values: Mapping[str, Any]) -> str:
 def plain(code: str, way: str, values: Mapping[str, Any]) -> str:
     """The sentence of a mistake in a lesson: in the words of a beginner, where it has such."""
     said = catalogue()["mistake"][code].get("plain", {}).get(way)
+    size = values.get("size")
+    values = (
+        {**values, "size": catalogue()["sizes"].get(size, size)}
+        if isinstance(size, str)
+        else values
+    )
     return sentence(code, way, values) if said is None else said.format(**values)
+
+
+def early(code: str, way: str, values: Mapping[str, Any]) -> str:
+    """The sentence of a mistake in a lesson before those that speak of it; "" where it has none of its own."""
+    said = catalogue()["early"].get(code.partition(".")[0], {}).get("way", {})
+    found = said.get(way, said.get("any", "") if not way.startswith("part") else "")
+    return found.format(**values)
+
+
+def broke(operation: str) -> str:
+    """The sentence for the first operation that gave NaN; "" for one that says nothing."""
+    return catalogue()["broke"].get(operation, "")
 
 
 def likely(code: str, way: str, values: Mapping[str, Any]) -> str:
@@ -31,10 +49,12 @@ def likely(code: str, way: str, values: Mapping[str, Any]) -> str:
 
 
 def filled(table: str, key: str, values: Mapping[str, Any]) -> str:
-    """A template of a table: tick, note, measured, topic, or plain, which is measured for a beginner."""
+    """A template of a table: tick, note, topic, slip, or measured, which is plain for a beginner, and early for one
+    before the lesson that speaks of it."""
     tables = catalogue()
-    found = tables["plain"].get(key) if table == "plain" else None
-    return (found or tables["measured" if table == "plain" else table][key]).format(**values)
+    order = {"plain": ("plain", "measured"), "early": ("early-measured", "plain", "measured")}
+    found = (tables[each].get(key) for each in order.get(table, (table,)))
+    return next(filter(None, found)).format(**values)
 
 
 def unknown(why: str, values: Mapping[str, Any]) -> tuple[str, str]:

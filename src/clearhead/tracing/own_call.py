@@ -1,5 +1,6 @@
 """A call of anybody's code with its stages, as a trace reads it."""
 
+import inspect
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead.checking.evidence.parts import part_of
 from clearhead.checking.evidence.recorder import Node
+from clearhead.checking.subject.locating import located
 from clearhead.tracing.own_code import Recording, record
 from clearhead.tracing.own_expected import UNTOLD, Differing, differing
+from clearhead.tracing.own_part import OwnPart, own_part
 from clearhead.tracing.own_steps import (
     OwnAxes,
     kept_factor,
@@ -81,14 +85,19 @@ class OwnCall:
         return f"the weights and the context are those of the definition{told}"
 
 
-def own_call(thing: Any, *inputs: Tensor, **options: Any) -> OwnCall:
-    """Call anybody's code, read and held against the definition.
+def own_call(thing: Any, *inputs: Tensor, **options: Any) -> OwnCall | OwnPart:
+    """Call anybody's code, or a part of attention, read and held against the definition.
 
     Raises:
         ArgumentTypeError: code `trace.thing`.
         UnsupportedError: code `trace.unread`.
+        ShapeError: code `trace.sizes`.
     """
-    return OwnCall(record(thing, inputs, options))
+    found = located(thing) if isinstance(thing, str) else thing
+    part = part_of(found) if inspect.isroutine(found) else None
+    if part is not None:
+        return own_part(part, found, inputs, options)
+    return OwnCall(record(found, inputs, options))
 
 
 def _told(found: Differing | None, layout: OwnAxes) -> Expected | None:

@@ -19,7 +19,6 @@ from clearhead.checking.evidence.observed import attentions
 from clearhead.checking.evidence.recorder import Recorder, storage_of
 from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.copying import duplicate
-from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.subject import name_of, prepare, undisturbed
 from clearhead.errors import ArgumentTypeError, UnsupportedError
 
@@ -96,11 +95,11 @@ class Recording:
         return "" if found is None else f"line {found[1]}"
 
 
-def record(thing: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> Recording:
+def record(found: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> Recording:
     """Call anybody's code, and read the attention in it.
 
     Args:
-        thing: a class, an instance, a function, or "file.py:Name"; a module is copied, and left as it was.
+        found: a class, an instance or a function; a module is copied, and left as it was.
         inputs: what it takes: x, or x and a context, or query, key and value.
         options: what is declared, as for `check`, by names that the code itself does not take; the others
             are handed to it.
@@ -109,10 +108,9 @@ def record(thing: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> 
         ArgumentTypeError: code `trace.thing`, for what is no code of tensors of numbers.
         UnsupportedError: code `trace.unread`, for code without an attention that can be read.
     """
-    found = located(thing) if isinstance(thing, str) else thing
     floats = [each for each in inputs if isinstance(each, Tensor) and each.is_floating_point()]
     if not callable(found) or not floats or floats[0].ndim < 2:
-        raise not_traced(thing, inputs)
+        raise not_traced(found, inputs)
     given, declared = _divided(found, options)
     sizes = {"d_in": floats[0].shape[-1]}
     contract = contract_of(declared.pop("contract", None), sizes, declared)
@@ -143,8 +141,8 @@ def record(thing: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> 
         why = _unread(recorder, lines)
         raise UnsupportedError(
             "trace.unread",
-            f"no attention can be read in {name}: {why}. A part of an attention is looked at by printing it; a model "
-            "is watched: clearhead.watch(model).",
+            f"no attention can be read in {name}: {why}. A function of query and key, of scores, or of weights and "
+            "value, with parameters of these names, is traced as a part; a model is watched: clearhead.watch(model).",
         )
     masked = len(floats) < len(inputs) or any(isinstance(each, Tensor) for each in given.values())
     return Recording(

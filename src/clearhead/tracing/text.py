@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.text import cell_len
+from clearhead._common.text import cell_len, printable
+from clearhead.errors import ArgumentError
 
 MOST_ROWS, MOST_COLUMNS = 16, 12
 MOST_FACTORS = 8
@@ -59,6 +60,14 @@ def _factor(value: float) -> str:
     return f"({text})" if text.startswith("−") else text
 
 
+def _sum(left: list[float], right: list[float], got: float) -> str:
+    """The products of numbers and their sum; beside it what the code gave, where that is another."""
+    total = sum(a * b for a, b in zip(left, right, strict=True))
+    same = math.isclose(total, got, rel_tol=1e-3, abs_tol=1e-4) or not math.isfinite(total)
+    words = f"{_products(left, right)} = {number(got if same else total)}"
+    return words if same else f"{words}; the code gave {number(got)}"
+
+
 def _products(left: list[float], right: list[float]) -> str:
     pairs = [f"{_factor(a)}·{_factor(b)}" for a, b in zip(left, right, strict=True)]
     if len(pairs) > MOST_FACTORS:
@@ -97,39 +106,44 @@ def arithmetic(
         sink: the sink of the head, or None.
         own: the code goes another way than the definition, so that each stage is written down as it is.
     """
-    vector = parts["query"][query].tolist()
-    keys, values = parts["key"].tolist(), parts["value"].tolist()
     tables = [name for name in parts if name in stages.NAMES or name.startswith("changed_")]
     rows = {name: parts[name][query].tolist() for name in tables}
-    shown = range(min(len(keys), MOST_ROWS))
+    count = min(len(row) for name, row in rows.items() if name != "context")
+    shown = range(min(count, MOST_ROWS, len(words)))
     wide = max((cell_len(words[j]) for j in shown), default=0)
     label = [words[j] + " " * (wide - cell_len(words[j])) for j in shown]
-    more = [f"  … and {len(keys) - len(shown)} more keys"] if len(keys) > len(shown) else []
-    start = ", ".join(_short(v) for v in vector[:MOST_FACTORS])
-    dots = ", …" if len(vector) > MOST_FACTORS else ""
-    yield f"query {name}: [{start}{dots}]"
-    yield ""
-    yield "scores: the query times each key"
-    for j in shown:
-        products = _products(vector, keys[j])
-        yield f"  {label[j]}  {products} = {number(rows['scores'][j])}"
-    yield from more
-    yield ""
-    if own:
-        yield from _as_computed(rows, label, formulas)
+    more = [f"  … and {count - len(shown)} more keys"] if count > len(shown) else []
+    if "query" in parts:
+        vector, keys = parts["query"][query].tolist(), parts["key"].tolist()
+        start = ", ".join(_short(v) for v in vector[:MOST_FACTORS])
+        dots = ", …" if len(vector) > MOST_FACTORS else ""
+        yield f"query {name}: [{start}{dots}]"
+        yield ""
+        yield "scores: the query times each key"
+        for j in shown:
+            yield f"  {label[j]}  {_sum(vector, keys[j], rows['scores'][j])}"
+        yield from more
     else:
-        yield from _softmax(rows, label, formulas, renormalised, sink)
-    yield from more
+        yield f"query {name}"
+    if "scores" in rows and "weights" in rows:
+        yield ""
+        if own:
+            yield from _as_computed(rows, label, formulas)
+        else:
+            yield from _softmax(rows, label, formulas, renormalised, sink)
+        yield from more
+    if "value" not in parts:
+        return
+    values = parts["value"].tolist()
     yield ""
     yield "context: the weighted sum of the values"
-    mixing = rows["dropped_weights"]
+    mixing = rows.get("dropped_weights", rows["weights"])
     used = [j for j, weight in enumerate(mixing) if weight != 0]
     if not used:
         yield "  nothing to attend to: 0"
         return
     for column, total in enumerate(rows["context"][:MOST_FACTORS]):
-        products = _products([mixing[j] for j in used], [values[j][column] for j in used])
-        yield f"  {products} = {number(total)}"
+        yield f"  {_sum([mixing[j] for j in used], [values[j][column] for j in used], total)}"
     if len(rows["context"]) > MOST_FACTORS:
         yield f"  … and {len(rows['context']) - MOST_FACTORS} more numbers"
 
@@ -145,7 +159,8 @@ def _as_computed(
     for j, word in enumerate(label):
         chain = " → ".join(number(rows[name][j]) for name in ("scores", *names))
         yield f"  {word}  {chain}"
-    yield f"  the weights add up to {number(sum(rows['dropped_weights']))}"
+    mixing = rows.get("dropped_weights", rows["weights"])
+    yield f"  the weights add up to {number(sum(mixing))}"
 
 
 def _softmax(
@@ -158,7 +173,7 @@ def _softmax(
     """Write out the softmax, from scores to weights, a line per key."""
     before = ("scaled_scores", "capped_scores", "masked_scores")
     changes = [formulas[stage] for stage in before if stage in formulas]
-    masked, weights = rows["masked_scores"], rows["weights"]
+    masked, weights = rows.get("masked_scores", rows["scores"]), rows["weights"]
     scores = masked if sink is None else [*masked, sink]
     top = max((score for score in scores if math.isfinite(score)), default=0.0)
     share = f"softmax: exp(score − {_factor(top)}, the largest), divided by their sum"
@@ -182,3 +197,18 @@ def _softmax(
         exps.append(math.exp(sink - top))
         yield f"  and the sink of this head: exp({number(sink - top)}) = {exps[-1]:.4f}"
     yield f"  the exps add up to {sum(exps):.4f}, the weights to {sum(weights):.4f}"
+
+
+def labels(words: Sequence[str] | None, count: int, name: str) -> list[str]:
+    """A label for each token: its number, and its word.
+
+    Raises:
+        ArgumentError: code `trace.tokens`, for more or fewer words than tokens.
+    """
+    if words is None:
+        return [str(place) for place in range(count)]
+    if len(words) != count:
+        raise ArgumentError(
+            "trace.tokens", f"{name} must hold a word for each of {count} tokens; got {len(words)}."
+        )
+    return [f"{place} {printable(word)}" for place, word in enumerate(words)]

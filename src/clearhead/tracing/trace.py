@@ -2,24 +2,28 @@
 
 import copy
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from clearhead._common.hints import hint_at, refusal, with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.memory import within_memory
-from clearhead._common.text import printable, shown
+from clearhead._common.text import shown
 from clearhead.attention.functional import attend
-from clearhead.errors import ArgumentError, SelectionError
+from clearhead.errors import SelectionError, UnsupportedError
 from clearhead.tracing.own_call import OwnCall, own_call
-from clearhead.tracing.text import arithmetic, fenced, table
+from clearhead.tracing.own_part import OwnPart
+from clearhead.tracing.text import arithmetic, fenced, labels, table
 from clearhead.tracing.traced_call import Expected, Step, TracedCall
 from clearhead.tracing.ways import way_of
 
+BY_QUERY = ("query", "scores", "weights", "context")
 INSTEAD = "Trace fewer tokens; AttentionMatrix gives rows and numbers of any length."
 
 
@@ -39,13 +43,13 @@ class Trace(Mapping[str, Tensor]):
 
     def __init__(
         self,
-        call: TracedCall | OwnCall,
+        call: TracedCall | OwnCall | OwnPart,
         tokens: Sequence[str] | None = None,
         source_tokens: Sequence[str] | None = None,
     ) -> None:
         self.title = call.title
         self.steps = {step.name: step for step in call.steps()}
-        settings = call if isinstance(call, OwnCall) else call.problem
+        settings = call.problem if isinstance(call, TracedCall) else call
         self.scale = settings.scale
         self.mask = (
             mask if (mask := settings.mask) is None or isinstance(mask, str) else mask.describe()
@@ -57,24 +61,23 @@ class Trace(Mapping[str, Tensor]):
         """Weights, not scores, were hidden, and the others divided by their sum again."""
         self.kernel: str | None = None
         """The kernel that runs this untraced; None of code of one's own."""
-        self.difference = 0.0
-        """The largest distance of its context, without dropout."""
+        self.difference = 0.0  # the largest distance of its context, without dropout
         self.expected: Expected | None = None
         """Of code of one's own, the first stage that differs from the definition, and what it should be."""
-        if isinstance(call, OwnCall):
-            self.expected, self._notes = call.expected, (*call.notes, call.verdict())
-        else:
+        if isinstance(call, TracedCall):
             self.kernel, self.difference = call.kernel_and_distance()
             distance = f"{self.difference:.1e}"
             self._notes = (
                 f"largest distance to the context of kernel {self.kernel!r}: {distance}",
             )
+        else:
+            self.expected, self._notes = call.expected, (*call.notes, call.verdict())
         self.projections = dict(call.projections)
         """Input, weight and bias of query, key, value and output, where these are plain linear maps."""
-        self.tokens = _labels(tokens, settings.query_len, "tokens")
+        self.tokens = labels(tokens, settings.query_len, "tokens")
         if source_tokens is None and settings.query_len == settings.kv_len:
             source_tokens = tokens
-        self.source_tokens = _labels(source_tokens, settings.kv_len, "source_tokens")
+        self.source_tokens = labels(source_tokens, settings.kv_len, "source_tokens")
 
     def __getitem__(self, name: str) -> Tensor:
         if not isinstance(name, str) or name not in self.steps:
@@ -177,6 +180,7 @@ class Trace(Mapping[str, Tensor]):
         Raises:
             SelectionError: code `trace.part`, if there is no such sample or head.
             TooLargeError: code `trace.page-size`, for more numbers than a page can hold.
+            UnsupportedError: code `trace.whole`, for a part of attention.
             FileError: code `file.unwritable`, if the place cannot be written to.
 
         Example:
@@ -220,7 +224,7 @@ class Trace(Mapping[str, Tensor]):
               0.0659·0 + 0.9341·2 = 1.8682
         """
         parts = {name: self._part(step, sample, head)[0] for name, step in self.steps.items()}
-        count = parts["scores"].shape[0]
+        count = min(parts[name].shape[0] for name in BY_QUERY if name in parts)
         if not -count <= query < count:
             raise SelectionError("trace.part", f"there are {count} queries; got query={query}.")
         query %= count
@@ -278,6 +282,15 @@ class Trace(Mapping[str, Tensor]):
         """
         return drawing("figures").of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
 
+    def _check_whole(self) -> None:
+        """Refuse the trace of a part, for a page or a figure."""
+        if not set(BY_QUERY) <= set(self):
+            raise UnsupportedError(
+                "trace.whole",
+                f"a page and a figure show all of attention, and this is a part: {', '.join(self)}. print(trace), "
+                "trace.explain(query) and trace.plot() show it.",
+            )
+
     def _verdict(self) -> str:
         return "; ".join(self._notes)
 
@@ -314,6 +327,16 @@ class Trace(Mapping[str, Tensor]):
             tensor = tensor[index]
         return tensor, ", ".join(words)
 
+    def _hidden(self, part: Tensor, sample: int, head: int) -> Tensor:
+        """Pairs of a table whose score is −∞; none of a part that has no scores of this shape."""
+        step = self.steps.get("masked_scores", self.steps.get("scores"))
+        scores = part if step is None else self._part(step, sample, head)[0]
+        return (
+            scores == -math.inf
+            if scores.shape == part.shape
+            else torch.zeros_like(part, dtype=torch.bool)
+        )
+
     def _row_labels(self, step: Step) -> list[str]:
         rows = step.axes[-2]
         return self.source_tokens if rows in ("kv_len", "source_tokens") else self.tokens
@@ -336,7 +359,8 @@ def trace(
 
     Code of your own is read as `check` reads it, operation by operation, whether it is right or wrong: the stages
     are those that it computed, bit for bit, each with its line. Beside the first one that differs from the
-    definition stands what it should be. A module is copied, and its mode is left as it is.
+    definition stands what it should be. A module is copied, and its mode is left as it is. A function of (query, key),
+    (scores) or (weights, value), by these names, is a part, however it is worked out: its result beside what is right.
 
     Args:
         thing: `attend`, a `MultiHeadAttention`, a rung of the ladder; or code of your own: a function, an
@@ -352,6 +376,7 @@ def trace(
         UnsupportedError: code `trace.unread`, for code in which no attention can be read.
         ArgumentError: code `trace.tokens`, if there are more or fewer words than tokens.
         UnsupportedError: code `trace.nested`, for a nested tensor.
+        ShapeError: code `trace.sizes`, for tables of a part that do not meet.
 
     Example:
         >>> import torch, clearhead as ch
@@ -373,13 +398,3 @@ def trace(
             raise refusal(way, given, options, "trace")
         call = way(*given, **options)
     return Trace(call, tokens, source_tokens)
-
-
-def _labels(words: Sequence[str] | None, count: int, name: str) -> list[str]:
-    if words is None:
-        return [str(place) for place in range(count)]
-    if len(words) != count:
-        raise ArgumentError(
-            "trace.tokens", f"{name} must hold a word for each of {count} tokens; got {len(words)}."
-        )
-    return [f"{place} {printable(word)}" for place, word in enumerate(words)]

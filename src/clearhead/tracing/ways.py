@@ -28,12 +28,13 @@ from clearhead.masks.base import Mask
 from clearhead.masks.dense import and_masks, as_mask, dense
 from clearhead.stages import Stages
 from clearhead.tracing.own_call import OwnCall, own_call
+from clearhead.tracing.own_part import OwnPart
 from clearhead.tracing.traced_call import TracedCall
 from clearhead.tracing.traced_projections import of_layer, with_batch
 from clearhead.tracing.traced_projections import of_rung as projections_of
 
 
-def way_of(thing: object) -> Callable[..., TracedCall | OwnCall]:
+def way_of(thing: object) -> Callable[..., TracedCall | OwnCall | OwnPart]:
     """The function that traces a call of `attend`, of a layer, of a rung, or of anybody's code."""
     if thing is attend:
         return _of_attend

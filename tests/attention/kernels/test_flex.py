@@ -17,6 +17,7 @@ from torch.nn.attention import flex_attention as torch_flex
 import clearhead as ch
 from clearhead.attention.kernels import flex
 from clearhead.attention.problem import make_problem
+from clearhead.errors import UnsupportedError
 from clearhead.masks.spans import Extent
 from tests.attention.kernels.definition import assert_agrees, close, context, draw
 from tests.attention.kernels.test_agreement import BIASES, MASKS
@@ -303,3 +304,24 @@ def test_compiled_on_cuda(dtype: torch.dtype, with_sinks: bool) -> None:
     if with_sinks:
         tensors["sinks"] = torch.randn(4, device="cuda")
     assert_agrees("flex", tensors, mask=mask, softcap=3.0)
+
+
+@plain
+@pytest.mark.filterwarnings("ignore:torch._dynamo hit config.recompile_limit")
+def test_one_kind_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch itself would go on uncompiled; here it records what it compiles, and runs it as it is."""
+    torch.compiler.reset()
+    compiled = torch.compile(torch_flex.flex_attention, backend="eager")
+    monkeypatch.setattr(flex, "_compiled", lambda: compiled)
+    tensors = draw(query_len=130, head_dim=16)
+    with torch._dynamo.config.patch(recompile_limit=1):
+        ch.attend(**tensors, mask=ch.causal(), kernel="flex")
+        ch.attend(**tensors, mask=ch.causal(), kernel="flex")
+        with pytest.raises(UnsupportedError) as caught:
+            ch.attend(**tensors, softcap=2.0, kernel="flex")
+    torch.compiler.reset()
+    assert str(caught.value) == (
+        '[kernel.compilations] kernel="flex" compiles each kind of call; PyTorch compiles one function up to '
+        "1 times and then runs it uncompiled, with queries × keys numbers. Raise "
+        "torch._dynamo.config.recompile_limit, or call torch.compiler.reset() and ask for fewer kinds."
+    )

@@ -263,7 +263,7 @@ def test_refusals() -> None:
         sinks=torch.zeros(2, device="meta"),
     )
     assert fused.refusals(elsewhere) == [
-        "sinks: they need the logsumexp, which PyTorch's fused attention gives on the CPU; "
+        "sinks: they need the logsumexp and its gradient, which this kernel has on the CPU alone; "
         "the tensors are on meta"
     ]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import stages
-from clearhead.attention.kernels import fused
+from clearhead.attention.kernels import _fused_calls, _lowering, fused
 from tests.attention.kernels.definition import (
     Tensors,
     close,
@@ -316,7 +316,36 @@ def test_causal_on_a_device_makes_few_numbers(
         ch.attend(query, key, value, mask=ch.causal())
     made = [each.nbytes for _, some in recorded.operations for each in some]
     assert max(made) == query.nbytes
-    # A byte for a number of 16 bits: who sees a mark, and twice which value is one; some more for each row.
-    marks = 0.6 * query.nbytes + 0.1 * key.nbytes + 1.1 * value.nbytes
+    # A byte for a number of 16 bits: who sees a mark, and three times which value is one; some more for each row.
+    marks = 0.6 * query.nbytes + 0.1 * key.nbytes + 1.6 * value.nbytes
     assert sum(made) <= 2 * query.nbytes + key.nbytes + 2 * value.nbytes + marks
+    assert recorded.waits == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "calls"),
+    [
+        (ch.causal() & ch.sliding_window(left=63), 2),
+        (ch.causal() & ch.documents(lengths=[128] * 32), 1),
+        (ch.causal() & ch.padding([4000]), 2),
+    ],
+    ids=["window", "documents", "padding"],
+)
+def test_masks_on_a_device_are_linear(
+    mask: ch.Mask, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces are found without reading it, in a few calls, and nothing of tokens × tokens is made."""
+    called: list[int] = []
+
+    def run(problem: Any, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
+        called.append(query.shape[0] * query.shape[2])
+        return torch.empty_like(query)
+
+    monkeypatch.setattr(_fused_calls, "fused_call", run)
+    monkeypatch.setattr(_lowering, "is_concrete", lambda tensor: True)
+    query, key, value = (empty(1, heads, 4096, 16) for heads in (4, 2, 2))
+    with Recorded() as recorded:
+        ch.attend(query, key, value, mask=mask)
+    assert len(called) == calls
+    assert max(each.numel() for _, made in recorded.operations for each in made) <= 64 * 4096 * 4
     assert recorded.waits == []

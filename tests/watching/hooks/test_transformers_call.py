@@ -23,7 +23,7 @@ import clearhead as ch
 from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError
 from clearhead.watching.hooks.described import Described
-from clearhead.watching.hooks.transformers_call import HARMLESS, read_call
+from clearhead.watching.hooks.transformers_call import HARMLESS, _is_scattered, read_call
 from tests.tolerances import assert_no_worse
 from tests.watching.hooks.recording import weights_of
 
@@ -496,3 +496,17 @@ def test_what_is_not_known_is_refused_by_name(call: Callable[[], object], text: 
     with pytest.raises(UnsupportedError) as refusal:
         call()
     assert str(refusal.value) == text
+
+
+@pytest.mark.parametrize(
+    ("rows", "scattered"),
+    [
+        (["0011", "1100", "1111"], False),
+        (["0011", "1011", "1111"], True),
+        (["1011"], True),
+        (["0000", "0110"], False),
+    ],
+)
+def test_padding_between_tokens_that_are_real(rows: list[str], scattered: bool) -> None:
+    valid = torch.tensor([[each == "1" for each in row] for row in rows])
+    assert _is_scattered(valid, valid.shape[1]) == scattered

@@ -20,6 +20,14 @@ A small call takes longer to look at than to compute. So one without options tha
 tensors are read for what is not finite, and the same fused call is made. What wants a gradient, lowers, traces,
 transforms or watches goes the long way.
 
+Where a kernel makes many short calls, without gradients, threads of our own share the heads, each with one of
+PyTorch's threads: a parallel region for each call waits for a core that others keep busy. What has a part for each
+head, and masks of which many numbers would be made once a thread, go as they are.
+
+On a GPU the host is not to wait. There a mask is lowered if it holds no tensor of the device, since the host then knows
+its spans by itself; and what may not be finite is cleared before anything is computed. Who sees a mark comes, where the
+mask is causal, after the first one, and else between two sums of all marks so far.
+
 *Sinks* need the logsumexp: the output is multiplied by sigmoid(logsumexp − sink). PyTorch's CPU kernel gives
 the logsumexp but no gradient for it. `FlashWithLogsumexp` adds one with the kernel's own backward: a value
 column of ones whose gradient is that of the logsumexp, and whose context is declared to be 0.

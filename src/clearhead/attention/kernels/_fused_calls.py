@@ -5,11 +5,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.torch_internals import can_sync
 from clearhead.attention.kernels._fused_gradients import FlashWithLogsumexp
 from clearhead.attention.kernels._kept import all_seen, shown_mask
-from clearhead.attention.kernels._lowering import Piece, assemble, lengths_of, place_of
+from clearhead.attention.kernels._lowering import Piece, assemble, is_known, lengths_of, place_of
 from clearhead.attention.problem import Problem
-from clearhead.masks.tiles import length
+from clearhead.masks.spans import Spans
+from clearhead.masks.tiles import host_spans, length
 
 
 def run_piece(problem: Problem, piece: Piece) -> Tensor:
@@ -203,9 +205,32 @@ def in_precision(problem: Problem, added: Tensor) -> Tensor:
 
 def count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
     """Count the marked keys that each query may attend to, by mark."""
+    mask, query = problem.mask, problem.query
+    if pieces[0].whole or can_sync(query) or mask is None or not is_known(problem, mask):
+        spans = None
+    else:
+        spans = host_spans(mask, problem.extent)
+    if spans is not None:
+        return stages.repeat_kv_heads(_count_in_runs(spans, marks), problem.num_heads)
     marks = stages.repeat_kv_heads(marks, problem.num_heads)
     pieces = [each for piece in pieces for each in piece.each()]
     return assemble([_count_in_piece(problem, piece, marks) for piece in pieces], pieces)
+
+
+def _count_in_runs(spans: Spans, marks: Tensor) -> Tensor:
+    """The same for the heads of the keys, by sums of all marks so far: a few operations, however many pieces."""
+    batch, heads, _, width = marks.shape
+    sums, counted = F.pad(marks, (0, 0, 1, 0)).cumsum(dim=2), 0.0
+    for run in range(spans.pieces):
+        until, before = (
+            sums.gather(2, edge[:, None, :, run, None].expand(batch, heads, -1, width))
+            for edge in (
+                each.to(marks.device, non_blocking=True) for each in (spans.stop, spans.start)
+            )
+        )
+        counted = until - before + counted
+    assert isinstance(counted, Tensor)
+    return counted
 
 
 def _count_in_piece(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from clearhead._common.torch_internals import is_concrete, is_tracing
 from clearhead.attention.problem import Problem
+from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
 from clearhead.masks.spans import Spans
-from clearhead.masks.tiles import hull, length, portions
+from clearhead.masks.tiles import host_spans, hull, length, portions
 
 MASK_PORTION = 1 << 22
 TILE = 64
@@ -92,12 +93,7 @@ def lower(problem: Problem) -> list[Piece]:
             if problem.query.shape[2] == problem.key.shape[2]:
                 return EVERYTHING_CAUSAL
     spans = None
-    if (
-        mask is not None
-        and problem.query.is_cpu
-        and is_concrete(problem.query)
-        and not is_tracing()
-    ):
+    if mask is not None and is_known(problem, mask):
         (batch, heads, query_len, _), kv_len = problem.query.shape, problem.key.shape[2]
         if problem.bias is None:
             run = mask.common_run(problem.extent)
@@ -105,12 +101,18 @@ def lower(problem: Problem) -> list[Piece]:
                 return [Piece(slice(0, batch), slice(0, query_len), run, False, False)]
         if batch * heads * query_len * kv_len < WORTH_SPANS:
             return EVERYTHING_MASKED
-        spans = problem.spans
+        spans = problem.spans if problem.query.is_cpu else host_spans(mask, problem.extent)
         if spans is not None and spans.pieces == 1 and problem.bias is None:
             sliced = _slices(problem, spans) or _tiled(problem, spans)
             if sliced:
                 return sliced
     return _portions(problem, spans)
+
+
+def is_known(problem: Problem, mask: Mask) -> bool:
+    """Return True if the host knows what the mask shows, without reading a device."""
+    query = problem.query
+    return (query.is_cpu or mask.device is None) and is_concrete(query) and not is_tracing()
 
 
 def _slices(problem: Problem, spans: Spans) -> list[Piece]:

@@ -27,6 +27,7 @@ from clearhead.attention.kernels._blockwise_work import (
     parts,
     work_of,
 )
+from clearhead.attention.kernels._by_heads import by_heads, threads_of
 from clearhead.attention.kernels._nonfinite import all_finite, contain
 from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError
@@ -138,7 +139,13 @@ def _attend(problem: Problem) -> Tensor:
         tensors = problem.query, problem.key, problem.value, problem.sinks, _tensor_of(problem)
         return _Blockwise.apply(*tensors, work_of(problem, seed))[0].to(problem.query.dtype)
 
-    return contain(problem, run, _count)
+    def run_side_by_side(problem: Problem) -> Tensor:
+        count = threads_of(problem)
+        if count == 1:
+            return run(problem)
+        return by_heads(problem, count, lambda some, context: context.copy_(run(some)))
+
+    return contain(problem, run_side_by_side, _count)
 
 
 def _is_small(problem: Problem) -> bool:

@@ -17,6 +17,7 @@ from clearhead.attention.biases import Bias, DenseBias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.kernels._nonfinite import contain
 from clearhead.attention.problem import Problem
+from clearhead.errors import UnsupportedError
 from clearhead.masks.blocks import FULL, PARTIAL
 from clearhead.masks.spans import Spans
 
@@ -103,8 +104,24 @@ def how(problem: Problem) -> str:
 
 
 def attend(problem: Problem) -> Tensor:
-    """The context, (batch, num_heads, query_len, value_head_dim)."""
-    return attend_by(_compiled(), problem)
+    """The context, (batch, num_heads, query_len, value_head_dim).
+
+    Raises:
+        UnsupportedError: code `kernel.compilations`, where PyTorch would go on uncompiled, with all of
+            tokens × tokens.
+    """
+    from torch._dynamo import config, exc  # the compiler, which takes seconds to import
+
+    try:
+        with config.patch(fail_on_recompile_limit_hit=True):
+            return attend_by(_compiled(), problem)
+    except exc.FailOnRecompileLimitHit as error:
+        raise UnsupportedError(
+            "kernel.compilations",
+            'kernel="flex" compiles each kind of call; PyTorch compiles one function up to '
+            f"{config.recompile_limit} times and then runs it uncompiled, with queries × keys numbers. "
+            "Raise torch._dynamo.config.recompile_limit, or call torch.compiler.reset() and ask for fewer kinds.",
+        ) from error
 
 
 def attend_by(flex: Flex, problem: Problem) -> Tensor:

@@ -21,6 +21,7 @@ from clearhead._common.torch_internals import (
     is_plain,
     is_transformed,
 )
+from clearhead.attention.kernels._by_heads import by_heads, threads_of
 from clearhead.attention.kernels._fused_calls import (
     count,
     fused_call,
@@ -48,6 +49,9 @@ from clearhead.sharding.dtensors import is_dtensor
 NAME = "fused"
 SUMMARY = "PyTorch's fused scaled dot-product attention; memory grows with tokens"
 
+FEW_NUMBERS = 1 << 20
+"""Up to how many numbers of a mask are made by each thread anew."""
+
 FEW = 0.25
 """Up to which share of the pairs a mask is better gone through by blocks, with gradients."""
 
@@ -61,7 +65,7 @@ def refusals(problem: Problem) -> list[str]:
         reasons.append("softcap: PyTorch's fused attention has none")
     if sinks is not None and not on_cpu:
         reasons.append(
-            f"sinks: they need the logsumexp, which PyTorch's fused attention gives on the CPU; "
+            "sinks: they need the logsumexp and its gradient, which this kernel has on the CPU alone; "
             f"the tensors are on {problem.device}"
         )
     if sinks is not None and is_exporting_to_onnx():
@@ -165,17 +169,13 @@ def attend(problem: Problem) -> Tensor:
         query, key, value = FirstDerivatives.apply(query, key, value)
         problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
+    first = pieces[0]
+    if not first.whole and first.is_open and len(pieces) == 1 and length(first.keys):
+        # All queries see these keys: what lies beside them need not be there.
+        key, value = problem.key[:, :, first.keys], problem.value[:, :, first.keys]
+        problem, pieces = problem.replace(key=key, value=value, mask=None), EVERYTHING
     if can_sync(query):
-        first, seen = pieces[0], problem
-        if not first.whole:
-            if first.is_open and len(pieces) == 1 and length(first.keys):
-                # All queries see these keys: what lies beside them need not be there.
-                keys = first.keys
-                key, value = problem.key[:, :, keys], problem.value[:, :, keys]
-                seen = problem = problem.replace(key=key, value=value, mask=None)
-                pieces = EVERYTHING
-            else:
-                seen = in_sight(problem, pieces)
+        seen = problem if pieces[0].whole else in_sight(problem, pieces)
         # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
         # NaN even where the result is not: so it is the inputs that are read.
         is_one = pieces is EVERYTHING and query.shape[2] == 1
@@ -224,13 +224,25 @@ def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
     if len(pieces) == 1 or not can_sync(query) or _has_gradient(problem):
         parts = [run_piece(problem, piece) for piece in pieces]
         return assemble(parts, pieces)
+    count = threads_of(problem) if _is_made_of_few_numbers(problem, pieces) else 1
+    if count > 1:
+        return by_heads(problem, count, lambda some, context: _run_into(some, pieces, context))
     # Without gradients the results go straight to their place: half the memory.
     batch, heads, query_len, _ = query.shape
     context = query.new_empty(batch, query_len, heads, value.shape[3]).transpose(1, 2)
+    _run_into(problem, pieces, context)
+    return context
+
+
+def _run_into(problem: Problem, pieces: list[Piece], context: Tensor) -> None:
     for piece in pieces:
         part = run_piece(problem, piece)
         context[piece.rows, :, piece.all_queries] = part
-    return context
+
+
+def _is_made_of_few_numbers(problem: Problem, pieces: list[Piece]) -> bool:
+    """Return True if the parts of the mask are so small that each thread can make its own."""
+    return sum(mask_numbers(problem, piece) for piece in pieces if piece.masked) <= FEW_NUMBERS
 
 
 def _has_gradient(problem: Problem) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.call_inputs import Strided, measure_strides, repeated, written
-from clearhead.checking.evidence.feeding import call_error
+from clearhead.checking.evidence.feeding import call_error, shapes_of
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
 from clearhead.checking.evidence.lines import Lines, lines_of
 from clearhead.checking.evidence.observed import ObservedAttention, attentions
@@ -19,7 +19,11 @@ from clearhead.checking.evidence.recorder import Recorder, storage_of
 from clearhead.checking.evidence.state import State, measure_state
 from clearhead.checking.evidence.training import Training, measure_training
 from clearhead.checking.evidence.weighing import EXPONENTIALS, Weighing, weigh
+from clearhead.checking.subject.causes import cause
+from clearhead.checking.subject.refusals import raised
+from clearhead.checking.subject.slips import slip_of
 from clearhead.checking.subject.subject import Subject
+from clearhead.checking.words import filled
 from clearhead.errors import ModelError
 
 
@@ -65,6 +69,18 @@ class Evidence(ABC):
     def call_error(self, error: Exception) -> ModelError:
         """The error for a subject that takes none of the inputs."""
         return call_error(self.given, self.settled.inputs, error)
+
+    def plain_error(self, error: Exception) -> ModelError:
+        """The error for whoever writes in a lesson, or a part: with a line, and no sizes to give."""
+        inputs = self.settled.inputs
+        first = next(iter(inputs.values()))
+        slip = slip_of(self.given.original)
+        why = "" if slip is None else f"{filled('slip', slip.key, slip.values)}.\n"
+        why = why or cause(error, self.given.run, first.shape[-1], first.ndim, self.given.takes)
+        return ModelError(
+            "check.call",
+            f"{why}{self.given.name} raised {raised(error)}\nwith\n{shapes_of(inputs)}",
+        )
 
     @property
     def subject(self) -> Subject:
@@ -146,6 +162,11 @@ class Evidence(ABC):
     def lines(self) -> Lines:
         """What the first call runs."""
         return lines_of(self.subject, self.inputs)
+
+    @cached_property
+    def broke(self) -> tuple[str, tuple[str, int] | None] | None:
+        """The first operation that gave NaN of numbers that are none, with its line."""
+        return self.lines.first_nan
 
     @property
     def plain_exp(self) -> bool:

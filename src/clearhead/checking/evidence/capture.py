@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from clearhead._common.torch_internals import DispatchMode
-from clearhead.checking.evidence.recorder import PRODUCTS, UNCOUNTED, Node
+from clearhead.checking.evidence.operations import PRODUCTS, UNCOUNTED
+from clearhead.checking.evidence.recorder import Node
 
 
 class Capture(DispatchMode):

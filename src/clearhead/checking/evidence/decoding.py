@@ -226,6 +226,57 @@ class DecodingEvidence(Evidence):
         return ""
 
     @cached_property
+    def kept_by_full(self) -> bool:
+        """True if full(x) gives something else after a call of full or of step."""
+        if not self.subject.copied:
+            return False
+        x, used = self.inputs[0], self.fresh()
+        try:
+            used.reset()
+            used.full(x.flip(1))
+            after_full = used.full(x)
+            used.reset()
+            used.step(x[:, :2])
+            after_step = used.full(x)
+        except Exception:  # what is refused is told of elsewhere
+            return False
+        return any(
+            each.shape != self.output.shape or distance(each, self.output) > self._close
+            for each in (after_full, after_step)
+        )
+
+    @cached_property
+    def shared(self) -> bool:
+        """True if what one object keeps changes the steps of another."""
+        if not self.subject.copied:
+            return False
+        x = self.inputs[0][:, :4]
+        one, other = self.fresh(), self.fresh()
+        try:
+            alone = stepped(self.fresh(), x, [2, 2])
+            one.reset()
+            other.reset()
+            first = one.step(x[:, :2])
+            other.step(x[:, :2].flip(1) * 1.5)
+            found = torch.cat([first, one.step(x[:, 2:])], 1)
+        except Exception:  # what is refused is told of elsewhere
+            return False
+        return found.shape != alone.shape or distance(found, alone) > self._close
+
+    @cached_property
+    def refusal(self) -> Exception | None:
+        """The error of steps, where no way to hand tokens over is taken."""
+        found: Exception | None = None
+        for chunks in self.schedules.values():
+            try:
+                stepped(self.fresh(), self.inputs[0], chunks)
+            except Exception as error:  # which is what is asked for
+                found = error
+                continue
+            return None
+        return found
+
+    @cached_property
     def turned(self) -> bool | None:
         """True if full(x) changes its queries between their projection and the scores, as a rotation does; None
         where that was not seen."""

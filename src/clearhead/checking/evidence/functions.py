@@ -66,6 +66,8 @@ class HeadsEvidence(Evidence):
             attempts.append(attempted(subject, sizes, seed))
             if attempts[-1].output is not None:
                 return subject, attempts[-1]
+        if self.given.axes < 4:
+            return replace(self, given=replace(self.given, axes=4))._first
         wanted = plan.batch, plan.num_heads, plan.query_len, plan.value_head_dim
         for axes in (3, 2):
             subject = replace(self.given, axes=axes)

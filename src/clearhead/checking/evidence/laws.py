@@ -13,7 +13,8 @@ from torch import Tensor
 from clearhead.checking.evidence.capture import Capture
 from clearhead.checking.evidence.grouping import Group
 from clearhead.checking.evidence.observed import ObservedAttention, blocks_of
-from clearhead.checking.evidence.recorder import PRODUCTS, Node, Recorder, storage_of
+from clearhead.checking.evidence.operations import PRODUCTS
+from clearhead.checking.evidence.recorder import Node, Recorder, storage_of
 from clearhead.checking.evidence.splitting import consumer, root_node, side_tags
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from clearhead._common.torch_internals import DispatchMode
-from clearhead.checking.evidence.recorder import FUSED, PRODUCTS, UNCOUNTED, storage_of
+from clearhead.checking.evidence.operations import FUSED, PRODUCTS, UNCOUNTED
+from clearhead.checking.evidence.recorder import storage_of
 from clearhead.checking.subject.subject import Subject
 
 # What code calls to compute; the line that is wanted called these.
@@ -24,16 +25,25 @@ class Lines(DispatchMode):
         names: of those operations.
         multiplied: numbers that depend on the input were multiplied with each other.
         ended: the call came to its end.
+        broke: the first operation that gave NaN of numbers that are none, by its name and number.
     """
 
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, inputs: Sequence[Tensor], *, alone: bool = False) -> None:
         super().__init__()
+        # To look for NaN are operations too, which a recorder below would count.
+        self._alone = alone
         self.count = 0
         self.found: dict[int, tuple[str, int]] = {}
         self.names: dict[int, str] = {}
         self.multiplied = self.ended = False
+        self.broke: tuple[str, int] | None = None
         self._kept = list(inputs)  # so that no other tensor lies at the place of one
         self._dependent = set(map(storage_of, inputs))
+
+    @property
+    def first_nan(self) -> tuple[str, tuple[str, int] | None] | None:
+        """What broke, with its line."""
+        return None if self.broke is None else (self.broke[0], self.found.get(self.broke[1]))
 
     def __torch_dispatch__(
         self,
@@ -54,6 +64,8 @@ class Lines(DispatchMode):
         if sides:
             self._kept += made
             self._dependent.update(map(storage_of, made))
+        if self._alone and self.broke is None and _has_nan(made) and not _has_nan(given):
+            self.broke = name.rstrip("_"), self.count
         multiplies = name.rstrip("_") in ("mul", *PRODUCTS) or name.startswith(FUSED)
         self.multiplied |= multiplies and len(sides) > 1
         return found
@@ -62,6 +74,10 @@ class Lines(DispatchMode):
 def _tensors(found: Any) -> list[Tensor]:
     leaves = [each for each in tree_leaves(found) if isinstance(each, Tensor)]
     return [each for each in leaves if each.layout is torch.strided]
+
+
+def _has_nan(tensors: list[Tensor]) -> bool:
+    return any(each.is_floating_point() and bool(each.isnan().any()) for each in tensors)
 
 
 def _calling(frame: Any) -> tuple[str, int] | None:
@@ -82,7 +98,7 @@ def lines_of(subject: Subject, tensors: Sequence[Tensor]) -> Lines:
     turned = [
         each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in tensors
     ]
-    lines = Lines(turned)
+    lines = Lines(turned, alone=True)
     try:
         with torch.no_grad(), lines:
             spare.bare(*turned)

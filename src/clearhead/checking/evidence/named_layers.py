@@ -1,4 +1,4 @@
-"""Query, key and value as the layers of these names give them, where no product was seen, as in a loop."""
+"""Query, key and value as the layers or matrices of these names give them, where no product was seen, as in a loop."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,27 +15,60 @@ from clearhead.checking.thresholds import SUMS
 
 def trials_by_name(e: TokensEvidence) -> list[Trial]:
     """Two calls, as trials; none where the layers are not one each for query, key, value and at most the output."""
-    if isinstance(e, CrossEvidence) or e.subject.module is None:
+    if e.subject.module is None:
         return []
-    tokens = e.feed.lengths[0]
-    found = [_trial(e, e.feed.draw(tokens, seed)) for seed in (e.seed, e.seed + 1)]
+    tokens, x = e.feed.lengths[0], e.inputs[0]
+    drawn: list[tuple[Tensor, ...]] = [
+        (e.feed.draw(tokens, seed),) for seed in (e.seed, e.seed + 1)
+    ]
+    if isinstance(e, CrossEvidence):
+        drawn = [e.inputs, tuple(each.flip(-1) for each in e.inputs)]
+    found = [_trial(e, *each) for each in drawn if each[0].ndim == x.ndim]
     return [each for each in found if each is not None]
 
 
-def _trial(e: TokensEvidence, x: Tensor) -> Trial | None:
-    seen = _called(e, x)
+def _trial(e: TokensEvidence, x: Tensor, *beside: Tensor) -> Trial | None:
+    seen = (None if beside else _called(e, x)) or _multiplied(e, x, *beside)
     if seen is None:
         return None
-    heads, tokens = e.num_heads or 1, x.shape[-2]
+    heads, tokens, keys = e.num_heads or 1, x.shape[-2], seen[1].shape[-2]
     if any(each.shape[-1] % heads for each in seen):
         return None
     query, key, value, context = (
         e.batched(each).unflatten(-1, (heads, -1)).transpose(1, 2) for each in seen
     )
     setting = Setting(
-        e.contract, len(query), heads, heads, tokens, tokens, query.shape[3], value.shape[3]
+        e.contract, len(query), heads, heads, tokens, keys, query.shape[3], value.shape[3]
     )
     return Trial(f"{tokens} tokens", setting, query, key, value, context)
+
+
+def _multiplied(
+    e: TokensEvidence, x: Tensor, *beside: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """Query, key, value and context of a call, by what is multiplied with the parameters of these names."""
+    recorded = e.record(x, *beside)
+    if recorded is None:
+        return None
+    seen: dict[str, Tensor] = {}
+    for node in recorded.recorder.nodes:
+        if node.kind != "linear" or node.constant != 1:
+            continue
+        name = recorded.recorder.parameters.get(node.storages[1], "").removesuffix(".weight")
+        own = "o" if is_output(name.rpartition(".")[2]) else role(name)
+        if own not in ("q", "k", "v", "o") or own in seen:
+            return None
+        of = x if own in ("q", "o") or not beside else beside[0]
+        rows = node.operands[0] if own == "o" else node.output
+        if rows.shape[:-1].numel() != of.shape[:-1].numel():
+            return None
+        seen[own] = rows.reshape(*of.shape[:-1], -1).double()
+    if not {"q", "k", "v"} <= set(seen):
+        return None
+    output = recorded.output.detach().double()
+    context = seen.get("o", output)
+    whole = context.shape[:-1] == x.shape[:-1]
+    return (seen["q"], seen["k"], seen["v"], context) if whole else None
 
 
 def weights_by_name(e: TokensEvidence) -> Tensor | None:

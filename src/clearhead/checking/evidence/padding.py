@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.call_inputs import written
+from clearhead.checking.evidence.lines import lines_of
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Explanation, distance, explain
 from clearhead.checking.hypotheses.mutants import bank
@@ -108,6 +109,41 @@ class PaddedEvidence(TokensEvidence):
         """The dependencies in a padded batch."""
         generator = torch.Generator().manual_seed(self.seed)
         return measure(self.subject.spare(), *self.padded, generator)
+
+    @cached_property
+    def seen_by(self) -> Tensor:
+        """(batch, tokens): True for a token that real outputs of other tokens move with."""
+        x, mask = self.padded
+        generator = torch.Generator().manual_seed(self.seed)
+        run, whole = self.subject.spare(), self.padded_output
+        seen = torch.zeros_like(mask)
+        for token in range(x.shape[1]):
+            changed = x.clone()
+            changed[:, token] += 2 * torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
+            gap = (run(changed, mask).detach() - whole).abs().amax(-1) > 1e-6 * whole.abs().max()
+            gap &= mask
+            gap[:, token] = False
+            seen[:, token] = gap.any(-1)
+        return seen
+
+    @cached_property
+    def takes_a_share(self) -> bool:
+        """True if keys of padding have weights of their own where tokens are padded."""
+        x, mask = self.padded
+        recorded = self.record(x, mask)
+        if recorded is None or len(recorded.attentions) != len(self.observed) or not self.groups:
+            return False
+        arranged = self.groups[0].arranged
+        weights = recorded.attentions[self.groups[0].indices[0]].weights
+        if arranged is None:
+            return False
+        felt = (arranged.heads(weights) > 1e-9).any(1).any(1)
+        return felt.shape == mask.shape and bool(felt[~mask].all())
+
+    @cached_property
+    def broke(self) -> tuple[str, tuple[str, int] | None] | None:
+        lines = lines_of(self.subject, self.padded)
+        return super().broke or lines.first_nan
 
     @cached_property
     def padded_left(self) -> tuple[Tensor, Tensor, Tensor]:

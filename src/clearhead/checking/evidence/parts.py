@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.foreign_names import side_of
 from clearhead.checking.evidence.base import Evidence, Settled
-from clearhead.checking.evidence.feeding import shapes_of
 from clearhead.checking.hypotheses.matching import distance
-from clearhead.checking.subject.causes import cause
-from clearhead.checking.subject.refusals import first_line, raised
+from clearhead.checking.subject.refusals import first_line
+from clearhead.checking.subject.signatures import needed, of_call
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS
 from clearhead.errors import ModelError
@@ -49,6 +49,18 @@ PARTS: Mapping[str, PartDefinition] = {
         "query", "dimension",
     ),
 }  # fmt: skip
+
+
+def part_of(function: Callable[..., object]) -> str | None:
+    """The part of attention that a function is by the names of its parameters.
+
+    Example:
+        >>> part_of(lambda queries, keys: queries @ keys.mT), part_of(lambda x: x)
+        ('query,key', None)
+    """
+    names = tuple(needed(of_call(function)))
+    sides = tuple(side_of(each) or each for each in names)
+    return next((each for each, part in PARTS.items() if part.names in (names, sides)), None)
 
 
 @dataclass(frozen=True)
@@ -143,11 +155,7 @@ class PartEvidence(Evidence):
 
     def call_error(self, error: Exception) -> ModelError:
         """Point at a line: whoever writes a part has no sizes to give and no other way to call it."""
-        inputs = self.settled.inputs
-        first = next(iter(inputs.values()))
-        why = cause(error, self.given.run, first.shape[-1], first.ndim)
-        name, shapes = self.given.name, shapes_of(inputs)
-        return ModelError("check.call", f"{why}{name} raised {raised(error)}\nwith\n{shapes}")
+        return self.plain_error(error)
 
     @property
     def sizes(self) -> Mapping[str, int]:

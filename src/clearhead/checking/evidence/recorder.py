@@ -2,9 +2,9 @@
 
 A `DispatchMode` sees every operation below autograd, whatever the code above looks like:
 `nn.MultiheadAttention`, einsum, `F.linear` with a slice of a weight, one projection for all heads.
-Beside each storage lies a shadow of tags: for every number, the element of the last product, or of
-the input, that it stands for. Views share the storage and so the shadow; an operation in place
-writes through. What only moves numbers, or changes them one by one, hands the tags on.
+Beside each storage lies a shadow of tags: for every number, the element of the last product, or of the input, that
+it stands for. Views share the storage and so the shadow; an operation in place writes through. What only moves
+numbers, or changes them one by one, hands the tags on.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,35 +16,26 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from clearhead._common.torch_internals import DispatchMode, broadcast_shape
+from clearhead.checking.evidence.operations import (
+    DRAWS,
+    FUSED,
+    KEEPS,
+    MOVES,
+    PRODUCTS,
+    RANDOM,
+    SCALINGS,
+    SOFTMAXES,
+    UNCOUNTED,
+    UNTRACED,
+)
 
-PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1)}
-FUSED = "_scaled_dot_product_"
-SOFTMAXES = ("_softmax", "_safe_softmax", "_log_softmax")
-MOVES = {
-    "clone", "contiguous", "cat", "stack", "index_select", "gather", "index", "roll", "flip",
-    "constant_pad_nd", "repeat", "tril", "triu", "masked_select", "lift_fresh", "unfold",
-    "select_scatter", "slice_scatter", "take_along_dim",
-}  # fmt: skip
-# Of the same shape as what goes in, and yet no number is where it was; or fewer numbers.
-UNTRACED = {
-    "sort", "topk", "cumsum", "cumprod", "logcumsumexp", "_fft_c2c", "_fft_r2c", "sum", "mean",
-}  # fmt: skip
-KEEPS = {"masked_fill", "masked_fill_", "index_put_", "_to_copy", "dropout"}
-DRAWS = {"bernoulli_", "uniform_", "normal_", "exponential_", "random_"}
-RANDOM = DRAWS | {
-    "native_dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "multinomial",
-    "randint", "randint_like",
-}  # fmt: skip
-# PyTorch adds these where a reference holds on to a tensor, as a recorder does.
-UNCOUNTED = frozenset(("detach", "alias", "lift_fresh"))
-SCALINGS = {"mul": 1, "mul_": 1, "div": -1, "div_": -1}
 MIXED = -1
 CHANNELS = (torch.int64, torch.int64, torch.float64)
 
 
 class Tags(NamedTuple):
-    """For each number: the element that it stands for (0 for none, −1 for several), the node of it,
-    and the product of the numbers that it was multiplied by since, NaN if one is learned."""
+    """For each number the element that it stands for (0 for none, −1 for several), its node, and its factor since,
+    NaN if one is learned."""
 
     element: Tensor
     node: Tensor
@@ -59,8 +50,8 @@ class Node:
     """An operation whose numbers get tags of their own.
 
     Attributes:
-        kind: "input", "product" (both sides depend on the input), "fused", "linear" (one side does
-            not), "summed" (a sum over numbers of a product) or "other".
+        kind: "input", "product" (both sides depend on the input), "fused", "linear" (one side does not), "summed" (a
+            sum over numbers of a product) or "other".
         name: of the operation.
         index: what tags call it.
         place: its number among all operations of the call.
@@ -92,8 +83,8 @@ class Node:
 class ScoreStep:
     """An operation on numbers of a product: what came out, and for which of its elements.
 
-    `other` says what else went in: "number", "constant", "parameter", "random", "input" or "";
-    `source` and `result` are the storages that it read and wrote.
+    `other` says what else went in: "number", "constant", "parameter", "random", "input" or ""; `source` and `result`
+    are the storages that it read and wrote.
     """
 
     name: str
@@ -120,8 +111,7 @@ def storage_of(tensor: Tensor) -> int:
 
 
 class Recorder(DispatchMode):
-    """Record a call; `inputs` are the tensors that it depends on, `parameters` names by storage, and
-    `buffers` the storages of other tensors that a module owns."""
+    """Record a call; `inputs` are what it depends on, `parameters` names by storage, `buffers` its other tensors."""
 
     def __init__(
         self, inputs: Sequence[Tensor], parameters: Mapping[int, str], buffers: Iterable[int] = ()
@@ -144,9 +134,8 @@ class Recorder(DispatchMode):
 
     def tags(self, tensor: Tensor) -> Tags | None:
         """The tags of a tensor; None of one that does not depend on the input."""
-        if tensor.layout is not torch.strided or tensor.numel() == 0:
-            return None
-        shadow = self._shadow.get(storage_of(tensor))
+        strided = tensor.layout is torch.strided and tensor.numel()
+        shadow = self._shadow.get(storage_of(tensor)) if strided else None
         if shadow is None or not (tensor.is_floating_point() or tensor.is_complex()):
             return None
         place = _geometry(tensor)
@@ -233,9 +222,16 @@ class Recorder(DispatchMode):
             dim = args[1] if name in SOFTMAXES else None
             others = [each for each in tensors if each is not source]
             value = output.detach().clone()
+            if name in ("fill_", "copy_") and all(each is args[0] for each, _ in tagged):
+                value, kept = self._whole(output)
             other = self._other(args, others, [each for each, _ in tagged], chance)
             ends = storage_of(source), storage_of(output)
             self.steps.append(ScoreStep(name, self.count, value, kept, *ends, dim=dim, other=other))
+
+    def _whole(self, part: Tensor) -> tuple[Tensor, Tags]:
+        """All numbers that lie where these do, with their tags."""
+        whole = part.detach().new_empty(0).set_(part.untyped_storage()).clone()
+        return whole, self._shadow[storage_of(part)].each(torch.clone)
 
     def _of_product(self, tags: Tags) -> bool:
         return bool((self._ranks[tags.node + 1] > 1).any())
@@ -261,6 +257,10 @@ class Recorder(DispatchMode):
         nothing = Tags(*(torch.zeros(output.shape, dtype=dtype) for dtype in CHANNELS))
         if name in ("copy_", "fill_", "zero_"):
             source = self.tags(args[1]) if isinstance(args[-1], Tensor) else None
+            own = self.tags(args[0]) if source is None and name != "zero_" else None
+            if own is not None and self._of_product(own):
+                # Written over by a number, as −∞ into a slice of scores: each stays at its pair.
+                return own.each(lambda channel: channel * (self._ranks[own.node + 1] > 1))
             return (source or nothing).each(lambda channel: channel.expand(output.shape))
         if name in KEEPS:
             return self.tags(args[0])

@@ -26,7 +26,7 @@ from clearhead.checking.hypotheses.mutants import Mutant, bank
 from clearhead.checking.hypotheses.recipe import RIGHT, right_visible
 from clearhead.checking.subject.calling import hidden_by_itself, unfilled_mask
 from clearhead.checking.subject.embedding import Embedded, Steps
-from clearhead.checking.subject.refusals import raised
+from clearhead.checking.subject.refusals import output_error, raised
 from clearhead.checking.subject.subject import Subject, prepare
 from clearhead.checking.thresholds import FOLDED_NUMBERS, LARGE, LONGEST
 from clearhead.errors import ModelError
@@ -75,13 +75,9 @@ class TokensEvidence(Evidence):
                 return Settled(subject, given, error=error)
         subject, output = again(subject, (main,), output.detach())
         vectors = output.ndim == main.ndim and output.shape[:-1] == main.shape[:-1]
-        if not vectors or self._as_wide_as_long(subject, main, output):
-            raise ModelError(
-                "check.output",
-                f"{subject.name} must give a vector for each token; from x {list(main.shape)} it gave "
-                f"{list(output.shape)}. If the output is another part of what it returns, check a "
-                "function that picks it: lambda x: attention(x)[1].",
-            )
+        square = vectors and self._as_wide_as_long(subject, main, output)
+        if not vectors or square:
+            raise output_error(subject.name, main, output, square=square)
         return self._with_its_mask(subject, given, output)
 
     def _as_wide_as_long(self, subject: Subject, main: Tensor, output: Tensor) -> bool:

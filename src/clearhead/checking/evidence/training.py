@@ -11,6 +11,7 @@ from clearhead.checking.evidence.recorder import Drop, Recorder, storage_of
 from clearhead.checking.evidence.splitting import root_node
 from clearhead.checking.evidence.weighing import weigh
 from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import SUMS
 
 DRAWS = 8
 
@@ -30,6 +31,7 @@ class Training:
         share: how many of them were dropped; None where a kernel drops them inside.
         count: of how many.
         still: what shows that nothing is dropped, a measurement of the catalogue.
+        whole: the weights add up to one again though some are dropped.
     """
 
     why: str = ""
@@ -40,6 +42,7 @@ class Training:
     kept: float | None = None
     share: float | None = None
     count: int = 0
+    whole: bool = False
     still: str = "equal-calls"
 
 
@@ -59,17 +62,17 @@ def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) 
     moved = not torch.allclose(
         drawn[0].nan_to_num(), still.double().nan_to_num(), rtol=1e-6, atol=1e-6
     )
-    found = _places(trained, inputs) if apart or moved else ((), None, None, 0)
+    found = _places(trained, inputs) if apart or moved else ((), None, None, 0, False)
     repeats = moved and not apart and bool(found[0])
     return Training("", finite, apart or moved, repeats, *found)
 
 
 def _places(
     trained: Subject, inputs: Sequence[Tensor]
-) -> tuple[tuple[str, ...], float | None, float | None, int]:
+) -> tuple[tuple[str, ...], float | None, float | None, int, bool]:
     names = {storage_of(each): name for name, each in trained.parameters().items()}
     places: dict[str, None] = {}
-    ratios, zeros, count = [], 0, 0
+    ratios, zeros, count, sums = [], 0, 0, []
     for _ in range(2):
         turned = [
             each.to(trained.dtype) if each.is_floating_point() else each.clone() for each in inputs
@@ -79,24 +82,41 @@ def _places(
             with torch.no_grad(), recorder:
                 trained.bare(*turned)
         except Exception:  # code that looks at what its tensors are may fail under a mode
-            return (), None, None, 0
+            return (), None, None, 0, False
         found = attentions(recorder)
         places |= {_place(drop, recorder, found): None for drop in recorder.drops}
         for each in found:
             at = next((i for i, stage in enumerate(each.stages) if stage.other == "random"), 0)
+            shares = [i for i, stage in enumerate(each.stages) if _is_shared(stage.values)]
+            # Of a mask that is drawn once only the zeros are seen.
+            drawn = shares and bool(
+                ((each.weights == 0) & (each.stages[shares[0]].values > 0)).any()
+            )
+            if not at and drawn:
+                at = shares[0] + 1
+                places["weights"] = None
             if not at:
                 continue
+            # What survivors are multiplied by may come before the drop.
+            at = next((i + 1 for i in reversed(shares) if i < at), at)
             before, after = each.stages[at - 1].values, each.weights
             felt = before.isfinite() & (before.abs() > 1e-12)
             left = felt & (after != 0)
             ratios.append((after[left] / before[left]).flatten())
             zeros += int((felt & ~left).sum())
             count += int(felt.sum())
+            sums.append(after[after.isfinite().all(-1)].sum(-1).flatten())
     whole = torch.cat(ratios) if ratios else torch.zeros(0)
     if not len(whole):
-        return tuple(places), None, zeros / count if count else None, count
+        return tuple(places), None, zeros / count if count else None, count, False
+    again = zeros > 0 and bool(((torch.cat(sums) - 1).abs() < SUMS).all())
     same = float(whole.max() - whole.min()) <= 1e-6 * float(whole.abs().max())
-    return tuple(places), float(whole.median()) if same else None, zeros / count, count
+    return tuple(places), float(whole.median()) if same else None, zeros / count, count, again
+
+
+def _is_shared(values: Tensor) -> bool:
+    """True of weights that add up to one for each query."""
+    return bool(((values.nan_to_num(0.0).sum(-1) - 1).abs() < SUMS).all())
 
 
 def _place(drop: Drop, recorder: Recorder, found: Sequence[ObservedAttention]) -> str:

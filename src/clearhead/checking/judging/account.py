@@ -37,7 +37,7 @@ from clearhead.checking.judging.reading import broken, read_claims, slope
 from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.ranks.launching import AskedOfRanks
 from clearhead.checking.ranks.ranks_evidence import RanksEvidence
-from clearhead.checking.thresholds import FOLDED, HALF_INSIDE
+from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE
 
 SEEN_WRONG = 1e-6
 """An error, of the largest number, beyond rounding."""
@@ -121,6 +121,8 @@ def _of_heads(e: HeadsEvidence) -> Account:
     facts = facts_of_weights(e)
     claims = list(read_claims(facts, first, e)) if facts is not None else []
     bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
+    if bad is not None and facts is not None and facts.varies:
+        bad = None  # how much one score spreads is no number
     if bad is not None:
         claims = [each for each in claims if each.code != "differs"]
         if facts is not None and (facts.weights.isnan().any(-1) & facts.visible.any(-1)).any():
@@ -241,9 +243,11 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
     clear = frozenset(topic for topic in topics if not TOUCHES.get(topic, touched) & touched)
     claims = []
     for mutant in found.mutants[:1]:
+        # What is not scaled at all is scaled by every size that is 1.
+        others = [] if mutant.code == "scale.missing" else found.mutants[1:]
         also = tuple(
             (each.code, each.way, each.values)
-            for each in found.mutants[1:]
+            for each in others
             if (each.code, each.way, each.values) != (mutant.code, mutant.way, mutant.values)
         )
         measured = _measured(mutant, trials, found)
@@ -261,7 +265,12 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
 def _measured(mutant: Mutant, trials: Sequence[Trial], found: Explanation) -> tuple[str, Values]:
     first = trials[0]
     if mutant.code.startswith("scale."):
-        return slope(found.recipe.scale(first.setting), first)
+        # A size is told from the right one where the two differ.
+        factors = [(found.recipe.scale(each.setting), each) for each in trials]
+        apart = (
+            each for each in factors if abs(each[0] / right_scale(each[1].setting) - 1) > SLOPE
+        )
+        return slope(*next(apart, factors[0]))
     if mutant.code.startswith(("mask.", "ranks.")) and {"visible", "start"} & set(mutant.changes):
         wrong = [each for each in trials if each.error(RIGHT) > SEEN_WRONG] or trials
         shown = next((each for each in wrong if each.setting.kv_len <= DRAWN), wrong[0])

@@ -9,6 +9,8 @@ from clearhead.checking.hypotheses.recipe import right_visible
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.names import RIGHT_MASK, mask_named, setting_of
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Values, Verdict
+from clearhead.checking.subject.causes import cause
+from clearhead.checking.subject.refusals import first_line, raised
 
 Also = tuple[tuple[str, str, Values], ...]
 
@@ -27,7 +29,7 @@ def cache(e: DecodingEvidence) -> Claim | Verdict:
     elif _within_chunks(e, found):
         name, way, also = "cache.unmasked", "chunk", ()
     elif not torch.equal(found.full, found.moves):
-        name, way, also = "cache.offset", "keys", ()
+        name, way, also = "cache.offset", _kept(e, found), ()
     else:
         name, way, told, also = _misplaced(e, e.taken(found.name), e.schedules[found.name][-1])
     one, other = found.shapes
@@ -63,6 +65,46 @@ def _misplaced(
     return "cache.offset", "positions", {}, (("rope.offset", way, told),)
 
 
+def _kept(e: DecodingEvidence, found: Wrong) -> str:
+    """The way in which what is kept is another, by what the outputs of steps move with."""
+    one, other = found.shapes
+    if one[1] > other[1]:
+        return "rows"
+    chunks = torch.tensor(e.schedules[found.name])
+    number = torch.arange(len(chunks)).repeat_interleave(chunks)
+    if found.moves.shape != found.full.shape or len(chunks) < 4:
+        return "keys"
+    own, first = number[:, None] == number, number == 0
+    back = number[:, None] - number
+    seen = found.full & found.moves
+    # A query moves its own output, so that only its weights tell whether it sees itself.
+    for way, visible in (("forgets", own), ("first", own | first), ("last", back <= 1)):
+        if torch.equal(seen, found.full & visible):
+            return way
+    taken = e.taken(found.name)
+    if taken is None and torch.equal(found.moves | own, found.full | own):
+        return "itself"
+    return "keys"
+
+
+def full_keeps(e: DecodingEvidence) -> Verdict:
+    """full(x) that reads what is kept."""
+    return Found("full") if e.kept_by_full else Clear()
+
+
+def shares(e: DecodingEvidence) -> Verdict:
+    """Two objects with one cache."""
+    return Found("shared") if e.shared else Clear()
+
+
+def fails(e: DecodingEvidence) -> Verdict | None:
+    """Steps that fail, however tokens are handed over."""
+    if e.refusal is None:
+        return None
+    why = cause(e.refusal, e.given.run, takes="decode").rstrip(".\n") or first_line(e.refusal)
+    return Found("fails", {"why": why}, ("text", {"text": raised(e.refusal)}))
+
+
 def _within_chunks(e: DecodingEvidence, found: Wrong) -> bool:
     """True if every query sees what it should see, and besides nothing but tokens behind it in its own chunk."""
     chunks = torch.tensor(e.schedules[found.name])
@@ -93,6 +135,12 @@ def full_mask(e: DecodingEvidence) -> Claim | Verdict | None:
     told = torch.ones_like(seen)
     if not seen.any():
         return Unknown("unmoved")
+    rows = e.output.isfinite().all(-1).flatten(0, -2)
+    if not rows.all():
+        if rows[:, 0].any() or not rows[:, 1:].all():
+            return Claim("mask", "differs", Found("tokens"))
+        text = {"text": "the first output of full(x) is NaN, as of a token that sees nothing"}
+        return Claim("mask", "mask.off-by-one", Found("itself", {}, ("text", text)))
     if seen.triu(1).any():
         told = told.tril()
         if e.contract.causal:

@@ -30,7 +30,7 @@ class Facts:
 
     `products` are query·key, `twice` that there are two softmaxes, `turned` that the weights are
     summed over the queries, `divided` that the context is divided by their sums, `learned` that the scale is a
-    parameter behind rows of one length.
+    parameter behind rows of one length, `varies` that the scale hangs on the numbers.
     """
 
     weights: Tensor
@@ -45,6 +45,7 @@ class Facts:
     beside: bool = False
     divided: bool = False
     learned: bool = False
+    varies: bool = False
 
     @property
     def rectified(self) -> bool:
@@ -91,6 +92,8 @@ def _seen(
         one.beside,
         recorded is not None and all(_divided(each, recorded) for each in attentions),
         learned_scale(attentions),
+        first.scale is not None
+        and len({f"{each.scale or 0:.6g}" for each in read}) == len(read) > 1,
     )
 
 
@@ -134,8 +137,12 @@ def _axis(read: Weighing) -> str | None:
 
 def facts_of_weights(e: HeadsEvidence) -> Facts | None:
     """The facts of a function, by what was done to its scores or by the identity as value."""
+    at = e.trials[0].setting
+    tables = e.subject.axes == 2 and len(e.observed) == at.batch * at.num_heads
+    if tables and not any(each.tangled for each in e.observed):
+        return _seen(e.observed, lambda each: each[:, None], e.recorded)
     if len(e.observed) == 1 and not e.observed[0].tangled:
-        one, at = e.observed[0], e.trials[0].setting
+        one = e.observed[0]
         whole = at.batch * at.num_heads, at.query_len, at.kv_len
         if one.weights.shape == whole:
             place = lambda each: each.view(at.batch, -1, *each.shape[1:])  # noqa: E731

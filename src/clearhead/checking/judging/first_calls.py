@@ -13,6 +13,7 @@ from clearhead.checking.evidence.feeding import kept_masks
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.verdicts import Clear, Found, Verdict
+from clearhead.checking.subject.causes import cause, is_of_shapes
 from clearhead.checking.subject.constructing import arguments_again
 from clearhead.checking.subject.refusals import deliberate, first_line
 from clearhead.checking.subject.signatures import of_constructor
@@ -20,6 +21,7 @@ from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import SAME
 
 PAIRS = (("d_out", "d_in"), ("d_context", "d_in"), ("value_head_dim", "head_dim"))
+TAKEN = "a layer or a view takes one width for the other"
 DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
@@ -35,8 +37,10 @@ def square_only(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     ):
         if _works(e, args):
             values = {"sizes": sizes, "error": first_line(error)}
-            return Found("equal", {"words": words}, ("at-sizes", values))
-    declared = e.contract.sizes if isinstance(error, RuntimeError) else {}
+            width, axes = e.feed.width, e.inputs[0].ndim
+            why = cause(error, e.given.run, width, axes).rstrip(".\n") or TAKEN
+            return Found("equal", {"words": words, "why": why}, ("at-sizes", values))
+    declared = e.contract.sizes if is_of_shapes(error) else {}
     for one, other in PAIRS:
         if one in declared and other in declared and declared[one] != declared[other]:
             sizes = f"{one}={declared[one]}, {other}={declared[other]}"

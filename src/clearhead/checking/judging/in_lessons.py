@@ -5,12 +5,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from clearhead._common.foreign_names import size_of
 from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.named_layers import trials_by_name
 from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.matching import explain
+from clearhead.checking.hypotheses.mutants import bank
 from clearhead.checking.hypotheses.recipe import RIGHT
-from clearhead.checking.judging.drawings import dependency
+from clearhead.checking.judging.drawings import dependency, first_difference
 from clearhead.checking.judging.names import setting_of
 from clearhead.checking.judging.verdicts import Clear, Found, Verdict
+from clearhead.checking.subject.causes import cause
+from clearhead.checking.subject.signatures import of_constructor
 from clearhead.checking.thresholds import SUMS
 
 SIDES = ("query", "key", "value")
@@ -117,11 +123,87 @@ def beside(e: CrossEvidence) -> Verdict | None:
     return Found("beside") if not e.alike and bool((by_x & ~own).any()) else Clear()
 
 
+def width(e: TokensEvidence) -> Verdict | None:
+    """An output of another width than the constructor was told."""
+    args = e.given.args or {}
+    told = next(((name, each) for name, each in args.items() if size_of(name) == "d_out"), None)
+    if told is None or not isinstance(told[1], int):
+        return None
+    got = e.output.shape[-1]
+    return (
+        Found("width", {"name": told[0], "wanted": told[1], "got": got})
+        if got != told[1]
+        else Clear()
+    )
+
+
+def apart(e: TokensEvidence) -> Verdict | None:
+    """Heads that are made of columns that do not lie side by side."""
+    if e.recorded is None or not e.observed:
+        return None
+    layout = e.observed[0].layout
+    taken = {
+        node.place: [_channel(tags, 0) for tags in node.tags]
+        for node in (layout.scores, layout.context)
+    }
+    element = layout.operands(taken)[0]
+    step = element.diff(dim=-1)
+    if (
+        element.shape[-1] < 2
+        or bool((element <= 0).any())
+        or not bool((step == step.flatten()[0]).all())
+    ):
+        return None
+    by = int(step.flatten()[0])
+    return Found("strided", {"step": by}) if by != 1 else Clear()
+
+
+def unasked(e: TokensEvidence) -> Verdict | None:
+    """A bias that the constructor is asked for, and makes no difference."""
+    args, kind = e.given.args, type(e.given.original)
+    names = [
+        name
+        for name, each in of_constructor(kind).items()
+        if "bias" in name and each.default in (True, False)
+    ]
+    if args is None or not names:
+        return None
+    made = [e.given.made_again({**args, names[0]: asked}).parameters() for asked in (True, False)]
+    return Clear() if set(made[0]) != set(made[1]) else Found("unasked", {"name": names[0]})
+
+
+def otherwise(e: TokensEvidence) -> Verdict | None:
+    """An output that is not made of its queries, keys and values, where no product was seen."""
+    if e.observed:
+        return None
+    trials = trials_by_name(e)
+    if len(trials) < 2:
+        return None
+    found = explain(
+        trials, e.contract, lambda each: bank(each, given=False, masked=True, whole=False)
+    )
+    if found.known:
+        return None
+    return Found("by-number", {}, first_difference([each.under(found.contract) for each in trials]))
+
+
+def columns(e: TokensEvidence) -> Verdict | None:
+    """A first product that pairs columns, or that no output hangs on."""
+    linear = e.observed and all(each is None or each.linear for each in e.sources)
+    return Found("columns-first") if linear and not e.groups else None
+
+
 def any_length(e: TokensEvidence) -> Verdict:
     """A number of tokens that is refused."""
     refused = {tokens: words for tokens, words in e.lengths.items() if words not in ("", "NaN")}
     if not refused:
         return Clear()
     tokens, words = max(refused.items())
+    x, why = e.feed.draw(tokens, e.seed), ""
+    try:
+        e.subject.spare()(x)
+    except Exception as error:  # which it raised before
+        why = cause(error, e.given.run, x.shape[-1], x.ndim).rstrip(".\n")
     measured = ("fewer", {"tokens": tokens, "error": words.splitlines()[0]})
-    return Found("lesson", {"tokens": tokens, "whole": e.inputs[0].shape[-2]}, measured)
+    values = {"tokens": tokens, "whole": e.inputs[0].shape[-2], "why": why and f": {why}"}
+    return Found("lesson", values, measured)

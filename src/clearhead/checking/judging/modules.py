@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence, with_mask
 from clearhead.checking.evidence.splitting import Splitting
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import ACTIVATIONS
+from clearhead.checking.judging.account import account
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
 
@@ -61,6 +63,8 @@ def merge(e: TokensEvidence) -> Verdict:
         if not each.in_order and where is None:
             return Unknown("merge")
     known = _heads_known(e)
+    if not e.observed:
+        return known
     summed = any(each.summed for each in e.splittings)
     if (
         isinstance(known, Clear)
@@ -147,12 +151,18 @@ def changed(e: TokensEvidence) -> Verdict:
     for each in e.splittings:
         if set(each.changed) - LAYERS:
             return Found("context", {"operation": ", ".join(each.changed)})
-    return Clear() if e.observed else Unknown("no-attention")
+    return Clear() if e.observed or _by_name(e) else Unknown("no-attention")
+
+
+def _by_name(e: TokensEvidence) -> bool:
+    """True if the whole output is that of the definition on query, key and value as their names say."""
+    found = account(e)
+    return not found.claims and "product" in found.clear
 
 
 def _heads_known(e: TokensEvidence) -> Verdict:
     if not e.observed:
-        return Unknown("no-attention")
+        return Clear("heads") if _by_name(e) else Unknown("no-attention")
     if not e.groups:
         return Unknown("linear")
     if not any(source is not None and source.single for source in e.sources):
@@ -207,7 +217,8 @@ def ignored(e: CrossEvidence) -> Verdict:
         wrong = [name for name in ("key", "value") if name in e.from_x]
         other = by_context.moves.all()
         if wrong and len(e.observed) == 1:
-            return Found("side", {"names": " and ".join(wrong)}, ("sides", _sides(e)))
+            names = {"names": " and ".join(wrong), "verb": "comes" if len(wrong) == 1 else "come"}
+            return Found("side", names, ("sides", _sides(e)))
         if other:
             return Clear("context")
     own = torch.eye(*by_x.moves.shape, dtype=torch.bool)
@@ -251,6 +262,10 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
     """The mistake with padding, by a recipe or by what moves what."""
     seen = e.padding
     broken = not e.padded_output[e.padded[1]].isfinite().all()
+    everywhere = bool(e.dependency.moves.all())
+    if not broken and everywhere and (moved := shifted(e.seen_by, e.padded[1])) is not None:
+        measured = ("padded", {"gap": f"{seen.alone:.3g}"}) if seen.alone >= 1e-5 else None
+        return Claim("padding", "mask.off-by-one", Found(moved, {}, measured))
     if not broken and seen.alone < 1e-5:
         return _padding_before(e) or Clear("padding")
     found, measured = e.explained_padded, ("padded", {"gap": f"{seen.alone:.3g}"})
@@ -260,6 +275,8 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
         if name == "mask.missing" and way in ("given", "beside-given"):
             # A mask without effect has a name of its own.
             name, way = "mask.padding-ignored", "ignored"
+        if name == "mask.after-softmax" and e.takes_a_share:
+            name, way = "mask.padding-ignored", "zeros"
     elif broken:
         name, way, measured = "mask.non-finite", "padding", ("all-real", {})
     elif seen.own_row:
@@ -279,6 +296,26 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
     else:
         name, way = "differs", "alone"
     return Claim("padding", name, Found(way, values, measured, also))
+
+
+def shifted(seen: Tensor, mask: Tensor) -> str | None:
+    """The way in which a mask of padding is moved by a token, by who is seen; None where it is not.
+
+    Args:
+        seen: (batch, tokens), True for a token that other real outputs move with.
+        mask: (batch, tokens), True for a real one.
+    """
+    lengths = mask.sum(-1)[:, None]
+    places = torch.arange(mask.shape[1])
+    for way, visible in (
+        ("padding-more", (places < lengths + 1) & (places < mask.shape[1])),
+        ("padding-more", (places > 0) & (places < lengths + 1)),
+        ("padding-less", places < lengths - 1),
+        ("padding-first", (places > 0) & (places < lengths)),
+    ):
+        if torch.equal(seen, visible):
+            return way
+    return None
 
 
 def model_padding(e: TokensEvidence) -> Claim | Verdict | None:

@@ -1,5 +1,6 @@
 """Verdicts on a part of attention: a mutant that gives the same, cells that are wrong, or a law that is broken."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,6 +20,8 @@ CODES = (
     "differs",
 )  # fmt: skip
 TOPIC = "part"
+# Of powers that are taken in place of those of e.
+BASES = (2, 10)
 
 
 _claims: WeakKeyDictionary[PartEvidence, Claim | Verdict] = WeakKeyDictionary()
@@ -39,7 +42,7 @@ def _made(e: PartEvidence) -> Claim | Verdict:
             return _claim("dtype.overflow", "part", {"size": size}, _overflowed(e.large))
         return Clear("part", {"what": e.part.gives})
     calls = [flattened(each) for each in e.calls]
-    way = _of_squares(calls) or _cells(e, calls)
+    way = _of_squares(calls) or _of_sizes(e, calls) or _cells(e, calls)
     if way is not None:
         return _claim(*way, _difference(e, calls))
     for mutant in MUTANTS[e.given.takes]:
@@ -81,6 +84,21 @@ def _of_squares(calls: list[PartCall]) -> tuple[str, str, Any] | None:
         refused = any(each.error is not None for each in calls)
         return "shape.square-only", "tokens", {"does": "fails" if refused else "is wrong"}
     return None
+
+
+def _of_sizes(e: PartEvidence, calls: list[PartCall]) -> tuple[str, str, Any] | None:
+    """Right where it runs, and refused or of another shape at other sizes."""
+    fit = [each.right for each in calls if each.fits]
+    if not fit or not all(fit) or len(fit) == len(calls):
+        return None
+    right = next(each for each in calls if each.fits)
+    bad = next(each for each in calls if not each.fits)
+    does = "fails" if bad.error is not None else "has another shape"
+    return (
+        "shape.square-only",
+        "sizes",
+        {"right": _sizes(e, right), "bad": _sizes(e, bad), "does": does},
+    )
 
 
 # Cells of (rows, columns) that may be wrong alone, and what was left out there.
@@ -168,8 +186,10 @@ def _shares(e: PartEvidence, call: PartCall) -> Iterator[tuple[str, str, Any]]:
         slope = float((logs * plain).sum() / plain.square().sum())
         if float((logs - slope * plain).abs().max()) <= SLOPE * float(plain.abs().max()):
             if abs(slope - 1) > SLOPE:
-                used = {"used": f"{slope:.4g}"}
-                yield "scale.wrong", "part-weights", used
+                base = next((b for b in BASES if abs(slope - math.log(b)) < SLOPE), None)
+                way = "part-sign" if abs(slope + 1) < SLOPE else "part-weights"
+                way = way if base is None else "part-base"
+                yield "scale.wrong", way, {"used": f"{slope:.4g}", "base": base}
             elif float(sums.max() - sums.min()) <= SUMS:
                 yield "weights.scaled", "scaled", {"factor": f"{float(sums[0]):.4g}"}
             else:

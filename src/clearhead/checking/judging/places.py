@@ -1,11 +1,16 @@
 """The operation that a finding is about: where it stands in the code that is checked."""
 
+import re
+from pathlib import Path
+
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.lines import Lines
 from clearhead.checking.evidence.observed import ObservedAttention
+from clearhead.checking.evidence.operations import PRODUCTS, RANDOM
 from clearhead.checking.evidence.parts import PartEvidence
-from clearhead.checking.evidence.recorder import PRODUCTS
+from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import Weighing
+from clearhead.checking.subject.refusals import place
 
 # By topic: the kinds of changes of the scores that are meant.
 CHANGES = {
@@ -32,6 +37,18 @@ def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | Non
     """File and line of the operation that a finding of this topic is about; None where it is about none."""
     if isinstance(evidence, PartEvidence):
         return _of_part(evidence.lines, code) if topic in ("part", "inputs") else None
+    if code in ("mask.non-finite", "differs") and evidence.broke is not None:
+        return evidence.broke[1]
+    if code == "shape.square-only" and evidence.settled.error is not None:
+        at = place(evidence.settled.error)
+        return None if at is None else at[:2]
+    if code == "length.fixed" and isinstance(evidence, TokensEvidence):
+        lines = re.findall(r"\n  (\S+), line (\d+)", "".join(evidence.lengths.values()))
+        files = {Path(file).name: file for file, _ in evidence.lines.found.values()}
+        return (files[lines[0][0]], int(lines[0][1])) if lines and lines[0][0] in files else None
+    if topic == "repetition":
+        drawn = (n for n, name in evidence.lines.names.items() if name in RANDOM or name == "empty")
+        return evidence.lines.found.get(next(drawn, 0))
     topic = "mask" if topic in OF_MASKS else topic
     if topic not in (*CHANGES, *SCORES, *CONTEXT):
         return None

@@ -104,7 +104,7 @@ def on_scores(e: Evidence) -> Verdict | None:
         return unknown
     if dropout == 0:
         return None
-    if not e.training.finite:
+    if not e.training.finite and "scores" in e.training.places:
         return Found("nan", {}, ("nan-in-training", {}))
     return Found("scores", {}, ("dropped", {})) if "scores" in e.training.places else Clear()
 
@@ -132,6 +132,8 @@ def unscaled(e: Evidence) -> Verdict | None:
     kept = e.training.kept
     if not dropout or "weights" not in e.training.places:
         return Clear()
+    if e.training.whole:
+        return Found("again", {}, None if e.training.finite else ("nan-in-training", {}))
     if kept is None:
         return Clear("dropout") if e.training.share is None else Unknown("dropout-scale")
     if abs(kept * (1 - dropout) - 1) < 1e-3:
@@ -142,6 +144,10 @@ def unscaled(e: Evidence) -> Verdict | None:
         told = {"share": f"{share:.2g}", "dropout": f"{dropout:g}"}
         return Found("rate", told, ("share", told))
     values = {"dropout": f"{dropout:g}", "kept": f"{kept:.3g}"}
+    share, other = e.training.share, 1 - 1 / kept if kept > 1 else 0.0
+    if share is not None and other and abs(share - other) < abs(share - dropout):
+        values = {**values, "share": f"{other:.3g}"}
+        return Found("another", values, ("survivors", values))
     return Found("unscaled" if abs(kept - 1) < 1e-3 else "otherwise", values, ("survivors", values))
 
 

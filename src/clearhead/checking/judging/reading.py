@@ -1,14 +1,16 @@
 """Claims of what was read of the scores: each thing that was done wrong, by its name."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.matching import Trial
-from clearhead.checking.hypotheses.recipe import right_scale, right_visible
+from clearhead.checking.hypotheses.matching import Trial, fits
+from clearhead.checking.hypotheses.recipe import RIGHT, right_scale, right_visible
 from clearhead.checking.judging.drawings import drawn_mask, first_bad, sums_of
 from clearhead.checking.judging.facts import Facts
 from clearhead.checking.judging.names import RIGHT_MASK, mask_named, scale_named
@@ -30,6 +32,8 @@ def read_claims(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
     wanted = right_scale(first.setting)
     if facts.scale is not None and plain and abs(facts.scale - wanted) > SLOPE * abs(wanted):
         yield _scale_claim(facts.scale, first, e)
+    elif facts.varies and plain:
+        yield Claim("scale", "scale.wrong", Found("varies"))
     if isinstance(e, TokensEvidence) and facts.infinite:
         yield broken(first, "mask.non-finite", "infinity")
     elif facts.axis == "keys" or facts.axis is None:
@@ -85,12 +89,22 @@ def _scale_claim(used: float, first: Trial, e: Evidence) -> Claim:
     if isinstance(e, TokensEvidence) and e.num_heads:
         at = at._replace(num_heads=e.num_heads)
     named = scale_named(used, at)
-    if named:
+    if named and not _is_constant(used, first, e):
         code, others = named[0].code, named[1:]
         also = tuple((code, each.way, each.values) for each in others if each.code == code)
         return Claim("scale", code, Found(named[0].way, named[0].values, measured, also))
     values = {"used": f"{used:.4g}", "square": f"{used**-2:.4g}"}
     return Claim("scale", "scale.wrong", Found("constant", values, measured))
+
+
+def _is_constant(used: float, first: Trial, e: Evidence) -> bool:
+    """True if the same factor gives what came at other sizes too."""
+    if not isinstance(e, HeadsEvidence):
+        return False
+    constant = replace(RIGHT, scale=lambda at: used)
+    trials = [each.under(first.setting.contract) for each in e.trials]
+    widths = {each.setting.head_dim for each in trials}
+    return len(widths) > 1 and fits(trials, constant) is not None
 
 
 def slope(used: float, first: Trial) -> tuple[str, Values]:

@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from clearhead._common.foreign_names import DROPOUTS, size_of
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.signatures import CONFIGS, FLAGS, PLAIN, needed, of_constructor
+from clearhead.checking.thresholds import PARAMETERS
+from clearhead.errors import ModelError
 
 MISSING = object()
 # Every size another, so that a mixed-up axis and the wrong size of a scale show.
@@ -28,12 +31,14 @@ class Guess(NamedTuple):
         typed: a config that does not say its type is the dataclass beside the class.
         grid: a window or a resolution.
         width: of a token where it is not that of all heads.
+        sized: what no name and no type says is a width.
     """
 
     shape: tuple[int, int]
     typed: bool = True
     grid: int | tuple[int, int] = 0
     width: int = WIDTH
+    sized: bool = False
 
 
 # In turn.
@@ -42,6 +47,7 @@ GUESSES = (
     Guess(SHAPES[1], grid=4, width=32),
     Guess(SHAPES[0], typed=False),
     Guess(SHAPES[0], grid=(4, 4)),
+    Guess(SHAPES[0], sized=True),
 )
 # Of names that are no size that we know: most likely a width, and what has these words is none.
 WIDTHS = re.compile(r"dim|emb|feat|chan|model|hidden|width|depth|units|size$")
@@ -107,6 +113,8 @@ def guessed_arguments(
     fitting = sizes_for(sizes, contract, shape, how.width)
     types = {name: _annotation(cls, mine[name], how.typed) for name in wanted}
     found = {name: guess(name, types[name], fitting) for name in wanted}
+    if how.sized:
+        found |= {name: fitting["d_out"] for name in unguessed(cls) if found.get(name) is False}
     grids = [name for name in wanted if how.grid and size_of(name) is None and GRIDS.search(name)]
     return found | dict.fromkeys(grids, how.grid)
 
@@ -308,3 +316,31 @@ def arguments_again(
         elif name not in found and parameter.default is parameter.empty:
             return None
     return found
+
+
+def has_empty(made: Any) -> bool:
+    """True of a module with a parameter of no numbers, as a width that was taken for a flag leaves it."""
+    found = made.parameters() if isinstance(made, nn.Module) else ()
+    return any(not is_lazy(each) and each.numel() == 0 for each in found)
+
+
+def check_size(found: Any, name: str) -> None:
+    """Refuse a module that is not made yet, or too large to be copied.
+
+    Raises:
+        ModelError: codes `check.lazy` and `check.size`.
+    """
+    parameters = list(found.parameters()) if isinstance(found, nn.Module) else []
+    if any(is_lazy(each) for each in parameters):
+        raise ModelError(
+            "check.lazy",
+            f"{name} has parameters without a shape, of a lazy module; call it once, so that they get theirs, "
+            "and check the instance.",
+        )
+    count = sum(each.numel() for each in parameters)
+    if count > PARAMETERS:
+        raise ModelError(
+            "check.size",
+            f"{name} has {count / 1e9:.1f} billion parameters, and a copy of it is run in float64; "
+            "check a small one of the same class: args=dict(…).",
+        )

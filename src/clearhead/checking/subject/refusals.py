@@ -4,7 +4,10 @@ import dis
 import linecache
 from pathlib import Path
 
+from torch import Tensor
+
 from clearhead._common.text import raised_words
+from clearhead.errors import ModelError
 
 
 def deliberate(error: BaseException) -> bool:
@@ -47,4 +50,20 @@ def raised(error: BaseException) -> str:
         words
         if at is None
         else f"{words}\n  {Path(at[0]).name}, line {at[1]}: {at[2]}".rstrip(": ")
+    )
+
+
+def output_error(name: str, x: Tensor, output: Tensor, *, square: bool) -> ModelError:
+    """The error for an output that has no vector for each token; `square` is true of a number for each other one."""
+    why = ""
+    if square:
+        why = (
+            "it gives the weights, a number for each other token: the context is weights @ value.\n"
+        )
+    elif output.ndim == x.ndim - 1:
+        why = "all tokens are put together into one row: each has a row of its own.\n"
+    return ModelError(
+        "check.output",
+        f"{why}{name} must give a vector for each token; from x {list(x.shape)} it gave {list(output.shape)}. "
+        "If the output is another part of what it returns, check a function that picks it: lambda x: attention(x)[1].",
     )

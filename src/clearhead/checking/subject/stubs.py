@@ -136,6 +136,8 @@ def _left_none(node: ast.FunctionDef) -> bool:
     """True if a name is None and stays so: `weights = None` where it is to be worked out."""
     names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
     written = Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
+    read = {each.id for each in names if isinstance(each.ctx, ast.Load)}
     given = [each for each in ast.walk(node) if isinstance(each, ast.Assign)]
     nothing = [each.targets[0] for each in given if _holds(ast.Return(each.value), None)]
-    return any(isinstance(each, ast.Name) and written[each.id] == 1 for each in nothing)
+    kept = [each.id for each in nothing if isinstance(each, ast.Name)]
+    return any(written[name] == 1 and (name in read or node.args.args[1:]) for name in kept)

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
@@ -26,15 +25,16 @@ from clearhead.checking.subject.calling import by_heads, call
 from clearhead.checking.subject.causes import cause
 from clearhead.checking.subject.constructing import (
     GUESSES,
+    check_size,
     declared_arguments,
     guessed_arguments,
+    has_empty,
     nested,
 )
 from clearhead.checking.subject.copying import Enclosing, duplicate, held_by
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.refusals import raised
-from clearhead.checking.thresholds import PARAMETERS
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 TAKES = (
@@ -233,7 +233,7 @@ def _prepared(
     seed: int,
 ) -> Subject:
     original = found if takes == "decode" else _as_module(found)
-    _check_size(original, name)
+    check_size(original, name)
     copied, run = _copy(original)
     subject = Subject(run, original, name, takes, contract, args, guessed, seed, copied)
     if copied:
@@ -255,26 +255,9 @@ def _embedded(found: Any, name: str, *, masked: bool) -> Embedded:
             "check.ids",
             f"takes='ids' wants a model that embeds its ids by an nn.Embedding; {name} is none.",
         )
-    _check_size(model, name)
+    check_size(model, name)
     copied, run = _copy(model)
     return Embedded(run.to(device="cpu") if copied else run, masked=masked)
-
-
-def _check_size(found: Any, name: str) -> None:
-    parameters = list(found.parameters()) if isinstance(found, nn.Module) else []
-    if any(is_lazy(each) for each in parameters):
-        raise ModelError(
-            "check.lazy",
-            f"{name} has parameters without a shape, of a lazy module; call it once, so that they get theirs, "
-            "and check the instance.",
-        )
-    count = sum(each.numel() for each in parameters)
-    if count > PARAMETERS:
-        raise ModelError(
-            "check.size",
-            f"{name} has {count / 1e9:.1f} billion parameters, and a copy of it is run in float64; "
-            "check a small one of the same class: args=dict(…).",
-        )
 
 
 def _guessed(
@@ -286,15 +269,22 @@ def _guessed(
         ModelError: code `check.made`, of the first guess, if none is taken.
     """
     failed: ModelError | None = None
+    empty: tuple[dict[str, Any], dict[str, Any], Any] | None = None
     for guess in GUESSES:
         guessed = guessed_arguments(cls, given, contract, guess)
         args = {**guessed, **given}
         try:
-            return guessed, args, _made(cls, args, seed)
+            made = guessed, args, _made(cls, args, seed)
         except ModelError as error:
             failed = failed or error
+        else:
+            if not has_empty(made[2]):
+                return made
+            empty = empty or made
         if not guessed:
             break
+    if empty is not None:
+        return empty
     assert failed is not None
     raise failed
 

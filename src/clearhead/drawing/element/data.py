@@ -256,6 +256,7 @@ def _count(trace: Trace, axis: str) -> int:
 
 
 def _check_kind(trace: Trace) -> None:
+    trace._check_whole()
     has = {
         "sinks": trace.sinks is not None,
         "dropout": bool(trace.dropout),

@@ -60,12 +60,12 @@ def of_trace(
     parts = [trace._part(step, sample, head)[0] for step in steps]
     if min(part.numel() for part in parts) == 0:
         raise ArgumentError("plot.empty", "there is nothing to draw: a stage holds no numbers.")
-    hidden = (trace._part(trace.steps["masked_scores"], sample, head)[0] == -np.inf).cpu().numpy()
     if ax is None:
         axes, named = _laid_out(trace, steps, parts)
     else:
         axes, named = given(ax, len(steps), "one for each stage"), set(range(len(steps)))
     for place, (each, step, part) in enumerate(zip(axes, steps, parts, strict=True)):
+        hidden = trace._hidden(part, sample, head).cpu().numpy()
         _draw(each, step, part, hidden, log=log, planned=ax is None)
         _label(each, trace, step, rows=place in named)
     return array(axes)

@@ -29,6 +29,7 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
     Raises:
         SelectionError: code `trace.part`, if there is no such sample or head.
         TooLargeError: code `trace.page-size`, for more numbers than a page can hold.
+        UnsupportedError: code `trace.whole`, for the trace of a part of attention.
 
     Example:
         >>> x = torch.eye(2)
@@ -36,6 +37,7 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
         >>> payload.kind, list(payload.arrays)[:3]
         ('steps', ['query', 'key', 'value'])
     """
+    trace._check_whole()
     wanted = {"batch": sample, "num_heads": head}
     sizes = {"batch": 1, "num_heads": 1, "num_kv_heads": 1}
     for step in trace.steps.values():

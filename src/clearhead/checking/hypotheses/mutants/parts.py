@@ -46,6 +46,10 @@ def _sums(products: Callable[..., Tensor], of: Mapping[str, str]) -> Iterator[Pa
         yield PartMutant("sum.left-out", f"{way}-column", lambda *a, c=cut: total(*a)[:, c], of)
         yield PartMutant("sum.left-out", f"{way}-row", lambda *a, c=cut: total(*a)[c], of)
     yield PartMutant("law.pairs", "turned", lambda *a: total(*a).mT, of)
+    for axis in (0, (0,), (0, 1)):
+        yield PartMutant(
+            "law.pairs", "one-sum", lambda *a, x=axis: total(*a).sum(x, keepdim=x == (0,)), of
+        )
 
 
 def _pairs(query: Tensor, key: Tensor) -> Tensor:
@@ -161,6 +165,17 @@ OF_WEIGHTS = [
     PartMutant("softmax.missing", "by-sum", lambda s: s.square() / s.square().sum(-1, keepdim=True)),
     PartMutant("softmax.missing", "by-sum", lambda s: s / s.sum()),
     PartMutant("softmax.missing", "by-sum", lambda s: s / s.sum(0)),
+    *(
+        PartMutant("softmax.missing", "smallest", lambda s, low=low: (p := s - low(s)) / p.sum(-1, True))
+        for low in (lambda s: s.amin(-1, keepdim=True), lambda s: s.min())
+    ),
+    *(
+        PartMutant("softmax.missing", "other-sum", lambda s, p=powers, o=other: p(s) / o(s).sum(-1, True))
+        for powers in POWERS for other in POWERS if powers is not other
+    ),
+    *(
+        PartMutant("softmax.twice", "exp", lambda s, p=powers: p(s).softmax(-1)) for powers in POWERS
+    ),
     PartMutant("softmax.missing", "by-largest", lambda s: s / s.amax(-1, keepdim=True)),
     *(
         PartMutant("softmax.missing", "scores-below", lambda s, p=powers: p(s) / s.sum(-1, True))
@@ -199,6 +214,7 @@ OF_CONTEXT = [
     PartMutant("law.value", "even", lambda w, v: v.sum(0).expand(len(w), -1)),
     PartMutant("law.value", "unweighted", lambda w, v: v[torch.arange(len(w))]),
     PartMutant("law.value", "of-the-query", _of_the_query),
+    PartMutant("law.value", "own-added", lambda w, v: w @ v + v[torch.arange(len(w))]),
     *(
         PartMutant("law.pairs", "one-row", lambda w, v, r=row: w[r].expand_as(w) @ v,
                    {"token": words, "side": "query"})

@@ -1,0 +1,23 @@
+"""Operations of PyTorch by what becomes of the numbers that go in."""
+
+PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1)}
+FUSED = "_scaled_dot_product_"
+SOFTMAXES = ("_softmax", "_safe_softmax", "_log_softmax")
+MOVES = {
+    "clone", "contiguous", "cat", "stack", "index_select", "gather", "index", "roll", "flip",
+    "constant_pad_nd", "repeat", "tril", "triu", "masked_select", "lift_fresh", "unfold",
+    "select_scatter", "slice_scatter", "take_along_dim",
+}  # fmt: skip
+# Of the same shape as what goes in, and yet no number is where it was; or fewer numbers.
+UNTRACED = {
+    "sort", "topk", "cumsum", "cumprod", "logcumsumexp", "_fft_c2c", "_fft_r2c", "sum", "mean",
+}  # fmt: skip
+KEEPS = {"masked_fill", "masked_fill_", "index_put_", "_to_copy", "dropout"}
+DRAWS = {"bernoulli_", "uniform_", "normal_", "exponential_", "random_"}
+RANDOM = DRAWS | {
+    "native_dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "multinomial",
+    "randint", "randint_like",
+}  # fmt: skip
+# PyTorch adds these where a reference holds on to a tensor, as a recorder does.
+UNCOUNTED = frozenset(("detach", "alias", "lift_fresh"))
+SCALINGS = {"mul": 1, "mul_": 1, "div": -1, "div_": -1}
