@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests waiting shaped pages lint style types page bench gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples test-triton applications docs
+.PHONY: demo test tests waiting shaped pages lint style types page bench peers gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples test-triton applications docs
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -128,7 +128,7 @@ test-triton: setup
 # The scripts of docs/applications, with trained models; each prints its figures. Speech is espeak-ng's, of Debian.
 applications: samples speech
 	@for script in aligning_heads atom_mapping induction_heads kv_cache_scores look_at_photo words_in_time \
-			where_answer_came_from who_says_it \
+			where_answer_came_from who_says_it two_circuits \
 			"monitor_training docs/layers.md"; do \
 		echo "applications: $$script"; \
 		OMP_WAIT_POLICY=PASSIVE $(RUN) examples/$${script%% *}.py $$(echo "$$script" | cut -s -d' ' -f2) || exit 1; \
@@ -141,6 +141,15 @@ docs: setup
 bench: setup
 	@$(RUN) -m benchmarks
 	@$(RUN) -m benchmarks.sheets
+
+# Beside TransformerLens and nnsight, which are large and in an environment of their own: the same numbers of the heads
+# of SmolLM2, the lines of code and the CPU time that they take.
+peers: setup
+	@echo "peers: installing TransformerLens and nnsight"
+	@test -x .cache/peers/bin/python || $(RUN) -m venv .cache/peers
+	@.cache/peers/bin/python -m pip install -qq "$(TORCH)" transformer-lens==4.3.0 nnsight==0.8.1 --editable ".[samples]"
+	@.cache/peers/bin/clearhead samples install smollm2
+	@OMP_NUM_THREADS=1 .cache/peers/bin/python -m benchmarks "heads-*"
 
 # Every test and every benchmark that needs a CUDA device, the rows that matter most first; figures are filed row by row under
 # the name of the card. Without a device it says so and fails, with 3. GPU_PYTHON=python3 takes what the machine has installed,

@@ -107,6 +107,7 @@ class Case:
     memory: bool = True
     rounds: int = 5
     beside: bool = False
+    clock: Callable[[], float] = time.perf_counter
 
     def prepare(self) -> Sides:
         """The sides, on the same inputs whenever and wherever it is called."""
@@ -136,6 +137,7 @@ def case(
     memory: bool = True,
     rounds: int = 5,
     beside: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Callable[[Callable[[], Sides]], Callable[[], Sides]]:
     """Register the function as a case; it builds the inputs and returns the sides, ours first.
 
@@ -148,6 +150,7 @@ def case(
         memory: False leaves out the peak memory, where it says nothing.
         rounds: how often the sides are timed at least, for work that takes long.
         beside: True times them beside a busy process on each core, after a few rounds without.
+        clock: `time.process_time` counts the CPU time of the process, which other ones change least.
     """
     targets = tuple(map(Target.parse, [reach] if isinstance(reach, str) else reach))
 
@@ -157,7 +160,9 @@ def case(
             raise ValueError(
                 f"two cases are called {name!r}, in {known.module} and {build.__module__}"
             )
-        CASES[name] = Case(name, build, targets, work, dtype, compare, memory, rounds, beside)
+        CASES[name] = Case(
+            name, build, targets, work, dtype, compare, memory, rounds, beside, clock
+        )
         return build
 
     return register
@@ -447,6 +452,7 @@ def run_case(
             sides,
             budget=budget,
             least_rounds=case.rounds,
+            clock=case.clock,
             tick=lambda done: tick(doing, done),
         )
 

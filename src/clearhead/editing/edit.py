@@ -51,6 +51,7 @@ class Edit(Drawn):
 
     def __init__(self, model: nn.Module, strict: bool = False) -> None:
         self._model = model
+        self._modules = dict(model.named_modules())
         self._strict = strict
         self._operations: list[tuple[str, str, Operation]] = []
         self._prepared: Callable[[], entering.Use | None] = lambda: None
@@ -60,14 +61,15 @@ class Edit(Drawn):
         """False where an operation without effect is none to warn of."""
         self._begin()
         self.attended: dict[str, int] = {}
-        """The modules that have attended so far, by their paths, and how many heads they have."""
+        """The modules that have attended so far, by their paths, and how many heads they have; 0 where other modules
+        alone are edited."""
 
     def _begin(self) -> None:
-        self._paths = Paths(dict(self._model.named_modules()))
+        self._paths = Paths(self._modules)
         self._running = threading.local()
         self._first: dict[str, str] = {}
         self._calls, self._ran = 0, False
-        self._parts = Ran(self._model, dict(self._model.named_modules()))
+        self._parts = Ran(self._model, self._modules)
 
     @property
     def report(self) -> EditReport:
@@ -126,7 +128,8 @@ class Edit(Drawn):
         return "\n".join(lines + [f"  {layer}  {what}" for layer, what, _ in self._operations])
 
     def __enter__(self) -> "Edit":
-        for path, module in self._model.named_modules():
+        self._modules = dict(self._model.named_modules())
+        for path, module in self._modules.items():
             if is_compiled(module):
                 raise EditError(
                     "edit.compiled",
@@ -145,7 +148,7 @@ class Edit(Drawn):
             operation.tally = Tally()
         try:
             entering.enter(use, hooks.install)
-            installing.hold(self._model.modules())
+            installing.hold(self._modules.values())
         except BaseException:
             self._end()
             raise
@@ -220,7 +223,7 @@ class Edit(Drawn):
 
     def _operations_on(self, child: str | None) -> tuple[str, list[Operation]] | None:
         """The path of the module that attends now and the operations on it; None for a module of
-        another model."""
+        another model, and for one that none is for, which is not read."""
         if not self._stack:
             return None
         module = self._stack[-1].module
@@ -235,9 +238,13 @@ class Edit(Drawn):
                     f"a layer must be one module that attends, or a glob; {shown(layer)} has {shown(first)} "
                     f"and {shown(path)}.",
                 )
+        if self._operations and not found:
+            self.note(path, 0)
+            return None
         return path, [each for _, each in found]
 
-    def _note(self, path: str, num_heads: int) -> None:
+    def note(self, path: str, num_heads: int) -> None:
+        """Count a call of a module."""
         self.attended[path] = num_heads
         self._calls += 1
 

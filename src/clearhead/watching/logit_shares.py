@@ -136,15 +136,16 @@ def logits_of(
     check_asked(model, query)
     numbers = [numbers_of(name, each) for name, each in (("target", target), ("against", against))]
     run = EndedRun(model, inputs, query)
-    weight, bias = run.unembedding.weight.detach().double(), run.unembedding.bias
+    weight, bias = run.unembedding.weight.detach(), run.unembedding.bias
     batch = len(run.normed)
-    direction, constant = weight.new_zeros(batch, weight.shape[1]), weight.new_zeros(batch)
+    direction = torch.zeros_like(run.normed[:, 0])
+    constant = direction.new_zeros(batch)
     for sign, each, name in zip((1, -1), numbers, ("target", "against"), strict=True):
         if each is not None:
             rows_of = picked(name, each, batch, weight.shape[0]).to(weight.device)
-            direction = direction + sign * weight[rows_of]
+            direction = direction + sign * weight[rows_of].double()
             if bias is not None:
-                constant = constant + sign * bias.detach().double()[rows_of]
+                constant = constant + sign * bias.detach()[rows_of].double()
     rest = (run.normed * direction[:, None]).sum(dim=-1) + constant[:, None]
     logit = rest.mean(dim=0)
     direction = run.norm.reversed(direction[:, None])

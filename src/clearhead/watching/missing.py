@@ -3,6 +3,7 @@
 import re
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -272,10 +273,14 @@ def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchEr
 
 def _attends(module: nn.Module) -> bool:
     # One class of diffusers does what its processor does.
-    names = type(module).__name__, type(getattr(module, "processor", None)).__name__
-    return bool(ATTENDS.search(names[0])) and not (
-        OTHERWISE.search(names[0]) or "linear" in names[1].lower()
-    )
+    processor = type(getattr(module, "processor", None)).__name__
+    return names_attend(type(module).__name__) and "linear" not in processor.lower()
+
+
+@lru_cache(maxsize=1024)
+def names_attend(kind: str) -> bool:
+    """Return True for the name of a class that attends, or holds what does."""
+    return bool(ATTENDS.search(kind)) and not OTHERWISE.search(kind)
 
 
 def _attentions_in(root: str, module: nn.Module) -> dict[str, type]:

@@ -192,18 +192,23 @@ class Loaded:
             return []
         known = {id(names): size for names, size in zip(self._names, self._sizes, strict=True)}
         found = (namespace(each) for each in modules)
-        return [
+        changed = [
             names for names in found if names is not None and known.get(id(names)) != len(names)
         ]
+        if not changed:  # a module came that has no namespace, or one went
+            self._take(modules)
+        return changed
 
     def know(self, changed: list[dict[str, Any]]) -> None:
         """Take the namespaces as known, as they are now, if some have changed."""
         if changed:
-            modules = list(sys.modules.values())
-            # As many entries as there are modules, also where one has no namespace.
-            names = [{} if (found := namespace(each)) is None else found for each in modules]
-            self._modules, self._ids = modules, list(map(id, modules))
-            self._names, self._sizes = names, list(map(len, names))
+            self._take(list(sys.modules.values()))
+
+    def _take(self, modules: list[Any]) -> None:
+        # As many entries as there are modules, also where one has no namespace.
+        names = [{} if (found := namespace(each)) is None else found for each in modules]
+        self._modules, self._ids = modules, list(map(id, modules))
+        self._names, self._sizes = names, list(map(len, names))
 
 
 _OF_MODULES: Any = vars(types.ModuleType)["__dict__"]
