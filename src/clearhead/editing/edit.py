@@ -61,8 +61,7 @@ class Edit(Drawn):
         """False where an operation without effect is none to warn of."""
         self._begin()
         self.attended: dict[str, int] = {}
-        """The modules that have attended so far, by their paths, and how many heads they have; 0 where other modules
-        alone are edited."""
+        """How many heads the modules have that have attended so far, by their paths; 0 where only others are edited."""
 
     def _begin(self) -> None:
         self._paths = Paths(self._modules)
@@ -222,8 +221,7 @@ class Edit(Drawn):
         return self._running.stack
 
     def _operations_on(self, child: str | None) -> tuple[str, list[Operation]] | None:
-        """The path of the module that attends now and the operations on it; None for a module of
-        another model, and for one that none is for, which is not read."""
+        """The path of the module that attends now and the operations on it; None for one that none is for."""
         if not self._stack:
             return None
         module = self._stack[-1].module
@@ -238,10 +236,9 @@ class Edit(Drawn):
                     f"a layer must be one module that attends, or a glob; {shown(layer)} has {shown(first)} "
                     f"and {shown(path)}.",
                 )
-        if self._operations and not found:
-            self.note(path, 0)
-            return None
-        return path, [each for _, each in found]
+        if found or not self._operations:
+            return path, [each for _, each in found]
+        return self.note(path, 0)
 
     def note(self, path: str, num_heads: int) -> None:
         """Count a call of a module."""
