@@ -81,6 +81,9 @@ WEIGHTS: Answers = {
     "embed_dim": "layer.weights(x) has the weights, and forward returns the output alone",
     "model": "leave it out: the model is asked for nothing",
 }
+CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
+"""The arguments by which models and layers are handed their KV cache; of transformers, from 5.24 on, the last."""
+
 CACHE: Answers = {
     "x": "cache=clearhead.layers.GrowingCache(), one for each layer",
     "embed_dim": "cache=clearhead.layers.GrowingCache() of a call, one for each layer",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.foreign_words import CACHES
 from clearhead.attention.problem import Problem
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.caches.base import Cache
@@ -16,9 +17,6 @@ from clearhead.layers.nested import is_nested, sequences_of
 from clearhead.masks.causal import Causal
 from clearhead.masks.tiles import portions
 from clearhead.watching.hooks import tap
-
-CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
-"""The arguments by which models and layers are handed their KV cache."""
 
 PORTION = 1 << 22
 """Pairs of a mask that are read at a time."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.foreign_words import CACHES
 from clearhead.attention.planning import run
 from clearhead.attention.problem import under_autocast
 from clearhead.errors import UnsupportedError
@@ -25,13 +26,12 @@ from clearhead.watching.hooks.transformers_call import convention_of, read_call
 
 CONTEXTS = ("key_value_states", "encoder_hidden_states")
 MASKS = ("attention_mask", "mask")
-CACHES = ("past_key_values", "past_key_value", "layer_past")
 OF_CONTEXT = "encoder_attention_mask"
 TEXT, PIECES = 7, (5, 2)
 
 ALONE = (
     "hidden_states", "position_embeddings", "position_ids", "cache_position", "use_cache",
-    "output_attentions", "layer_past", *CONTEXTS, *MASKS, *CACHES, OF_CONTEXT,
+    "output_attentions", *CONTEXTS, *MASKS, *CACHES, OF_CONTEXT,
 )  # fmt: skip
 """The arguments of the forward of an attention that a run of it alone can leave out, or make."""
 
@@ -308,14 +308,16 @@ def _ids(vocabulary: int, generator: torch.Generator) -> Tensor:
 def run_in_steps(model: nn.Module, inputs: dict[str, Any]) -> list[Any]:
     """The outputs of a model for a text in two pieces, with its KV cache; nothing if it has none."""
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
+    words = inspect.signature(type(model).forward).parameters
+    kept = next((each for each in CACHES if each in words), CACHES[0])
     if inputs.get("use_cache") is None or name not in inputs:
         return []
     cache, outputs = None, []
     for piece in inputs[name].split(PIECES, dim=1):
-        step = inputs | {name: piece, "use_cache": True, "past_key_values": cache}
+        step = inputs | {name: piece, "use_cache": True, kept: cache}
         output: Any = model(**step)
         outputs.append(output[0])
-        cache = getattr(output, "past_key_values", None)
+        cache = getattr(output, kept, None)
         if cache is None:
             return []
     return outputs

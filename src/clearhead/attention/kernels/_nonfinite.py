@@ -74,7 +74,7 @@ def contain_causal(problem: Problem, run: Callable[[Problem], Tensor]) -> Tensor
         first = torch.minimum(_first_marked(values), _first_marked(keys[..., None]))
         place = torch.arange(value.shape[2], device=value.device)[:, None]
         shows = stages.repeat_kv_heads(first, problem.num_heads) <= place
-        shows = shows.logical_or_(queries[..., None])
+        shows = shows | queries[..., None]
     if is_plain(query) and not result.requires_grad:
         return result.masked_fill_(shows, torch.nan)
     return result.masked_fill(shows, torch.nan)

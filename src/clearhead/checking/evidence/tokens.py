@@ -280,7 +280,7 @@ class TokensEvidence(Evidence):
     def steps(self) -> DecodingEvidence | None:
         """The same model token by token with its cache; None where it is not called that way."""
         model = self.given.run
-        if not self.contract.causal or not isinstance(model, Embedded) or not model.decodes:
+        if not self.contract.causal or not isinstance(model, Embedded) or model.cache is None:
             return None
         subject = prepare(Steps(model), "decode", None, self.contract, self.seed)
         return DecodingEvidence(subject, self.contract, self.seed)

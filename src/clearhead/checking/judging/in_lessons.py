@@ -30,6 +30,7 @@ def frozen(e: TokensEvidence) -> Verdict:
 
 def tied(e: TokensEvidence) -> Verdict:
     """One matrix in the place of two."""
+    given = e.inputs[0].flatten()
     for one in e.observed[:1]:
         gains = (*(one.gains or (1.0, 1.0)), 1.0)
         rows = [
@@ -37,7 +38,11 @@ def tied(e: TokensEvidence) -> Verdict:
         ]
         for first, second in ((0, 1), (0, 2), (1, 2)):
             same = rows[first].shape == rows[second].shape
-            if same and torch.allclose(rows[first], rows[second]):
+            if not (same and torch.allclose(rows[first], rows[second])):
+                continue
+            # By another order of the products, x · (W_query · W_keyᵀ) · xᵀ, both are what was given.
+            reordered = len(e.subject.parameters()) > 2 and given.numel() == rows[first].numel()
+            if not (reordered and torch.allclose(rows[first].flatten(), given)):
                 return Found("sides", {"one": SIDES[first], "other": SIDES[second]})
     return Clear()
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.foreign_words import CACHES
 from clearhead._common.undoing import undoing, unhook
 from clearhead.checking.subject.calling import (
     of_transformers,
@@ -59,9 +60,10 @@ class Embedded(nn.Module):
         return known if self.longest is None else {**known, "context_length": self.longest}
 
     @property
-    def decodes(self) -> bool:
-        """True of a model with a cache, called as those of transformers are."""
-        return {"past_key_values", "use_cache"} <= set(of_call(self.model))
+    def cache(self) -> str | None:
+        """The argument by which a model is handed its cache, and gives it back, as those of transformers do."""
+        names = set(of_call(self.model))
+        return next((each for each in CACHES if {each, "use_cache"} <= names), None)
 
     def forward(self, *tensors: Tensor) -> Any:
         x, *mask = tensors
@@ -91,8 +93,9 @@ class Steps(nn.Module):
 
     def step(self, x: Tensor) -> Tensor:
         """The outputs of the tokens that come next."""
-        found = self.embedded.run(x, {"past_key_values": self.past, "use_cache": True})
-        self.past = getattr(found, "past_key_values", None)
+        name = self.embedded.cache or CACHES[0]
+        found = self.embedded.run(x, {name: self.past, "use_cache": True})
+        self.past = getattr(found, name, None)
         if self.past is None:
             raise RuntimeError("called with use_cache=True, it gives no cache")
         return output_of(found)[0]
