@@ -382,6 +382,36 @@ def test_no_digit_is_cut_off(opens: Opens, tmp_path: Path) -> None:
     assert page.locator("ch-figure .cell").evaluate_all(cut) == 0
 
 
+def test_a_number_stands_on_one_line(opens: Opens, tmp_path: Path) -> None:
+    edit = ("query", "scores")
+    page = drawn(opens, ch.figure(QUERY * -24.3624, KEY, VALUE, tokens=WORDS, edit=edit), tmp_path)
+    # A minus is a place at which a line may break.
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert any(text.startswith("−24.3") for text in numbers(page, "query"))
+    lines = """(all) => all.map((each) => {
+      const range = document.createRange();
+      range.selectNodeContents(each);
+      return new Set([...range.getClientRects()].map(({ top }) => Math.round(top))).size;
+    })"""
+    texts = page.locator("ch-figure .cell > span:not(:empty)")
+    assert set(texts.evaluate_all(lines)) == {1}
+
+
+def test_weights_have_one_scale_of_colours(opens: Opens, tmp_path: Path) -> None:
+    show = ("weights", "dropped_weights")
+    made = ch.figure(QUERY, KEY, VALUE, show=show, edit=("dropout",))
+    page = drawn(opens, made, tmp_path)
+    shares = [
+        page.locator(f"[data-stage={name}] .cell").evaluate_all(
+            "(all) => all.map((each) => each.style.getPropertyValue('--share'))"
+        )
+        for name in ("weights", "dropped_weights", "mean_weights")
+    ]
+    assert shares[0] == shares[1] == shares[2]
+    page.get_by_role("button", name="draw anew").click()
+    assert "the mean of 1 draw" in page.locator("[data-stage=mean_weights] .name").inner_text()
+
+
 def test_arrows_are_dragged_turned_and_stretched(opens: Opens, tmp_path: Path) -> None:
     made = figure(mask=None, show=("plane", "weights", "context"), edit=("query", "value"))
     page = drawn(opens, made, tmp_path)
@@ -516,6 +546,7 @@ def test_a_query_is_split_into_heads_and_joined_again(opens: Opens, tmp_path: Pa
     split = numbers.view(3, 2, 2).transpose(0, 1)
     assert rows("split") == split.reshape(6, 2).tolist()
     assert rows("joined") == numbers.tolist()
+    assert page.locator("[data-stage=joined] td").last.inner_text() == "11"
     page.get_by_role("button", name="transpose back").press("Enter")
     assert rows("joined") == split.reshape(3, 4).tolist()
     # Colours are mixed in a row.

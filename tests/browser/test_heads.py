@@ -11,6 +11,7 @@ import torch
 from playwright.sync_api import Locator, Page, expect
 
 import clearhead as ch
+from clearhead.drawing.page import head_arrays, head_page
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.media import read_photo, read_sound
 from clearhead.drawing.page.page import write_page
@@ -423,6 +424,27 @@ def test_two_runs(opens: Opens) -> None:
     first, second = page.get_by_role("heading", level=2).all_inner_texts()
     assert first.startswith("Layer A0, head ")
     assert second == first.replace("A0", "B0")
+
+
+def test_the_names_of_heads_of_two_runs_are_whole(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Rounded weights have a wider column, which is not taken from the names.
+    monkeypatch.setattr(head_page, "EXACT_BYTES", 0)
+    monkeypatch.setattr(head_arrays, "SHORT_BYTES", 100)
+    texts = read_text("tokens", WORDS)
+    runs = [
+        Run(name, [Layer("attention", matrix(11, heads=12, seed=seed))], texts)
+        for seed, name in enumerate(("before", "after"))
+    ]
+    page = opens(heads_payload(runs, "two runs", start=Start("head=A0.11&pin=7,1")))
+    expect(page.locator(".ch-answers .ch-rounded li").first).to_be_visible()
+    names = page.locator(".ch-answers .ch-link")
+    expect(names.filter(has_text="A0.11")).to_have_count(1)
+    cut = "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.innerText)"
+    for width in (390, 768, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert names.evaluate_all(cut) == []
 
 
 def test_why_a_weight_is_what_it_is(opens: Opens) -> None:

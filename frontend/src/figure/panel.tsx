@@ -97,6 +97,8 @@ interface RowProps {
   columns: string[];
   editable: boolean;
   sparse: boolean;
+  /** Its numbers are whole, and stand without decimals. */
+  whole: boolean;
   /** Neither numbers nor what stood there before has room. */
   small: boolean;
   top: number;
@@ -123,6 +125,7 @@ class Row extends Component<RowProps> {
       "cut",
       "marks",
       "mask",
+      "whole",
       "hues",
       "asked",
       "typing",
@@ -138,6 +141,7 @@ class Row extends Component<RowProps> {
 
   override render(props: RowProps) {
     const { stage, old, row, label, columns, editable, sparse, small, top, mask } = props;
+    const say = props.whole ? (value: number) => `${value}`.replace("-", "−") : cellNumber;
     const pairs = stage.name === "mask";
     return (
       <tr>
@@ -147,10 +151,10 @@ class Row extends Component<RowProps> {
         {columns.map((column, j) => {
           const value = stage.at(row, j);
           const waits = j === props.asked;
-          const text = waits ? "?" : pairs ? (value ? "●" : "·") : cellNumber(value);
+          const text = waits ? "?" : pairs ? (value ? "●" : "·") : say(value);
           const before = old === undefined ? value : old.at(row, j);
           const changed = !Object.is(before, value) && !waits;
-          const beside = changed && !pairs && !sparse ? cellNumber(before) : "";
+          const beside = changed && !pairs && !sparse ? say(before) : "";
           const hidden = !pairs && mask[j] === "0";
           const kind = pairs && editable ? "pair" : editable && !waits ? "number" : "still";
           const what = pairs ? `${label} sees ${column}` : `${stage.name} ${label}, ${column}`;
@@ -212,7 +216,12 @@ export function Panel(props: PanelProps) {
   const low = stage.rows > MOST;
   // Of another shape, as with another number of heads, no number stood here before.
   const same = props.old?.rows === stage.rows && props.old.columns === stage.columns;
-  const top = stage.name === "weights" ? 1 : stage.largest || 1;
+  // Weights in one language of colour, those that dropout leaves too.
+  const top = stage.name.endsWith("weights") ? 1 : stage.largest || 1;
+  // Of numbers that only move, the whole ones stand as such.
+  const whole =
+    hue !== null &&
+    rows.every((_, i) => columns.every((_, j) => Number.isSafeInteger(stage.at(i, j))));
   const columnIn = (at: string | undefined | null, row: number) => {
     const start = `${stage.name}.${row}.`;
     return at?.startsWith(start) ? Number(at.slice(start.length)) : -1;
@@ -253,6 +262,7 @@ export function Panel(props: PanelProps) {
                 cut={own.length ? signs((j) => cut.has(`${stage.name}.${i}.${j}`)) : ""}
                 marks={signs((j) => marked(i, j))}
                 mask={mask?.[i] ?? ""}
+                whole={whole}
                 hues={hue ? columns.map((_, j) => hue(i, j)).join("") : ""}
                 asked={columnIn(asked, i)}
                 typing={columnIn(typing?.at, i)}

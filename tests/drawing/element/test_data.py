@@ -1,5 +1,6 @@
 """What a figure holds, and what is refused before anything is written."""
 
+import json
 import math
 from typing import Any
 
@@ -273,3 +274,8 @@ def test_dropout_has_stages_of_its_own() -> None:
 def test_what_does_not_go_with_it(make: Any, name: str) -> None:
     with pytest.raises(ch.ArgumentError, match=f"'{name}' cannot be edited"):
         make()
+
+
+def test_the_space_before_a_word_is_no_part_of_its_name() -> None:
+    names = json.dumps(data_of(of(tokens=[" the", "s", " "])), ensure_ascii=False)
+    assert '["the", "s", "␣"]' in names

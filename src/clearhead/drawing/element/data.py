@@ -338,8 +338,9 @@ def _asked(
 
 
 def _words(labels: Sequence[str]) -> list[str]:
-    """The words of a trace's labels, which have their place in front."""
-    return [label.partition(" ")[2] or label for label in labels]
+    """The words of a trace's labels, which have their place in front, without the space before a word."""
+    words = [label.partition(" ")[2] or label for label in labels]
+    return [word[1:] if len(word) > 1 and word.startswith("␣") else word for word in words]
 
 
 def _labelled(

@@ -83,7 +83,7 @@ def _panel(part: StageStart, hidden: Tensor | None, asked: tuple[int, ...] | Non
         drawn.append(element("text", *heads, y=28, text_anchor="middle", opacity="0.75"))
     finite = part.numbers[part.numbers.isfinite()].abs()
     largest = float(finite.max()) if finite.numel() else 0.0
-    top = 1.0 if part.name == "weights" else largest
+    top = 1.0 if part.name.endswith("weights") else largest
     over = part.name in ("weights", "scaled_scores", "masked_scores", "scores")
     grounds: dict[tuple[str, int], str] = {}
     for row, (word, numbers) in enumerate(zip(part.rows, part.numbers.tolist(), strict=True)):
