@@ -201,7 +201,7 @@ export function stages(
     });
   }
   put("dropped_weights", `draw ${draws}: 0, or weights / (1 − ${short(rate)})`, dropped);
-  put("mean_weights", `the mean of ${draws} ${draws === 1 ? "draw" : "draws"}`, mean);
+  put("mean_weights", `the mean of ${draws} draw${draws > 1 ? "s" : ""}`, mean);
   put("context", "dropped_weights · value", mixed(dropped, value, mask));
   return found;
 }
