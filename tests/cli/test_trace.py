@@ -67,7 +67,7 @@ def test_trace_of_heads_and_of_two_sentences() -> None:
 
 
 def test_trace_of_a_file(tmp_path: Path) -> None:
-    file, page = tmp_path / "mine.py", tmp_path / "steps.html"
+    file, page = tmp_path / "traced_code.py", tmp_path / "steps.html"
     file.write_text(Path(own_code.__file__).read_text(encoding="utf-8"), encoding="utf-8")
     found = lines("trace", f"{file}:SmallNegative", "--causal", "--html", str(page))
     assert "expected_masked_scores  [query_len=6, kv_len=6]" in found
