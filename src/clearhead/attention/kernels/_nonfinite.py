@@ -74,8 +74,10 @@ def contain_causal(problem: Problem, run: Callable[[Problem], Tensor]) -> Tensor
         first = torch.minimum(_first_marked(values), _first_marked(keys[..., None]))
         place = torch.arange(value.shape[2], device=value.device)[:, None]
         shows = stages.repeat_kv_heads(first, problem.num_heads) <= place
-        shows = shows | queries[..., None]
-    if is_plain(query) and not result.requires_grad:
+        # Mapped queries of keys that are not have more numbers than what would be written to.
+        plain, long = is_plain(query), queries[..., None]
+        shows = shows.logical_or_(long) if plain else shows | long
+    if plain and not result.requires_grad:
         return result.masked_fill_(shows, torch.nan)
     return result.masked_fill(shows, torch.nan)
 
