@@ -23,7 +23,7 @@ BACKENDS = {
 
 @dataclass(frozen=True)
 class Scale:
-    """Where and how large the rows are.
+    """The device and the sizes of the rows.
 
     Attributes:
         device: of all tensors.

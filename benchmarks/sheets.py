@@ -43,7 +43,7 @@ Record = dict[str, Any]
 
 
 class Work(NamedTuple):
-    """What is measured at every length.
+    """A call that is measured at every length.
 
     Attributes:
         title: for the sheet.

@@ -77,7 +77,7 @@ def mean_inputs(model: Any, ids: Tensor) -> list[Tensor]:
 
 
 def copied(model: Any, ids: Tensor) -> Tensor:
-    """What each head adds to the logit of the token that comes next, less that of another one of the text,
+    """The share of each head in the logit of the token that comes next, less that of another one of the text,
     (layers, heads), at a query of the repeat."""
     until = ids[:, :-10]
     shares = ch.logits_of(model, until, ids[:, -10], against=ids[:, -20])

@@ -51,7 +51,7 @@ def thread_limits() -> tuple[Callable[[int], object], ...] | None:
 
 
 def threads_apart() -> int:
-    """How many threads of our own may take the place of PyTorch's here; 1 where a thread of our own could not be
+    """Count the threads of our own that may take the place of PyTorch's here; 1 where one could not be
     told from this one by what it computes.
 
     A mode, such as a default device, belongs to a thread, and so do autocast and transformations.

@@ -1,4 +1,4 @@
-"""What rotates query and key in a lesson: graded as the attention that it is in, and named by its own rows."""
+"""Rotations of query and key in a lesson: graded as the attention that it is in, and named by its own rows."""
 
 import math
 from collections.abc import Callable, Iterator

@@ -61,7 +61,7 @@ class Edit(Drawn):
         """False where an operation without effect is none to warn of."""
         self._begin()
         self.attended: dict[str, int] = {}
-        """How many heads the modules have that have attended so far, by their paths; 0 where only others are edited."""
+        """The number of heads of each module that has attended so far, by its path; 0 where only others are edited."""
 
     def _begin(self) -> None:
         self._paths = Paths(self._modules)

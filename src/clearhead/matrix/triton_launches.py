@@ -60,7 +60,7 @@ def parts_of(bias: Bias | None) -> Added | None:
 
 
 class Launches:
-    """What both kernels are told about a problem."""
+    """The arguments of both kernels for a problem."""
 
     def __init__(self, problem: Problem) -> None:
         query, key = problem.query, problem.key

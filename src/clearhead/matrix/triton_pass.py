@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from clearhead.attention.kernels.flex import of_runs
 from clearhead.attention.problem import Problem
 from clearhead.masks.tiles import portions
 from clearhead.matrix.distances import Distance, Near
@@ -31,9 +32,6 @@ from clearhead.matrix.triton_launches import WIDEST, Launches, is_interpreted, p
 
 NAME = "triton"
 SUMMARY = "every statistic by two kernels of Triton, on CUDA; memory grows with tokens"
-
-RUNS = 4
-"""The most runs of keys that a query may see: each is compared with at every pair of a ragged tile."""
 
 MOST_LARGEST = 64
 """The most of the largest weights: they are held beside the sums."""
@@ -84,20 +82,7 @@ def limits(asked: AskedOfWeights) -> list[str]:
             f"bias: it takes a tensor, alibi and relative, one of each; got {problem.bias.describe()}"
         )
     reasons += _about(reductions)
-    if not problem.readable:
-        reasons.append(
-            "tensors that cannot be read: tiles are found by reading the mask, which "
-            "torch.compile, torch.func and the meta device do not allow"
-        )
-    elif problem.mask is not None:
-        spans = problem.spans
-        if spans is None:
-            reasons.append("mask that is no short list of runs of keys for each query")
-        elif spans.pieces > RUNS:
-            reasons.append(
-                f"mask of many runs: up to {RUNS} runs of keys a query; got {spans.pieces}"
-            )
-    return reasons
+    return reasons + of_runs(problem, "tiles")
 
 
 def _about(reductions: Sequence[Reduction]) -> list[str]:

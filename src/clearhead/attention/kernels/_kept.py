@@ -189,7 +189,7 @@ def _is_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def _answers(mask: Mask | Tensor | None, *, begin: bool = False) -> tuple[Answers | None, Hashable]:
-    """Where the answers about a mask are kept, and what tells it from others there. None where nothing is: of a
+    """Return the answers kept about a mask, and what tells it from others there. None where nothing is: of a
     mask that may change, and of one with a tensor that is met for the first time, unless it is to `begin`."""
     if mask is None:
         return _KEPT, None

@@ -89,7 +89,7 @@ def _first_marked(marks: Tensor) -> Tensor:
 
 
 def long_rows(tensor: Tensor, factor: float = 1.0) -> Tensor:
-    """What `stages.nonfinite_rows` finds, by the lengths of the rows: in 16 bits without a copy in 32."""
+    """Find what `stages.nonfinite_rows` does, by the lengths of the rows: in 16 bits without a copy in 32."""
     precise = stages.upcast(tensor[..., :0]).dtype
     lengths = torch.linalg.vector_norm(tensor.detach(), dim=-1, dtype=precise) * factor
     return ~(lengths <= stages.longest(precise) ** 0.5)

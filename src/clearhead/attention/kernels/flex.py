@@ -28,7 +28,7 @@ BLOCK = 128
 """Queries, and keys, of a block: what FlexAttention has been tuned for."""
 
 RUNS = 4
-"""The most runs of keys that a query may see: each is compared with at every pair of a ragged block."""
+"""The most runs of keys that a query may see: each is compared with at every pair of a ragged block or tile."""
 
 LEAST_WIDTH = 16
 
@@ -69,20 +69,24 @@ def limits(problem: Problem) -> list[str]:
             "bias of one's own class: this kernel takes a tensor, alibi and relative; got "
             f"{type(bias).__name__}"
         )
+    return reasons + of_runs(problem, "blocks")
+
+
+def of_runs(problem: Problem, parts: str) -> list[str]:
+    """Why a mask cannot be handed on as the runs of keys of each query, from which blocks or tiles are found."""
     if not problem.readable:
-        reasons.append(
-            "tensors that cannot be read: blocks are found by reading the mask, which "
+        return [
+            f"tensors that cannot be read: {parts} are found by reading the mask, which "
             "torch.compile, torch.func and the meta device do not allow"
-        )
-    elif problem.mask is not None:
-        spans = problem.spans
-        if spans is None:
-            reasons.append("mask that is no short list of runs of keys for each query")
-        elif spans.pieces > RUNS:
-            reasons.append(
-                f"mask of many runs: up to {RUNS} runs of keys a query; got {spans.pieces}"
-            )
-    return reasons
+        ]
+    if problem.mask is None:
+        return []
+    spans = problem.spans
+    if spans is None:
+        return ["mask that is no short list of runs of keys for each query"]
+    if spans.pieces > RUNS:
+        return [f"mask of many runs: up to {RUNS} runs of keys a query; got {spans.pieces}"]
+    return []
 
 
 def defers(problem: Problem) -> list[str]:

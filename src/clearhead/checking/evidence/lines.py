@@ -42,7 +42,7 @@ class Lines(DispatchMode):
 
     @property
     def first_nan(self) -> tuple[str, tuple[str, int] | None] | None:
-        """What broke, with its line."""
+        """The operation that broke, with its line."""
         return None if self.broke is None else (self.broke[0], self.found.get(self.broke[1]))
 
     def __torch_dispatch__(

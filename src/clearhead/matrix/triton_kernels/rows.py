@@ -115,7 +115,7 @@ def add_those(hit, scores, shares, weight, count):
 
 @triton.jit
 def store_weight(at, weight, count, no_weights, stored):
-    """Where a query has no weights, a visible key has NaN and a hidden one 0."""
+    """Store a weight; where a query has none, a visible key has NaN and a hidden one 0."""
     spoilt = tl.where(count > 0, float("nan"), 0.0)
     tl.store(at, tl.where(no_weights, spoilt, weight), mask=stored)
 
