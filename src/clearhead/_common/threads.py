@@ -113,6 +113,7 @@ def side_by_side(
             pass
         except BaseException as error:
             failures.append(error)
+            stop.set()
         finally:
             told.put(None)
 
