@@ -26,6 +26,7 @@ class LessonRow:
         either: other promises that are as good.
         sizes: that a class is made with, where they are not guessed; each another prime.
         named: what one of its names promises besides.
+        parameters: those that it asks for by name.
     """
 
     number: int
@@ -38,6 +39,7 @@ class LessonRow:
     either: tuple[Mapping[str, Any], ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
 
     @property
     def slug(self) -> str:
@@ -104,6 +106,7 @@ ROWS = (
         6, "modules", "Modules", ("SelfAttention",), "x2d",
         ("parameter.missing", "length.fixed", "shape.square-only", "law.length"),
         {"causal": False}, (), NARROW,
+        parameters=("W_query.weight", "W_key.weight", "W_value.weight"),
     ),
     LessonRow(
         7, "not_the_future", "Not the future", ("CausalAttention",), "x2d",
@@ -129,6 +132,7 @@ ROWS = (
         ("heads.split", "heads.merge", "heads.identical", "heads.layout", "heads.summed",
          "heads.count", "softmax.axis"),
         {"causal": True, "num_heads": 3}, ({"causal": False, "num_heads": 3},),
+        parameters=("out_proj.weight", "out_proj.bias"),
     ),
     LessonRow(
         11, "two_sequences", "Two sequences", ("CrossAttention",), "x,context",

@@ -52,7 +52,7 @@ def turned(rotate: Any, finding: Finding | None) -> Finding | None:
         return finding
     if finding is not None and way == "speeds" and finding.code == "differs":
         return finding  # by another base, which it says
-    made = finding or Finding("rope.layout", "", "")
+    made = Finding("rope.layout", "", "") if finding is None else Finding(**vars(finding))
     return replace(made, sentence=words.filled("rotation", way, {}))
 
 

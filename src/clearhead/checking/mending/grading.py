@@ -1,0 +1,200 @@
+"""A report of a lesson held against the outcome that the lesson asks for.
+
+The readers of a report know causes; the outcome knows what is right. Where the two differ, the outcome decides.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead._common.lessons import LessonRow
+from clearhead.checking import words
+from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.parts import PARTS
+from clearhead.checking.mending.dropping import dropped
+from clearhead.checking.mending.mends import Promises, mends_of
+from clearhead.checking.mending.outcomes import (
+    Outcome,
+    is_right,
+    layers_of,
+    names_missing,
+    outcomes,
+)
+from clearhead.checking.lessons import promises_of
+from clearhead.checking.report import Effect, Finding, Report
+from clearhead.checking.subject.subject import Subject, prepare
+from clearhead.errors import ModelError
+
+# What the outcome knows: a mistake in it that changes no outcome is none. All others are beside it.
+OF_OUTCOME = ("scale.", "differs", "law.pairs", "law.scores", "law.value", "softmax.", "context.", "heads.count")
+# Names for what is told better by what is beside the outcome.
+OF_BESIDE = ("parameter.shared", "parameter.dead", "state.", "length.fixed")
+# Of these a change that mends it gives the line, and the words say more than it.
+LINES = ("mask.off-by-one", "mask.inverted", "softmax.axis", "shape.square-only", "length.fixed", "cache.", "rope.", "law.scores")
+# What is not judged by the readers, and is by the outcome.
+JUDGED = ("softmax", "scale", "causal", "mask", "heads", "padding", "product", "rope", "decoding", "context")
+ROLES = {"q": "W_query", "k": "W_key", "v": "W_value"}
+
+
+def held_to_outcome(
+    report: Report, thing: Any, subject: Subject, row: LessonRow, promises: Promises
+) -> Report:
+    """The report, with a mistake that the readers did not see, without one that is none, and with the line of what
+    mends it.
+
+    Args:
+        report: of the readers.
+        thing: the class or the function, as it was written.
+        subject: the same, made.
+        row: of the lesson.
+        promises: those that the lesson takes for right.
+    """
+    made = thing if inspect.isroutine(thing) else subject.fresh().run
+    if isinstance(made, nn.Module) and (not subject.copied or subject.module is None):
+        return report
+    right, first = is_right(made, row, promises), next(iter(report.findings), None)
+    found = _beside(subject, row, right=right) if isinstance(made, nn.Module) else None
+    if found is not None and (first is None or first.code.startswith(OF_BESIDE)):
+        return _with(report, found)
+    if right is None:
+        return report
+    if right:
+        found = dropped(subject.fresh().run, row)
+        if first is None:
+            return _with(report, found) if found else _verified(report)
+        return replace(report, findings=()) if first.code.startswith(OF_OUTCOME) else report
+    if first is not None and not isinstance(first, Effect) and not first.code.startswith(LINES):
+        return report
+    mends = [] if not (inspect.isclass(thing) or inspect.isroutine(thing)) else mends_of(
+        thing, row, promises, subject.args
+    )  # fmt: skip
+    if first is None:
+        return _with(report, _unseen(subject, thing, row, promises, mends))
+    if not mends:
+        return report
+    best = next((each for each in mends if each.place == first.place), mends[0])
+    sentence = best.sentence if isinstance(first, Effect) else first.sentence
+    return _with(report, replace(first, sentence=sentence, place=best.place))
+
+
+def _verified(report: Report) -> Report:
+    """The report without what the readers could not judge, and the outcome does."""
+    left = tuple(each for each in report.unverified if not each.startswith(JUDGED))
+    return replace(report, unverified=left)
+
+
+def _beside(subject: Subject, row: LessonRow, *, right: bool | None) -> Finding | None:
+    """A mistake that changes no outcome of one call: in names, in what a matrix begins with, in what is kept."""
+    module: nn.Module = subject.fresh().run
+    own = dict(module.named_parameters())
+    for each in names_missing(module, row):
+        name, _, last = each.partition(".")
+        key = "no-bias" if last == "bias" and f"{name}.weight" in own else "named"
+        return _said(key, {"name": name if key == "no-bias" else each})
+    asked = {each.partition(".")[0] for each in row.parameters}
+    for each in own:
+        if each.partition(".")[0] in asked and each not in row.parameters:
+            return _said("bias", {"name": each.partition(".")[0]})
+    for name, each in own.items():
+        if each.ndim == 2 and each.numel() > 1 and bool((each == each.flatten()[0]).all()):
+            return Finding("parameter.dead", words.filled("outcome", "constant", {"name": name}))
+    if right is not False or row.takes not in ("x2d", "x"):
+        return None
+    before = _kept(module)
+    try:
+        with torch.no_grad():
+            width = layers_of(module)["q"].matrix.shape[0]
+            module.eval()(next(module.parameters()).new_ones((*([1] * (row.takes == "x")), 3, width)))
+    except Exception:  # whatever the code of another raises is told elsewhere
+        return None
+    for name, each in _kept(module).items():
+        if name not in before or before[name].shape != each.shape or not torch.equal(before[name], each):
+            return Finding("law.again", words.filled("outcome", "kept", {"name": name.rpartition(".")[2]}))
+    return None
+
+
+def _kept(module: nn.Module) -> dict[str, Tensor]:
+    """The tensors that a module keeps, by their names."""
+    return {
+        f"{path}.{name}": each
+        for path, part in module.named_modules()
+        for name, each in (*vars(part).items(), *part.named_buffers(recurse=False))
+        if isinstance(each, Tensor)
+    }
+
+
+def _with(report: Report, finding: Finding) -> Report:
+    return replace(report, findings=(finding, *report.findings[1:]), unverified=())
+
+
+def _said(key: str, values: Mapping[str, Any], **fields: Any) -> Finding:
+    return Finding("differs", words.filled("outcome", key, values), **fields)
+
+
+def _unseen(
+    subject: Subject, thing: Any, row: LessonRow, promises: Promises, mends: Sequence[Any]
+) -> Finding:
+    """A mistake that no reader has seen: by what mends it, by names that have changed places, or by its numbers."""
+    run = thing if inspect.isroutine(thing) else subject.fresh().run
+    measured = _measured(_first_wrong(run, row, promises[0]), row)
+    if isinstance(run, nn.Module):
+        for order in list(permutations("qkv"))[1:]:
+            if is_right(subject.fresh().run, row, promises, "".join(order)):
+                moved = [each for each, other in zip(order, "qkv", strict=True) if each != other]
+                names = " and ".join(ROLES[each] for each in sorted(moved, key="qkv".index))
+                return _said("exchanged", {"names": names}, measured=measured)
+        if is_right(subject.fresh().run, row, promises, zeros=False):
+            return _said("zeros", {}, measured=measured)
+    if "nan" in measured:
+        return _said("nan", {}, measured=measured, place=mends[0].place if mends else None)
+    if mends:
+        return Finding("differs", mends[0].sentence, measured, place=mends[0].place)
+    return _said("formula", {}, measured=measured)
+
+
+def _first_wrong(run: Any, row: LessonRow, promised: Mapping[str, Any]) -> Outcome | None:
+    try:
+        return next((each for each in outcomes(run, row, promised) if not each.right), None)
+    except Exception:  # whatever the code of another raises
+        return None
+
+
+def _measured(outcome: Outcome | None, row: LessonRow) -> str:
+    if outcome is None:
+        return ""
+    inputs = " and ".join(str(list(each.shape)) for each in outcome.inputs)
+    if outcome.found.shape != outcome.expected.shape:
+        values = {"got": list(outcome.found.shape), "wanted": list(outcome.expected.shape), "inputs": inputs}
+        return words.filled("outcome", "shape", values)
+    differs = ~torch.isclose(outcome.found.double(), outcome.expected.double(), rtol=0, atol=1e-4)
+    at = differs.nonzero()[0].tolist()
+    what = PARTS[row.takes].gives if row.takes in PARTS else "output"
+    values = {
+        "what": f"{what}{at}",
+        "got": f"{outcome.found[tuple(at)].item():.4g}",
+        "wanted": f"{outcome.expected[tuple(at)].item():.4g}",
+        "inputs": inputs,
+    }
+    return words.filled("outcome", "number", values)
+
+
+def mended(error: ModelError, thing: Any, row: LessonRow, seed: int) -> ModelError:
+    """An error with the change that mends it before it, where its cause was not told."""
+    name = getattr(thing, "__name__", "")
+    if not name or not error.message.startswith((f"{name} raised", f"{name} must give")):
+        return error
+    promises = promises_of(row, thing)
+    try:
+        contract = Contract(sizes=dict(row.sizes), **promises[0])
+        args = prepare(thing, row.takes, None, contract, seed).args
+    except ModelError:
+        return error
+    found = next(iter(mends_of(thing, row, promises, args)), None)
+    if found is None:
+        return error
+    return ModelError(error.code, f"line {found.place[1]}: {found.sentence}.\n{error.message}")
