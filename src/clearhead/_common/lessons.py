@@ -26,7 +26,7 @@ class LessonRow:
         either: other promises that are as good.
         sizes: that a class is made with, where they are not guessed; each another prime.
         named: what one of its names promises besides.
-        parameters: those that it asks for by name.
+        parameters: those that it asks for by name, and no others.
     """
 
     number: int
@@ -70,6 +70,16 @@ class LessonRow:
             'lesson_13.py'
         """
         return f"lesson_{self.number:02d}.py"
+
+    @property
+    def has_out(self) -> bool:
+        """True of a lesson whose class mixes what heads bring home, by a layer with a bias.
+
+        Example:
+            >>> LESSONS[10].has_out
+            True
+        """
+        return "num_heads" in self.contract
 
     @property
     def is_part(self) -> bool:
@@ -132,7 +142,6 @@ ROWS = (
         ("heads.split", "heads.merge", "heads.identical", "heads.layout", "heads.summed",
          "heads.count", "softmax.axis"),
         {"causal": True, "num_heads": 3}, ({"causal": False, "num_heads": 3},),
-        parameters=("out_proj.weight", "out_proj.bias"),
     ),
     LessonRow(
         11, "two_sequences", "Two sequences", ("CrossAttention",), "x,context",

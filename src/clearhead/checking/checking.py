@@ -23,9 +23,9 @@ from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.parts import PARTS, PartEvidence, part_of
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
+from clearhead.checking.mending.grading import held_to_outcome, mended
 from clearhead.checking.ranks.on_ranks import on_ranks
 from clearhead.checking.ranks.rank_calls import LOSS
-from clearhead.checking.mending.grading import held_to_outcome, mended
 from clearhead.checking.report import Report
 from clearhead.checking.reporting import defined_in, reported
 from clearhead.checking.rotating import turned

@@ -31,13 +31,16 @@ SEVERAL_HEADS = 10
 MENTIONS = {
     "parameter.missing": r"self\.\w+ *= *(torch\.|\[|\{|dict\(|nn\.Parameter\(.*\) *[-+*/@])|requires_grad",
     "parameter": r"self\.\w+ *= *(nn\.|self\.)",
-    "grad": r"detach|no_grad|\.data|\.item\(",
+    "grad": r"detach|no_grad|\.data|\.item\(|torch\.tensor\(|float\(",
+    "input.modified": r"[-+*/]= |[a-z]_\(|\] *= ",
+    "law.scores": r"cos.*[-+].*sin",
+    "rope.layout": r"::2|reshape|view|unflatten|stack",
     "dropout.unscaled": r"\.sum\(|normalize",
     "dropout": r"self\.\w*drop\w*\(|functional\.dropout|F\.dropout",
     "mask.after-softmax": r"\*.*(mask|hidden|past|tril|triu)|(mask|hidden|past|tril|triu).*\*|masked_fill|where\(",
     "state": r"self\.\w*(mask|future|past|tril|triu)\w* *=",
     "heads": r"(view|reshape|unflatten|split|chunk|permute|transpose)\(",
-    "differs": r"== ?0",
+    "differs": r"== ?0|\bmax\(|amax\(",
     "length": r"self\.\w*(mask|future|past|tril|triu|bias|pos)",
     "context": r"\bcontext\b.*\)|x_?2",
     "mask": r"triu|tril|masked_fill",
@@ -218,11 +221,20 @@ def in_words(report: Report, row: LessonRow) -> Report:
 def _told(finding: Finding, report: Report, row: LessonRow) -> Finding:
     speaking = [each for each in lessons_of(finding.code) if each.number <= row.number]
     read = row if finding.code.startswith("law.") else (speaking or [row])[-1]
-    place = finding.place
-    if place is None or finding.code.startswith(MENTIONED):
-        place = _mentioned(finding, report.place) or place
+    place = finding.place or _mentioned(finding, report.place)
     made = Finding(**vars(finding))
     return replace(made, place=place, read=f"lesson {read.number}, {read.title} ({read.page})")
+
+
+def mentioned_first(report: Report) -> Report:
+    """The report with the line that mentions its first mistake, where that says more than the operation's."""
+    if not report.findings or not report.findings[0].code.startswith(MENTIONED):
+        return report
+    first = report.findings[0]
+    place = _mentioned(first, report.place)
+    return report if place in (None, report.place) else replace(
+        report, findings=(replace(first, place=place), *report.findings[1:])
+    )  # fmt: skip
 
 
 def _mentioned(finding: Finding, place: tuple[str, int] | None) -> tuple[str, int] | None:
@@ -238,11 +250,15 @@ def _mentioned(finding: Finding, place: tuple[str, int] | None) -> tuple[str, in
     for name in named if code.startswith(("parameter.", "state.", "law.again", "differs")) else ():
         for number, line in enumerate(lines):
             if re.search(rf"self\.{name} *=|register_buffer\(.{name}\b", line) and (
-                code != "law.again" or not re.search(rf"self\.{name} *=", "".join(lines[number + 1 :]))
+                code != "law.again"
+                or not re.search(rf"self\.{name} *=", "".join(lines[number + 1 :]))
             ):
                 return place[0], place[1] + number
     for pattern in filter(None, (MENTIONS.get(code), MENTIONS.get(code.partition(".")[0]))):
-        for number, line in enumerate(lines):
-            if re.search(pattern, line) and not line.lstrip().startswith("def "):
-                return place[0], place[1] + number
+        found = [
+            number for number, line in enumerate(lines)
+            if re.search(pattern, line) and not line.lstrip().startswith("def ")
+        ]  # fmt: skip
+        if found:
+            return place[0], place[1] + found[-1 if code == "dropout.misplaced" else 0]
     return place

@@ -136,4 +136,5 @@ def _made(x: Tensor, layout: Split) -> Iterator[tuple[str, Tensor]]:
     yield "one-speed", join(*by(PLACES.expand(-1, WIDTH // 2)))
     for whole in (-2 * PAIRS // WIDTH, -(2 * PAIRS // WIDTH)):
         yield "one-speed", join(*by(PLACES * 10000**whole))
+    yield "halved", join(*by(PLACES * 10000 ** (-PAIRS / WIDTH)))
     yield "columns", join(*by(PAIRS[None] * SPEEDS))

@@ -8,7 +8,7 @@ from torch import nn
 
 from clearhead._common.lessons import LessonRow
 from clearhead.checking import words
-from clearhead.checking.mending.outcomes import layers_of
+from clearhead.checking.mending.outcomes import doubles, layers_of
 from clearhead.checking.report import Finding
 from clearhead.checking.thresholds import SUMS
 
@@ -30,8 +30,10 @@ def dropped(module: Any, row: LessonRow) -> Finding | None:
     except LookupError:
         return None
     generator = torch.Generator().manual_seed(row.number)
-    x = torch.randn(1, TOKENS, layers["q"].matrix.shape[0], generator=generator, dtype=torch.float64)
-    with torch.no_grad(), torch.random.fork_rng():
+    x = torch.randn(
+        1, TOKENS, layers["q"].matrix.shape[0], generator=generator, dtype=torch.float64
+    )
+    with torch.no_grad(), doubles(), torch.random.fork_rng():
         torch.manual_seed(row.number)
         back = torch.linalg.pinv(layers["v"](x[0]))
         module.eval()
@@ -44,7 +46,9 @@ def dropped(module: Any, row: LessonRow) -> Finding | None:
     if not torch.allclose(kept @ layers["v"](x[0]), out, atol=SUMS):
         return Finding("dropout.misplaced", words.filled("outcome", "dropped-after", {}))
     some = weights > SUMS
-    if torch.allclose(kept.sum(-1)[kept.sum(-1).abs() > SUMS], torch.ones((), dtype=out.dtype), atol=SUMS):
+    if torch.allclose(
+        kept.sum(-1)[kept.sum(-1).abs() > SUMS], torch.ones((), dtype=out.dtype), atol=SUMS
+    ):
         sentence = words.plain("dropout.unscaled", "again", {})
         return Finding("dropout.unscaled", sentence)
     ratio = (kept / weights.where(some, torch.ones_like(weights)))[:, some]

@@ -12,32 +12,72 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.foreign_names import is_output, role
 from clearhead._common.lessons import LessonRow
 from clearhead.checking import words
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.parts import PARTS
+from clearhead.checking.lessons import mentioned_first, promises_of
+from clearhead.checking.mending.caching import kept_as
 from clearhead.checking.mending.dropping import dropped
 from clearhead.checking.mending.mends import Promises, mends_of
 from clearhead.checking.mending.outcomes import (
     Outcome,
+    doubles,
     is_right,
     layers_of,
     names_missing,
     outcomes,
+    without_gradient,
 )
-from clearhead.checking.lessons import promises_of
 from clearhead.checking.report import Effect, Finding, Report
 from clearhead.checking.subject.subject import Subject, prepare
 from clearhead.errors import ModelError
 
 # What the outcome knows: a mistake in it that changes no outcome is none. All others are beside it.
-OF_OUTCOME = ("scale.", "differs", "law.pairs", "law.scores", "law.value", "softmax.", "context.", "heads.count")
-# Names for what is told better by what is beside the outcome.
-OF_BESIDE = ("parameter.shared", "parameter.dead", "state.", "length.fixed")
+OF_OUTCOME = (
+    "scale.",
+    "differs",
+    "law.pairs",
+    "law.scores",
+    "law.value",
+    "softmax.",
+    "context.",
+    "heads.count",
+)
+# What is told better by what is beside the outcome: by its code, the codes of the readers.
+INSTEAD = {
+    "parameter.dead": ("parameter.shared", "parameter.dead"),
+    "law.again": ("state.", "length.fixed", "differs", "law.again"),
+}
+# Changes that are the cause wherever they mend.
+CERTAIN = ("keepdim", "alias", "same")
+# The lesson from which on something learns.
+GRADIENTS = 4
 # Of these a change that mends it gives the line, and the words say more than it.
-LINES = ("mask.off-by-one", "mask.inverted", "softmax.axis", "shape.square-only", "length.fixed", "cache.", "rope.", "law.scores")
+LINES = (
+    "mask.off-by-one",
+    "mask.inverted",
+    "softmax.axis",
+    "shape.square-only",
+    "length.fixed",
+    "cache.",
+    "scale.wrong",
+    "mask.batch-mixed",
+)
 # What is not judged by the readers, and is by the outcome.
-JUDGED = ("softmax", "scale", "causal", "mask", "heads", "padding", "product", "rope", "decoding", "context")
+JUDGED = (
+    "softmax",
+    "scale",
+    "causal",
+    "mask",
+    "heads",
+    "padding",
+    "product",
+    "rope",
+    "decoding",
+    "context",
+)
 ROLES = {"q": "W_query", "k": "W_key", "v": "W_value"}
 
 
@@ -54,32 +94,91 @@ def held_to_outcome(
         row: of the lesson.
         promises: those that the lesson takes for right.
     """
+    report = mentioned_first(report)
     made = thing if inspect.isroutine(thing) else subject.fresh().run
     if isinstance(made, nn.Module) and (not subject.copied or subject.module is None):
         return report
     right, first = is_right(made, row, promises), next(iter(report.findings), None)
     found = _beside(subject, row, right=right) if isinstance(made, nn.Module) else None
-    if found is not None and (first is None or first.code.startswith(OF_BESIDE)):
+    if found is not None and (first is None or first.code.startswith(INSTEAD.get(found.code, ()))):
         return _with(report, found)
     if right is None:
         return report
+    found = _written(made, row, promises)
+    if found is not None and (first is None or first.code != "input.modified"):
+        return _with(report, found)
     if right:
+        if isinstance(made, nn.Module) and first is None and row.number >= GRADIENTS:
+            names = without_gradient(subject.fresh().run, row, promises[0])
+            if names:
+                return _with(
+                    report,
+                    Finding(
+                        "grad.blocked", words.filled("outcome", "grad", {"names": ", ".join(names)})
+                    ),
+                )
         found = dropped(subject.fresh().run, row)
         if first is None:
             return _with(report, found) if found else _verified(report)
-        return replace(report, findings=()) if first.code.startswith(OF_OUTCOME) else report
-    if first is not None and not isinstance(first, Effect) and not first.code.startswith(LINES):
-        return report
-    mends = [] if not (inspect.isclass(thing) or inspect.isroutine(thing)) else mends_of(
-        thing, row, promises, subject.args
-    )  # fmt: skip
+        return (
+            _verified(replace(report, findings=())) if first.code.startswith(OF_OUTCOME) else report
+        )
+    if first is not None and first.code.startswith("cache."):
+        way = kept_as(subject.fresh().run, row, promises[0])
+        if way is not None:
+            return _with(report, replace(first, sentence=words.filled("outcome", way, {})))
+    if isinstance(first, Effect) and row.takes == "query,key" and _is_mirrored(made):
+        return _with(
+            report, replace(first, sentence=words.filled("outcome", "mirrored", {}), place=None)
+        )
+    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+        return (
+            report
+            if first is not None
+            else _with(report, _unseen(subject, thing, row, promises, ()))
+        )
+    certain = (
+        first is not None and not isinstance(first, Effect) and not first.code.startswith(LINES)
+    )
+    mends = mends_of(thing, row, promises, subject.args, certain=certain)
     if first is None:
         return _with(report, _unseen(subject, thing, row, promises, mends))
     if not mends:
         return report
     best = next((each for each in mends if each.place == first.place), mends[0])
-    sentence = best.sentence if isinstance(first, Effect) else first.sentence
+    sentence = best.sentence if isinstance(first, Effect) or best.key in CERTAIN else first.sentence
     return _with(report, replace(first, sentence=sentence, place=best.place))
+
+
+def _written(made: Any, row: LessonRow, promises: Promises) -> Finding | None:
+    """A mistake of what writes to what it is handed."""
+    try:
+        with doubles(), torch.no_grad():
+            found = next(
+                (each for each in outcomes(made, row, promises[0]) if each.written is not None),
+                None,
+            )
+    except Exception:  # whatever the code of another raises is told elsewhere
+        return None
+    if found is None:
+        return None
+    handed = {"qkv": "query,key,value"}.get(row.takes, row.takes).replace("x2d", "x").split(",")
+    names = dict(enumerate(handed))
+    return Finding(
+        "input.modified", words.filled("outcome", "modified", {"name": names[found.written or 0]})
+    )
+
+
+def _is_mirrored(scores: Any) -> bool:
+    """True of a table that is its own mirror, of queries and keys that are not the same."""
+    query, key = torch.randn(
+        2, 5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    try:
+        found = scores(query.clone(), key.clone())
+        return torch.equal(found, found.mT)
+    except Exception:  # whatever the code of another raises is told elsewhere
+        return False
 
 
 def _verified(report: Report) -> Report:
@@ -92,16 +191,30 @@ def _beside(subject: Subject, row: LessonRow, *, right: bool | None) -> Finding 
     """A mistake that changes no outcome of one call: in names, in what a matrix begins with, in what is kept."""
     module: nn.Module = subject.fresh().run
     own = dict(module.named_parameters())
-    for each in names_missing(module, row):
-        name, _, last = each.partition(".")
-        key = "no-bias" if last == "bias" and f"{name}.weight" in own else "named"
-        return _said(key, {"name": name if key == "no-bias" else each})
-    asked = {each.partition(".")[0] for each in row.parameters}
-    for each in own:
-        if each.partition(".")[0] in asked and each not in row.parameters:
-            return _said("bias", {"name": each.partition(".")[0]})
+    sides = {
+        name.rpartition(".")[0]: name.endswith(".weight")
+        for name, each in own.items()
+        if role(name) in ("q", "k", "v") and each.ndim == 2
+    }
+    biased = [name for name in sides if f"{name}.bias" in own]
+    if biased and len(biased) < len(sides):
+        return _said("one-bias", {"name": " and ".join(biased)})
+    by_layers = len(sides) == 3 and all(sides.values()) and not any("." in each for each in sides)
+    if by_layers and row.parameters:
+        for each in names_missing(module, row):
+            return _said("named", {"name": each})
+        for each in biased:
+            return _said("bias", {"name": each})
+    for name in own:
+        path = name.removesuffix(".weight")
+        if row.has_out and path != name and is_output(path) and f"{path}.bias" not in own:
+            return _said("no-bias", {"name": path})
     for name, each in own.items():
-        if each.ndim == 2 and each.numel() > 1 and bool((each == each.flatten()[0]).all()):
+        if (
+            role(name) in ("q", "k", "v")
+            and each.numel() > 1
+            and bool((each == each.flatten()[0]).all())
+        ):
             return Finding("parameter.dead", words.filled("outcome", "constant", {"name": name}))
     if right is not False or row.takes not in ("x2d", "x"):
         return None
@@ -109,12 +222,20 @@ def _beside(subject: Subject, row: LessonRow, *, right: bool | None) -> Finding 
     try:
         with torch.no_grad():
             width = layers_of(module)["q"].matrix.shape[0]
-            module.eval()(next(module.parameters()).new_ones((*([1] * (row.takes == "x")), 3, width)))
+            module.eval()(
+                next(module.parameters()).new_ones((*([1] * (row.takes == "x")), 3, width))
+            )
     except Exception:  # whatever the code of another raises is told elsewhere
         return None
     for name, each in _kept(module).items():
-        if name not in before or before[name].shape != each.shape or not torch.equal(before[name], each):
-            return Finding("law.again", words.filled("outcome", "kept", {"name": name.rpartition(".")[2]}))
+        if (
+            name not in before
+            or before[name].shape != each.shape
+            or not torch.equal(before[name], each)
+        ):
+            return Finding(
+                "law.again", words.filled("outcome", "kept", {"name": name.rpartition(".")[2]})
+            )
     return None
 
 
@@ -150,6 +271,8 @@ def _unseen(
                 return _said("exchanged", {"names": names}, measured=measured)
         if is_right(subject.fresh().run, row, promises, zeros=False):
             return _said("zeros", {}, measured=measured)
+    if "nan" in measured and row.takes == "scores":
+        return _said("rows", {}, measured=measured, place=mends[0].place if mends else None)
     if "nan" in measured:
         return _said("nan", {}, measured=measured, place=mends[0].place if mends else None)
     if mends:
@@ -159,7 +282,8 @@ def _unseen(
 
 def _first_wrong(run: Any, row: LessonRow, promised: Mapping[str, Any]) -> Outcome | None:
     try:
-        return next((each for each in outcomes(run, row, promised) if not each.right), None)
+        with doubles(), torch.no_grad():
+            return next((each for each in outcomes(run, row, promised) if not each.right), None)
     except Exception:  # whatever the code of another raises
         return None
 
@@ -169,7 +293,11 @@ def _measured(outcome: Outcome | None, row: LessonRow) -> str:
         return ""
     inputs = " and ".join(str(list(each.shape)) for each in outcome.inputs)
     if outcome.found.shape != outcome.expected.shape:
-        values = {"got": list(outcome.found.shape), "wanted": list(outcome.expected.shape), "inputs": inputs}
+        values = {
+            "got": list(outcome.found.shape),
+            "wanted": list(outcome.expected.shape),
+            "inputs": inputs,
+        }
         return words.filled("outcome", "shape", values)
     differs = ~torch.isclose(outcome.found.double(), outcome.expected.double(), rtol=0, atol=1e-4)
     at = differs.nonzero()[0].tolist()

@@ -2,9 +2,8 @@
 
 import ast
 import inspect
-import time
-import sys
 import textwrap
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -30,7 +29,12 @@ class Mend(NamedTuple):
 
 
 def mends_of(
-    thing: Any, row: LessonRow, promises: Promises, args: Mapping[str, Any] | None
+    thing: Any,
+    row: LessonRow,
+    promises: Promises,
+    args: Mapping[str, Any] | None,
+    *,
+    certain: bool = False,
 ) -> list[Mend]:
     """The changes of one place that make it right, those first that a slip makes most; none of what is not read.
 
@@ -39,13 +43,14 @@ def mends_of(
         row: of the lesson.
         promises: those that the lesson takes for right.
         args: of the constructor.
+        certain: only those that are the cause, whatever else is seen.
     """
     written = _Written.of(thing)
     if written is None:
         return []
     found: list[Mend] = []
     end = time.thread_time() + SECONDS
-    for edit in edits_of(written.tree, written.held):
+    for edit in edits_of(written.tree, written.held, certain=certain):
         if _right(written, edit, row, promises, args):
             sentence = words.filled("mend", edit.key, edit.values)
             found.append(Mend(edit.key, sentence, (written.file, edit.line)))
@@ -65,7 +70,6 @@ class _Written(NamedTuple):
 
     @classmethod
     def of(cls, thing: Any) -> "_Written | None":
-        module = sys.modules.get(getattr(thing, "__module__", ""))
         tops = [thing]
         if inspect.isclass(thing):
             functions = [each for each in reached(thing) if "." not in each.__qualname__]
@@ -82,8 +86,12 @@ class _Written(NamedTuple):
                 return None
             ast.increment_lineno(part, first - 1)
             body += part.body
-            some = each if inspect.isfunction(each) else next(
-                (value for value in vars(each).values() if inspect.isfunction(value)), None
+            some = (
+                each
+                if inspect.isfunction(each)
+                else next(
+                    (value for value in vars(each).values() if inspect.isfunction(value)), None
+                )
             )
             around = getattr(some, "__globals__", around)
         tree = ast.Module(body, [])
@@ -111,7 +119,11 @@ class _Bare(ast.NodeTransformer):
 
 
 def _right(
-    written: _Written, edit: Edit, row: LessonRow, promises: Promises, args: Mapping[str, Any] | None
+    written: _Written,
+    edit: Edit,
+    row: LessonRow,
+    promises: Promises,
+    args: Mapping[str, Any] | None,
 ) -> bool:
     around = dict(written.around)
     try:

@@ -6,6 +6,7 @@ fused calls are all the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -27,16 +28,28 @@ Inputs = tuple[Tensor, ...]
 
 
 class Outcome(NamedTuple):
-    """One call: what went in, what came, and what is right."""
+    """One call: what went in, what came, what is right, and which of the inputs was written to."""
 
     inputs: Inputs
     found: Tensor
     expected: Tensor
+    written: int | None = None
 
     @property
     def right(self) -> bool:
         """True if what is right came, to what tables in float32 lose."""
         return distance(self.found.double(), self.expected) <= SUMS
+
+
+@contextmanager
+def doubles() -> Iterator[None]:
+    """The block with tables of float64, where nothing else is said."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class Layer(NamedTuple):
@@ -51,7 +64,12 @@ class Layer(NamedTuple):
 
 
 def outcomes(
-    thing: Any, row: LessonRow, promised: Mapping[str, Any], order: str = "qkv", *, zeros: bool = True
+    thing: Any,
+    row: LessonRow,
+    promised: Mapping[str, Any],
+    order: str = "qkv",
+    *,
+    zeros: bool = True,
 ) -> Iterator[Outcome]:
     """The calls of a lesson, one after the other.
 
@@ -71,13 +89,16 @@ def outcomes(
     def drawn(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64) * SPREAD_HEADS
 
-    with torch.no_grad():
+    with torch.set_grad_enabled(torch.is_grad_enabled() and isinstance(thing, nn.Module)):
         if row.takes in PARTS:
             part = PARTS[row.takes]
             for sizes in CALLS:
                 inputs = tuple(drawn(*shape) for shape in part.shapes(*sizes))
                 if part.names[0] == "weights":
                     inputs = (inputs[0].softmax(-1), *inputs[1:])
+                yield _called(thing, inputs, part.right(*inputs))
+            if row.takes == "scores":  # rows that lie far apart
+                inputs = (drawn(4, 3) - 800 * torch.arange(4, dtype=torch.float64)[:, None],)
                 yield _called(thing, inputs, part.right(*inputs))
         elif row.takes == "qkv":
             for queries, keys, width in CALLS:
@@ -95,10 +116,16 @@ def outcomes(
 
 
 def _called(run: Callable[..., Any], inputs: Inputs, expected: Tensor) -> Outcome:
-    found = run(*(each.clone() for each in inputs))
+    handed = tuple(each.clone() for each in inputs)
+    found = run(*handed)
     if not isinstance(found, Tensor):
         raise TypeError("a tensor was expected")
-    return Outcome(inputs, found, expected)
+    written = (
+        at
+        for at, (one, other) in enumerate(zip(handed, inputs, strict=True))
+        if not torch.equal(one, other)
+    )
+    return Outcome(inputs, found, expected, next(written, None))
 
 
 def layers_of(module: nn.Module) -> dict[str, Layer]:
@@ -127,7 +154,13 @@ def layers_of(module: nn.Module) -> dict[str, Layer]:
     return made
 
 
-def _attended(query: Tensor, key: Tensor, value: Tensor, promised: Mapping[str, Any], seen: Tensor | None = None) -> Tensor:
+def _attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    promised: Mapping[str, Any],
+    seen: Tensor | None = None,
+) -> Tensor:
     """The context of the definition; of the last queries where there are fewer than keys."""
     rope = promised.get("rope")
     if rope is not None:
@@ -153,9 +186,10 @@ def _of_modules(
     zeros: bool = True,
 ) -> Iterator[Outcome]:
     layers = layers_of(module)
-    for layer in layers.values():  # whatever they began with
-        for each in filter(torch.is_tensor, layer):
-            each.copy_(drawn(*each.shape) * each.shape[0] ** -0.5)
+    with torch.no_grad():
+        for layer in layers.values():  # whatever they began with
+            for each in filter(torch.is_tensor, layer):
+                each.copy_(drawn(*each.shape) * each.shape[0] ** -0.5)
     heads, width = promised.get("num_heads") or 1, layers["q"].matrix.shape[0]
     sides = [layers[each] for each in order]
 
@@ -181,10 +215,10 @@ def _of_modules(
             yield _called(module, (x, context), right(x, context))
         elif row.takes == "decode":
             for chunks in ([1] * tokens, [2, 1, tokens - 3] if tokens > 3 else [tokens]):
-                getattr(module, "reset")()
-                made = [getattr(module, "step")(each.clone()) for each in x.split(chunks, 1)]
+                module.reset()
+                made = [module.step(each.clone()) for each in x.split(chunks, 1)]
                 yield Outcome((x,), torch.cat(made, 1), right(x, x))
-            yield _called(getattr(module, "full"), (x,), right(x, x))
+            yield _called(module.full, (x,), right(x, x))
         else:
             yield _called(module, (x,), right(x, x))
 
@@ -197,21 +231,47 @@ def _padded(module: nn.Module, x: Tensor, mask: Tensor, right: Tensor) -> Outcom
     return made._replace(found=made.found[mask], expected=right[mask])
 
 
+def without_gradient(module: nn.Module, row: LessonRow, promised: Mapping[str, Any]) -> list[str]:
+    """The projections that no gradient reaches, of a module that gives what it should."""
+    sides = {name: each for name, each in module.named_parameters() if each.ndim == 2}
+    for each in sides.values():
+        each.requires_grad_(True)
+    try:
+        with doubles(), torch.enable_grad():
+            made = next(outcomes(module, row, promised))
+            if not made.found.requires_grad:
+                return list(sides)
+            gradients = torch.autograd.grad(
+                made.found.square().sum(), list(sides.values()), allow_unused=True
+            )
+    except Exception:  # whatever the code of another raises is told elsewhere
+        return []
+    return [
+        name for name, each in zip(sides, gradients, strict=True) if each is None or not each.any()
+    ]
+
+
 def is_right(
-    thing: Any, row: LessonRow, promises: Sequence[Mapping[str, Any]], order: str = "qkv", *, zeros: bool = True
+    thing: Any,
+    row: LessonRow,
+    promises: Sequence[Mapping[str, Any]],
+    order: str = "qkv",
+    *,
+    zeros: bool = True,
 ) -> bool | None:
     """True if all calls give what one of the promises asks for; None where that is not known."""
     known: bool | None = None
     for promised in promises:
         try:
-            if all(each.right for each in outcomes(thing, row, promised, order, zeros=zeros)):
-                return True
+            with doubles(), torch.no_grad():
+                if all(each.right for each in outcomes(thing, row, promised, order, zeros=zeros)):
+                    return True
             known = False
         except LookupError as error:
             known = known if type(error) is LookupError else False
         except Exception as error:  # whatever the code of another raises
             # Of numbers in another precision the readers know more.
-            known = known if "dtype" in str(error) else False
+            known = known if "dtype" in str(error) or "scalar type" in str(error) else False
     return known
 
 

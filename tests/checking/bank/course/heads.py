@@ -23,8 +23,6 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x):
         queries, keys, values = self.split(self.W_query(x)), self.split(self.W_key(x)), self.split(self.W_value(x))
         scores = queries @ keys.mT / self.head_dim**0.5
-        n = x.shape[1]
-        scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
         weights = torch.softmax(scores, dim=-1)
         return self.out_proj(self.merge(weights @ values))
 """
@@ -163,7 +161,10 @@ class RotaryAttention(nn.Module):
 """
 )
 TWELFTH = [
-    *right(12, rotate=ROTATE, pairs=PAIRS, complex=COMPLEX),
+    *right(12, rotate=ROTATE),
+    wrong(12, "rope.layout", PAIRS, label="pairs of neighbours"),
+    wrong(12, "rope.layout", COMPLEX, label="pairs of neighbours, as complex numbers"),
+    wrong(10, "differs", METHODS, ("        weights = torch", "        n = x.shape[1]\n        scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)\n        weights = torch"), label="a mask of the future, which nobody asked for"),
     wrong(12, "rope.values rope.layout differs law.scores", ROTATE, ("rates = 10000.0 ** (-torch.arange(half) / half)", "rates = torch.ones(half)"), label="one speed for all"),
     wrong(12, "rope.values rope.offset differs law.scores", ROTATE, ("torch.arange(tokens)[:, None]", "torch.arange(x.shape[0])[:, None, None]"), label="position taken from the batch"),
     wrong(12, "rope.values differs law.scores rope.layout", ROTATE, ("one * angles.cos() - two", "one * angles.cos() + two")),
