@@ -33,6 +33,7 @@ from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import Progress, heads_payload, read_run
 from clearhead.drawing.page.page import page, policy
 from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.texts import beginning
 from clearhead.drawing.page.written import AskedWrites, Written
 from clearhead.errors import ArgumentError
 from clearhead.watching.seen import Seen
@@ -165,7 +166,7 @@ def serve_seen(
 
     Args:
         seen: of a watch, or of a file.
-        title: of the page.
+        title: of the page where no tokens are known; else it stands below the beginning of the text.
         tokens: those that were read; None for those in the file, if it has some.
         layers: only these, by number or name; the others of a long run need not be swept.
         writes, words: the tokens that heads raise and lower, and their words, as `Seen.to_html` takes them; a function
@@ -190,7 +191,10 @@ def serve_seen(
     run = read_run(seen.parts(layers), given, seen.source_tokens)
     written = Written.of(writes, words)
     asked = AskedWrites(written, run) if written is not None and written.live else None
-    payload = heads_payload([run], title, progress=progress, writes=written)
+    # A text is called by how it begins, and its record stands below.
+    called = title if run.text is None else beginning(run.text.tokens)
+    note = "" if run.text is None else title
+    payload = heads_payload([run], called, note, progress=progress, writes=written)
     return Server(payload, Tiles(run.matrices), port=port, writes=asked)
 
 
