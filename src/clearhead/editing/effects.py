@@ -169,7 +169,9 @@ def effects(
 
     With `corrupt` inputs the model runs on these, and each head in turn gets what it has for the clean `inputs`
     (activation patching: Vig et al., 2020, https://arxiv.org/abs/2004.12265). Runs are without gradients, in the mode
-    that the model is in: `model.eval()` first, or dropout is in the numbers.
+    that the model is in: `model.eval()` first, or dropout is in the numbers. A run begins at the block that is edited
+    where those before it are functions of their arguments, so that they give again what they gave once; what they
+    gave is kept, O(layers × tokens), and `metric` must read it from the output.
 
     Args:
         model: any PyTorch model that `edit` edits.

@@ -19,15 +19,15 @@ from torch.utils import _pytree
 
 from clearhead._common.undoing import undoing
 from clearhead.editing.edit import edit
-from clearhead.integrations.caches import grows_by_update
 from clearhead.watching.hooks import installing, running
+from clearhead.watching.hooks.transformers import grows_by_update
 from clearhead.watching.stream import called
 
 PLAIN = bool | int | float | complex | str | torch.dtype | torch.device
 
 
 @dataclass
-class _Kept:
+class _Replayed:
     """The one call of a block.
 
     Attributes:
@@ -42,8 +42,8 @@ class _Kept:
 
 
 class Replay:
-    """The blocks of a model as they ran without edits, for inputs that stay the same; memory of their outputs, O(layers ×
-    tokens), and of what they gave to a cache.
+    """The blocks of a model as they ran without edits, for inputs that stay the same: their outputs, and what they gave
+    to a cache, O(layers × tokens).
 
     Attributes:
         output: of the model.
@@ -54,13 +54,13 @@ class Replay:
         self._thread = threading.get_ident()
         self._clock, self._began = 0, dict[nn.Module, int]()
         self._attend = _at(model, layers)
-        self._kept: dict[nn.Module, _Kept] = {}
+        self._kept: dict[nn.Module, _Replayed] = {}
         self._calls: dict[nn.Module, int] = {}
         blocks = [] if _is_seen(model) else _blocks(model, layers)
         with torch.no_grad(), edit(model), undoing() as undo:
             for each in blocks:
                 _put(undo, each, self._keeping)
-            undo.append(lambda: self in running.followers and running.followers.remove(self))
+            undo.append(self._stop)
             running.followers.append(self)
             self.output = called(model, inputs)
         self._kept = {each: kept for each, kept in self._kept.items() if self._calls[each] == 1}
@@ -101,6 +101,9 @@ class Replay:
     def _begins(self, path: str) -> int:
         return self._began.get(self._attend.get(path, self._model), 0)
 
+    def _stop(self) -> None:
+        running.followers[:] = [each for each in running.followers if each is not self]
+
     def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
         if threading.get_ident() == self._thread:
             self._began.setdefault(module, self._tick())
@@ -123,7 +126,7 @@ class Replay:
                 output = forward(*args, **kwargs)
             is_same = before is not None and _is_unchanged(before, _state(module, others))
             if is_same and all(map(_is_plain, _pytree.tree_leaves(output))):
-                self._kept[module] = _Kept(self._tick(), _copied(output), updates)
+                self._kept[module] = _Replayed(self._tick(), _copied(output), updates)
             return output
 
         return keep
@@ -243,4 +246,3 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.shape == other.shape and torch.equal(one, other)
     return type(one) is type(other)
-
