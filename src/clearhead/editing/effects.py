@@ -119,6 +119,8 @@ class Effects(MeasuredRows[Effect]):
 
 
 By = Literal["head", "head,position", "layer"]
+# A recording costs about three runs, and a replayed run two thirds of one: with fewer batches it does not pay.
+REPAYS = 10
 
 
 @overload
@@ -318,7 +320,7 @@ def _measured(
     given, batch = repeated(inputs, parallel) if parallel > 1 else (inputs, 0)
     replay = None
     try:
-        if len(places) > 2 * parallel:
+        if len(places) > REPAYS * parallel:
             progress(0, len(places))
             replay = Replay(model, given, list(dict.fromkeys(place.layer for place in places)))
         # The first of several edits in one run is none at all: its number must be that of the run alone.
