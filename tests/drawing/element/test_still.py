@@ -12,6 +12,7 @@ from clearhead.tracing.text import number
 from tests.drawing.element.drawn import data_of
 
 WORDS = ["to", "<be>", "or"]
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def texts(svg: str) -> list[str]:
@@ -39,6 +40,19 @@ def test_what_is_asked_for_is_not_told() -> None:
     assert texts(drawn.to_svg()).count("?") == 1
     assert asked not in drawn._repr_html_().partition("<script>")[0]
     assert data_of(drawn)["predict"] == ["weights", 1, 0]
+
+
+def test_texts_stand_in_the_middle_or_six_pixels_before_an_edge() -> None:
+    x = torch.randn(3, 2)
+    svg = ch.figure(x, x, x, mask=ch.causal(), tokens=WORDS, show=["mask", "weights"]).to_svg()
+    for panel in ElementTree.fromstring(svg).iter(SVG + "g"):
+        wide = 20 if panel.findtext(f"{SVG}text/{SVG}tspan") == "mask" else 58
+        for line in panel.iter(SVG + "text"):
+            at = [int(each.get("x", 0)) for each in (line, *line) if each.get("x")]
+            if line.get("text_anchor", line.get("text-anchor")) == "middle":
+                assert at == [64 + wide * column + wide // 2 for column in range(3)]
+            elif "text-anchor" in line.keys():
+                assert at in ([64 - 6], [64 + wide * column - 6 for column in range(1, 4)])
 
 
 def test_of_many_numbers_the_colours() -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import clearhead as ch
+from clearhead.drawing.figures.head_grid import MOST_HIGH, MOST_WIDE
 from tests.drawing.figures.drawn import bar_label, matrix, numbers
 
 
@@ -45,6 +46,14 @@ def test_a_map_for_each_head() -> None:
 def test_a_grid_with_a_gap_at_its_end() -> None:
     axes = matrix(heads=7, kv_heads=7).plot()
     assert len(axes[0].figure.axes) == 7 + 1  # a map each, and the colour bar
+
+
+@pytest.mark.parametrize("heads", [1, 40, 600])
+def test_a_grid_is_no_larger_than_a_screen(heads: int) -> None:
+    figure = matrix(batch=1, heads=heads, kv_heads=1, query_len=2, kv_len=2).plot()[0].figure
+    wide, high = figure.get_size_inches()
+    assert 4.0 <= wide <= MOST_WIDE
+    assert 2.4 <= high <= MOST_HIGH
 
 
 def test_heads_without_a_batch() -> None:
