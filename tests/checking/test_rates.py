@@ -14,7 +14,6 @@ from tests.checking.bank.lessons import first_entries, later_entries
 from tests.checking.rates import Outcome, Rates, outcome
 from tests.surface import ROOT
 
-
 # What is found under another name than that of the mistake.
 OTHERWISE = {"first:softmax_by_hand: weights = scores"}
 

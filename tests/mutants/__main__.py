@@ -29,7 +29,7 @@ ELSEWHERE = {"clearhead.attention.sharded": "sharding", "clearhead.__main__": "c
 # What every test calls, as long as its file is the same.
 RUNS = ROOT / ".cache" / "mutants.json"
 # Seconds of CPU, without a mutant, of the tests that one meets at most.
-ENOUGH = 30.0
+ENOUGH = 120.0
 
 
 @dataclass

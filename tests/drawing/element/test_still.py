@@ -48,10 +48,11 @@ def test_texts_stand_in_the_middle_or_six_pixels_before_an_edge() -> None:
     for panel in ElementTree.fromstring(svg).iter(SVG + "g"):
         wide = 20 if panel.findtext(f"{SVG}text/{SVG}tspan") == "mask" else 58
         for line in panel.iter(SVG + "text"):
-            at = [int(each.get("x", 0)) for each in (line, *line) if each.get("x")]
-            if line.get("text_anchor", line.get("text-anchor")) == "middle":
+            at = [int(x) for each in (line, *line) if (x := each.get("x"))]
+            anchor = line.get("text-anchor")
+            if anchor == "middle":
                 assert at == [64 + wide * column + wide // 2 for column in range(3)]
-            elif "text-anchor" in line.keys():
+            elif anchor:
                 assert at in ([64 - 6], [64 + wide * column - 6 for column in range(1, 4)])
 
 
