@@ -1,5 +1,7 @@
 """Effects as a map: layers × heads, × positions, or layers alone."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -32,7 +34,7 @@ NONE = float("nan")
     ],
 )
 def test_a_cell_is_an_effect(
-    rows: list[tuple[str, int | None, float, int, float]],
+    rows: list[tuple[Any, ...]],
     clean: float | None,
     expected: list[list[float]],
     labels: list[str],
