@@ -85,7 +85,6 @@ CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
 """The arguments by which models and layers are handed their KV cache; of transformers, from 5.24 on, the last."""
 
 
-
 def cache_of(words: Container[str]) -> str | None:
     """The argument by which a call with these is handed its KV cache; None where there is none.
 

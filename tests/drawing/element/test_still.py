@@ -53,7 +53,10 @@ def test_texts_stand_in_the_middle_or_six_pixels_before_an_edge() -> None:
             if anchors[-1] == "middle":
                 assert at == [64 + wide * column + wide // 2 for column in range(len(at))]
             elif anchors[-1]:
-                assert at in ([64 - 6], [64 + wide * column - 6 for column in range(1, 4)][: len(at)])
+                assert at in (
+                    [64 - 6],
+                    [64 + wide * column - 6 for column in range(1, 4)][: len(at)],
+                )
     assert {*anchors} == {"", "middle", "end"}
 
 
