@@ -145,9 +145,14 @@ def test_chosen_heads_for_a_paper() -> None:
     figure.draw_without_rendering()
     assert figure.get_figwidth() == 3.35
     for each, (layer, head) in zip(axes, pairs, strict=True):
-        assert numbers(each).nan_to_num(0.0).equal(found[layer][1, head].double())
+        # Cells, not an image, whose pixels a PDF would keep.
+        assert not each.images
+        drawn = torch.from_numpy(each.collections[0].get_array().filled(0.0))
+        assert drawn.double().equal(found[layer][1, head].double())
+        assert each.get_xlim() == (-0.5, 6.5)
+        assert each.get_ylim() == (6.5, -0.5)
         assert each.get_title() == f"layer {layer}, head {head}"
-        assert each.images[0].norm.vmax == axes[0].images[0].norm.vmax
+        assert each.collections[0].norm.vmax == axes[0].collections[0].norm.vmax
         # Nothing is cut off at the edges, words included.
         box = each.get_tightbbox().transformed(figure.transFigure.inverted())
         assert 0 <= box.x0 < box.x1 <= 1
@@ -158,6 +163,16 @@ def test_chosen_heads_for_a_paper() -> None:
     )
     assert outer == ([True, False, False, True], [False, True, True, True])
     assert axes[0].get_yticklabels()[0].get_text().endswith("a")
+
+
+def test_rows_of_chosen_heads_follow_close_on_each_other() -> None:
+    axes = seen().plot(
+        heads=[(0, 1), (1, 3), (1, 0), (0, 0)], tokens=list("abcdefg"), columns=2, width=3.35
+    )
+    figure = axes[0].figure
+    figure.draw_without_rendering()
+    upper, lower = axes[0].get_window_extent(), axes[2].get_window_extent()
+    assert upper.y0 - lower.y1 < 0.3 * upper.height
 
 
 @pytest.mark.parametrize(
