@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import clearhead as ch
+from clearhead.drawing.figures.head_grid import MOST_HIGH, MOST_WIDE
 from tests.drawing.figures.drawn import bar_label, matrix, numbers
 
 
@@ -45,6 +46,17 @@ def test_a_map_for_each_head() -> None:
 def test_a_grid_with_a_gap_at_its_end() -> None:
     axes = matrix(heads=7, kv_heads=7).plot()
     assert len(axes[0].figure.axes) == 7 + 1  # a map each, and the colour bar
+
+
+@pytest.mark.parametrize(("heads", "layers"), [(1, 1), (40, 1), (1, 40)])
+def test_a_grid_is_no_larger_than_a_screen(heads: int, layers: int) -> None:
+    each = (ch.MultiHeadAttention(2 * heads, num_heads=heads) for _ in range(layers))
+    model = nn.Sequential(*each)
+    with ch.watch(model) as found:
+        model(torch.randn(1, 2, 2 * heads))
+    wide, high = found.plot()[0, 0].figure.get_size_inches()
+    assert 4.0 <= wide <= MOST_WIDE
+    assert 2.4 <= high <= MOST_HIGH
 
 
 def test_heads_without_a_batch() -> None:

@@ -166,6 +166,11 @@ def test_what_takes_long_is_accepted(server: Server, monkeypatch: pytest.MonkeyP
     assert (found.status, json.loads(found.content)) == (202, {"done": 0.25})
 
 
+def test_a_connection_is_closed_after_one_answer(server: Server) -> None:
+    request = f"GET {path_of(server)}payload HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    assert raw(server, 2 * request).count(b"HTTP/1.") == 1
+
+
 def test_every_answer_has_the_headers(server: Server) -> None:
     refused: dict[str, Any] = {"headers": {"Host": "evil.example"}}
     every: list[dict[str, Any]] = [{}, {"route": TILE}, {"route": "x"}, {"path": "/"}]
