@@ -20,6 +20,7 @@ from clearhead._common.torch_internals import (
 )
 from clearhead.attention.kernels._lowering import lower
 from clearhead.attention.kernels._nonfinite import SMALL, short_together
+from clearhead.attention.kernels._one_query import context_if_finite
 from clearhead.attention.problem import Problem
 from clearhead.masks.algebra import And, Or
 from clearhead.masks.base import Mask
@@ -65,6 +66,8 @@ def repeat(query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
         return None
     if call.keys is not None:
         key, value = key[:, :, call.keys], value[:, :, call.keys]
+    if key.numel() > SMALL:
+        return context_if_finite(query, key, value, call.scale)
     if not short_together(query, key, value):
         return None
     context = F.scaled_dot_product_attention(
@@ -81,7 +84,9 @@ def keep(problem: Problem, mask: Mask | Tensor | None) -> None:
         mask: as it was given.
     """
     query, key, value = problem.query, problem.key, problem.value
-    if mask is not problem.mask or not 0 < query.numel() <= SMALL >= key.numel() > 0:
+    if mask is not problem.mask or not 0 < query.numel() <= SMALL or not key.numel():
+        return
+    if key.numel() > SMALL and query.shape[2] != 1:
         return
     answers, question = _answers(mask, begin=True)
     shape = query.shape
@@ -102,6 +107,8 @@ def keep(problem: Problem, mask: Mask | Tensor | None) -> None:
         return
     piece, *others = lower(problem)
     if others or not (piece.whole or (piece.is_open and length(piece.keys))):
+        return
+    if key.numel() > SMALL and not piece.is_open:
         return
     shown, seen = shown_mask(problem) if piece.masked else (None, None)
     keys = None if piece.whole else piece.keys

@@ -42,6 +42,7 @@ from clearhead.attention.kernels._lowering import (
     mask_numbers,
 )
 from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain, contain_causal
+from clearhead.attention.kernels._one_query import by_products, multiplied
 from clearhead.attention.problem import Problem
 from clearhead.masks.tiles import length
 from clearhead.sharding.dtensors import is_dtensor
@@ -220,6 +221,8 @@ def logsumexp(problem: Problem) -> Tensor | None:
 def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
     query, key, value = problem.query, problem.key, problem.value
     if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
+        if _is_multiplied(problem, pieces):
+            return multiplied(query, key, value, problem.scale)
         return fused_call(problem, query, key, value, None, pieces[0].causal)
     if len(pieces) == 1 or not can_sync(query) or _has_gradient(problem):
         parts = [run_piece(problem, piece) for piece in pieces]
@@ -251,6 +254,18 @@ def _has_gradient(problem: Problem) -> bool:
     sinks = problem.sinks is not None and problem.sinks.requires_grad
     inputs = problem.query.requires_grad or problem.key.requires_grad or problem.value.requires_grad
     return inputs or sinks
+
+
+def _is_multiplied(problem: Problem, pieces: list[Piece]) -> bool:
+    """Return True if the only call is one of one query, by two products."""
+    query = problem.query
+    return (
+        pieces is EVERYTHING
+        and query.is_cpu
+        and can_sync(query)
+        and not _has_gradient(problem)
+        and by_products(query, problem.key, problem.value)
+    )
 
 
 def _value_shows(problem: Problem) -> bool:
