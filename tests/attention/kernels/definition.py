@@ -34,6 +34,7 @@ def take_apart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(eager, "PORTION", 1)
     patch.setattr(blockwise, "SMALL", 0)
     patch.setattr(_one_query, "WORTH_PRODUCTS", 0)
+    patch.setattr(_one_query, "LEAST_GROUP", 1)
 
 
 def draw(

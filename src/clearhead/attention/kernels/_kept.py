@@ -144,7 +144,8 @@ def _shown(
 ) -> tuple[Tensor, Tensor | None]:
     visible = problem.visible(queries, keys)
     mask = problem.mask
-    assert visible is not None and mask is not None
+    assert visible is not None
+    assert mask is not None
     if keys is None and can_sync(problem.query) and _each_sees(mask, problem):
         return visible, None
     seen = visible.any(dim=-1, keepdim=True)

@@ -1,7 +1,8 @@
-"""One query that sees all of its keys: by PyTorch's fused call, or by two products where memory is what takes long.
+"""One query that sees all of its keys: by PyTorch's fused call, or by two products for grouped heads.
 
-The scores of one query are few, so that nothing is saved by not holding them, and a product reads keys and values
-faster than the fused call: of grouped heads once for all of a group.
+The scores of one query are few, so that nothing is saved by not holding them, and a product reads a key once for all
+heads of a group, where the fused call reads it for each. Where each head has keys of its own, memory is all that takes
+time, and products take as long.
 """
 
 import torch
@@ -10,15 +11,20 @@ from torch import Tensor
 
 from clearhead import stages
 
-WORTH_PRODUCTS = 1 << 21
+WORTH_PRODUCTS = 1 << 19
 """Above how many numbers of the keys, each counted for every query head that reads it, two products are faster."""
+
+LEAST_GROUP = 4
+"""From how many query heads of a key head on."""
 
 
 def by_products(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Return True if two products are faster, for tensors of the CPU without gradients: they are large, in a
-    precision in which products sum, and lie in memory as products read them."""
+    """Return True if two products are faster, for tensors of the CPU without gradients: of large groups, in a
+    precision in which products sum, that lie in memory as products read them."""
     batch, heads, query_len, width = query.shape
-    if query_len != 1 or batch * heads * key.shape[2] * width <= WORTH_PRODUCTS:
+    if query_len != 1 or heads < LEAST_GROUP * key.shape[1]:
+        return False
+    if batch * heads * key.shape[2] * width <= WORTH_PRODUCTS:
         return False
     if query.dtype not in (torch.float32, torch.float64):
         return False
@@ -45,8 +51,5 @@ def context_if_finite(query: Tensor, key: Tensor, value: Tensor, scale: float) -
     """
     if not (stages.rows_finite(query) and stages.rows_finite(key)):
         return None
-    if by_products(query, key, value):
-        context = multiplied(query, key, value, scale)
-    else:
-        context = F.scaled_dot_product_attention(query, key, value, scale=scale)
+    context = F.scaled_dot_product_attention(query, key, value, scale=scale)
     return context if stages.all_finite(context) else None

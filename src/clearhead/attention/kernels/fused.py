@@ -134,6 +134,9 @@ def _is_tiled(piece: Piece) -> bool:
 
 def how(problem: Problem) -> str:
     """Describe a run of the problem, in a line."""
+    sliced, pieces = _sliced(problem)
+    if _is_multiplied(sliced, pieces):
+        return f"two products around a softmax on {problem.device.type}, of one query with all that it sees"
     pieces = lower(problem)
     kinds = []
     for kind, name in (
@@ -169,12 +172,7 @@ def attend(problem: Problem) -> Tensor:
     if _has_gradient(problem) and is_plain(query):
         query, key, value = FirstDerivatives.apply(query, key, value)
         problem = problem.replace(query=query, key=key, value=value)
-    pieces = lower(problem)
-    first = pieces[0]
-    if not first.whole and first.is_open and len(pieces) == 1 and length(first.keys):
-        # All queries see these keys: what lies beside them need not be there.
-        key, value = problem.key[:, :, first.keys], problem.value[:, :, first.keys]
-        problem, pieces = problem.replace(key=key, value=value, mask=None), EVERYTHING
+    problem, pieces = _sliced(problem)
     if can_sync(query):
         seen = problem if pieces[0].whole else in_sight(problem, pieces)
         # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
@@ -203,6 +201,17 @@ def attend(problem: Problem) -> Tensor:
         lambda _, marks: count(problem, pieces, marks),
         read=False,
     )
+
+
+def _sliced(problem: Problem) -> tuple[Problem, list[Piece]]:
+    """The problem and its calls, with the keys alone that all queries see, if these are all that any sees: what lies
+    beside them need not be there."""
+    pieces = lower(problem)
+    first = pieces[0]
+    if first.whole or not first.is_open or len(pieces) > 1 or not length(first.keys):
+        return problem, pieces
+    key, value = problem.key[:, :, first.keys], problem.value[:, :, first.keys]
+    return problem.replace(key=key, value=value, mask=None), EVERYTHING
 
 
 def logsumexp(problem: Problem) -> Tensor | None:
