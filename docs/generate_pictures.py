@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import torch
@@ -19,7 +20,7 @@ from matplotlib.patches import Rectangle
 
 import clearhead as ch
 from clearhead import ladder
-from clearhead.drawing.figures.png_files import head_picture, save_png
+from clearhead.drawing.figures.png_files import head_picture
 from clearhead.integrations import huggingface
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
@@ -27,19 +28,28 @@ TEXT = "The animal didn't cross the street because it was too tired"
 OTHER_END = "The animal didn't cross the street because it was too wide"
 LAYER, HEAD = 3, 1
 """A head in which “it” looks at “animal”, and the end of the sentence decides how much."""
-INK = "#73787f"
+INK = "#777c84"
 """A grey that is read on white as well as on black."""
+LETTERED: dict[Any, Any] = dict.fromkeys(
+    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
+)
+"""Settings of matplotlib for a picture without a ground of its own."""
 
 
-def save(axes: Axes, name: str, dots_per_inch: int, *, transparent: bool = False) -> None:
-    """Write the figure of some axes; the same figure gives the same bytes."""
+def save(axes: Axes, name: str, dots_per_inch: int, *, ground: bool = True) -> None:
+    """Write the figure of some axes, with its white ground or without; the same figure gives the same bytes."""
     figure = axes.figure.figure
     assert isinstance(figure, Figure)
+    if not ground:
+        # `transparent` of matplotlib takes the grey from the hatching as well.
+        for each in (figure, *figure.axes):
+            each.patch.set_facecolor("none")
     figure.savefig(
         FOLDER / f"{name}.png",
         dpi=dots_per_inch,
+        facecolor="auto",
         metadata={"Software": None},
-        transparent=transparent,
+        bbox_inches=None if ground else "tight",
     )
 
 
@@ -145,9 +155,8 @@ def rungs() -> None:
         ("dropout", ch.trace(dropping, x, tokens=words), ["weights", "dropped_weights"], 0),
         ("padding", padded, ["masked_scores", "weights"], 1),
     ):
-        words_in = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
-        with mpl.rc_context(dict.fromkeys(words_in, INK)):
-            save(trace.plot(stages, sample=sample)[0], f"ladder/{name}", 110, transparent=True)
+        with mpl.rc_context(LETTERED):
+            save(trace.plot(stages, sample=sample)[0], f"ladder/{name}", 110, ground=False)
 
 
 def split() -> None:
@@ -179,13 +188,116 @@ def split() -> None:
         told(200, y - 34, words)
         for number, head in enumerate(heads):
             table(head, f"head {number + 1}", 200 + 90 * number, y)
+    _write_svg("split", "Cutting three words into two heads", 370, 316, drawn)
+
+
+def sizes() -> None:
+    """The tables of one attention as cells: the product of each step, with its sizes."""
+    cell, gap, right = 14, 26, 340
+    colours = {
+        "x": "#9aa5b1",
+        "query": "#e08a3c",
+        "key": "#57a773",
+        "value": "#b184d6",
+        "scores": "#6f9ae0",
+        "weights": "#6f9ae0",
+        "context": "#d9a514",
+    }
+    x = ladder.EXAMPLE_EMBEDDINGS
+    matrix = torch.zeros(3, 2)
+    query = key = value = x @ matrix
+    scores = query @ key.mT
+    drawn: list[str] = []
+
+    def table(rows: torch.Tensor, name: str, left: int, top: int) -> int:
+        high, wide = rows.shape
+        fill = colours[name.removeprefix("W_").removesuffix("ᵀ")]
+        for i in range(high):
+            for j in range(wide):
+                place = f'x="{left + j * cell}" y="{top + i * cell}"'
+                drawn.append(
+                    f'<rect {place} width="{cell - 2}" height="{cell - 2}" rx="2" fill="{fill}"/>'
+                )
+        middle, under = left + wide * cell // 2 - 1, top + high * cell + 12
+        drawn.append(f'<text class="told" x="{middle}" y="{top - 8}">{name}</text>')
+        drawn.append(f'<text class="told" x="{middle}" y="{under}">{high} × {wide}</text>')
+        return left + wide * cell
+
+    steps = (
+        (("x", x), ("W_query", matrix), ("query", query)),
+        (("query", query), ("keyᵀ", key.mT), ("scores", scores)),
+        (("weights", scores), ("value", value), ("context", scores @ value)),
+    )
+    for step, row in enumerate(steps):
+        top = 26 + 142 * step
+        wide = sum(rows.shape[1] * cell for _, rows in row) + 4 * gap
+        left = (right - wide) // 2
+        for place, (name, rows) in enumerate(row):
+            high = rows.shape[0] * cell
+            left = table(rows, name, left, top + (6 * cell - high) // 2)
+            if place < 2:
+                sign = f'<text class="sign" x="{left + gap - 1}" y="{top + 3 * cell + 5}">'
+                drawn.append(f"{sign}{'@='[place]}</text>")
+                left += 2 * gap
+    _write_svg("sizes", "The sizes of the tables of an attention", right, 426, drawn, "middle")
+
+
+def translator() -> None:
+    """A model that reads and a model that writes, and where cross-attention sits between them."""
+    read, write, wide, high = 82, 258, 150, 38
+    drawn = [
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" '
+        f'markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" fill="{INK}"/></marker></defs>'
+    ]
+
+    def box(x: int, y: int, *lines: str, fill: str = "#9aa5b1") -> None:
+        drawn.append(
+            f'<rect x="{x - wide // 2}" y="{y}" width="{wide}" height="{high}" rx="5" fill="{fill}"/>'
+        )
+        first = y + high // 2 + 5 - 8 * (len(lines) - 1)
+        drawn.extend(
+            f'<text x="{x}" y="{first + 16 * i}">{each}</text>' for i, each in enumerate(lines)
+        )
+
+    def told(x: int, y: int, words: str) -> None:
+        drawn.append(f'<text class="told" x="{x}" y="{y}">{words}</text>')
+
+    def arrow(path: str) -> None:
+        drawn.append(
+            f'<path d="{path}" fill="none" stroke="{INK}" stroke-width="1.5" marker-end="url(#tip)"/>'
+        )
+
+    told(read, 392, "what is read")
+    told(write, 392, "what is written so far")
+    arrow(f"M{read} 376V342")
+    arrow(f"M{write} 376V342")
+    box(read, 302, "self-attention")
+    box(write, 302, "self-attention,", "causal")
+    arrow(f"M{read} 302V262")
+    box(read, 222, "each word", "by itself")
+    arrow(f"M{write} 302V192")
+    told(write + 32, 252, "queries")
+    box(write, 152, "cross-attention", fill="#e08a3c")
+    arrow(f"M{read} 222V171H{write - wide // 2 - 2}")
+    told(read + 2, 162, "keys, values")
+    arrow(f"M{write} 152V112")
+    box(write, 72, "each word", "by itself")
+    arrow(f"M{write} 72V38")
+    told(write, 30, "the next word")
+    _write_svg("translator", "Where cross-attention sits", 340, 404, drawn, "middle")
+
+
+def _write_svg(
+    name: str, title: str, wide: int, high: int, drawn: list[str], anchor: str = "start"
+) -> None:
     style = (
         "text{font:14px sans-serif;text-anchor:middle;fill:#111}"
-        f".told{{font-size:13px;text-anchor:start;fill:{INK}}}"
+        f".told{{font-size:13px;text-anchor:{anchor};fill:{INK}}}.sign{{font-size:18px;fill:{INK}}}"
     )
-    (FOLDER / "lessons" / "split.svg").write_text(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 370 316" width="370" height="316" role="img">'
-        f"<title>Cutting three words into two heads</title><style>{style}</style>{''.join(drawn)}</svg>\n",
+    (FOLDER / "lessons" / f"{name}.svg").write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" '
+        f'width="{wide}" height="{high}" role="img">'
+        f"<title>{title}</title><style>{style}</style>{''.join(drawn)}</svg>\n",
         encoding="utf-8",
     )
 
@@ -206,18 +318,10 @@ def touched(folder: Path) -> None:
     photographed(page, "figure", height=720, point='[data-at="weights.5.0"]')
 
 
-def main() -> None:
-    mpl.use("agg")
-    rungs()
-    split()
-    torch.manual_seed(0)
-    reader = huggingface.load()
-    reading = reader.read(TEXT)
-    ids = reader.tokenizer(TEXT, return_tensors="pt")
-    with ch.watch(reader.model) as seen:
-        reader.model(**ids)
-
+def hero(reader: huggingface.TextModel) -> None:
+    """One head over two sentences that end differently."""
     figure = Figure(figsize=(11.6, 5.4), layout="constrained")
+    picture: Axes | None = None
     for axes, text in zip(figure.subplots(1, 2), (TEXT, OTHER_END), strict=True):
         read = reader.read(text)
         weights = read.matrices[LAYER][0, HEAD]
@@ -225,9 +329,27 @@ def main() -> None:
         title = f"… because it was too {read.tokens[-2]}: it → animal {weights[it, animal]:.0%}"
         picture = head_picture(weights, read.tokens, title=title, axes=axes)
         picture.add_patch(
-            Rectangle((-0.5, it - 0.5), len(read.tokens), 1, fill=False, ec="#B3430B", lw=2)
+            Rectangle((-0.5, it - 0.5), len(read.tokens), 1, fill=False, ec="#d9621f", lw=2)
         )
-    save_png(picture, FOLDER / "head.png")
+    assert picture is not None
+    save(picture, "head", 150, ground=False)
+
+
+def main() -> None:
+    mpl.use("agg")
+    rungs()
+    split()
+    sizes()
+    translator()
+    torch.manual_seed(0)
+    reader = huggingface.load()
+    reading = reader.read(TEXT)
+    ids = reader.tokenizer(TEXT, return_tensors="pt")
+    with ch.watch(reader.model) as seen:
+        reader.model(**ids)
+
+    with mpl.rc_context(LETTERED):
+        hero(reader)
     example = runpy.run_path(str(FOLDER.parents[1] / "examples" / "card.py"))
     card = example["card"](seen, list(reading.tokens), "it", "animal")
     card.savefig(FOLDER / "card.png", metadata={"Software": None})

@@ -21,7 +21,7 @@ function sources() {
 function digest() {
   const hash = createHash("sha256");
   for (const name of sources()) hash.update(`${name}\0${readFileSync(join(here, name))}\0`);
-  return hash.digest("hex");
+  return hash.digest("hex").slice(0, 24);
 }
 
 const options = {
@@ -73,13 +73,10 @@ const results = await Promise.all([
 ]);
 
 const digests = digest();
-const PREACT = "preact, MIT licence, copyright Jason Miller";
-const SIGNALS =
-  "preact and @preact/signals, MIT licence, copyright Jason Miller and the Preact contributors";
 let stale = 0;
 for (const { path, text } of results.flatMap(({ outputFiles }) => outputFiles)) {
   const note = `/* clearhead: built from frontend/ by "make page". sources sha256 ${digests}
-   With ${path.endsWith("figure.js") ? PREACT : SIGNALS}. */\n`;
+   With preact, MIT licence, copyright Jason Miller. */\n`;
   const content = `${note + text.trimEnd()}\n`;
   if (!process.argv.includes("--check")) writeFileSync(path, content);
   else if (readFileSync(path, "utf8") !== content) {

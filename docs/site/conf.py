@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
 
 from clearhead._common.version import __version__
@@ -39,6 +40,14 @@ pygments_dark_style = "a11y-high-contrast-dark"
 def setup(app: Sphinx) -> None:
     # After the theme, which fills in the tree of contents at the usual priority, 500.
     app.connect("html-page-context", give_captions_a_level, priority=900)
+    app.connect("doctree-read", mark_wide_pictures)
+
+
+def mark_wide_pictures(app: Sphinx, tree: nodes.document) -> None:
+    """A picture with letters that is wider than a phone keeps its size there, and is moved sideways."""
+    for image in tree.findall(nodes.image):
+        if image["uri"].endswith(".png"):
+            image["classes"].append("ch-wide")
 
 
 def give_captions_a_level(

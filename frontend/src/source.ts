@@ -1,7 +1,8 @@
 // Where a view gets its data from. A view never knows whether that is the page itself, a server or
 // a notebook's kernel.
-import type { ReadonlySignal } from "@preact/signals";
+
 import { type Head, type Numbers, type Reader, readArray, readHead } from "./payload";
+import type { ReadonlySignal } from "./shared/signals";
 
 /** A part of a head's map that a view wants to draw. */
 export interface TileRequest {
@@ -68,6 +69,12 @@ export interface PairStages {
   weight: number | null;
 }
 
+/** The tokens that a head raises and lowers at a query, and by how much, the most first. */
+export interface Written {
+  raised: [string, number | null][];
+  lowered: [string, number | null][];
+}
+
 export interface Source {
   /** Whether `tile` answers for any rectangle with what was computed for it. */
   readonly exact: boolean;
@@ -93,6 +100,8 @@ export interface Source {
     key: number,
     abort: AbortSignal,
   ): Promise<PairStages | null>;
+  /** What a head writes at a query, where it can be asked. */
+  writes?(layer: number, head: number, query: number, abort: AbortSignal): Promise<Written | null>;
 }
 
 /** What every view is drawn from. */

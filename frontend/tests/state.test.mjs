@@ -38,6 +38,7 @@ test("a state that was written is read as it was", () => {
       links: true,
       minus: true,
       why: true,
+      writes: true,
       depth: true,
       embed: true,
     },

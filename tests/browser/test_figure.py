@@ -343,6 +343,45 @@ def test_by_touch(tmp_path: Path, window: BrowserContext) -> None:
     context.close()
 
 
+@pytest.mark.parametrize("width", [390, 768])
+def test_stages_of_keys_stand_column_above_column(width: int, opens: Opens, tmp_path: Path) -> None:
+    """Editable or not: what a score becomes is looked for below it."""
+    made = ch.figure(
+        *torch.randn(3, 6, 4), mask=ch.causal(), show=("scores", "weights"), edit=("scores",)
+    )
+    page = drawn(opens, made, tmp_path)
+    page.set_viewport_size({"width": width, "height": 900})
+    lefts = "(all) => all.map((each) => Math.round(each.getBoundingClientRect().left))"
+    found = [
+        page.locator(f'[data-stage="{stage}"] tbody tr:first-of-type .cell').evaluate_all(lefts)
+        for stage in ("scores", "weights")
+    ]
+    assert len(found[0]) == 6
+    assert found[0] == found[1]
+
+
+def test_a_reply_covers_nothing_of_what_was_touched(tmp_path: Path, window: BrowserContext) -> None:
+    assert window.browser is not None
+    context = window.browser.new_context(has_touch=True, viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    show = ("query", "key", "scores", "weights", "context")
+    made = ch.figure(*torch.randn(3, 6, 4), mask=ch.causal(), show=show, edit=("scores",))
+    page.goto(made.to_html(tmp_path / "figure.html").as_uri())
+    for stage in show[2:]:
+        # Its first row stands where the reply will be.
+        first = cell(page, f"{stage}.0.0")
+        first.evaluate("each => scrollBy(0, each.getBoundingClientRect().top - innerHeight + 60)")
+        first.tap()
+        expect(page.locator(".reading")).to_contain_text(stage)
+        panel = page.locator(f'[data-stage="{stage}"]').bounding_box()
+        reply = page.locator(".reading").bounding_box()
+        assert panel is not None
+        assert reply is not None
+        assert panel["y"] >= 0
+        assert panel["y"] + panel["height"] <= reply["y"] + 1
+    context.close()
+
+
 def test_in_print_it_is_a_picture(opens: Opens, tmp_path: Path) -> None:
     page = drawn(opens, figure(), tmp_path)
     page.emulate_media(media="print")

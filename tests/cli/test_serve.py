@@ -19,7 +19,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.cli import serve
 from clearhead.drawing.live import server as served
-from clearhead.drawing.page import head_page
+from clearhead.drawing.page import located
 from clearhead.drawing.page.head_page import Run
 from clearhead.drawing.page.payload import Payload
 from tests import tiny_models
@@ -121,7 +121,7 @@ def test_some_layers(
 def test_a_long_run_is_announced(
     at_once: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_page, "LONG", 4)
+    monkeypatch.setattr(located, "LONG", 4)
     layer = ch.MultiHeadAttention(8, num_heads=2)
     with ch.watch(layer) as seen:
         layer(torch.randn(1, 5, 8))

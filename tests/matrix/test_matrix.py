@@ -146,6 +146,14 @@ def test_parts_from_the_logsumexp(name: str) -> None:
         close(weights[index], part(expected))
 
 
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_few_pairs_are_read_in_the_rows_of_their_queries(name: str) -> None:
+    weights = PROBLEMS[name]()
+    expected = weights[..., [1, 3], :][..., [0, 1], [2, 0]]
+    torch.testing.assert_close(weights.at([1, 3], [2, 0]), expected, rtol=0, atol=0, equal_nan=True)
+    assert weights._logsumexp is None
+
+
 @pytest.mark.parametrize("name", ["everything at once", "grouped heads", "bias per head"])
 def test_parts_are_put_together_of_portions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = PROBLEMS[name]()

@@ -1,5 +1,6 @@
-"""The format of CTranslate2: what is read, and that a file is refused that says more than it has."""
+"""The formats of samples: what is read, and that a file is refused that says more than it has."""
 
+import json
 import struct
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from clearhead.errors import FileError
-from clearhead.samples.converters import CTRANSLATE2, read_ctranslate2
+from clearhead.samples.converters import CTRANSLATE2, convert_dinov2, read_ctranslate2
 
 
 def text(name: str) -> bytes:
@@ -74,3 +75,43 @@ def test_a_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
         file.write_bytes(whole[:size])
         with pytest.raises(FileError, match=r"too soon"):
             read_ctranslate2(file)
+
+
+def test_a_graph_of_onnx_gives_the_names_that_its_products_lack(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    transformers = pytest.importorskip("transformers")
+    safetensors = pytest.importorskip("safetensors.torch")
+    drawn = {
+        "backbone.norm.weight": torch.randn(3),
+        "backbone.dense.bias": torch.randn(5),
+        "onnx::MatMul_7": torch.randn(3, 5),
+        "patches": torch.randn(1, 4, 3),
+        "first": torch.randn(1, 1, 3),
+        "head.weight": torch.randn(2, 3),
+    }
+    make = onnx.helper.make_node
+    nodes = [
+        make("MatMul", ["x", "onnx::MatMul_7"], ["product"]),
+        make("Add", ["backbone.dense.bias", "product"], ["y"]),
+    ]
+    constants = [onnx.numpy_helper.from_array(each.numpy(), name) for name, each in drawn.items()]
+    sides = [onnx.helper.make_tensor_value_info(name, 1, [1, 3]) for name in "xy"]
+    graph = onnx.helper.make_graph(nodes, "dinov2", sides[:1], sides[1:], constants)
+    (tmp_path / "models").mkdir()
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "models" / "vit_s_focus.onnx")
+    convert_dinov2(tmp_path, tmp_path)
+    found = safetensors.load_file(tmp_path / "model.safetensors")
+    expected = {
+        "norm.weight": drawn["backbone.norm.weight"],
+        "dense.bias": drawn["backbone.dense.bias"],
+        "dense.weight": drawn["onnx::MatMul_7"].T,
+        "embeddings.position_embeddings": torch.cat([drawn["first"], drawn["patches"]], 1),
+    }
+    assert found.keys() == expected.keys()
+    assert all(found[name].equal(each) for name, each in expected.items())
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    assert (config.hidden_size, config.num_attention_heads) == (384, 6)
+    # What a picture is cut to is a whole number of patches.
+    pictures = json.loads((tmp_path / "preprocessor_config.json").read_text(encoding="utf-8"))
+    assert pictures["crop_size"] == {"height": 224, "width": 224}
+    assert 224 % config.patch_size == 0

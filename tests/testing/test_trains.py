@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import clearhead as ch
-from clearhead.testing.training.rehearsal import same
+from clearhead.testing.training.rehearsal import LossCall, same, targets
 from tests.surface import ROOT
 from tests.testing.training.bank import (
     Made,
@@ -195,8 +195,17 @@ def test_the_state_that_was_lost_is_named() -> None:
 
 
 def test_a_gradient_scaler_steps() -> None:
-    made = decoder() | {"state": {"scaler": torch.amp.GradScaler("cpu", init_scale=8.0)}}
-    assert codes(made) == []
+    made: Made = decoder() | {"state": {"scaler": torch.amp.GradScaler("cpu", init_scale=8.0)}}
+    assert ch.testing.check_training(**made).ok
+
+
+def test_a_row_that_weighs_a_millionth_has_no_target() -> None:
+    logits, rows = torch.zeros(3, 5, requires_grad=True), torch.arange(3)
+    weights = torch.tensor([1.0, 1.5e-6, 0.5e-6])
+    loss = (weights * F.cross_entropy(logits, rows, reduction="none")).sum()
+    found = targets(LossCall(loss, logits, logits.detach(), (), {}))
+    assert found is not None
+    assert found.used.tolist() == [True, True, False]
 
 
 def test_what_a_model_of_pairs_returns() -> None:

@@ -335,4 +335,5 @@ def test_padding_of_every_row_is_told_from_room() -> None:
         assert matrix.real is not None
         assert matrix.real.tolist() == real
     # Here each query sees one key more than the one before it.
-    assert ch.AttentionMatrix(query, key, mask=ch.causal(offset=2)).real is None
+    for mask in (ch.causal(offset=2), ch.causal(offset=2) & ch.padding(some[:1].expand(2, -1))):
+        assert ch.AttentionMatrix(query, key, mask=mask).real is None

@@ -74,7 +74,8 @@ const NAMES = { ".sidebar-drawer": "the site", ".toc-drawer": "on this page" };
 addEventListener("DOMContentLoaded", () => {
   follow();
   new MutationObserver(follow).observe(document.body, { attributeFilter: ["data-theme"] });
-  for (const each of document.querySelectorAll("article pre, article .table-wrapper")) reach.observe(each);
+  const wide = "article pre, article .table-wrapper, article p:has(> img.ch-wide)";
+  for (const each of document.querySelectorAll(wide)) reach.observe(each);
   for (const [place, name] of Object.entries(NAMES))
     document.querySelector(place)?.setAttribute("aria-label", name);
 });

@@ -101,6 +101,9 @@ export function touching(hands: Hands) {
       drag = null;
       if (at === null || moved || typing === at) return;
       hands.point(at);
+      // The reply, at the lower edge of a narrow window, covers none of what was touched, where both have room.
+      const panel = (event.target as Element).closest(".panel")!;
+      if (panel.clientHeight < innerHeight / 2) panel.scrollIntoView({ block: "nearest" });
       if (!hands.editable(at)) return focus(at);
       if (isPair(at)) return toggle(at);
       // The first click takes the focus, the next one opens the number.

@@ -1,8 +1,8 @@
 // The state of a page in its address: a page of its own has one, a cell of a notebook has not.
 
-import { useSignal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { label } from "./labels";
+import { useSignal } from "./signals";
 
 /** Milliseconds after which a change stands in the address; browsers allow few changes a second. */
 const SOON = 250;

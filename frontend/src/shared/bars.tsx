@@ -13,7 +13,8 @@ export interface Bar {
   less?: boolean;
   words: string;
   pressed?: boolean;
-  onClick: () => void;
+  /** Without it the name is no button. */
+  onClick?: () => void;
 }
 
 export function Bars({ bars, kind = "" }: { bars: readonly Bar[]; kind?: string }) {
@@ -22,9 +23,13 @@ export function Bars({ bars, kind = "" }: { bars: readonly Bar[]; kind?: string 
       {bars.map(({ key, at, name, more, share, less, words, pressed, onClick }) => (
         <li key={key}>
           {at !== undefined && <span class="ch-bar-at">{at}</span>}
-          <button type="button" class="ch-link" aria-pressed={pressed} onClick={onClick}>
-            <bdi>{name}</bdi>
-          </button>
+          {onClick ? (
+            <button type="button" class="ch-link" aria-pressed={pressed} onClick={onClick}>
+              <bdi>{name}</bdi>
+            </button>
+          ) : (
+            <bdi class="ch-bar-name">{name}</bdi>
+          )}
           {more !== undefined && <bdi class="ch-bar-name">{more}</bdi>}
           <span class="ch-bar" aria-hidden="true">
             <span

@@ -1,6 +1,6 @@
 // What a view shows, as one short text: it stands in the address, so that a reload, a link or the way back shows
 // the same.
-import { batch, type Signal, signal } from "@preact/signals";
+import { batch, type Signal, signal } from "./signals";
 
 /** A part of the state. Those that stand before it in the table are known when it is read. */
 export interface Field<Value, About> {

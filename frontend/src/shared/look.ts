@@ -1,9 +1,10 @@
 // How a view looks: its theme and its scale of colours, which are its own where several stand in one document.
-import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals";
+
 import { createContext } from "preact";
 import { useContext, useMemo } from "preact/hooks";
 import type { Theme } from "./host";
 import type { Scale } from "./scale";
+import { computed, type ReadonlySignal, type Signal, signal } from "./signals";
 
 export type { Theme } from "./host";
 

@@ -2,12 +2,12 @@
 // view. Panned by dragging, zoomed by the wheel with Ctrl, panned and zoomed by two fingers, and all of
 // it by keys. The wheel alone, and one finger, scroll the page.
 
-import { type ReadonlySignal, type Signal, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import type { Tile } from "../source";
 import { hiddenPixel, noNumberPixel, ramp, signedPixel } from "./colour";
 import { type Look, type Theme, useLook } from "./look";
 import { placeOf, type Scale } from "./scale";
+import { type ReadonlySignal, type Signal, useSignal } from "./signals";
 
 export interface Point {
   query: number | null;

@@ -1,14 +1,16 @@
 // A page that its server hands out: what it draws is fetched once, and exact tiles as they come into
 // view. While the server goes over a long head, and where it has no query and key, the tiles of the
 // payload do.
-import { signal } from "@preact/signals";
+
 import type { Reader } from "../payload";
+import { signal } from "../shared/signals";
 import {
   BytesSource,
   type PairStages,
   type Tile,
   type TileRequest,
   type TokenNumbers,
+  type Written,
 } from "../source";
 import { endOf, type HeadsData, largestOf } from "../views/heads/data";
 import { headsTile } from "../views/heads/tiles";
@@ -101,6 +103,12 @@ export class ServerSource extends BytesSource {
     const answer = await this.ask(route, abort);
     if (answer.status === 204) this.lacking.add(layer);
     return answer.status === 200 ? ((await answer.json()) as PairStages) : null;
+  }
+
+  async writes(layer: number, head: number, query: number, abort: AbortSignal) {
+    const answer = await this.ask(`writes?layer=${layer}&head=${head}&query=${query}`, abort);
+    if (answer.status > 299) throw new Error(await answer.text());
+    return answer.status === 200 ? ((await answer.json()) as Written) : null;
   }
 
   /** So many at once and no more. */

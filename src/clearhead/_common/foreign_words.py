@@ -4,7 +4,7 @@ Of PyTorch, transformers, flash-attention, xformers, FlexAttention, Keras and JA
 call with them; the names of sizes and projections stand in `foreign_names`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 Answers = Mapping[str, str]
 """What a word is here, by an argument of ours that stands beside it where that holds: the first one
@@ -83,6 +83,17 @@ WEIGHTS: Answers = {
 }
 CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
 """The arguments by which models and layers are handed their KV cache; of transformers, from 5.24 on, the last."""
+
+
+def cache_of(words: Container[str]) -> str | None:
+    """The argument by which a call with these is handed its KV cache; None where there is none.
+
+    Example:
+        >>> cache_of(["x", "layer_past"]), cache_of(["x"])
+        ('layer_past', None)
+    """
+    return next((each for each in CACHES if each in words), None)
+
 
 CACHE: Answers = {
     "x": "cache=clearhead.layers.GrowingCache(), one for each layer",

@@ -93,7 +93,7 @@ def show(
     if image is not None:
         _write_files(asked, _show_image(asked, load_for_pictures(model)), "photo")
         return
-    from clearhead.drawing.page.head_page import LONG
+    from clearhead.drawing.page.located import LONG
 
     reader = load_for_text(model)
     long = reader.count(sentence) > LONG

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple, Self, cast, get_args, overload
 
 import torch
@@ -24,6 +25,7 @@ from clearhead.editing.patching import (
     repeated,
     samples_of,
 )
+from clearhead.editing.replaying import Replay
 from clearhead.errors import ArgumentError, EditError
 from clearhead.watching.finding import check_layers
 from clearhead.watching.stream import called
@@ -117,6 +119,8 @@ class Effects(MeasuredRows[Effect]):
 
 
 By = Literal["head", "head,position", "layer"]
+# A recording costs about three runs, and a replayed run two thirds of one: with fewer batches it does not pay.
+REPAYS = 10
 
 
 @overload
@@ -167,7 +171,9 @@ def effects(
 
     With `corrupt` inputs the model runs on these, and each head in turn gets what it has for the clean `inputs`
     (activation patching: Vig et al., 2020, https://arxiv.org/abs/2004.12265). Runs are without gradients, in the mode
-    that the model is in: `model.eval()` first, or dropout is in the numbers.
+    that the model is in: `model.eval()` first, or dropout is in the numbers. A run begins at the block that is edited
+    where those before it are functions of their arguments, so that they give again what they gave once; what they
+    gave is kept, O(layers × tokens), and `metric` must read it from the output.
 
     Args:
         model: any PyTorch model that `edit` edits.
@@ -311,23 +317,32 @@ def _measured(
 ) -> list[float]:
     """The metric of each edit, run by run; of those before an interrupt."""
     found: list[float] = []
-    batch = repeated(inputs, 1)[1] if parallel > 1 else 0
-    # The first of several edits in one run is none at all: its number must be that of the run alone.
-    waiting: list[Patched | None] = [None, *places] if parallel > 1 else list(places)
+    given, batch = repeated(inputs, parallel) if parallel > 1 else (inputs, 0)
+    replay = None
     try:
+        if len(places) > REPAYS * parallel:
+            progress(0, len(places))
+            replay = Replay(model, given, list(dict.fromkeys(place.layer for place in places)))
+        # The first of several edits in one run is none at all: its number must be that of the run alone.
+        waiting: list[Patched | None] = [None, *places] if parallel > 1 else list(places)
         for start in range(0, len(waiting), parallel):
             some = waiting[start : start + parallel]
-            progress(len(found), len(places))
-            times = len(some)
-            given = inputs if parallel == 1 else repeated(inputs, times)[0]
+            if start or not replay:
+                progress(len(found), len(places))
+            # What a replay has kept is of so many copies.
+            times = parallel if replay else len(some)
+            if parallel > 1:
+                given = repeated(inputs, times)[0]
             find = None if contexts is None else as_found(contexts, times)
+            edited = [place.layer for place in some if place is not None]
             with torch.no_grad(), edit(model) as edits:
                 for at, place in enumerate(some):
                     rows = None if parallel == 1 else slice(at * batch, (at + 1) * batch)
                     if place is not None:
                         edits.add(place.layer, "patched", place.operation(find, rows))
                 edits.expects_changes = False
-                output = called(model, given)
+                with replay.before(edited) if replay else nullcontext():
+                    output = called(model, given)
             for at, place in enumerate(some):
                 part = output
                 if parallel > 1:

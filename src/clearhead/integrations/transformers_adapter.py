@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.foreign_words import CACHES
+from clearhead._common.foreign_words import CACHES, cache_of
 from clearhead.attention.planning import run
 from clearhead.attention.problem import under_autocast
 from clearhead.errors import UnsupportedError
@@ -309,7 +309,7 @@ def run_in_steps(model: nn.Module, inputs: dict[str, Any]) -> list[Any]:
     """The outputs of a model for a text in two pieces, with its KV cache; nothing if it has none."""
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     words = inspect.signature(type(model).forward).parameters
-    kept = next((each for each in CACHES if each in words), CACHES[0])
+    kept = cache_of(words) or CACHES[0]
     if inputs.get("use_cache") is None or name not in inputs:
         return []
     cache, outputs = None, []

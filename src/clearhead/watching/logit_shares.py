@@ -196,7 +196,7 @@ class EndedRun:
         before = None
         for path in self._run.order:
             kept = self._seen[path]
-            context = self._run.at(kept.context)
+            context = self._run.at(kept.context).double()
             projection = output_projection(self._model, path, kept, context.shape[-1])
             results = HeadResults(context, *projection)
             before = self._run.check_block(path, results.total(), before)

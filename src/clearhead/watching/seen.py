@@ -1,9 +1,9 @@
 """The record of what a watched model attended to, module by module."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
@@ -18,6 +18,9 @@ from clearhead.watching.finding import HeadLinks, links_of_heads, place_of_token
 from clearhead.watching.table import Table, rows_of, summary_of
 from clearhead.watching.token_ids import Tokens, has_source, listed, reads_source
 from clearhead.watching.whole_record import WholeRecord
+
+if TYPE_CHECKING:
+    from clearhead.watching.writes import Writes
 
 
 class Seen(WholeRecord[Kept]):
@@ -222,6 +225,8 @@ class Seen(WholeRecord[Kept]):
         start: tuple[int, int] | str | None = None,
         pin: tuple[str | int | None, str | int | None] | None = None,
         why: bool = False,
+        writes: "Writes | Callable[[int | None], Writes] | None" = None,
+        words: Callable[[int], str] | Sequence[str] | None = None,
         image: Any = None,
         grid: tuple[int, int] | None = None,
         skip: int = 0,
@@ -246,6 +251,9 @@ class Seen(WholeRecord[Kept]):
                 the # of its address, `"head=5.11&without=first"`; None: at the link that stands out most.
             pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
             why: True to write query and key of short texts too, for how each weight comes about.
+            writes: the tokens that each head raises and lowers, `ch.writes(model, inputs, query=None)` of this run,
+                or a function of a query that returns it: the ten most of either kind, or as many as 3 MB hold.
+            words: a function of a token's number that gives its word, such as `tokenizer.decode`, or all words.
             image: a picture whose patches are the tokens, or the source tokens where `tokens` are given: a
                 PNG or a JPEG, a picture of Pillow, or pixels, (height, width, 3) or (3, height, width).
             grid: rows and columns of its patches.
@@ -254,9 +262,10 @@ class Seen(WholeRecord[Kept]):
             audio: the sound as (samples, samples per second), of which the page draws the outline.
 
         Raises:
-            ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names` and `page.sample-type`.
+            ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names`, `page.sample-type`, `page.writes-type`
+                and `page.words`.
             ArgumentError: codes `page.empty`, if nothing attended, `page.one-run`, for what is of `other` without
-                it, and `page.` with sample, start, pin, why, image, grid or sound.
+                it, and `page.` with sample, start, pin, why, writes, words, image, grid or sound.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 
@@ -281,6 +290,7 @@ class Seen(WholeRecord[Kept]):
             other.need_attention("to_html")
             other_tokens = other.tokens if other_tokens is None else other_tokens
         page = {"title": title, "sample": sample, "start": start, "pin": pin, "why": why}
+        said = {"writes": writes, "words": words}
         media = {"image": image, "grid": grid, "skip": skip, "times": times, "audio": audio}
         missing = [*self.missing, *([] if other is None else other.missing)]
         return drawing("page.head_page").write_heads(
@@ -292,6 +302,7 @@ class Seen(WholeRecord[Kept]):
             other_tokens=other_tokens,
             names=names,
             **page,
+            **said,
             **media,
         )
 

@@ -33,11 +33,15 @@ def called(model: nn.Module, inputs: object) -> Any:
 
 
 class BlockCall(NamedTuple):
-    """One call of a module, at the queries that are asked for; float64."""
+    """One call of a module, at the queries that are asked for; kept as it was, float64 where it is read."""
 
     given: Tensor | None
     made: Tensor
     rounding: float
+
+    def exact(self) -> "BlockCall":
+        given = None if self.given is None else self.given.double()
+        return self._replace(given=given, made=self.made.double())
 
 
 class Ending(NamedTuple):
@@ -113,23 +117,27 @@ class StreamRun:
             if isinstance(module, nn.Linear) and norm is not None and _is_same(given, norm.output):
                 self._ending = norm, module, made
                 return
-            read = self.at(given, 1) if given.shape == made.shape else None
+            read = self._kept(given) if given.shape == made.shape else None
             ends = is_norm and read is not None
             if not ends and not self._is_kept(name):
                 return
-            call = BlockCall(read, self.at(made, 1), rounding_of(made))
+            call = BlockCall(read, self._kept(made), rounding_of(made))
             if self._is_kept(name):
                 self._calls.setdefault(name, []).append(call)
             if is_norm and read is not None:
-                self._norm = Ending(module, (read, call.made), made)
+                self._norm = Ending(module, (read.double(), call.made.double()), made)
 
         return keep
 
     def at(self, tensor: Tensor, axis: int = 2) -> Tensor:
-        """The queries that are asked for, float64, in memory of their own."""
+        """The queries that are asked for."""
         if self._query is not None:
             tensor = tensor.narrow(axis, self._query % tensor.shape[axis], 1)
-        return tensor.detach().to(torch.float64, copy=True)
+        return tensor.detach()
+
+    def _kept(self, tensor: Tensor) -> Tensor:
+        """Those of an argument or an output, in memory of their own."""
+        return self.at(tensor, 1).clone()
 
     def ending(self) -> tuple[Ending, nn.Linear, Tensor] | None:
         """The last norm, the unembedding that reads it, and what that gave; None where there are none."""
@@ -142,7 +150,7 @@ class StreamRun:
     def call(self, path: str) -> BlockCall | None:
         """The call of the block of a module that attends; None where it is not in one that ran once."""
         calls = self._calls.get(parent_of(path), []) if path else []
-        return calls[0] if len(calls) == 1 and calls[0].given is not None else None
+        return calls[0].exact() if len(calls) == 1 and calls[0].given is not None else None
 
     def places(self, layers: Sequence[str]) -> list[int]:
         """The positions of the queries; from here on the layers are in the order that they ran in."""
@@ -165,7 +173,7 @@ class StreamRun:
         parts = [torch.zeros_like(made)]
         for name, some in self._calls.items():
             if parent_of(name) == block and name != block and len(some) == 1:
-                parts += [some[0].made] if some[0].made.shape == made.shape else []
+                parts += [some[0].made.double()] if some[0].made.shape == made.shape else []
         around = given.norm(dim=-1) + heads.norm(dim=-1)
         for part in parts:
             off = (made - given - heads - part).norm(dim=-1)

@@ -41,6 +41,25 @@ def test_what_is_asked_for_is_not_told() -> None:
     assert data_of(drawn)["predict"] == ["weights", 1, 0]
 
 
+def test_texts_stand_in_the_middle_or_six_pixels_before_an_edge() -> None:
+    x = torch.randn(3, 2)
+    svg = ch.figure(x, x, x, mask=ch.causal(), tokens=WORDS, show=["mask", "weights"]).to_svg()
+    anchors = list[str]()
+    for panel in ElementTree.fromstring(svg).iter("g"):
+        wide = 20 if panel.findtext("text/tspan") == "mask" else 58
+        for line in panel.iter("text"):
+            at = [int(x) for each in (line, *line) if (x := each.get("x"))]
+            anchors.append(line.get("text-anchor", ""))
+            if anchors[-1] == "middle":
+                assert at == [64 + wide * column + wide // 2 for column in range(len(at))]
+            elif anchors[-1]:
+                assert at in (
+                    [64 - 6],
+                    [64 + wide * column - 6 for column in range(1, 4)][: len(at)],
+                )
+    assert {*anchors} == {"", "middle", "end"}
+
+
 def test_of_many_numbers_the_colours() -> None:
     x = torch.randn(13, 2)
     svg = ch.figure(x, x, x, show=["weights"], edit=[]).to_svg()

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import clearhead as ch
+from clearhead.drawing.figures.head_grid import MOST_HIGH, MOST_WIDE
 from tests.drawing.figures.drawn import bar_label, matrix, numbers
 
 
@@ -45,6 +46,17 @@ def test_a_map_for_each_head() -> None:
 def test_a_grid_with_a_gap_at_its_end() -> None:
     axes = matrix(heads=7, kv_heads=7).plot()
     assert len(axes[0].figure.axes) == 7 + 1  # a map each, and the colour bar
+
+
+@pytest.mark.parametrize(("heads", "layers"), [(1, 1), (40, 1), (1, 40)])
+def test_a_grid_is_no_larger_than_a_screen(heads: int, layers: int) -> None:
+    each = (ch.MultiHeadAttention(2 * heads, num_heads=heads) for _ in range(layers))
+    model = nn.Sequential(*each)
+    with ch.watch(model) as found:
+        model(torch.randn(1, 2, 2 * heads))
+    wide, high = found.plot()[0, 0].figure.get_size_inches()
+    assert 4.0 <= wide <= MOST_WIDE
+    assert 2.4 <= high <= MOST_HIGH
 
 
 def test_heads_without_a_batch() -> None:
@@ -133,9 +145,14 @@ def test_chosen_heads_for_a_paper() -> None:
     figure.draw_without_rendering()
     assert figure.get_figwidth() == 3.35
     for each, (layer, head) in zip(axes, pairs, strict=True):
-        assert numbers(each).nan_to_num(0.0).equal(found[layer][1, head].double())
+        # Cells, not an image, whose pixels a PDF would keep.
+        assert not each.images
+        drawn = torch.from_numpy(each.collections[0].get_array().filled(0.0))
+        assert drawn.double().equal(found[layer][1, head].double())
+        assert each.get_xlim() == (-0.5, 6.5)
+        assert each.get_ylim() == (6.5, -0.5)
         assert each.get_title() == f"layer {layer}, head {head}"
-        assert each.images[0].norm.vmax == axes[0].images[0].norm.vmax
+        assert each.collections[0].norm.vmax == axes[0].collections[0].norm.vmax
         # Nothing is cut off at the edges, words included.
         box = each.get_tightbbox().transformed(figure.transFigure.inverted())
         assert 0 <= box.x0 < box.x1 <= 1
@@ -146,6 +163,16 @@ def test_chosen_heads_for_a_paper() -> None:
     )
     assert outer == ([True, False, False, True], [False, True, True, True])
     assert axes[0].get_yticklabels()[0].get_text().endswith("a")
+
+
+def test_rows_of_chosen_heads_follow_close_on_each_other() -> None:
+    axes = seen().plot(
+        heads=[(0, 1), (1, 3), (1, 0), (0, 0)], tokens=list("abcdefg"), columns=2, width=3.35
+    )
+    figure = axes[0].figure
+    figure.draw_without_rendering()
+    upper, lower = axes[0].get_window_extent(), axes[2].get_window_extent()
+    assert upper.y0 - lower.y1 < 0.3 * upper.height
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,12 @@ def test_bars_in_order() -> None:
         assert axes.get_ylabel().replace("\n", " ") == "attention received (sum of weights)"
 
 
+@pytest.mark.parametrize(("keys", "wide"), [(1, 3.2), (20, 4.4), (60, 12.0)])
+def test_bars_are_as_broad_as_a_page_holds(keys: int, wide: float) -> None:
+    figure = matrix(batch=1, query_len=3, kv_len=keys).plot("received").figure
+    assert figure.get_size_inches()[0] == pytest.approx(wide + 0.8)
+
+
 def test_heads_that_share_their_keys_are_known_together() -> None:
     weights = matrix(batch=1)
     axes = weights.plot("received", head=3)
@@ -73,6 +79,8 @@ def test_layers_one_above_the_other() -> None:
     with ch.watch(model) as seen:
         model(torch.randn(2, 5, 8))
     axes = seen.plot("received", tokens=list("abcde"), sample=1)
+    # Each cell lies around its number.
+    assert axes.images[0].get_extent() == [-0.5, 4.5, 2.5, -0.5]
     expected = torch.stack([seen[i].received()[1].double().mean(dim=0) for i in range(3)])
     torch.testing.assert_close(numbers(axes), expected)
     assert words(axes, "x") == list("abcde")

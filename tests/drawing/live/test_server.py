@@ -19,7 +19,7 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.drawing.live import server as served
 from clearhead.drawing.live.routes import tile_bytes
-from clearhead.drawing.live.server import Server
+from clearhead.drawing.live.server import Server, serve_seen
 from clearhead.drawing.live.tile_store import Pending, Tiles
 from clearhead.drawing.page.payload import Payload
 from clearhead.errors import ArgumentError
@@ -164,6 +164,11 @@ def test_what_takes_long_is_accepted(server: Server, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Tiles, "tile", lambda *_: Pending(0.25))
     found = ask(server, TILE)
     assert (found.status, json.loads(found.content)) == (202, {"done": 0.25})
+
+
+def test_a_connection_is_closed_after_one_answer(server: Server) -> None:
+    request = f"GET {path_of(server)}payload HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    assert raw(server, 2 * request).count(b"HTTP/1.") == 1
 
 
 def test_every_answer_has_the_headers(server: Server) -> None:
@@ -551,3 +556,15 @@ def test_bytes_that_come_after_their_time_are_not_read() -> None:
         assert served._Arriving(ours, 60.0).read(1) == b"G"
         with pytest.raises(TimeoutError):
             served._Arriving(ours, 0.0).read(1)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "title"), [(["to", " be", " or"], "to be or"), (None, "run.clearhead")]
+)
+def test_a_page_is_called_by_its_text(tokens: list[str] | None, title: str) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    with ch.watch(layer) as seen:
+        layer(torch.randn(1, 3, 8))
+    with serve_seen(seen, "run.clearhead", tokens=tokens) as server:
+        text = ask(server).text
+        assert f"<title>{title}</title>" in text

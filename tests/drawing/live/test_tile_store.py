@@ -172,9 +172,10 @@ def test_an_error_reaches_everybody_and_is_not_kept(
     assert isinstance(store.tile(*ask), MapTile)
 
 
-def test_what_is_kept_is_bounded() -> None:
+@pytest.mark.parametrize("most", [160, 200])
+def test_what_is_kept_is_bounded(most: int) -> None:
     """A tile of 4 × 4 cells is 80 bytes: 16 of float32 and 16 of bool."""
-    store = Tiles([matrix()], tile_bytes=200)
+    store = Tiles([matrix()], tile_bytes=most)
     tiles = [store.tile(0, 0, (i, i + 4), (0, 4), (4, 4)) for i in range(3)]
     assert len(store._tiles) == 2
     assert store._tiles.nbytes == 160

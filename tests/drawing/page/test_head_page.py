@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.drawing.page import head_arrays, head_page
+from clearhead.drawing.page import head_arrays, head_page, located
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_heads
 from clearhead.drawing.page.head_rows import PAGE_ROLES
 from clearhead.drawing.page.payload import Deflated, Payload
@@ -166,7 +166,7 @@ def test_rows_are_those_of_the_table() -> None:
 
 
 def test_a_long_text_is_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_page, "LONG", 20)
+    monkeypatch.setattr(located, "LONG", 20)
     seen = matrix(1, 2, 23, 29, mask=ch.causal())
     payload = of(seen)
     layer, arrays = payload.data["layers"][0], tensors(payload)
@@ -195,7 +195,7 @@ def spans_of(payload: Payload) -> Tensor:
 
 
 def test_a_long_text_knows_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_page, "LONG", 20)
+    monkeypatch.setattr(located, "LONG", 20)
     monkeypatch.setattr(head_arrays, "MAPS", (7,))
     monkeypatch.setattr(head_page, "MAPS", (7,))
     position = torch.arange(23)
@@ -221,7 +221,7 @@ def test_a_long_text_knows_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_summary_of_a_causal_model_hides_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_page, "LONG", 20)
+    monkeypatch.setattr(located, "LONG", 20)
     for mask, known in ((ch.causal(), True), (None, False)):
         summary = matrix(1, 2, 23, 23, mask=mask).summary(top_k=2, pool=(7, 7))
         layer = of(summary).data["layers"][0]
@@ -256,7 +256,7 @@ def test_layers_keep_their_number_in_the_model() -> None:
 
 
 def test_links_go_in_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_page, "LONG", 20)
+    monkeypatch.setattr(located, "LONG", 20)
     seen = matrix(1, 2, 211, 223)
     monkeypatch.setattr(head_page, "LONG_BYTES", 10**9)
     roomy = of(seen).data["layers"][0]

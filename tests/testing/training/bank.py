@@ -20,7 +20,7 @@ from tests.testing.training.models import (
     EncoderDecoder,
 )
 
-BATCH, TOKENS, SOURCE = 4, 12, 10
+BATCH, TOKENS, SOURCE, END = 4, 12, 10, VOCABULARY - 1
 Made = dict[str, Any]
 
 
@@ -159,6 +159,20 @@ def in_documents(model: nn.Module, batch: Made, apart: bool) -> Tensor:
     return F.cross_entropy(logits[:, :-1].mT, batch["ids"][:, 1:])
 
 
+def ended(apart: bool = True) -> Made:
+    """Documents that end with an id of their own."""
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        ends = (ids == END).long()
+        logits = model(ids, documents=ends.cumsum(-1) - ends if apart else None)
+        return F.cross_entropy(logits[:, :-1].mT, ids[:, 1:])
+
+    made = decoder(loss)
+    ids = made["batch"].clamp_max(END - 1)
+    ids[:, 5] = END
+    return made | {"batch": ids, "documents": END}
+
+
 def pairs(shift: int = 1) -> Made:
     """Inputs and labels as a loader cuts them."""
     made = decoder(lambda model, batch: F.cross_entropy(model(batch["ids"]).mT, batch["labels"]))
@@ -205,6 +219,10 @@ def padded_text(loss: Callable[..., Tensor], **more: Any) -> Made:
 
 def ignoring(model: nn.Module, ids: Tensor) -> Tensor:
     return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], ignore_index=PAD)
+
+
+def ignoring_all_but_the_last(model: nn.Module, ids: Tensor) -> Tensor:
+    return F.cross_entropy(model(ids[:, :-1]).mT, ids[:, 1:], ignore_index=PAD)
 
 
 def by_sequence(model: nn.Module, ids: Tensor) -> Tensor:
@@ -340,6 +358,19 @@ def greedily(model: Any, batch: Any, tokens: int) -> Tensor:
     return torch.cat([ids, *made], 1)
 
 
+def unheard(model: nn.Module, batch: Any, tokens: int) -> Tensor:
+    """Greedy decoding by the blocks, so that no hook of the model sees its logits."""
+    return greedily(Unheard(model), batch, tokens)
+
+
+class Unheard:
+    def __init__(self, model: nn.Module) -> None:
+        self.blocks, self.forward = model.blocks, model.forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.forward(*args, **kwargs)
+
+
 def of_source(model: nn.Module, batch: Made, tokens: int, moves: bool = True) -> Tensor:
     cache: list[Any] = []
     made, new = [], batch["target"]
@@ -398,6 +429,8 @@ ENTRIES = (
     wrong("predicting", "train.target", "not shifted", decoder, partial(next_token, shift=0)),
     wrong("predicting", "train.target", "shifted twice", pairs, shift=2),
     wrong("predicting", "train.documents", "documents see each other", packed, apart=False),
+    wrong("predicting", "train.documents", "ended documents see each other", ended, apart=False),
+    right("predicting", "ended documents", ended),
     right("predicting", "pairs of inputs and labels", pairs),
     right("predicting", "packed documents", packed),
     right("predicting", "a masked language model", masked_model),
@@ -421,6 +454,7 @@ ENTRIES = (
         padded_text, ignoring, accumulate=mean_of_means,
     ),
     right("padding", "over all tokens", padded_text, ignoring, accumulate=over_all_tokens),
+    right("padding", "without the last token", padded_text, ignoring_all_but_the_last),
     right("padding", "an encoder", encoder),
     right("padding", "a padded source", translator),
     wrong("parameters", "train.optimizer", "the head is not in the optimizer", without_the_head),
@@ -455,6 +489,7 @@ ENTRIES = (
     wrong("decoding", "train.alone", "padding attended", encoder, hides=False),
     right("decoding", "a cache", lambda: decoder() | {"generate": greedily}),
     right("decoding", "a cache and padding on the left", with_mask),
+    right("decoding", "calls that nobody hears", lambda: with_mask() | {"generate": unheard}),
     right("decoding", "a padded source", lambda: translator() | {"generate": of_source}),
     right("decoding", "an encoder", encoder),
 )  # fmt: skip

@@ -10,6 +10,7 @@ import type { Source } from "../../source";
 import type { HeadMap, HeadsData, LayerData, Link } from "./data";
 import { filtered, type Kind, leftOut } from "./filter";
 import { type Chosen, same } from "./names";
+import { RunNames } from "./run_names";
 import { shortName } from "./several";
 import { headMap, knownMap } from "./tiles";
 import { tokenOf, word } from "./words";
@@ -163,6 +164,7 @@ export function Answers({ data, about, pinned, answers, chosen, choose }: Answer
           )}
         </bdi>
       </p>
+      <RunNames data={data} />
       <Bars
         kind={`${query !== null && key !== null ? "" : " ch-named"}${answers.some((each) => each.error >= ROUNDED) ? " ch-rounded" : ""}`}
         bars={answers.slice(0, SHOWN).map(({ layer, head, link, error }) => ({

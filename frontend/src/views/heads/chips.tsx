@@ -1,7 +1,7 @@
 // The heads that are shown at once: their colours, and how they are mixed.
 
-import type { Signal } from "@preact/signals";
 import { Choice } from "../../shared/choice";
+import type { Signal } from "../../shared/signals";
 import type { HeadsData } from "./data";
 import type { Chosen } from "./names";
 import { HUES, type Mix, shortName } from "./several";

@@ -62,6 +62,8 @@ export interface LayerData {
     bias: boolean;
     sinks: number[] | null;
   } | null;
+  /** Its heads write something that is in the page. */
+  writes?: object | null;
   /** Runs of keys that a query of a long text may see; null where they are not known. */
   spans?: { pieces: number } | null;
   small?: RoundedMap | null;
@@ -80,6 +82,9 @@ export interface HeadsData {
   roles: { all: string[]; matching: string[] };
   runs: string[];
   texts: string[][];
+  /** So many tokens of either kind that heads raise and lower are in the page, with these words; or they are asked
+   * for. */
+  writes?: { top?: number; words?: string[]; live?: boolean } | null;
   /** A picture whose patches are tokens. */
   photo?: PhotoData | null;
   /** A sound whose moments are. */

@@ -1,12 +1,12 @@
 // A token through the layers: a row for each, and the rollout as the last one.
 
-import { computed, useSignal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
 import { useInSight } from "../../shared/in_sight";
 import { short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import { HeatMap, type Point, whole } from "../../shared/map";
 import { percent } from "../../shared/scale";
+import { computed, useSignal } from "../../shared/signals";
 import type { Source, Tile } from "../../source";
 import type { HeadsData, LayerData } from "./data";
 import { depthOf, strip, stripTile } from "./depth";

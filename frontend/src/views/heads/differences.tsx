@@ -1,7 +1,6 @@
 // Two heads as one map of what the first gives more than the second, and all heads by how far they are
 // from their partners.
 
-import { computed, type Signal } from "@preact/signals";
 import { useMemo, useState } from "preact/hooks";
 import { Bars } from "../../shared/bars";
 import { short } from "../../shared/labels";
@@ -9,6 +8,7 @@ import { Legend } from "../../shared/legend";
 import { useLoaded } from "../../shared/loaded";
 import { HeatMap, type Point } from "../../shared/map";
 import { percent, signedPercent } from "../../shared/scale";
+import { computed, type Signal } from "../../shared/signals";
 import type { Source, Tile, TileRequest } from "../../source";
 import type { Answer } from "./ask";
 import { endOf, type HeadMap, type HeadsData, largestOf } from "./data";
@@ -25,7 +25,9 @@ import {
 } from "./difference";
 import { leftOut, shownTile } from "./filter";
 import { type Chosen, same, titleOf } from "./names";
+import { LEAST } from "./numbers";
 import { pin, type Shared, useActive, useFound, useHeadMaps } from "./panel";
+import { RunNames } from "./run_names";
 import { sameTexts, shortName } from "./several";
 import { partner } from "./start";
 import { cellOf, detail, inside, tokenOf, word } from "./words";
@@ -64,13 +66,19 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const top = useMemo(() => computed(() => drawn.value?.top ?? 0), [drawn]);
-  const { query, key, token } = active.value;
-  // Of a token where it looks, not what it gives to itself.
-  const asKey = token && query !== null ? null : key;
+  const { query, key } = active.value;
+  // Of a pair those of its query: the sentence has the pair itself.
+  const asKey = query === null ? key : null;
   const changes = useMemo(
-    () => (known ? largestChanges(known.by, layer.keys, SHOWN, query, asKey) : []),
+    () =>
+      known
+        ? largestChanges(known.by, layer.keys, SHOWN, query, asKey).filter(
+            ({ by }) => Math.abs(by) >= LEAST,
+          )
+        : [],
     [known, layer, query, asKey],
   );
+  const of = query !== null ? queryToken(query) : asKey !== null ? keyToken(asKey) : null;
   // Of long texts cells are subtracted.
   const tiled = places === null && sameTexts(layer, other);
   const names = pair.map((each) => shortName(data, each)) as [string, string];
@@ -100,6 +108,7 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
     <article class="ch-panel" aria-label={title}>
       <div class="ch-panel-head">
         <h2>{title}</h2>
+        {data.runs.length > 1 && <RunNames data={data} />}
       </div>
       {failed && <p role="alert">{failed}</p>}
       <p class="ch-sentence">
@@ -159,6 +168,7 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
           {places && (
             <Changes
               changes={changes}
+              of={of === null ? "" : ` of ${short(word(of), 14)}`}
               token={(change) =>
                 `${short(word(queryToken(change.query)), 10)} → ${short(word(keyToken(change.key)), 10)}`
               }
@@ -173,15 +183,18 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
 
 interface ChangesProps {
   changes: Change[];
+  of: string;
   token: (change: Change) => string;
   onPin: (point: Point) => void;
 }
 
-function Changes({ changes, token, onPin }: ChangesProps) {
+function Changes({ changes, of, token, onPin }: ChangesProps) {
   const most = Math.abs(changes[0]?.by ?? 1);
   return (
     <section class="ch-numbers">
-      <h3>Largest differences</h3>
+      <h3>
+        <bdi>Largest differences{of}</bdi>
+      </h3>
       <Bars
         kind=" ch-changes"
         bars={changes.map((each) => ({
@@ -251,6 +264,7 @@ export function MostDifferent({ data, answers, first, choose }: MostDifferentPro
           ? "Heads by how much of their attention is elsewhere in the other run"
           : `Heads by how much of their attention is elsewhere than that of ${shortName(data, first)}`}
       </p>
+      <RunNames data={data} />
       <Bars
         bars={listed.map(({ layer, head, link }) => ({
           key: `${layer}/${head}`,

@@ -1,9 +1,9 @@
 // What is left out of all maps, arcs and lists.
 
-import type { Signal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
 import { useLoaded } from "../../shared/loaded";
 import { percent, quantity } from "../../shared/scale";
+import type { Signal } from "../../shared/signals";
 import type { Source } from "../../source";
 import type { HeadsData } from "./data";
 import { countLinks, filtered, KINDS, type Kind, kindsOf, leftOut } from "./filter";

@@ -1,6 +1,5 @@
 // The heads of a model: all of them as small maps, and one or two of them closely.
 
-import { computed, type Signal, signal, useSignal } from "@preact/signals";
 import { useMemo, useRef } from "preact/hooks";
 import { useAddress } from "../../shared/address";
 import { put, readFields, signalsOf, valuesOf } from "../../shared/fields";
@@ -8,6 +7,7 @@ import { useNewLook } from "../../shared/look";
 import { including, type Point } from "../../shared/map";
 import { nextScale } from "../../shared/scale";
 import { Shell } from "../../shared/shell";
+import { computed, type Signal, signal, useSignal } from "../../shared/signals";
 import type { Tile, ViewProps } from "../../source";
 import * as actions from "./actions";
 import { Answers, useAnswers } from "./ask";

@@ -1,4 +1,5 @@
 // Heads and layers, and what they are called.
+import { label } from "../../shared/labels";
 import type { HeadsData, Row } from "./data";
 
 export interface Chosen {
@@ -14,6 +15,12 @@ export function same(a: Chosen, b: Chosen): boolean {
 export function layerName(data: HeadsData, place: number): string {
   const { run, number } = data.layers[place]!;
   return data.runs.length > 1 ? `${"AB"[run] ?? run}${number}` : String(number);
+}
+
+/** What a run is called; "" where that is its letter, and where there is no other. */
+export function runName({ runs }: HeadsData, run: number): string {
+  const name = runs[run] ?? "";
+  return runs.length < 2 || name === "AB"[run] ? "" : name.split(" ").map(label).join(" ");
 }
 
 /** A head's number in its layer. */

@@ -1,11 +1,11 @@
 // What is known of a token: its numbers, where it looks and who looks at it.
 
-import type { ReadonlySignal } from "@preact/signals";
 import { Bars } from "../../shared/bars";
 import { short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import type { Point } from "../../shared/map";
 import { percent, quantity, ROUNDED, within } from "../../shared/scale";
+import type { ReadonlySignal } from "../../shared/signals";
 import type { Source, TokenNumbers } from "../../source";
 import { type HeadMap, type Link, ofHead, strongest } from "./data";
 import type { LeftOut } from "./filter";
@@ -13,7 +13,7 @@ import { word } from "./words";
 
 const SHOWN = 6;
 /** A bar of less cannot be seen, and ten of them tell nothing. */
-const LEAST = 0.001;
+export const LEAST = 0.001;
 
 interface NumbersProps {
   place: number;

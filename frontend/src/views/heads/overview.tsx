@@ -1,14 +1,14 @@
 // Every head as a small map: layers down, heads across, or in the order of a number.
 
-import { type Signal, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Choice } from "../../shared/choice";
-import { label } from "../../shared/labels";
+import { type Signal, useSignal } from "../../shared/signals";
 import type { Source } from "../../source";
 import { current, type Shown } from "./actions";
 import type { Answer } from "./ask";
 import type { HeadsData, Row } from "./data";
-import { type Chosen, layerName, same, score } from "./names";
+import { type Chosen, layerName, runName, same, score } from "./names";
+import { RunName, RunNames } from "./run_names";
 import { HUES, headsOf, toggled } from "./several";
 import { Small } from "./small";
 import type { Order } from "./state";
@@ -66,7 +66,6 @@ export function Overview(props: OverviewProps) {
   const strongest = answers?.[0]?.link.weight ?? 0;
   const mayMix = data.layers.some(({ weights }) => weights);
   const grid = useRef<HTMLDivElement>(null);
-  const runs = data.runs.length > 1;
   const every = data.layers.flatMap((layer, place) =>
     layer.rows.map((row, head) => ({ layer: place, head, row })),
   );
@@ -207,7 +206,15 @@ export function Overview(props: OverviewProps) {
             ))}
           </div>
         )}
-        {lines.map(({ name, title, line, layer }, row) => (
+        {lines.map(({ name, title, line, layer }, row) => [
+          layer !== undefined && begins(data, layer) && (
+            <div class="ch-line-run" role="row" key={`run${row}`}>
+              <span role="rowheader">
+                {"AB"[data.layers[layer]!.run]}{" "}
+                <RunName data={data} run={data.layers[layer]!.run} />
+              </span>
+            </div>
+          ),
           <div class="ch-line" role="row" key={row}>
             <span class="ch-line-name" role="rowheader" title={title}>
               {layer !== undefined && line.length > 1 && data.layers[layer]!.weights ? (
@@ -245,12 +252,13 @@ export function Overview(props: OverviewProps) {
                 choose={(more) => take({ layer: each.layer, head: each.head }, more)}
               />
             ))}
-          </div>
-        ))}
+          </div>,
+        ])}
       </div>
+      {!inModel && <RunNames data={data} />}
       <p class="ch-remark">
-        {every.length} {every.length === 1 ? "head" : "heads"}
-        {runs ? `, ${runsOf(data)}` : ""}. Each map up to its own largest value, by the square root.
+        {every.length} {every.length === 1 ? "head" : "heads"}. Each map up to its own largest
+        value, by the square root.
         {mayMix || every.length < 2
           ? ""
           : " Several at once, or a mean, need all weights, which are in the page for texts of up to 1,024 tokens."}
@@ -278,8 +286,8 @@ function chunks<Each>(all: Each[], size: number): Each[][] {
   return found;
 }
 
-/** "runs A and B", or what they are called. */
-function runsOf({ runs }: HeadsData): string {
-  const named = runs.map((name, at) => ("AB"[at] === name ? name : `${"AB"[at]} (${label(name)})`));
-  return `runs ${named.join(" and ")}`;
+/** Whether a run that has a name begins with this layer. */
+function begins(data: HeadsData, layer: number): boolean {
+  const { run } = data.layers[layer]!;
+  return runName(data, run) !== "" && run !== data.layers[layer - 1]?.run;
 }

@@ -1,6 +1,5 @@
 // One head: its map, its numbers, and the text.
 
-import { computed, type ReadonlySignal, type Signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import { put } from "../../shared/fields";
 import { Hint } from "../../shared/hint";
@@ -8,6 +7,7 @@ import { label, short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
 import { useLoaded } from "../../shared/loaded";
 import { HeatMap, moved, type Point, whole } from "../../shared/map";
+import { computed, type ReadonlySignal, type Signal } from "../../shared/signals";
 import type { Source, Tile } from "../../source";
 import { pin as pinned } from "./actions";
 import { HeadsLegend } from "./chips";
@@ -18,6 +18,7 @@ import { type Chosen, score, titleOf } from "./names";
 import { Numbers } from "./numbers";
 import { looksAtItself, photoOf } from "./photo";
 import { PhotoView } from "./photo_view";
+import { RunName } from "./run_names";
 import { fitsColumns, HUES, mixed, titleOfSeveral, toggled } from "./several";
 import { SoundView, soundOf } from "./sound";
 import { NOTHING, ofToken, type View, type ViewState } from "./state";
@@ -25,6 +26,7 @@ import { type Side, Texts } from "./text";
 import { fromWeights, headMap } from "./tiles";
 import { Why } from "./why_panel";
 import { detail, inside, matches, sentence, tokenOf, word } from "./words";
+import { Writes } from "./writes";
 
 /** What two heads side by side have in common. */
 export interface Shared extends View {
@@ -221,6 +223,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
     <article class="ch-panel" aria-label={title}>
       <div class="ch-panel-head">
         <h2>{title}</h2>
+        <RunName data={data} run={layer.run} />
         {alone && row.role && (
           <span class="ch-role">
             <Hint text={roleCard(row.role, layer)}>
@@ -254,6 +257,16 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
       </p>
       {asked && alone && raw && (
         <Why data={data} source={source} chosen={chosen} map={raw} {...asked} open={shared.why} />
+      )}
+      {data.writes && query !== null && alone && layer.run === 0 && (
+        <Writes
+          data={data}
+          source={source}
+          chosen={chosen}
+          query={query}
+          name={short(word(queryToken(query)), 16)}
+          open={shared.writes}
+        />
       )}
       {withText && textFirst && (
         <HeadText data={data} source={source} chosen={chosen} shared={shared} />

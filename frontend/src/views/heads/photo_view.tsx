@@ -1,11 +1,11 @@
 // What a head looks at in a picture.
 
-import type { ReadonlySignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { label } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import type { Point } from "../../shared/map";
 import { percent } from "../../shared/scale";
+import type { ReadonlySignal } from "../../shared/signals";
 import type { Source } from "../../source";
 import type { HeadMap } from "./data";
 import { lightOf, looksAtItself, type PhotoData, paintPhoto, picture } from "./photo";

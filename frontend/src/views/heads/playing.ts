@@ -1,8 +1,8 @@
 // Query after query, as if somebody pointed at one after the other.
 
-import type { Signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { Point } from "../../shared/map";
+import type { Signal } from "../../shared/signals";
 import type { LayerData } from "./data";
 import { looksAtItself } from "./photo";
 import { ofToken } from "./state";

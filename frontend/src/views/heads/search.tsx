@@ -1,8 +1,9 @@
 // The search for a token: Enter goes from one to the next.
-import type { Signal } from "@preact/signals";
+
 import { useMemo, useState } from "preact/hooks";
 import type { Point } from "../../shared/map";
 import { number } from "../../shared/scale";
+import type { Signal } from "../../shared/signals";
 import type { HeadsData, LayerData } from "./data";
 import { found } from "./start";
 

@@ -1,12 +1,12 @@
 // A sound whose moments are keys: its waveform over seconds, and below it what a head listens to.
 
-import type { ReadonlySignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { css } from "../../shared/colour";
 import { useLoaded } from "../../shared/loaded";
 import { useLook } from "../../shared/look";
 import type { Point } from "../../shared/map";
 import { percent, placeOf } from "../../shared/scale";
+import type { ReadonlySignal } from "../../shared/signals";
 import type { Source } from "../../source";
 import type { HeadMap, HeadsData, LayerData } from "./data";
 import { lightOf, looksAtItself } from "./photo";

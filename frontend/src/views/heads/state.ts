@@ -41,6 +41,8 @@ export interface ViewState {
   minus: boolean;
   /** How the weight that is pinned comes about. */
   why: boolean;
+  /** What the head writes at the query that is pinned. */
+  writes: boolean;
   /** Where a token looks through the layers. */
   depth: boolean;
   /** Without title and tools, to stand inside another page. */
@@ -113,6 +115,7 @@ export const FIELDS: Fields<ViewState, HeadsData> = {
     write: (minus, { state }) => (minus && state.with ? "1" : ""),
   },
   why: FLAG,
+  writes: FLAG,
   depth: FLAG,
   embed: FLAG,
 };

@@ -1,12 +1,12 @@
 // The text itself: what a token looks at is coloured, and its strongest links are arcs.
 
-import type { ReadonlySignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { css, cssOnTop } from "../../shared/colour";
 import { label } from "../../shared/labels";
 import { useLook } from "../../shared/look";
 import type { Point } from "../../shared/map";
 import { number, placeOf } from "../../shared/scale";
+import type { ReadonlySignal } from "../../shared/signals";
 import { Arcs, linksOf } from "./arcs";
 import { type HeadMap, isFew } from "./data";
 

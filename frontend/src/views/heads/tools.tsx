@@ -1,7 +1,7 @@
 // The buttons beside the title.
 
-import type { ReadonlySignal, Signal } from "@preact/signals";
 import { CopyLink } from "../../shared/address";
+import type { ReadonlySignal, Signal } from "../../shared/signals";
 
 interface ToolsProps {
   comparing: boolean;

@@ -1,11 +1,11 @@
 // Why a weight is what it is, drawn: query and key by dimension, their product, and the softmax.
 
-import type { Signal } from "@preact/signals";
 import { cssSigned } from "../../shared/colour";
 import { useInSight } from "../../shared/in_sight";
 import { useLoaded } from "../../shared/loaded";
 import { useLook } from "../../shared/look";
 import { percent } from "../../shared/scale";
+import type { Signal } from "../../shared/signals";
 import type { PairStages, Source } from "../../source";
 import type { HeadMap, HeadsData } from "./data";
 import type { Chosen } from "./names";

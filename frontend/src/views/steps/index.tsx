@@ -1,5 +1,5 @@
 // A trace: a stage beside what it is made of, and how the number under the pointer came about.
-import { computed, type Signal, useSignal } from "@preact/signals";
+
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Head } from "../../payload";
 import { useAddress } from "../../shared/address";
@@ -9,6 +9,7 @@ import { put, readFields, valuesOf, writeFields } from "../../shared/fields";
 import { useKeys } from "../../shared/keys";
 import { type Theme, useLook, useNewLook } from "../../shared/look";
 import { Shell } from "../../shared/shell";
+import { computed, type Signal, useSignal } from "../../shared/signals";
 import type { ViewProps } from "../../source";
 import { type Arithmetic, arithmeticOf, origin } from "./arithmetic";
 import { changed } from "./changed";

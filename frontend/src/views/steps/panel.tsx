@@ -1,11 +1,11 @@
 // One stage as a table of numbers with colours.
 
-import type { ReadonlySignal } from "@preact/signals";
 import type { VNode } from "preact";
 import { useMemo } from "preact/hooks";
 import { cssOf, ramp } from "../../shared/colour";
 import { type Theme, useLook } from "../../shared/look";
 import { useOwnId } from "../../shared/own_id";
+import type { ReadonlySignal } from "../../shared/signals";
 import type { Origin } from "./arithmetic";
 import { cellNumber, rowLabel, type Stage, type TraceData } from "./model";
 import { NUMBERS, type State, TOKENS } from "./state";

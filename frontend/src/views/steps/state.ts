@@ -1,8 +1,9 @@
 // What is looked at: one stage, one query, one key, one number of a vector; together they pick a
 // cell in every stage.
-import { batch, computed, signal } from "@preact/signals";
+
 import { type Fields, FLAG, placeAmong, signalsOf } from "../../shared/fields";
 import type { Theme } from "../../shared/look";
+import { batch, computed, signal } from "../../shared/signals";
 import { type Stage, type TraceData, wrongOf } from "./model";
 
 /** Tokens a side, and numbers of a vector, that are shown at a time. */

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.foreign_words import CACHES
+from clearhead._common.foreign_words import CACHES, cache_of
 from clearhead._common.undoing import undoing, unhook
 from clearhead.checking.subject.calling import (
     of_transformers,
@@ -62,8 +62,8 @@ class Embedded(nn.Module):
     @property
     def cache(self) -> str | None:
         """The argument by which a model is handed its cache, and gives it back, as those of transformers do."""
-        names = set(of_call(self.model))
-        return next((each for each in CACHES if {each, "use_cache"} <= names), None)
+        names = of_call(self.model)
+        return cache_of(names) if "use_cache" in names else None
 
     def forward(self, *tensors: Tensor) -> Any:
         x, *mask = tensors

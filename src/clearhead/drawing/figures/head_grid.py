@@ -1,16 +1,17 @@
 """Many heads as small maps, side by side on one scale."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.image import AxesImage
 
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import Cells
-from clearhead.drawing.figures.head_map import show
+from clearhead.drawing.figures.head_map import show, show_cells
 from clearhead.drawing.figures.lettering import entitle, families, tick, wrapped
 from clearhead.drawing.figures.paper import array, given, new_figure
 
@@ -118,14 +119,14 @@ def of_chosen(
     rows = math.ceil(count / columns)
     wide = width or min(MOST_WIDE, CHOSEN * columns + 1.2)
     # The colour bar lies below, where it takes nothing of the width of a column.
-    side = wide / columns
     lettered = LETTERED if tokens or source_tokens else 0.0
-    figure = new_figure(wide, min(MOST_HIGH, (side + 0.1) * rows + lettered + 0.7))
+    side = (wide - (lettered if tokens else 0.1)) / columns
+    figure = new_figure(wide, min(MOST_HIGH, (side + 0.25) * rows + lettered + 0.5))
     grid = figure.subplots(rows, columns, squeeze=False)
     axes = grid.ravel().tolist()[:count]
     for spare in grid.ravel().tolist()[count:]:
         spare.remove()
-    image = _fill(axes, [(cells, 0) for cells in maps], log=log, bar=False)
+    image = _fill(axes, [(cells, 0) for cells in maps], log=log, bar=False, draw=show_cells)
     for place, (each, title) in enumerate(zip(axes, titles, strict=True)):
         each.set_title(title, fontsize=SIZE_OF_PAPER, parse_math=False)
         centre = 0.5 if maps[place].pooled else 0.0
@@ -155,15 +156,20 @@ def columns_for(count: int) -> int:
 
 
 def _fill(
-    axes: Sequence[Axes], maps: Sequence[tuple[Cells, int]], *, log: bool, bar: bool = True
-) -> AxesImage:
+    axes: Sequence[Axes],
+    maps: Sequence[tuple[Cells, int]],
+    *,
+    log: bool,
+    bar: bool = True,
+    draw: Callable[..., AxesImage | QuadMesh] = show,
+) -> AxesImage | QuadMesh:
     """Draw the maps, without ticks, on one scale with one colour bar."""
     scale, extend = scales.upwards(
         [cells.shares[place] for cells, place in maps], log=log, root=True
     )
     image = None
     for each, (cells, place) in zip(axes, maps, strict=True):
-        image = show(each, cells, place, scale)
+        image = draw(each, cells, place, scale)
         each.set_xticks([])
         each.set_yticks([])
     assert image is not None

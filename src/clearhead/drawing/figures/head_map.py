@@ -1,10 +1,11 @@
 """One head as a map: rows attend to columns."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.image import AxesImage
 
@@ -68,6 +69,29 @@ def show(axes: Axes, cells: Cells, place: int, scale: Normalize) -> AxesImage:
             aspect=aspect(cells.query_len, cells.kv_len),
         )
     return image
+
+
+def show_cells(axes: Axes, cells: Cells, place: int, scale: Normalize) -> QuadMesh:
+    """One of the maps cell by cell: a PDF keeps an image as so many pixels, and these as they are."""
+    shares = cells.shares[place]
+    first = 0.0 if cells.pooled else -0.5
+    lengths = zip((cells.query_len, cells.kv_len), shares.shape, strict=True)
+    rows, columns = (first + np.linspace(0, length, count + 1) for length, count in lengths)
+
+    def mesh(values: np.ma.MaskedArray, **colours: Any) -> QuadMesh:
+        # Neighbours overlap by a hair, else a viewer lets the ground shine through.
+        return axes.pcolormesh(
+            columns, rows, values, edgecolors="face", linewidth=0.1, antialiased=True, **colours
+        )
+
+    found = mesh(shares, cmap=scales.WEIGHTS.with_extremes(bad=scales.HIDDEN), norm=scale)
+    broken = np.ma.filled(np.isnan(shares), False)
+    if broken.any():
+        over = np.ma.MaskedArray(broken.astype(float), mask=~broken)
+        mesh(over, cmap=ListedColormap([scales.NO_NUMBER]))
+    axes.set(xlim=(columns[0], columns[-1]), ylim=(rows[-1], rows[0]))
+    axes.set_aspect(aspect(cells.query_len, cells.kv_len))
+    return found
 
 
 def aspect(rows: int, columns: int) -> Literal["equal", "auto"]:

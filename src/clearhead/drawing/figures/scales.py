@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize, PowerNorm
 from matplotlib.image import AxesImage
@@ -97,7 +98,7 @@ def around_zero(values: np.ndarray) -> Normalize:
     return Normalize(-most, most)
 
 
-def add_bar(image: AxesImage, axes: Sequence[Axes], label: str, extend: str) -> Colorbar:
+def add_bar(image: AxesImage | QuadMesh, axes: Sequence[Axes], label: str, extend: str) -> Colorbar:
     """A colour bar beside the axes, with a unit."""
     figure = figure_of(axes[0])
     if len(axes) == 1:

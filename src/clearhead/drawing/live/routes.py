@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 from clearhead._common.memory import bytes_of
 from clearhead._common.text import raised_words, shown
 from clearhead.drawing.live.tile_store import Pending, Tiles
+from clearhead.drawing.page.written import AskedWrites
 from clearhead.errors import ArgumentError, ClearheadError
 from clearhead.matrix.tiles import MapTile
 
@@ -28,8 +29,8 @@ NOTHING: Answer = 204, TEXT, b""
 """For a layer whose query and key are not known."""
 
 
-def routes_to(tiles: Tiles) -> Routes:
-    """Return the routes to tiles: `tile`, `token` and `pair`.
+def routes_to(tiles: Tiles, writes: AskedWrites | None = None) -> Routes:
+    """Return the routes to tiles, `tile`, `token` and `pair`, and `writes` to what heads write, if it can be asked.
 
     Example:
         >>> tiles = Tiles([ch.AttentionMatrix(torch.eye(3), torch.eye(3))])
@@ -41,7 +42,7 @@ def routes_to(tiles: Tiles) -> Routes:
         "tile": partial(_tile, tiles),
         "token": partial(_token, tiles),
         "pair": partial(_pair_stages, tiles),
-    }
+    } | ({} if writes is None else {"writes": partial(_writes, writes)})
 
 
 def answer(routes: Routes, route: str, query: str) -> Answer:
@@ -104,6 +105,15 @@ def _pair_stages(tiles: Tiles, query: dict[str, str]) -> Answer:
         for name, value in found._asdict().items()
         if value is not None
     }
+    return _json(200, content)
+
+
+def _writes(writes: AskedWrites, query: dict[str, str]) -> Answer:
+    (layer,), (head,), (row,) = fields_of(query, layer=1, head=1, query=1)
+    found = writes.at(layer, head, row)
+    if found is None:
+        return NOTHING
+    content = {side: [[word, _number(by)] for word, by in every] for side, every in found.items()}
     return _json(200, content)
 
 

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -33,9 +33,12 @@ from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import Progress, heads_payload, read_run
 from clearhead.drawing.page.page import page, policy
 from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.texts import beginning
+from clearhead.drawing.page.written import AskedWrites, Written
 from clearhead.errors import ArgumentError
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import Tokens
+from clearhead.watching.writes import Writes
 
 HOST = "127.0.0.1"
 
@@ -74,6 +77,7 @@ class Server:
         payload: what the page draws.
         tiles: where exact tiles come from; they are closed with the server.
         port: where to listen; 0 is any that is free.
+        writes: where what heads write comes from.
 
     Raises:
         ArgumentError: code `serve.port`, if the port cannot be listened on.
@@ -86,12 +90,19 @@ class Server:
         b'clearhead'
     """
 
-    def __init__(self, payload: Payload, tiles: Tiles, *, port: int = 0) -> None:
+    def __init__(
+        self,
+        payload: Payload,
+        tiles: Tiles,
+        *,
+        port: int = 0,
+        writes: AskedWrites | None = None,
+    ) -> None:
         self._tiles = tiles
         self._token = secrets.token_urlsafe(24)
         self._payload = payload.to_bytes()
         self._page = page(payload, served=True).encode("utf-8")
-        routes = {"": self._send_page, "payload": self._send_payload, **routes_to(tiles)}
+        routes = {"": self._send_page, "payload": self._send_payload, **routes_to(tiles, writes)}
         try:
             self._http = _Listener((HOST, port), self._token, routes)
         except (OSError, OverflowError) as error:
@@ -146,6 +157,8 @@ def serve_seen(
     *,
     tokens: Tokens | None = None,
     layers: Sequence[str | int] | None = None,
+    writes: Writes | Callable[[int | None], Writes] | None = None,
+    words: Callable[[int], str] | Sequence[str] | None = None,
     port: int = 0,
     progress: Progress = lambda doing, done: None,
 ) -> Server:
@@ -153,9 +166,11 @@ def serve_seen(
 
     Args:
         seen: of a watch, or of a file.
-        title: of the page.
+        title: of the page where no tokens are known; else it stands below the beginning of the text.
         tokens: those that were read; None for those in the file, if it has some.
         layers: only these, by number or name; the others of a long run need not be swept.
+        writes, words: the tokens that heads raise and lower, and their words, as `Seen.to_html` takes them; a function
+            is asked, from another thread, for a query when one looks at it.
         port: where to listen; 0 is any that is free.
         progress: called with what is being done, and the share of it that is done.
 
@@ -174,7 +189,13 @@ def serve_seen(
     """
     given = seen.tokens if tokens is None else tokens
     run = read_run(seen.parts(layers), given, seen.source_tokens)
-    return Server(heads_payload([run], title, progress=progress), Tiles(run.matrices), port=port)
+    written = Written.of(writes, words)
+    asked = AskedWrites(written, run) if written is not None and written.live else None
+    # A text is called by how it begins, and its record stands below.
+    called = title if run.text is None else beginning(run.text.tokens)
+    note = "" if run.text is None else title
+    payload = heads_payload([run], called, note, progress=progress, writes=written)
+    return Server(payload, Tiles(run.matrices), port=port, writes=asked)
 
 
 class _Listener(ThreadingHTTPServer):

@@ -5,7 +5,7 @@ The widget holds the payload of the page, as bytes, and answers what the page wo
 "answer", "id", "status"}, with the content as the one buffer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,11 +20,13 @@ from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.steps import steps_payload
+from clearhead.drawing.page.written import AskedWrites, Written
 from clearhead.errors import ArgumentError, ArgumentTypeError, missing_extra
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 from clearhead.tracing.trace import Trace
 from clearhead.watching.seen import Seen
+from clearhead.watching.writes import Writes
 
 
 @with_hints
@@ -36,6 +38,8 @@ def view(
     sample: int = 0,
     start: tuple[int, int] | str | None = None,
     pin: tuple[str | int | None, str | int | None] | None = None,
+    writes: Writes | Callable[[int | None], Writes] | None = None,
+    words: Callable[[int], str] | Sequence[str] | None = None,
     image: Any = None,
     grid: tuple[int, int] | None = None,
     skip: int = 0,
@@ -57,6 +61,8 @@ def view(
         start: the layer and the head that it opens with, or the state of a page as its address has
             it, `"head=5.11&without=first"`; None takes the link that stands out most.
         pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
+        writes, words: the tokens that each head raises and lowers, and their words, as `Seen.to_html` takes them; of
+            a function the kernel works a query out when one looks at it.
         image, grid, skip: a picture, its rows and columns of patches, and the tokens before the first
             patch, as `Seen.to_html` takes them.
         times, audio: the seconds of the keys, and the sound that they hear, likewise.
@@ -68,7 +74,8 @@ def view(
         MissingExtraError: if anywidget is not installed.
         ArgumentTypeError: code `view.type`, for anything else; masks, summaries and reports draw
             themselves.
-        ArgumentError: code `view.trace`, for tokens, a sample, a start, a picture or a sound of a trace.
+        ArgumentError: code `view.trace`, for tokens, a sample, a start, a picture or a sound of a trace, or what its
+            heads write.
         ClearheadError: for tokens that do not fit, or nothing that attended.
 
     Example:
@@ -78,14 +85,14 @@ def view(
         b'clearhead'
     """
     if isinstance(thing, Trace):
-        given = (tokens, source_tokens, start, pin, image, grid, times, audio)
+        given = (tokens, source_tokens, start, pin, writes, words, image, grid, times, audio)
         if any(each is not None for each in given) or (sample, skip) != (0, 0):
             raise ArgumentError(
                 "view.trace",
                 "a trace has tokens of its own, and all of its samples, and no picture or sound; "
                 "trace(…, tokens=…) takes them.",
             )
-        return _widget_class("steps")(steps_payload(thing), None)
+        return _widget_class("steps")(steps_payload(thing), None, None)
     if isinstance(thing, Seen):
         thing.need_attention("view")
         tokens = thing.tokens if tokens is None else tokens
@@ -99,13 +106,16 @@ def view(
             "view takes what a watch has seen, an AttentionMatrix, a Summary or a Trace; got "
             f"{type(thing).__name__}. A mask or a report draws itself at the end of a cell.",
         )
+    written = Written.of(writes, words)
     media = read_media(layers, image, grid, skip, times, audio)
     tokens, source_tokens = texts_with(media, tokens, source_tokens)
     run = read_run(layers, tokens, source_tokens, sample)
     title = repr(thing).splitlines()[0]
-    payload = heads_payload([run], title, start=Start(start, pin), media=media)
-    known = any(each is not None for each in run.matrices)
-    return _widget_class("heads")(payload, Tiles(run.matrices, sample=sample) if known else None)
+    payload = heads_payload([run], title, start=Start(start, pin), media=media, writes=written)
+    asked = AskedWrites(written, run) if written is not None and written.live else None
+    known = asked is not None or any(each is not None for each in run.matrices)
+    tiles = Tiles(run.matrices, sample=sample) if known else None
+    return _widget_class("heads")(payload, tiles, asked)
 
 
 @cache
@@ -127,10 +137,12 @@ def _widget_class(kind: str) -> Any:
         payload = traitlets.Bytes().tag(sync=True)
         exact = traitlets.Bool().tag(sync=True)
 
-        def __init__(self, payload: Payload, tiles: Tiles | None) -> None:
+        def __init__(
+            self, payload: Payload, tiles: Tiles | None, writes: AskedWrites | None
+        ) -> None:
             super().__init__(payload=payload.to_bytes(), exact=tiles is not None)
             self._title = payload.title
-            self._tiles = tiles
+            self._tiles, self._writes = tiles, writes
             self.on_msg(self._receive)
 
         def __repr__(self) -> str:
@@ -147,7 +159,7 @@ def _widget_class(kind: str) -> Any:
                 return
             if content.get("kind") == "ask" and isinstance(content.get("route"), str):
                 route, _, query = content["route"].partition("?")
-                status, _, body = answer(routes_to(self._tiles), route, query)
+                status, _, body = answer(routes_to(self._tiles, self._writes), route, query)
                 self.send({"kind": "answer", "id": content.get("id"), "status": status}, [body])
 
     return Page

@@ -23,9 +23,9 @@ does is a function of the state (`views/heads/actions.ts`). Theme and scale are 
 one document share neither (`shared/look.ts`). A
 `HeadMap` is what is known of a head; one without what a reader leaves out (`filter.ts`), and one of several
 heads (`several.ts`), are maps of the same kind, so that the map, the text and the lists need not know. A
-difference has a sign, and is a kind of its own (`difference.ts`). Signals that are derived from props are
-made by `useMemo`, which names what they depend on: the hooks of the library that do not are refused by the
-linter, since they kept the props of an earlier drawing.
+difference has a sign, and is a kind of its own (`difference.ts`). Values are followed by `shared/signals.ts`,
+a third of the library for it, since components and `subscribe` are all that follows here. Signals that are
+derived from props are made by `useMemo`, which names what they depend on.
 
 A page knows the mask of a long text as runs of keys (`runs_of_keys`), so that nothing is spread over pairs
 that are hidden; a summary keeps no mask, and is taken for causal where no query gives anything to a later

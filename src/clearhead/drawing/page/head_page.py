@@ -8,16 +8,16 @@ few numbers for each token. In `data`:
     roles     the names of the roles, and those that find an earlier token (`matching`)
     runs      the name of each run
     texts     the tokens of each text
+    writes    the words of what heads write, as `written` has it
     layers    one entry each, as `_Packing.add` writes it; arrays are named "layer/…" or
               "layer/head/…", and rounded as `rounding` has it
 """
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -43,13 +43,15 @@ from clearhead.drawing.page.head_arrays import (
     strongest_links,
 )
 from clearhead.drawing.page.head_rows import PAGE_ROLES, beyond_chance, by_chance, rows_of_heads
+from clearhead.drawing.page.located import Located
 from clearhead.drawing.page.media import Media, read_media, texts_with
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
 from clearhead.drawing.page.rounding import BYTE, WORD, rounded
 from clearhead.drawing.page.runs import NAMES, Layer, Run, names_of, read_run
 from clearhead.drawing.page.starts import ANYWHERE, Start, start_of
-from clearhead.drawing.page.texts import PageText, TextOffset, beginning, offsets
+from clearhead.drawing.page.texts import PageText, beginning, offsets
+from clearhead.drawing.page.written import Written
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import MATCHING, numbers_of_heads
 from clearhead.matrix.head_view import HeadMaps, HeadView, mask_of_summary
@@ -57,10 +59,6 @@ from clearhead.matrix.links import between_words, telling_links
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
-
-LONG, LONGEST = 1024, 4096
-"""A text of more tokens than LONG is long: its heads are pooled, and no matrix of weights is formed. Of two texts
-one may have up to LONGEST, where the other is as much shorter."""
 
 Progress = Callable[[str, float], None]
 
@@ -74,6 +72,7 @@ def heads_payload(
     *,
     why: bool = False,
     media: Media | None = None,
+    writes: Written | None = None,
 ) -> Payload:
     """The heads of all layers of one or two runs.
 
@@ -85,10 +84,11 @@ def heads_payload(
         start: where the page opens, instead of at the link between words that stands out most.
         why: True to pack the query and key of short texts too, from which each weight follows.
         media: the picture or the sound whose parts are the keys.
+        writes: the tokens that heads of the first run raise and lower; of a function the page asks.
 
     Raises:
         ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample;
-            `page.why`, for queries and keys that are too large for a page, or not there.
+            `page.why` and `page.writes`, for what is too large for a page, or not there.
         ArgumentTypeError: code `page.type`, for anything but matrices and summaries.
         ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
 
@@ -124,7 +124,7 @@ def heads_payload(
             vectors = query_and_key(place, each.short, each.run.sample)
             packing.layers[place]["why"] = packing.take(vectors)
     texts = [text.tokens for text in packing.texts]
-    data = {
+    data: dict[str, Any] = {
         "note": note,
         "roles": {"all": PAGE_ROLES, "matching": MATCHING},
         "runs": [run.name for run in runs],
@@ -132,6 +132,8 @@ def heads_payload(
         "layers": packing.layers,
         "start": start_of(start, packing.layers, texts, packing.start),
     }
+    if writes is not None:
+        data["writes"] = packing.write(writes, shown)
     if media is not None:
         media.check([layer["keys"] for layer in packing.layers])
         data |= media.entry
@@ -154,6 +156,8 @@ def write_heads(
     start: tuple[int, int] | str | None = None,
     pin: tuple[str | int | None, str | int | None] | None = None,
     why: bool = False,
+    writes: Any = None,
+    words: Any = None,
     image: Any = None,
     grid: tuple[int, int] | None = None,
     skip: int = 0,
@@ -177,6 +181,7 @@ def write_heads(
             it; None takes the link that stands out most.
         pin: the query and the key that are pinned, as tokens or places; None for either is none.
         why: True to write the query and key of short texts too.
+        writes, words: the tokens that heads of the first run raise and lower, and their words, as `Written` has them.
         image, grid, skip, times, audio: as `read_media` takes them.
 
     Raises:
@@ -203,6 +208,8 @@ def write_heads(
         raise ArgumentError(
             "page.one-run", "other_tokens are those of a second run, other=; got none."
         )
+    written = Written.of(writes, words)
+    written = None if written is None else written.whole
     media = read_media(runs[0], image, grid, skip, times, audio)
     tokens, source_tokens = texts_with(media, tokens, source_tokens)
     texts = (tokens, tokens if other_tokens is None else other_tokens)
@@ -221,32 +228,10 @@ def write_heads(
         note = f"{count(len(layers), 'layer')} · {count(size, unit)}"
     if unseen:
         note += f" · not seen: {'; '.join(unseen[:8])}" + " and more" * (len(unseen) > 8)
-    payload = heads_payload(shown, title, note, start=Start(start, pin), why=why, media=media)
+    payload = heads_payload(
+        shown, title, note, start=Start(start, pin), why=why, media=media, writes=written
+    )
     return write_page(path, payload)
-
-
-class _Located(NamedTuple):
-    """A layer, the number of its run, and where its queries and keys are in the page's texts."""
-
-    number: int
-    run: Run
-    layer: Layer
-    query: TextOffset
-    key: TextOffset
-
-    @property
-    def crosses(self) -> bool:
-        """True if queries and keys are of two texts."""
-        return self.query.text != self.key.text or self.layer.weights.cross
-
-    @property
-    def short(self) -> AttentionMatrix | None:
-        """The matrix, if all of its weights are drawn."""
-        weights = self.layer.weights
-        if isinstance(weights, Summary):
-            return None
-        lengths = weights.query_len, weights.kv_len
-        return weights if math.prod(lengths) <= LONG**2 and max(lengths) <= LONGEST else None
 
 
 @dataclass
@@ -262,7 +247,7 @@ class _Packing:
     start: dict[str, Any] | None = None
     telling: tuple[bool, float] = (False, 0.0)
 
-    def locate(self, number: int, run: Run, layer: Layer) -> _Located:
+    def locate(self, number: int, run: Run, layer: Layer) -> Located:
         """A layer with its place in the texts; two runs of one text share it.
 
         Raises:
@@ -286,9 +271,9 @@ class _Packing:
         found = offsets(layer.name, *sizes, *lengths, cross=weights.cross)
         own = [None if text is None else self._text(text) for text in (run.text, run.source)]
         query, key = (e._replace(text=None if e.text is None else own[e.text]) for e in found)
-        return _Located(number, run, layer, query, key)
+        return Located(number, run, layer, query, key)
 
-    def add(self, place: int, shown: _Located) -> None:
+    def add(self, place: int, shown: Located) -> None:
         """Add a layer: its entry in the head of the payload, and its arrays."""
         query, key, weights = shown.query, shown.key, shown.layer.weights
         own = None if key.text is None or key.text != query.text else self.texts[key.text]
@@ -337,7 +322,7 @@ class _Packing:
             self._add_pooled(place, shown, summary, entry, self.room - size_of(per_token))
         self.layers.append(entry)
 
-    def _open_at(self, place: int, maps: HeadMaps, shown: _Located, tokens: Sequence[str]) -> None:
+    def _open_at(self, place: int, maps: HeadMaps, shown: Located, tokens: Sequence[str]) -> None:
         """Open the page at a link of this layer, if it tells more than those before."""
         queries = tokens[shown.query.first : shown.query.first + maps.query_len]
         words = between_words(queries, tokens[: maps.kv_len]).to(maps.shares.device)
@@ -347,7 +332,7 @@ class _Packing:
                 self.start = {"layer": place, "head": head, "query": link.query, "key": link.key}
 
     def _add_pooled(
-        self, place: int, shown: _Located, summary: Summary, entry: dict[str, Any], room: float
+        self, place: int, shown: Located, summary: Summary, entry: dict[str, Any], room: float
     ) -> None:
         """Add map and links of a long text, as fine and as many as there is room for."""
         if summary.pooled is not None:
@@ -366,6 +351,15 @@ class _Packing:
         if summary.top_k is not None:
             entry["links"] = self.take(strongest_links(place, summary, room))
 
+    def write(self, writes: Written, shown: Sequence[Located]) -> dict[str, Any]:
+        """Add what heads write; returns the entry of the page, which asks where there is a function."""
+        if writes.live:
+            return {"live": True}
+        entry, found = writes.packed(shown)
+        for place, arrays in found.items():
+            self.layers[place]["writes"] = self.take(arrays)
+        return entry
+
     def take(self, found: Arrays | None) -> dict[str, Any] | None:
         """Add arrays; returns the entry that says how to read them."""
         if found is None:
@@ -379,7 +373,7 @@ class _Packing:
             self.texts.append(text)
         return known.index(text.tokens) if text.tokens in known else len(known)
 
-    def _summary(self, shown: _Located, text: PageText | None) -> Summary:
+    def _summary(self, shown: Located, text: PageText | None) -> Summary:
         """The summary of the sample, with batch and heads, and with roles if they can be known."""
         weights, name = shown.layer.weights, shown.layer.name
         if isinstance(weights, Summary):

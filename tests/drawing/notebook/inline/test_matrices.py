@@ -115,6 +115,12 @@ def test_layers_without_numbers_have_a_dash() -> None:
         found = Markup(seen._repr_html_())
         assert found.images == []
         assert "2 heads, 0 × 0 — — — There are no numbers to draw." in found.text
+    model = torch.nn.ModuleList(ch.MultiHeadAttention(8, num_heads=2) for _ in range(2))
+    with ch.watch(model) as seen:
+        for tokens, each in enumerate(model):
+            each(torch.randn(1, 3 * tokens, 8))
+    found = Markup(seen._repr_html_())
+    assert "Every map goes from 0" in found.text  # the second is a map, though the first is none
 
 
 def test_nothing_was_seen_yet() -> None:

@@ -1,0 +1,271 @@
+"""The tokens that heads raise and lower, for a page: packed into it, or asked for, one query at a time.
+
+A page has the TOP tokens of either kind for each head and query, in WRITES_BYTES, or as many as there is room for. In
+`data["writes"]` stand the words, the frequent ones first, and how many tokens of either kind there are. Of each layer
+
+    written-most    the largest number of each head and query
+    written         (queries, 2 · top): one more than the place of the word, those that are raised first; 0 for none
+    above           the numbers, in 127 steps of the largest, of either sign, and 128 for 0
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from clearhead._common.text import format_bytes, shown
+from clearhead.drawing.page.head_arrays import Arrays, size_of
+from clearhead.drawing.page.located import Located
+from clearhead.drawing.page.runs import Run
+from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.matrix.head_numbers import numbers_of_heads
+from clearhead.watching.writes import Writes
+
+TOP = 10
+"""Tokens of either kind that a page has of a head and a query, at most."""
+
+WRITES_BYTES = 3_000_000
+"""All of them, deflated, before base64."""
+
+KEPT = 32
+"""Queries whose tokens are kept where they are asked for."""
+
+STEPS = 127
+SIDES = "raised", "lowered"
+
+
+class Written:
+    """What `writes=` and `words=` of a page say.
+
+    Args:
+        given: `Writes`, or a function of a query, None for all, that gives them.
+        words: a function of a token's number that gives its word, or a sequence of words; None for numbers.
+
+    Raises:
+        ArgumentTypeError: codes `page.writes-type` and `page.words`.
+
+    Example:
+        >>> from clearhead.watching.writes import WrittenToken
+        >>> rows = [WrittenToken("0", 0, 0, 4, 1, 0, 2.5, 2.0), WrittenToken("0", 0, 0, 4, 0, 2, -1.5, -2.0)]
+        >>> written = Written(Writes(rows, 3), ["to", "be", "or"])
+        >>> written.word(1), written.rows(None)[0]["raised"]
+        ('be', [(1, 2.0)])
+    """
+
+    def __init__(self, given: Any, words: Any) -> None:
+        if not isinstance(given, Writes) and not callable(given):
+            raise ArgumentTypeError(
+                "page.writes-type",
+                "writes must be what ch.writes(model, inputs, query=None) returns, or a function of a query that "
+                f"returns it; got {type(given).__name__}.",
+            )
+        listed = isinstance(words, Sequence) and not isinstance(words, str | bytes)
+        if words is not None and not callable(words) and not listed:
+            raise ArgumentTypeError(
+                "page.words",
+                "words must be a function of a token's number, such as tokenizer.decode, or a sequence of words; got "
+                f"{type(words).__name__}.",
+            )
+        self._given: Any = given
+        self._words: Any = cast(Any, words).__getitem__ if listed else words
+
+    @classmethod
+    def of(cls, given: Any, words: Any) -> "Written | None":
+        """What is given, if anything is.
+
+        Raises:
+            ArgumentError: code `page.words`, for words of nothing.
+            ArgumentTypeError: as the class does.
+        """
+        if given is not None:
+            return cls(given, words)
+        if words is not None:
+            raise ArgumentError("page.words", "words are those of writes=…, which is not given.")
+        return None
+
+    @property
+    def live(self) -> bool:
+        """True if what heads write is worked out when it is asked for."""
+        return not isinstance(self._given, Writes)
+
+    @property
+    def whole(self) -> "Written":
+        """The same with all queries worked out, as a file needs them.
+
+        Raises:
+            ArgumentTypeError: code `page.writes-type`, where the function returns something else.
+        """
+        return Written(self._found(None), self._words)
+
+    def _found(self, query: int | None) -> Writes:
+        found = self._given(query) if self.live else self._given
+        if not isinstance(found, Writes):
+            raise ArgumentTypeError(
+                "page.writes-type",
+                f"writes must return what ch.writes does; got {type(found).__name__}.",
+            )
+        return found
+
+    def rows(self, query: int | None) -> list[dict[str, Any]]:
+        """The lists of a query, or of all: of layer, head, sample and query the tokens of either kind, the most first.
+
+        Raises:
+            ArgumentTypeError: code `page.writes-type`, where the function returns something else.
+        """
+        lists = self._found(query).lists()
+        for each in lists:
+            for side, order in zip(SIDES, (-1, 1), strict=True):
+                each[side].sort(key=lambda pair: order * pair[1])
+                del each[side][TOP:]
+        return lists
+
+    def word(self, token: int) -> str:
+        """The word of a token; its number where there are no words.
+
+        Raises:
+            ArgumentTypeError: code `page.words`, for what is no string, and for a token without a word.
+        """
+        try:
+            found = f"#{token}" if self._words is None else self._words(token)
+        except (LookupError, OverflowError) as error:
+            raise ArgumentTypeError(
+                "page.words", f"words must have one for every token; got none for {token}."
+            ) from error
+        if not isinstance(found, str):
+            raise ArgumentTypeError(
+                "page.words", f"words must give strings; got {type(found).__name__} for {token}."
+            )
+        return found
+
+    def packed(self, layers: Sequence[Located]) -> tuple[dict[str, Any], dict[int, Arrays]]:
+        """The entry of the page, and the arrays of each layer of the first run that wrote something.
+
+        Raises:
+            ArgumentError: code `page.writes`, for what is not of these layers, or too large.
+            ArgumentTypeError: as `rows` and `word` do.
+        """
+        known = {each.layer.name: place for place, each in enumerate(layers) if each.number == 0}
+        of_layers: dict[int, list[dict[str, Any]]] = {}
+        for each in self.rows(None):
+            place = known.get(each["layer"])
+            if place is not None and each["sample"] == layers[place].run.sample:
+                of_layers.setdefault(place, []).append(each)
+        if not of_layers:
+            raise ArgumentError(
+                "page.writes",
+                f"writes must be of a layer and the sample that the page shows, {shown(list(known)[:8])}; "
+                "there is nothing of them.",
+            )
+        tables = {place: _table(rows, layers[place]) for place, rows in of_layers.items()}
+        top = TOP
+        while True:
+            tokens, arrays = _arrays(tables, top)
+            size = size_of({n: a for every in arrays.values() for n, a in every.arrays.items()})
+            if size <= WRITES_BYTES:
+                words = [self.word(token) for token in tokens]
+                return {"words": words, "top": top}, arrays
+            if top == 1:
+                raise ArgumentError(
+                    "page.writes",
+                    f"writes takes {format_bytes(size)} for one token of either kind; a page has room for "
+                    f"{format_bytes(WRITES_BYTES)}. Watch fewer layers, or take one query: ch.writes(…, query=-1).",
+                )
+            top = max(1, min(top - 1, int(top * WRITES_BYTES / size)))
+
+
+class AskedWrites:
+    """What the heads of a run write, one query at a time, each worked out once. May be asked by several threads.
+
+    Example:
+        >>> written = Written(lambda query: Writes([], 3), None)
+        >>> AskedWrites(written, Run("", [])).at(0, 0, 4) is None
+        True
+    """
+
+    def __init__(self, written: Written, run: Run) -> None:
+        self._written, self._sample = written, run.sample
+        self._layers = [
+            (layer.name, numbers_of_heads(layer.weights), layer.weights.query_len)
+            for layer in run.layers
+        ]
+        self._kept: OrderedDict[int, Mapping[Any, Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def at(self, layer: int, head: int, query: int) -> dict[str, list[tuple[str, float]]] | None:
+        """The words that a head raises and lowers at a query; None where nothing is known of it."""
+        if layer >= len(self._layers):
+            return None
+        name, numbers, queries = self._layers[layer]
+        if head >= len(numbers) or query >= queries:
+            return None
+        with self._lock:
+            if query not in self._kept:
+                found = {
+                    (each["layer"], each["head"]): each
+                    for each in self._written.rows(query)
+                    if (each["sample"], each["query"]) == (self._sample, query)
+                }
+                self._kept[query] = found
+                if len(self._kept) > KEPT:
+                    self._kept.popitem(last=False)
+            each = self._kept[query].get((name, numbers[head]))
+        if each is None:
+            return None
+        return {
+            side: [(self._written.word(token), above) for token, above in each[side]]
+            for side in SIDES
+        }
+
+
+def _table(rows: Sequence[dict[str, Any]], located: Located) -> tuple[Tensor, Tensor]:
+    """The tokens of a layer, −1 for none, and their numbers, (heads, queries, sides, TOP)."""
+    weights = located.layer.weights
+    numbers, queries = numbers_of_heads(weights), weights.query_len
+    for each in rows:
+        if each["head"] not in numbers or not 0 <= each["query"] < queries:
+            raise ArgumentError(
+                "page.writes",
+                f"writes must be of this run, of {queries} queries and the heads {shown(list(numbers)[:16])} in "
+                f"{shown(each['layer'])}; got head {each['head']} at query {each['query']}.",
+            )
+    shape = len(numbers), queries, len(SIDES), TOP
+    at = [numbers.index(each["head"]) for each in rows], [each["query"] for each in rows]
+    tables = torch.full(shape, -1), torch.zeros(shape, dtype=torch.float64)
+    for part, table in enumerate(tables):
+        nothing = (-1, 0.0)[part]
+        flat = [
+            [*(pair[part] for pair in each[side]), *[nothing] * (TOP - len(each[side]))]
+            for each in rows
+            for side in SIDES
+        ]
+        table[at] = torch.tensor(flat, dtype=table.dtype).view(-1, len(SIDES), TOP)
+    return tables
+
+
+def _arrays(
+    tables: Mapping[int, tuple[Tensor, Tensor]], top: int
+) -> tuple[list[int], dict[int, Arrays]]:
+    """The tokens that have a word, the frequent ones first, and the arrays of each layer."""
+    every = torch.cat([tokens[..., :top].flatten() for tokens, _ in tables.values()])
+    known, counts = every[every >= 0].unique(return_counts=True)
+    order = counts.argsort(descending=True, stable=True)
+    size = int(known.max()) + 1 if len(known) else 0
+    place_of = torch.zeros(size + 1, dtype=torch.int64)  # −1 is the last, and stays 0
+    place_of[known[order]] = torch.arange(1, len(known) + 1)
+    # Of few words in a byte less.
+    kind = torch.uint16 if len(known) < 1 << 16 else torch.int32
+    found: dict[int, Arrays] = {}
+    for place, (tokens, above) in tables.items():
+        most = above[..., :top].abs().amax(dim=(-2, -1))
+        scale = STEPS / torch.where(most > 0, most, 1.0)
+        codes = (above[..., :top] * scale[..., None, None]).round().add(STEPS + 1).to(torch.uint8)
+        words = place_of[tokens[..., :top]].to(cast(Any, kind))
+        arrays: dict[str, Any] = {f"{place}/written-most": most.float()}
+        for head, (word, code) in enumerate(zip(words, codes, strict=True)):
+            arrays[f"{place}/{head}/written"] = word.flatten(1)
+            arrays[f"{place}/{head}/above"] = code.flatten(1)
+        found[place] = Arrays({}, arrays)
+    return known[order].tolist(), found

@@ -1,0 +1,262 @@
+"""What a head writes, on the page of heads: in a file, served, and in a notebook; and what two runs are called."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Page, expect
+from torch import nn
+
+import clearhead as ch
+from clearhead.drawing.live.routes import answer, routes_to
+from clearhead.drawing.live.server import serve_seen
+from clearhead.drawing.live.tile_store import Tiles
+from clearhead.drawing.page.head_page import Layer, Run, heads_payload
+from clearhead.drawing.page.page import asset
+from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.runs import read_run
+from clearhead.drawing.page.starts import Start
+from clearhead.drawing.page.texts import read_text
+from clearhead.drawing.page.written import AskedWrites, Written
+from clearhead.watching.writes import Writes
+from tests.browser.conftest import DESKTOP, PHONE, Opens
+from tests.browser.test_widget import HOST, MODEL
+from tests.drawing.page.test_written import VOCABULARY, Block
+
+WORDS = ["the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired", "."]
+NAMES = [f" w{number}" for number in range(VOCABULARY)]
+IDS = torch.arange(len(WORDS))[None]
+PANEL = ".ch-writes"
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    parts = nn.Embedding(VOCABULARY, 8), Block(), Block(), nn.LayerNorm(8), nn.Linear(8, VOCABULARY)
+    return nn.Sequential(*parts).requires_grad_(False)
+
+
+def seen_by(of: nn.Module) -> ch.Seen[Any]:
+    with ch.watch(of) as seen:
+        of(IDS)
+    return seen
+
+
+def lists(page: Page) -> list[list[str]]:
+    """The words of either list, and what is written beside each."""
+    page.locator(f"{PANEL} .ch-bars").nth(1).wait_for()
+    return [
+        [" ".join(row.split("\n")) for row in each.locator("li").all_inner_texts()]
+        for each in page.locator(f"{PANEL} .ch-bars").all()
+    ]
+
+
+def expected(found: Writes, layer: str, head: int, query: int) -> list[list[str]]:
+    each = next(each for each in found.of(layer, head=head).lists() if each["query"] == query)
+    return [
+        [f"{NAMES[token].strip()} {two_digits(above)}" for token, above in each[side]]
+        for side in ("raised", "lowered")
+    ]
+
+
+def two_digits(above: float) -> str:
+    sign = "−" if above < 0 else "+"
+    size = abs(above)
+    return (
+        f"{sign}{size:.1f}"
+        if 1 <= size < 10
+        else f"{sign}{size:.2f}"
+        if size >= 0.1
+        else f"{sign}{size:.3f}"
+    )
+
+
+def near(told: list[list[str]], right: list[list[str]]) -> None:
+    """The same words in the same order; numbers of a file are rounded to 127 steps of the largest."""
+    for side, other in zip(told, right, strict=True):
+        assert [row.split()[0] for row in side] == [row.split()[0] for row in other]
+        pairs = [
+            [float(row.split()[1].replace("−", "-")) for row in rows] for rows in (side, other)
+        ]
+        most = max(map(abs, pairs[1]))
+        for one, two in zip(*pairs, strict=True):
+            assert one == pytest.approx(two, abs=most / 100 + 0.01 * abs(two) + 1e-3)
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_a_pinned_query_shows_what_the_head_writes(
+    size: dict[str, int], opens: Opens, tmp_path: Path
+) -> None:
+    of = model()
+    found = ch.writes(of, IDS, query=None, top=5)
+    path = seen_by(of).to_html(
+        tmp_path / "page.html", tokens=WORDS, writes=found, words=NAMES, start="head=1.1&pin=7,1"
+    )
+    page = opens(path.as_uri(), size=size)
+    panel = page.locator(PANEL)
+    expect(panel.locator("summary")).to_have_text("What it writes at it")
+    assert panel.locator(".ch-bars").count() == 0
+    panel.locator("summary").click()
+    near(lists(page), expected(found, "2.attention", 1, 7))
+    page.wait_for_function("() => location.hash.endsWith('&writes=1')")
+    # It goes with the head and with the query, and away without one.
+    page.locator('[data-head="0/0"]').click()
+    expect(page.locator(".ch-panel h2")).to_have_text("Layer 0, head 0")
+    near(lists(page), expected(found, "1.attention", 0, 7))
+    page.evaluate("location.hash = 'head=0.0&pin=10,2&writes=1'")
+    expect(panel.locator("summary")).to_have_text("What it writes at .")
+    near(lists(page), expected(found, "1.attention", 0, 10))
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    for words in panel.locator(".ch-bar-words, .ch-bar-name").all():
+        assert words.evaluate("each => each.scrollWidth <= each.clientWidth"), words.inner_text()
+    page.keyboard.press("Escape")
+    expect(panel).to_have_count(0)
+
+
+def test_a_query_of_which_nothing_was_written_says_so(opens: Opens, tmp_path: Path) -> None:
+    of = model()
+    found = ch.writes(of, IDS)
+    start = "head=1.1&pin=7,1&writes=1"
+    path = seen_by(of).to_html(tmp_path / "page.html", tokens=WORDS, writes=found, start=start)
+    page = opens(path.as_uri())
+    expect(page.locator(f"{PANEL} .ch-remark")).to_have_text("It is not known for this query.")
+    page.evaluate("location.hash = 'head=1.1&pin=10,1&writes=1'")
+    assert all(row.startswith("#") for side in lists(page) for row in side)
+    assert [len(side) for side in lists(page)] == [10, 10]
+
+
+def test_a_server_works_a_query_out_when_it_is_asked(opens: Opens) -> None:
+    of, asked = model(), []
+
+    def writes(query: int | None) -> Writes:
+        asked.append(query)
+        if query == 9:
+            raise ch.errors.SelectionError("logits.query", "this one is not to be had.")
+        return ch.writes(of, IDS, query=query, top=4)
+
+    with serve_seen(seen_by(of), "a run", tokens=WORDS, writes=writes, words=NAMES) as server:
+        assert asked == []
+        page = opens(server.address, allowed=server.address, may_stop=True)
+        page.evaluate("location.hash = 'head=1.1&pin=7,1&writes=1'")
+        right = expected(ch.writes(of, IDS, query=None, top=4), "2.attention", 1, 7)
+        assert lists(page) == right
+        page.locator('[data-head="1/0"]').click()
+        expect(page.locator(".ch-panel h2")).to_have_text("Layer 1, head 0")
+        lists(page)
+        assert asked == [7]
+        page.evaluate("location.hash = 'head=1.1&pin=9,1&writes=1'")
+        expect(page.locator(f"{PANEL} .ch-remark")).to_contain_text("this one is not to be had")
+
+
+def test_a_kernel_that_answers_late_is_waited_for(opens: Opens, tmp_path: Path) -> None:
+    """A run of the model takes longer than the patience of the page with its kernel."""
+    of = model()
+    seen = seen_by(of)
+    run = read_run(seen.parts(), WORDS)
+    written = Written(lambda query: ch.writes(of, IDS, query=query, top=3), NAMES)
+    payload = heads_payload([run], "", start=Start("head=1.1&pin=7,1&writes=1"), writes=written)
+    routes = routes_to(Tiles(run.matrices), AskedWrites(written, run))
+    kept: list[dict[str, Any]] = []
+    late = True
+
+    def answers(content: dict[str, Any]) -> Any:
+        route, _, query = content["route"].partition("?")
+        if late and route == "writes":
+            kept.append(content)
+            return None
+        status, _, told = answer(routes, route, query)
+        about = {"kind": "answer", "id": content["id"], "status": status}
+        return about, base64.b64encode(told).decode("ascii")
+
+    path = tmp_path / "notebook.html"
+    path.write_text(HOST.format(style=asset("heads.css")), encoding="utf-8")
+    page = opens(path.as_uri())
+    page.expose_function("answer", answers)
+    content = base64.b64encode(payload.to_bytes()).decode("ascii")
+    page.evaluate(MODEL, [asset("heads.js"), content, True])
+    remark = page.locator(f"{PANEL} .ch-remark")
+    expect(remark).to_have_text("The kernel has not answered.")
+    late = False
+    told = {"kind": "answer", "id": kept[-1]["id"], "status": 204}
+    page.evaluate(
+        "told => { for (const each of [...window.listeners]) each(told, [new DataView(new ArrayBuffer(0))]) }",
+        told,
+    )
+    assert lists(page) == expected(ch.writes(of, IDS, query=None, top=3), "2.attention", 1, 7)
+
+
+def two_runs(names: tuple[str, str], start: str) -> Payload:
+    runs = []
+    for run, name in enumerate(names):
+        generator = torch.Generator().manual_seed(run)
+        layers = []
+        for layer in range(2):
+            query, key = 2 * torch.randn(2, 1, 3, len(WORDS), 5, generator=generator)
+            matrix = ch.AttentionMatrix(query, key, mask=ch.causal())
+            layers.append(Layer(f"layers.{layer}", matrix))
+        runs.append(Run(name, layers, read_text("tokens", WORDS)))
+    return heads_payload(runs, "two runs", start=Start(start))
+
+
+LONG_NAME = "the animal was too tired to cross the street at night"
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+@pytest.mark.parametrize("minus", ["", "&minus=1"])
+def test_runs_are_named_wherever_their_letters_are_read(
+    width: int, minus: str, opens: Opens
+) -> None:
+    start = f"head=A1.1&with=B1.1&pin=7,1{minus}"
+    page = opens(two_runs((LONG_NAME, "wide"), start), size={"width": width, "height": 900})
+    page.locator(".ch-answers .ch-bars").first.wait_for()
+    heads = page.locator(".ch-panel-head").all_inner_texts()
+    assert len(heads) == (1 if minus else 2)
+    assert LONG_NAME in heads[0]
+    assert "wide" in heads[-1]
+    assert LONG_NAME in page.locator(".ch-answers").first.inner_text()
+    groups = page.locator(".ch-line-run").all_inner_texts()
+    assert groups == [f"A {LONG_NAME}", "B wide"]
+    # Cut by the width of a column, and read whole by whoever comes to it by Tab.
+    for name in page.locator(".ch-run").all():
+        box = name.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+    name = page.locator(".ch-panel-head .ch-run").first
+    cut = "each => each.scrollWidth > each.clientWidth"
+    assert name.evaluate(cut)
+    name.focus()
+    assert not name.evaluate(cut)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_runs_without_names_are_their_letters(opens: Opens) -> None:
+    page = opens(two_runs(("A", "B"), "head=A1.1&with=B1.1&pin=7,1"))
+    page.locator(".ch-answers .ch-bars").first.wait_for()
+    assert page.locator(".ch-run").count() == 0
+
+
+def test_the_largest_differences_of_a_pinned_pair_are_those_of_its_query(opens: Opens) -> None:
+    page = opens(two_runs(("tired", "wide"), "head=A1.1&with=B1.1&pin=7,1&minus=1"))
+    listed = page.locator(".ch-changes li")
+    listed.first.wait_for()
+    rows = listed.all_inner_texts()
+    assert len(rows) > 1
+    assert all(row.startswith("it →") for row in rows)
+    expect(page.get_by_role("heading", name="Largest differences of it")).to_be_visible()
+
+
+def test_six_layers_of_six_heads_are_all_in_sight_on_a_phone(opens: Opens) -> None:
+    layers = [
+        Layer(
+            f"layers.{layer}",
+            ch.AttentionMatrix(*torch.randn(2, 1, 6, len(WORDS), 5), mask=ch.causal()),
+        )
+        for layer in range(6)
+    ]
+    run = Run("", layers, read_text("tokens", WORDS))
+    page = opens(heads_payload([run], "six", start=Start("head=0.0&pin=7,1")), size=PHONE)
+    page.locator(".ch-answer").first.wait_for()
+    grid = page.locator(".ch-grid")
+    assert grid.evaluate("each => each.scrollHeight <= each.clientHeight")
