@@ -33,6 +33,7 @@ MENTIONS = {
     "parameter": r"self\.\w+ *= *(nn\.|self\.)",
     "grad": r"detach|no_grad|\.data|\.item\(|torch\.tensor\(|float\(",
     "input.modified": r"[-+*/]= |[a-z]_\(|\] *= ",
+    "law.pairs": r"\[ *j *, *i *\]|\.T\b|\.mT",
     "law.scores": r"cos.*[-+].*sin",
     "rope.layout": r"::2|reshape|view|unflatten|stack",
     "dropout.unscaled": r"\.sum\(|normalize",

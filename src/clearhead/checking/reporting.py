@@ -43,7 +43,7 @@ BY_EFFECT: Mapping[str, tuple[str, ...]] = {
 OF_CLASSES: Mapping[str, tuple[str, ...]] = {
     "differs": ("mask", "output", "alone", "rotation", "by-number", "tokens", "dependency", "base"),
     "cache.offset": ("values", "keys", "positions", "unturned"),
-    "scale.wrong": ("constant",),
+    "scale.wrong": ("constant", "part"),
 }
 
 

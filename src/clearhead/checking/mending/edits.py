@@ -19,7 +19,7 @@ from clearhead.checking.mending.places import (
     places_of,
     said,
 )
-from clearhead.checking.mending.stepping import lines, reaches, sizes, steps
+from clearhead.checking.mending.stepping import conditions, lines, reaches, sizes, steps
 
 # What turns one into the other, by attribute or by name.
 TWINS = (
@@ -52,7 +52,7 @@ def edits_of(tree: ast.Module, names: Sequence[str], *, certain: bool = False) -
     """
     places = list(places_of(tree))
     ways = (
-        _keepdims, _copies, reaches, _attributes, _sides, _numbers, _names, sizes, _operators, lines,
+        _keepdims, _copies, conditions, reaches, _attributes, _sides, _numbers, _names, sizes, _operators, lines,
         steps, _keywords, _signs,
     )  # fmt: skip
     count = 0

@@ -108,46 +108,62 @@ def held_to_outcome(
     if found is not None and (first is None or first.code != "input.modified"):
         return _with(report, found)
     if right:
-        if isinstance(made, nn.Module) and first is None and row.number >= GRADIENTS:
-            names = without_gradient(subject.fresh().run, row, promises[0])
-            if names:
-                return _with(
-                    report,
-                    Finding(
-                        "grad.blocked", words.filled("outcome", "grad", {"names": ", ".join(names)})
-                    ),
-                )
-        found = dropped(subject.fresh().run, row)
-        if first is None:
-            return _with(report, found) if found else _verified(report)
-        return (
-            _verified(replace(report, findings=())) if first.code.startswith(OF_OUTCOME) else report
-        )
+        return _of_right(report, subject, row, promises)
+    return _of_wrong(report, thing, subject, row, promises)
+
+
+def _of_right(report: Report, subject: Subject, row: LessonRow, promises: Promises) -> Report:
+    """The report of what gives what it should: without a mistake of the outcome, with one of what learns or falls."""
+    if report.findings:
+        first = report.findings[0]
+        of_outcome = first.code.startswith(OF_OUTCOME) and first.code != "differs"
+        none = (of_outcome or isinstance(first, Effect)) and _is_sized(subject)
+        return _verified(replace(report, findings=())) if none else report
+    if isinstance(subject.module, nn.Module) and row.number >= GRADIENTS:
+        names = without_gradient(subject.fresh().run, row, promises[0])
+        if names:
+            sentence = words.filled("outcome", "grad", {"names": ", ".join(names)})
+            return _with(report, Finding("grad.blocked", sentence))
+    found = dropped(subject.fresh().run, row)
+    return _verified(report) if found is None else _with(report, found)
+
+
+def _of_wrong(
+    report: Report, thing: Any, subject: Subject, row: LessonRow, promises: Promises
+) -> Report:
+    """The report of what gives something else: by its cause, with the line of what mends it."""
+    first = next(iter(report.findings), None)
     if first is not None and first.code.startswith("cache."):
         way = kept_as(subject.fresh().run, row, promises[0])
         if way is not None:
             return _with(report, replace(first, sentence=words.filled("outcome", way, {})))
-    if isinstance(first, Effect) and row.takes == "query,key" and _is_mirrored(made):
+    if first is not None and row.takes == "query,key" and _is_mirrored(thing):
         return _with(
-            report, replace(first, sentence=words.filled("outcome", "mirrored", {}), place=None)
+            report, Finding("law.pairs", words.filled("outcome", "mirrored", {}), first.measured)
         )
-    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
-        return (
-            report
-            if first is not None
-            else _with(report, _unseen(subject, thing, row, promises, ()))
-        )
-    certain = (
-        first is not None and not isinstance(first, Effect) and not first.code.startswith(LINES)
-    )
-    mends = mends_of(thing, row, promises, subject.args, certain=certain)
+    if first is None and (known := _exchanged(subject, row, promises)) is not None:
+        return _with(report, known)
+    certain = not (first is None or isinstance(first, Effect) or first.code.startswith(LINES))
+    is_text = inspect.isclass(thing) or inspect.isroutine(thing)
+    mends = mends_of(thing, row, promises, subject.args, certain=certain) if is_text else []
     if first is None:
         return _with(report, _unseen(subject, thing, row, promises, mends))
     if not mends:
         return report
     best = next((each for each in mends if each.place == first.place), mends[0])
     sentence = best.sentence if isinstance(first, Effect) or best.key in CERTAIN else first.sentence
-    return _with(report, replace(first, sentence=sentence, place=best.place))
+    code = "softmax.keepdim" if best.key == "keepdim" else first.code
+    return _with(report, replace(first, code=code, sentence=sentence, place=best.place))
+
+
+def _is_sized(subject: Subject) -> bool:
+    """True where values are as wide as the constructor was told."""
+    width = dict(subject.args or {}).get("d_out")
+    try:
+        layers = layers_of(subject.module) if subject.module is not None else {}
+    except LookupError:
+        return True
+    return width is None or not layers or layers["v"].matrix.shape[1] == width
 
 
 def _written(made: Any, row: LessonRow, promises: Promises) -> Finding | None:
@@ -263,14 +279,6 @@ def _unseen(
     """A mistake that no reader has seen: by what mends it, by names that have changed places, or by its numbers."""
     run = thing if inspect.isroutine(thing) else subject.fresh().run
     measured = _measured(_first_wrong(run, row, promises[0]), row)
-    if isinstance(run, nn.Module):
-        for order in list(permutations("qkv"))[1:]:
-            if is_right(subject.fresh().run, row, promises, "".join(order)):
-                moved = [each for each, other in zip(order, "qkv", strict=True) if each != other]
-                names = " and ".join(ROLES[each] for each in sorted(moved, key="qkv".index))
-                return _said("exchanged", {"names": names}, measured=measured)
-        if is_right(subject.fresh().run, row, promises, zeros=False):
-            return _said("zeros", {}, measured=measured)
     if "nan" in measured and row.takes == "scores":
         return _said("rows", {}, measured=measured, place=mends[0].place if mends else None)
     if "nan" in measured:
@@ -278,6 +286,21 @@ def _unseen(
     if mends:
         return Finding("differs", mends[0].sentence, measured, place=mends[0].place)
     return _said("formula", {}, measured=measured)
+
+
+def _exchanged(subject: Subject, row: LessonRow, promises: Promises) -> Finding | None:
+    """A mistake that shows in names, or in scores of 0, alone."""
+    if subject.module is None:
+        return None
+    measured = _measured(_first_wrong(subject.fresh().run, row, promises[0]), row)
+    for order in list(permutations("qkv"))[1:]:
+        if is_right(subject.fresh().run, row, promises, "".join(order)):
+            moved = [each for each, other in zip(order, "qkv", strict=True) if each != other]
+            names = " and ".join(ROLES[each] for each in sorted(moved, key="qkv".index))
+            return _said("exchanged", {"names": names}, measured=measured)
+    if is_right(subject.fresh().run, row, promises, zeros=False):
+        return _said("zeros", {}, measured=measured)
+    return None
 
 
 def _first_wrong(run: Any, row: LessonRow, promised: Mapping[str, Any]) -> Outcome | None:

@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import linecache
+import re
 import textwrap
 import time
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ from clearhead.checking.mending.outcomes import is_right, names_missing
 from clearhead.checking.subject.stubs import reached
 
 # So many changes are looked for, and so long.
-ENOUGH, SECONDS = 3, 1.0
+ENOUGH, SECONDS = 3, 0.6
 Promises = tuple[Mapping[str, Any], ...]
 
 
@@ -70,30 +72,29 @@ class _Written(NamedTuple):
 
     @classmethod
     def of(cls, thing: Any) -> "_Written | None":
-        tops = [thing]
         if inspect.isclass(thing):
             functions = [each for each in reached(thing) if "." not in each.__qualname__]
         else:
             functions = [each for each in reached(thing) if each is not thing]
         body: list[ast.stmt] = []
         file, around = "", dict[str, Any]()
-        for each in (*functions, *tops):
-            try:
-                lines, first = inspect.getsourcelines(each)
-                file = inspect.getsourcefile(each) or file
-                part = ast.parse(textwrap.dedent("".join(lines)))
-            except (OSError, TypeError, SyntaxError):
-                return None
-            ast.increment_lineno(part, first - 1)
-            body += part.body
-            some = (
-                each
+        for each in (*functions, thing):
+            own = (
+                [each]
                 if inspect.isfunction(each)
-                else next(
-                    (value for value in vars(each).values() if inspect.isfunction(value)), None
-                )
+                else filter(inspect.isfunction, vars(each).values())
             )
-            around = getattr(some, "__globals__", around)
+            some = next(iter(own), None)
+            if some is None:
+                return None
+            file, around = some.__code__.co_filename, some.__globals__
+            try:
+                part = _block(each, file, some.__code__.co_firstlineno)
+            except SyntaxError:
+                return None
+            if part is None:
+                return None
+            body += part.body
         tree = ast.Module(body, [])
         if any(isinstance(each, ast.While) for each in ast.walk(tree)):
             return None
@@ -103,6 +104,22 @@ class _Written(NamedTuple):
             if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "self"
         )  # fmt: skip
         return cls(thing.__name__, file, tree, tuple(held), around)
+
+
+def _block(found: Any, file: str, line: int) -> ast.Module | None:
+    """The text of a function or a class, by a line of it, also where it stands in a notebook."""
+    lines = linecache.getlines(file)
+    named = re.compile(rf"\s*(class|def)\s+{re.escape(found.__name__)}\b")
+    at = (
+        range(line - 1, min(line + 5, len(lines)))
+        if inspect.isfunction(found)
+        else range(line - 1, -1, -1)
+    )
+    first = next((each for each in at if each < len(lines) and named.match(lines[each])), None)
+    if first is None:
+        return None
+    made = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[first:]))))
+    return ast.Module(list(ast.increment_lineno(made, first).body), [])
 
 
 class _Bare(ast.NodeTransformer):

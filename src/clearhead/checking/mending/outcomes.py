@@ -177,7 +177,7 @@ def _attended(
 
 
 def _of_modules(
-    module: nn.Module,
+    module: Any,
     row: LessonRow,
     promised: Mapping[str, Any],
     drawn: Callable[..., Tensor],

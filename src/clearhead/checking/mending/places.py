@@ -13,7 +13,7 @@ class Place(NamedTuple):
     node: ast.AST
     above: ast.AST
     field: str
-    index: int | None
+    nth: int | None
 
 
 Change = tuple[Place, Any, str, dict[str, str]]
@@ -31,11 +31,11 @@ def places_of(top: ast.AST) -> Iterator[Place]:
 def changed(place: Place, changed: Any) -> Iterator[None]:
     """The tree with something else at a place; a list of statements for a statement."""
     value = getattr(place.above, place.field)
-    if place.index is None:
+    if place.nth is None:
         made = changed
     else:
         some = changed if isinstance(changed, list) else [changed]
-        made = [*value[: place.index], *some, *value[place.index + 1 :]]
+        made = [*value[: place.nth], *some, *value[place.nth + 1 :]]
     setattr(place.above, place.field, made)
     try:
         yield

@@ -57,13 +57,21 @@ def steps(places: Sequence[Place], *_: Any) -> Iterator[Change]:
                     yield place, made, "slice", values
 
 
+def conditions(places: Sequence[Place], *_: Any) -> Iterator[Change]:
+    """A condition too much."""
+    for place in places:
+        node = place.node
+        if isinstance(node, ast.If) and place.nth is not None and not node.orelse:
+            yield place, node.body, "condition", {"old": ast.unparse(node.test)}
+
+
 def lines(places: Sequence[Place], *_: Any) -> Iterator[Change]:
     """A line too much; one that stands too deep, or not deep enough; two lines in the other order."""
     for place in places:
         node = place.node
         if (
             not isinstance(node, ast.stmt)
-            or place.index is None
+            or place.nth is None
             or isinstance(node, ast.FunctionDef | ast.ClassDef)
         ):
             continue
@@ -72,10 +80,10 @@ def lines(places: Sequence[Place], *_: Any) -> Iterator[Change]:
             isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         ):
             yield place, [], "line", {"old": ast.unparse(node).partition("\n")[0]}
-        if place.index + 1 < len(body):
+        if place.nth + 1 < len(body):
             # moved behind the next one
-            after = Place(node, place.above, place.field, place.index)
-            changed = _swapped(body, place.index)
+            after = Place(node, place.above, place.field, place.nth)
+            changed = _swapped(body, place.nth)
             holder = _holder(places, place.above)
             if holder is not None:
                 yield (
@@ -84,7 +92,7 @@ def lines(places: Sequence[Place], *_: Any) -> Iterator[Change]:
                     "order",
                     {
                         "old": ast.unparse(node).partition("\n")[0],
-                        "new": ast.unparse(body[place.index + 1]).partition("\n")[0],
+                        "new": ast.unparse(body[place.nth + 1]).partition("\n")[0],
                     },
                 )
     for place in places:
@@ -98,14 +106,14 @@ def lines(places: Sequence[Place], *_: Any) -> Iterator[Change]:
                 "deep",
                 {"old": ast.unparse(last).partition("\n")[0], "loop": _head(node)},
             )
-        if isinstance(node, ast.For | ast.If) and place.index is not None:
+        if isinstance(node, ast.For | ast.If) and place.nth is not None:
             body = getattr(place.above, place.field)
-            if place.index + 1 < len(body) and (holder := _holder(places, place.above)) is not None:
-                following = body[place.index + 1]
+            if place.nth + 1 < len(body) and (holder := _holder(places, place.above)) is not None:
+                following = body[place.nth + 1]
                 if isinstance(following, ast.Return):
                     continue
                 deeper = altered(node, body=[*node.body, following])
-                changed = [*body[: place.index], deeper, *body[place.index + 2 :]]
+                changed = [*body[: place.nth], deeper, *body[place.nth + 2 :]]
                 yield (
                     holder._replace(node=following),
                     altered(place.above, **{place.field: changed}),
