@@ -17,7 +17,7 @@ from clearhead._common.lessons import LessonRow
 from clearhead.checking import words
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.parts import PARTS
-from clearhead.checking.lessons import mentioned_first, promises_of
+from clearhead.checking.lessons import early, mentioned_first, promises_of
 from clearhead.checking.mending.caching import kept_as
 from clearhead.checking.mending.dropping import dropped
 from clearhead.checking.mending.mends import Promises, mends_of
@@ -49,6 +49,7 @@ OF_OUTCOME = (
 INSTEAD = {
     "parameter.dead": ("parameter.shared", "parameter.dead"),
     "law.again": ("state.", "length.fixed", "differs", "law.again"),
+    "differs": ("length.fixed", "differs"),
 }
 # Changes that are the cause wherever they mend.
 CERTAIN = ("keepdim", "alias", "same")
@@ -180,9 +181,8 @@ def _written(made: Any, row: LessonRow, promises: Promises) -> Finding | None:
         return None
     handed = {"qkv": "query,key,value"}.get(row.takes, row.takes).replace("x2d", "x").split(",")
     names = dict(enumerate(handed))
-    return Finding(
-        "input.modified", words.filled("outcome", "modified", {"name": names[found.written or 0]})
-    )
+    sentence = words.filled("outcome", "modified", {"name": names[found.written or 0]})
+    return Finding("input.modified", sentence, words.filled("outcome", "before", {}))
 
 
 def _is_mirrored(scores: Any) -> bool:
@@ -249,9 +249,8 @@ def _beside(subject: Subject, row: LessonRow, *, right: bool | None) -> Finding 
             or before[name].shape != each.shape
             or not torch.equal(before[name], each)
         ):
-            return Finding(
-                "law.again", words.filled("outcome", "kept", {"name": name.rpartition(".")[2]})
-            )
+            code = early("law.again", row) or "law.again"
+            return Finding(code, words.filled("outcome", "kept", {"name": name.rpartition(".")[2]}))
     return None
 
 
@@ -276,7 +275,7 @@ def _said(key: str, values: Mapping[str, Any], **fields: Any) -> Finding:
 def _unseen(
     subject: Subject, thing: Any, row: LessonRow, promises: Promises, mends: Sequence[Any]
 ) -> Finding:
-    """A mistake that no reader has seen: by what mends it, by names that have changed places, or by its numbers."""
+    """A mistake that no reader has seen: by what mends it, or by its numbers."""
     run = thing if inspect.isroutine(thing) else subject.fresh().run
     measured = _measured(_first_wrong(run, row, promises[0]), row)
     if "nan" in measured and row.takes == "scores":
@@ -285,7 +284,7 @@ def _unseen(
         return _said("nan", {}, measured=measured, place=mends[0].place if mends else None)
     if mends:
         return Finding("differs", mends[0].sentence, measured, place=mends[0].place)
-    return _said("formula", {}, measured=measured)
+    return _said("formula" if subject.module is not None else "other", {}, measured=measured)
 
 
 def _exchanged(subject: Subject, row: LessonRow, promises: Promises) -> Finding | None:
