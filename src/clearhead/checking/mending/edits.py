@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from clearhead.checking.mending.places import (
     Change,
-    Place,
+    Spot,
     altered,
     around,
     changed,
@@ -67,7 +67,7 @@ def edits_of(tree: ast.Module, names: Sequence[str], *, certain: bool = False) -
                 return
 
 
-def _keepdims(places: Sequence[Place], *_: Any) -> Iterator[Change]:
+def _keepdims(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     for place, node in expressions(places, ast.Call):
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in REDUCES:
             continue
@@ -79,7 +79,7 @@ def _keepdims(places: Sequence[Place], *_: Any) -> Iterator[Change]:
             yield place, altered(node, keywords=more), "keepdim", said(node, node)
 
 
-def _keywords(places: Sequence[Place], *_: Any) -> Iterator[Change]:
+def _keywords(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     """An option too much."""
     for place, node in expressions(places, ast.Call):
         for each in node.keywords:
@@ -92,7 +92,7 @@ def _keywords(places: Sequence[Place], *_: Any) -> Iterator[Change]:
             )
 
 
-def _signs(places: Sequence[Place], *_: Any) -> Iterator[Change]:
+def _signs(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     for place, node in expressions(places, ast.UnaryOp):
         key = "inverted" if isinstance(node.op, ast.Invert | ast.Not) else "minus-more"
         yield place, node.operand, key, said(node, node.operand)
@@ -117,7 +117,7 @@ def _signs(places: Sequence[Place], *_: Any) -> Iterator[Change]:
             )
 
 
-def _numbers(places: Sequence[Place], *_: Any) -> Iterator[Change]:
+def _numbers(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     for place, node in expressions(places, ast.Constant, ast.UnaryOp):
         value = number_in(node)
         if isinstance(place.above, ast.UnaryOp) and number_in(place.above) is not None:
@@ -144,7 +144,7 @@ def _numbers(places: Sequence[Place], *_: Any) -> Iterator[Change]:
             yield place, new, "number", {**said(node, new), "at": at}
 
 
-def _copies(places: Sequence[Place], *_: Any) -> Iterator[Change]:
+def _copies(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     """A copy in the place of another name for the same."""
     for place, node in expressions(places, ast.Name):
         above = place.above
@@ -160,7 +160,7 @@ def _copies(places: Sequence[Place], *_: Any) -> Iterator[Change]:
             yield place, copied, "same", {"old": node.id}
 
 
-def _names(places: Sequence[Place], tree: ast.Module, held: Sequence[str]) -> Iterator[Change]:
+def _names(places: Sequence[Spot], tree: ast.Module, held: Sequence[str]) -> Iterator[Change]:
     """A name for another of the same function."""
     for function in functions_of(tree):
         inside = list(places_of(function))
@@ -178,7 +178,7 @@ def _names(places: Sequence[Place], tree: ast.Module, held: Sequence[str]) -> It
                     yield place, new, "name", {**said(node, new), "at": around(place)}
 
 
-def _attributes(places: Sequence[Place], _: ast.Module, held: Sequence[str]) -> Iterator[Change]:
+def _attributes(places: Sequence[Spot], _: ast.Module, held: Sequence[str]) -> Iterator[Change]:
     for place, node in expressions(places, ast.Attribute):
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             for other in held:
@@ -196,7 +196,7 @@ def _attributes(places: Sequence[Place], _: ast.Module, held: Sequence[str]) -> 
                 yield place, new, "turned", said(node, new)
 
 
-def _operators(places: Sequence[Place], *_: Any) -> Iterator[Change]:
+def _operators(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     for place, node in expressions(places, ast.BinOp):
         for kind in ARITHMETIC:
             if not isinstance(node.op, kind) and not isinstance(node.op, ast.Pow):
@@ -227,7 +227,7 @@ def _operators(places: Sequence[Place], *_: Any) -> Iterator[Change]:
             yield place, ast.copy_location(more, node), "operator", said(node, more)
 
 
-def _sides(places: Sequence[Place], *_: Any) -> Iterator[Change]:
+def _sides(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     """Two sides that have changed places."""
     for place, node in expressions(places, ast.BinOp):
         if not isinstance(node.op, ast.Add | ast.Mult):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 
-class Place(NamedTuple):
+class Spot(NamedTuple):
     """A node in a tree: the node above it, and where it stands in that."""
 
     node: ast.AST
@@ -16,19 +16,19 @@ class Place(NamedTuple):
     nth: int | None
 
 
-Change = tuple[Place, Any, str, dict[str, str]]
+Change = tuple[Spot, Any, str, dict[str, str]]
 
 
-def places_of(top: ast.AST) -> Iterator[Place]:
+def places_of(top: ast.AST) -> Iterator[Spot]:
     for field, value in ast.iter_fields(top):
         for index, node in enumerate(value) if isinstance(value, list) else ((None, value),):
             if isinstance(node, ast.AST):
-                yield Place(node, top, field, index)
+                yield Spot(node, top, field, index)
                 yield from places_of(node)
 
 
 @contextmanager
-def changed(place: Place, changed: Any) -> Iterator[None]:
+def changed(place: Spot, changed: Any) -> Iterator[None]:
     """The tree with something else at a place; a list of statements for a statement."""
     value = getattr(place.above, place.field)
     if place.nth is None:
@@ -43,7 +43,7 @@ def changed(place: Place, changed: Any) -> Iterator[None]:
         setattr(place.above, place.field, value)
 
 
-def expressions(places: Sequence[Place], *kinds: type[ast.AST]) -> Iterator[tuple[Place, Any]]:
+def expressions(places: Sequence[Spot], *kinds: type[ast.AST]) -> Iterator[tuple[Spot, Any]]:
     for place in places:
         if isinstance(place.node, kinds) and not isinstance(
             getattr(place.node, "ctx", None), ast.Store
@@ -62,7 +62,7 @@ def altered(node: Any, **fields: Any) -> Any:
     return made
 
 
-def around(place: Place) -> str:
+def around(place: Spot) -> str:
     """What a number stands in, as it is written."""
     above = place.above
     return (

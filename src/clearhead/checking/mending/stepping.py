@@ -8,7 +8,7 @@ from typing import Any
 
 from clearhead.checking.mending.places import (
     Change,
-    Place,
+    Spot,
     altered,
     around,
     expressions,
@@ -18,7 +18,7 @@ from clearhead.checking.mending.places import (
 )
 
 
-def steps(places: Sequence[Place], *_: Any) -> Iterator[Change]:
+def steps(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     """A step too much inside a line."""
     for place, node in expressions(places, ast.Call):
         if isinstance(node.func, ast.Attribute) and not (
@@ -57,7 +57,7 @@ def steps(places: Sequence[Place], *_: Any) -> Iterator[Change]:
                     yield place, made, "slice", values
 
 
-def conditions(places: Sequence[Place], *_: Any) -> Iterator[Change]:
+def conditions(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     """A condition too much."""
     for place in places:
         node = place.node
@@ -65,7 +65,7 @@ def conditions(places: Sequence[Place], *_: Any) -> Iterator[Change]:
             yield place, node.body, "condition", {"old": ast.unparse(node.test)}
 
 
-def lines(places: Sequence[Place], *_: Any) -> Iterator[Change]:
+def lines(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     """A line too much; one that stands too deep, or not deep enough; two lines in the other order."""
     for place in places:
         node = place.node
@@ -82,7 +82,7 @@ def lines(places: Sequence[Place], *_: Any) -> Iterator[Change]:
             yield place, [], "line", {"old": ast.unparse(node).partition("\n")[0]}
         if place.nth + 1 < len(body):
             # moved behind the next one
-            after = Place(node, place.above, place.field, place.nth)
+            after = Spot(node, place.above, place.field, place.nth)
             changed = _swapped(body, place.nth)
             holder = _holder(places, place.above)
             if holder is not None:
@@ -137,11 +137,11 @@ def _swapped(body: list[ast.stmt], at: int) -> list[ast.stmt]:
     return [*body[:at], body[at + 1], body[at], *body[at + 2 :]]
 
 
-def _holder(places: Sequence[Place], node: ast.AST) -> Place | None:
+def _holder(places: Sequence[Spot], node: ast.AST) -> Spot | None:
     return next((each for each in places if each.node is node), None)
 
 
-def sizes(places: Sequence[Place], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:
+def sizes(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:
     """A plain number in the place of a size: all of a call at once, torch.ones(6, 6)."""
     for function in functions_of(tree):
         given = [each.arg for each in function.args.args if each.arg != "self"]
@@ -194,7 +194,7 @@ class _Filled(ast.NodeTransformer):
         return node
 
 
-def reaches(places: Sequence[Place], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:
+def reaches(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:
     """A loop that ends too early, or goes over something else."""
     for function in functions_of(tree):
         given = [each.arg for each in function.args.args if each.arg != "self"]
