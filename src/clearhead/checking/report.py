@@ -49,7 +49,7 @@ class Finding:
         return f"clearhead explain {self.code}"
 
 
-class Effect(Finding):
+class EffectAlone(Finding):
     """A mistake of which is known what it does, and not what was written."""
 
 

@@ -16,7 +16,7 @@ from clearhead.checking.judging.notes import notes, ticks
 from clearhead.checking.judging.places import place_of
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown
 from clearhead.checking.ranks.launching import AskedOfRanks
-from clearhead.checking.report import Effect, Finding, Report
+from clearhead.checking.report import EffectAlone, Finding, Report
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.slips import slip_of
 from clearhead.checking.subject.subject import Subject
@@ -183,7 +183,7 @@ def _by_cause(
     slip = slip_of(evidence.given.original, certain=verdict.way not in told)
     if slip is None:
         effects = (*told, *OF_CLASSES.get(code, ()))
-        return Effect(**vars(finding)) if plain and verdict.way in effects else finding
+        return EffectAlone(**vars(finding)) if plain and verdict.way in effects else finding
     sentence = words.filled("slip", slip.key, slip.values)
     return replace(finding, sentence=sentence, place=(slip.file, slip.line))
 

@@ -33,7 +33,7 @@ COMPARED: tuple[type[ast.cmpop], ...] = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 MOST = 700
 
 
-class Edit(NamedTuple):
+class ChangedTree(NamedTuple):
     """A change: its key among the words, what it says with, its line, and the tree with it, until the next."""
 
     key: str
@@ -42,7 +42,9 @@ class Edit(NamedTuple):
     tree: ast.Module
 
 
-def edits_of(tree: ast.Module, names: Sequence[str], *, certain: bool = False) -> Iterator[Edit]:
+def edits_of(
+    tree: ast.Module, names: Sequence[str], *, certain: bool = False
+) -> Iterator[ChangedTree]:
     """The changes, those first that a slip of the pen makes most.
 
     Args:
@@ -59,7 +61,7 @@ def edits_of(tree: ast.Module, names: Sequence[str], *, certain: bool = False) -
     for way in ways[:2] if certain else ways:
         for place, new, key, values in way(places, tree, names):
             with changed(place, new):
-                yield Edit(
+                yield ChangedTree(
                     key, values, getattr(place.node, "lineno", 0), ast.fix_missing_locations(tree)
                 )
             count += 1

@@ -30,7 +30,7 @@ from clearhead.checking.mending.outcomes import (
     outcomes,
     without_gradient,
 )
-from clearhead.checking.report import Effect, Finding, Report
+from clearhead.checking.report import EffectAlone, Finding, Report
 from clearhead.checking.subject.subject import Subject, prepare
 from clearhead.errors import ModelError
 
@@ -118,7 +118,7 @@ def _of_right(report: Report, subject: Subject, row: LessonRow, promises: Promis
     if report.findings:
         first = report.findings[0]
         of_outcome = first.code.startswith(OF_OUTCOME) and first.code != "differs"
-        none = (of_outcome or isinstance(first, Effect)) and _is_sized(subject)
+        none = (of_outcome or isinstance(first, EffectAlone)) and _is_sized(subject)
         return _verified(replace(report, findings=())) if none else report
     if isinstance(subject.module, nn.Module) and row.number >= GRADIENTS:
         names = without_gradient(subject.fresh().run, row, promises[0])
@@ -144,7 +144,7 @@ def _of_wrong(
         )
     if first is None and (known := _exchanged(subject, row, promises)) is not None:
         return _with(report, known)
-    certain = not (first is None or isinstance(first, Effect) or first.code.startswith(LINES))
+    certain = not (first is None or isinstance(first, EffectAlone) or first.code.startswith(LINES))
     is_text = inspect.isclass(thing) or inspect.isroutine(thing)
     mends = mends_of(thing, row, promises, subject.args, certain=certain) if is_text else []
     if first is None:
@@ -152,7 +152,9 @@ def _of_wrong(
     if not mends:
         return report
     best = next((each for each in mends if each.place == first.place), mends[0])
-    sentence = best.sentence if isinstance(first, Effect) or best.key in CERTAIN else first.sentence
+    sentence = (
+        best.sentence if isinstance(first, EffectAlone) or best.key in CERTAIN else first.sentence
+    )
     code = "softmax.keepdim" if best.key == "keepdim" else first.code
     return _with(report, replace(first, code=code, sentence=sentence, place=best.place))
 

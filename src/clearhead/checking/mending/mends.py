@@ -13,7 +13,7 @@ from torch import nn
 
 from clearhead._common.lessons import LessonRow
 from clearhead.checking import words
-from clearhead.checking.mending.edits import Edit, edits_of
+from clearhead.checking.mending.edits import ChangedTree, edits_of
 from clearhead.checking.mending.outcomes import is_right, names_missing
 from clearhead.checking.subject.stubs import reached
 
@@ -137,7 +137,7 @@ class _Bare(ast.NodeTransformer):
 
 def _right(
     written: _Written,
-    edit: Edit,
+    edit: ChangedTree,
     row: LessonRow,
     promises: Promises,
     args: Mapping[str, Any] | None,

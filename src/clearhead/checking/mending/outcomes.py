@@ -52,7 +52,7 @@ def doubles() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-class Layer(NamedTuple):
+class NamedMatrix(NamedTuple):
     """A projection: its matrix as (in, out), and its bias."""
 
     matrix: Tensor
@@ -128,7 +128,7 @@ def _called(run: Callable[..., Any], inputs: Inputs, expected: Tensor) -> Outcom
     return Outcome(inputs, found, expected, next(written, None))
 
 
-def layers_of(module: nn.Module) -> dict[str, Layer]:
+def layers_of(module: nn.Module) -> dict[str, NamedMatrix]:
     """By its role, q, k, v or o, each projection.
 
     Raises:
@@ -150,7 +150,7 @@ def layers_of(module: nn.Module) -> dict[str, Layer]:
         matrix = each["weight"].mT if "weight" in each else each.get("matrix")
         if matrix is None or matrix.ndim != 2:
             raise LookupError(own)
-        made[own] = Layer(matrix, each.get("bias"))
+        made[own] = NamedMatrix(matrix, each.get("bias"))
     return made
 
 
