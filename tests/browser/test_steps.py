@@ -553,8 +553,8 @@ def test_the_address_says_what_is_shown(opens: Opens, tmp_path: Path) -> None:
     expect(page.locator(".ch-st-told")).to_contain_text(re.compile("^weights"))
     page.goto(f"{file.as_uri()}#stage=nowhere&query=5&head=2")
     page.reload()
-    said = page.locator(".ch-missing").inner_text()
-    assert said.endswith("stage=nowhere; query=5; head=2")
+    missing = page.locator(".ch-missing")
+    expect(missing).to_have_text(re.compile("stage=nowhere; query=5; head=2$"))
 
 
 def test_letters_may_be_larger(opens: Opens) -> None:

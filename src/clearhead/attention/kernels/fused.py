@@ -134,7 +134,7 @@ def _is_tiled(piece: Piece) -> bool:
 
 def how(problem: Problem) -> str:
     """Describe a run of the problem, in a line."""
-    sliced, pieces = _sliced(problem)
+    sliced, pieces = _sliced(problem, lower(problem))
     if _is_multiplied(sliced, pieces):
         return f"two products around a softmax on {problem.device.type}, of one query with all that it sees"
     pieces = lower(problem)
@@ -172,7 +172,9 @@ def attend(problem: Problem) -> Tensor:
     if _has_gradient(problem) and is_plain(query):
         query, key, value = FirstDerivatives.apply(query, key, value)
         problem = problem.replace(query=query, key=key, value=value)
-    problem, pieces = _sliced(problem)
+    pieces = lower(problem)
+    if not pieces[0].whole:
+        problem, pieces = _sliced(problem, pieces)
     if can_sync(query):
         seen = problem if pieces[0].whole else in_sight(problem, pieces)
         # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
@@ -203,10 +205,9 @@ def attend(problem: Problem) -> Tensor:
     )
 
 
-def _sliced(problem: Problem) -> tuple[Problem, list[Piece]]:
+def _sliced(problem: Problem, pieces: list[Piece]) -> tuple[Problem, list[Piece]]:
     """The problem and its calls, with the keys alone that all queries see, if these are all that any sees: what lies
     beside them need not be there."""
-    pieces = lower(problem)
     first = pieces[0]
     if first.whole or not first.is_open or len(pieces) > 1 or not length(first.keys):
         return problem, pieces
@@ -230,7 +231,7 @@ def logsumexp(problem: Problem) -> Tensor | None:
 def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
     query, key, value = problem.query, problem.key, problem.value
     if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
-        if _is_multiplied(problem, pieces):
+        if query.shape[1] > key.shape[1] and _is_multiplied(problem, pieces):
             return multiplied(query, key, value, problem.scale)
         return fused_call(problem, query, key, value, None, pieces[0].causal)
     if len(pieces) == 1 or not can_sync(query) or _has_gradient(problem):

@@ -209,6 +209,14 @@ def _beside(subject: Subject, row: LessonRow, *, right: bool | None) -> Finding 
     """A mistake that changes no outcome of one call: in names, in what a matrix begins with, in what is kept."""
     module: nn.Module = subject.fresh().run
     own = dict(module.named_parameters())
+    every = dict(module.named_parameters(remove_duplicate=False))
+    shared = [name for name in every if name not in own and role(name) in ("q", "k", "v")]
+    if shared:
+        same = [name for name in own if any(own[name] is every[each] for each in shared)]
+        return Finding(
+            "parameter.shared",
+            words.filled("outcome", "shared", {"names": " and ".join(same + shared)}),
+        )
     sides = {
         name.rpartition(".")[0]: name.endswith(".weight")
         for name, each in own.items()
