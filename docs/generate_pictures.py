@@ -348,19 +348,20 @@ def main() -> None:
     with ch.watch(reader.model) as seen:
         reader.model(**ids)
 
-    with mpl.rc_context(LETTERED):
-        hero(reader)
-    example = runpy.run_path(str(FOLDER.parents[1] / "examples" / "card.py"))
-    card = example["card"](seen, list(reading.tokens), "it", "animal")
-    card.savefig(FOLDER / "card.png", metadata={"Software": None})
-    save(seen.plot(heads=range(6))[0, 0], "layers", 80)
-    save(seen.plot("entropy"), "entropy", 90)
-    save(seen[5].plot("received", head=11, tokens=reading.tokens), "received", 90)
-
     torch.manual_seed(123)
     rung = ladder.MaskedAttention(3, head_dim=2, value_head_dim=2, mask=ch.causal())
     trace = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=ladder.EXAMPLE_TOKENS)
-    save(trace.plot(["query", "key", "masked_scores", "weights"])[0], "stages", 80)
+    with mpl.rc_context(LETTERED):
+        hero(reader)
+        save(seen.plot(heads=range(6))[0, 0], "layers", 80, ground=False)
+        save(seen.plot("entropy"), "entropy", 90, ground=False)
+        received = seen[5].plot("received", head=11, tokens=reading.tokens)
+        save(received, "received", 90, ground=False)
+        stages = trace.plot(["query", "key", "masked_scores", "weights"])
+        save(stages[0], "stages", 80, ground=False)
+    example = runpy.run_path(str(FOLDER.parents[1] / "examples" / "card.py"))
+    card = example["card"](seen, list(reading.tokens), "it", "animal")
+    card.savefig(FOLDER / "card.png", metadata={"Software": None})
     save((ch.causal() & ch.sliding_window(left=4_000)).plot(20_000, 20_000), "mask", 80)
     with tempfile.TemporaryDirectory() as folder:
         touched(Path(folder))

@@ -111,7 +111,9 @@ def _live(block: Block, session: Session, files: Path) -> str:
     shown.thing.to_html(files / name, **shown.options)
     title = escape(f"{session.lesson.row.title}: {type(shown.thing).__name__.lower()}")
     # In a lesson the page of a trace has no title, and no stages that change nothing.
-    address = f"{files.name}/{name}" + ("#embed=1" if isinstance(shown.thing, Trace) else "")
+    state = ["embed=1"] if isinstance(shown.thing, Trace) else []
+    state += [block.words] if block.words else []
+    address = escape(f"{files.name}/{name}#{'&'.join(state)}".rstrip("#"))
     frame = f'<iframe class="ch-live" src="{address}" title="{title}" loading="lazy"></iframe>'
     return _raw(frame) + "\n\n" + code
 

@@ -8,7 +8,7 @@ is said twice. What a fenced block is for stands behind its language:
 | `predict NAME ANSWER TOLERANCE` | a question; ANSWER is an expression, worked out where the block stands |
 | `python write` | the stub, which is filled in |
 | `python solution` | what may stand in its place; folded away |
-| `python live` | ends in a thing that draws itself, to be touched: a figure, what was watched, a trace |
+| `python live [ADDRESS]` | ends in what draws itself, to be touched: a figure, a trace; its page opens at ADDRESS |
 | `python check` | the grade, with the report below it |
 | `python wrong CODE` | definitions that take the place of those of the solution, and the name of the mistake |
 | `python train` | trains for `steps = …`, which the tests make a few |

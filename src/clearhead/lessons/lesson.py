@@ -25,7 +25,8 @@ class Block:
 
     Args:
         role: one of ROLES, `predict`, or the language of any other block.
-        words: what stands behind the role: the code of a mistake, or name, answer and tolerance.
+        words: what stands behind the role: the code of a mistake, name, answer and tolerance, or
+            where a page begins.
         source: what is inside the fence.
         line: of the page, on which the source begins, from 1.
     """
