@@ -139,7 +139,7 @@ def contexts() -> Sides:
         vocab_size=1000, hidden_size=576, intermediate_size=576, num_hidden_layers=4,
         num_attention_heads=HEADS, num_key_value_heads=3, max_position_embeddings=8192,
     )  # fmt: skip
-    model = LlamaModel._from_config(config, attn_implementation="sdpa").eval()
+    model: Any = LlamaModel._from_config(config, attn_implementation="sdpa").eval()
     ids = torch.randint(1, 1000, (1, 8192))
 
     def plain() -> None:
