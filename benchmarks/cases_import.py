@@ -29,7 +29,7 @@ def _beside_torch(name: str, *arguments: str) -> Sides:
 process = partial(case, memory=False, rounds=15)
 
 
-@process("import", reach="<= 150000us", work="a fresh process, against `import torch`")
+@process("import", reach="<= 120000us", work="a fresh process, against `import torch`")
 def importing() -> Sides:
     return _beside_torch(CORE, "-c", CORE)
 

@@ -259,8 +259,12 @@ def rows_finite(tensor: Tensor, factor: float = 1.0) -> bool:
         (True, False)
     """
     safe = 2.0**500 if tensor.dtype == torch.float64 else SAFE_LENGTH
-    length = torch.linalg.vector_norm(tensor) if tensor.is_contiguous() else _longest_part(tensor)
-    if length.item() * factor <= safe:
+    if tensor.dtype in (torch.float32, torch.float64) and tensor.is_contiguous():
+        numbers = tensor.detach().view(-1)
+        length = math.sqrt(torch.dot(numbers, numbers).item())  # faster than the norm
+    else:
+        length = _longest_part(tensor).item()
+    if length * factor <= safe:
         return True
     return not nonfinite_rows(tensor, factor).any()
 
@@ -268,6 +272,8 @@ def rows_finite(tensor: Tensor, factor: float = 1.0) -> bool:
 def _longest_part(tensor: Tensor) -> Tensor:
     """The length of the longest part of a slice whose numbers have no gaps between them in memory, or of all
     rows together: over gaps PyTorch takes seven times as long."""
+    if tensor.is_contiguous():
+        return torch.linalg.vector_norm(tensor)
     sizes, strides = tensor.shape, tensor.stride()
     for first in range(tensor.ndim - 1):
         steps = zip(sizes[first:], strides[first:], strict=True)

@@ -1,9 +1,12 @@
 """Names on first use, from many threads at once, and the way up to what draws."""
 
+import gc
 import subprocess
 import sys
 
-from clearhead._common.lazy import drawing
+import pytest
+
+from clearhead._common.lazy import attach, drawing
 
 EVERY = """
 import os, threading
@@ -45,3 +48,25 @@ def test_nothing_is_fetched_before_somebody_looks() -> None:
 def test_every_name_from_a_thread_of_its_own() -> None:
     run = subprocess.run([sys.executable, "-c", EVERY], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_collecting_goes_on_as_it_was(collects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the import raises; none happens on the way."""
+    seen = []
+
+    def find(attribute: str) -> None:
+        seen.append(gc.isenabled())
+        raise AttributeError(attribute)
+
+    monkeypatch.setattr("lazy_loader.attach_stub", lambda name, file: (find, list, []))
+    first_use, _, _ = attach("package", "file")
+    was = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        with pytest.raises(AttributeError, match="there_is_none"):
+            first_use("there_is_none")
+        assert seen == [False]
+        assert gc.isenabled() is collects
+    finally:
+        (gc.enable if was else gc.disable)()

@@ -14,9 +14,22 @@ from clearhead._common.lessons import ROWS
 from clearhead.checking import lessons
 from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.words import catalogue
-from tests.checking.bank.course import Case, batches, blind, heads, parts, second, single
+from tests.checking.bank.course import (
+    Case,
+    batches,
+    blind,
+    fourth,
+    heads,
+    parts,
+    second,
+    single,
+    third,
+)
 
-CASES = [*parts.CASES, *single.CASES, *batches.CASES, *heads.CASES, *blind.CASES, *second.CASES]
+CASES = [
+    *parts.CASES, *single.CASES, *batches.CASES, *heads.CASES, *blind.CASES, *second.CASES, *third.CASES,
+    *fourth.CASES,
+]  # fmt: skip
 
 
 # The lesson that a word is learnt in.

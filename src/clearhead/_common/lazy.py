@@ -1,7 +1,9 @@
 """Imports by name: public names on first use, by one thread at a time, and upwards the modules that draw."""
 
+import contextlib
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -21,10 +23,23 @@ def attach(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], lis
     found, names, public = lazy_loader.attach_stub(name, file)
 
     def first_use(attribute: str) -> Any:
-        with _LOCK:
+        with _LOCK, _collecting_later():
             return found(attribute)
 
     return first_use, names, public
+
+
+@contextlib.contextmanager
+def _collecting_later() -> Iterator[None]:
+    """Import without a collection of garbage on the way, which goes through all that PyTorch has made, for a tenth
+    of a second, where modules that are read leave next to none."""
+    collects = gc.isenabled()
+    try:
+        gc.disable()
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def drawing(module: str) -> Any:

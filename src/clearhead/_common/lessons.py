@@ -26,6 +26,7 @@ class LessonRow:
         either: other promises that are as good.
         sizes: that a class is made with, where they are not guessed; each another prime.
         named: what one of its names promises besides.
+        parameters: those that it asks for by name, and no others.
     """
 
     number: int
@@ -38,6 +39,7 @@ class LessonRow:
     either: tuple[Mapping[str, Any], ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
 
     @property
     def slug(self) -> str:
@@ -68,6 +70,16 @@ class LessonRow:
             'lesson_13.py'
         """
         return f"lesson_{self.number:02d}.py"
+
+    @property
+    def has_out(self) -> bool:
+        """True of a lesson whose class mixes what heads bring home, by a layer with a bias.
+
+        Example:
+            >>> LESSONS[10].has_out
+            True
+        """
+        return "num_heads" in self.contract
 
     @property
     def is_part(self) -> bool:
@@ -104,6 +116,7 @@ ROWS = (
         6, "modules", "Modules", ("SelfAttention",), "x2d",
         ("parameter.missing", "length.fixed", "shape.square-only", "law.length"),
         {"causal": False}, (), NARROW,
+        parameters=("W_query.weight", "W_key.weight", "W_value.weight"),
     ),
     LessonRow(
         7, "not_the_future", "Not the future", ("CausalAttention",), "x2d",

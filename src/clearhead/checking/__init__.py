@@ -84,6 +84,11 @@ Gradients are held against differences of the output, at three steps: at a kink 
 agree, with float32 inside the large one does. What disagrees is asked once more at a place nearby; if the
 differences do not agree with each other, nothing is said. Once there is a finding, `evidence/lines.py`
 repeats a call to note the line of each operation, and `judging/places.py` chooses one by topic.
+
+In a lesson the outcome decides (`checking/mending/`): the definition with the learner's own matrices, called by
+lengths, batches, leading axes and pieces. What equals it is right however it is written; what does not is wrong,
+and where the readers know the effect alone, hundreds of changes of one place are tried, of which the one that
+mends it says the line and the cause.
 """
 
 from clearhead.checking.checking import check

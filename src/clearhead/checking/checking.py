@@ -23,6 +23,7 @@ from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.parts import PARTS, PartEvidence, part_of
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
+from clearhead.checking.mending.grading import held_to_outcome, mended
 from clearhead.checking.ranks.on_ranks import on_ranks
 from clearhead.checking.ranks.rank_calls import LOSS
 from clearhead.checking.report import Report
@@ -162,17 +163,19 @@ def _graded(
         if report is None:
             promised = [
                 contract_of(None, {**row.sizes, **(sizes or {})}, each)
-                for each in ({**row.contract, **row.named.get(name_of(thing), {})}, *row.either)
+                for each in lessons.promises_of(row, thing)
             ]
             made = (_reported(found, how, args, each, seed, row) for each in promised)
             try:
                 report = lessons.best(made, row)
             except ModelError as error:
-                raise lessons.without_hints(error) from error
+                raise mended(lessons.without_hints(error), thing, row, seed) from error
             if found is not thing:
                 told = [turned(thing, each) for each in report.findings or (None,)]
                 mistakes = tuple(each for each in told if each is not None)
                 report = replace(report, findings=mistakes, place=defined_in(thing))
+            made_of = prepare(thing, row.takes, args, promised[0], seed)
+            report = held_to_outcome(report, thing, made_of, row, lessons.promises_of(row, thing))
     return lessons.in_words(report, row)
 
 

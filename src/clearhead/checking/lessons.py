@@ -25,19 +25,31 @@ FROM = {
 }  # fmt: skip
 # The lesson from which on there are several texts at once.
 BATCHES = 8
+# The lesson whose class may have a mask, as that of the tutorials has.
+SEVERAL_HEADS = 10
 # What a line has in it that a mistake is about, where no operation shows it.
 MENTIONS = {
     "parameter.missing": r"self\.\w+ *= *(torch\.|\[|\{|dict\(|nn\.Parameter\(.*\) *[-+*/@])|requires_grad",
     "parameter": r"self\.\w+ *= *(nn\.|self\.)",
-    "grad": r"detach|no_grad|\.data|\.item\(",
-    "dropout": r"[dD]rop",
+    "grad": r"detach|no_grad|\.data|\.item\(|torch\.tensor\(|float\(",
+    "input.modified": r"[-+*/]= |[a-z]_\(|\] *= ",
+    "law.pairs": r"\[ *j *, *i *\]|\.T\b|\.mT",
+    "law.scores": r"cos.*[-+].*sin",
+    "rope.layout": r"::2|reshape|view|unflatten|stack",
+    "dropout.unscaled": r"\.sum\(|normalize",
+    "dropout": r"self\.\w*drop\w*\(|functional\.dropout|F\.dropout",
+    "mask.after-softmax": r"\*.*(mask|hidden|past|tril|triu)|(mask|hidden|past|tril|triu).*\*|masked_fill|where\(",
     "state": r"self\.\w*(mask|future|past|tril|triu)\w* *=",
+    "heads": r"(view|reshape|unflatten|split|chunk|permute|transpose)\(",
+    "differs": r"== ?0|\bmax\(|amax\(",
     "length": r"self\.\w*(mask|future|past|tril|triu|bias|pos)",
     "context": r"\bcontext\b.*\)|x_?2",
     "mask": r"triu|tril|masked_fill",
     "cache": r"cat\(|append\(|triu|tril",
-    "rope": r"rotat",
+    "rope": r"cat\(|stack\(|sin\(",
 }
+# Of these the line that mentions them says more than that of an operation.
+MENTIONED = ("heads.split", "heads.count", "dropout", "state", "mask.after-softmax")
 # Codes that need no lesson; and of those of a later lesson the law that they break.
 ALWAYS = frozenset(("differs", "output.nondeterministic", "input.modified", "shape.square-only"))
 LAWS = {
@@ -79,6 +91,20 @@ def row_of(lesson: Any, given: Mapping[str, Any]) -> LessonRow:
             f"lesson={number} declares what there is to declare; got {', '.join(declared)} beside it.",
         )
     return LESSONS[number]
+
+
+def promises_of(row: LessonRow, thing: Any) -> tuple[Mapping[str, Any], ...]:
+    """What a thing may promise in a lesson, the likeliest first.
+
+    A class hides the future where its constructor asks for the length of the context, whose mask it is; a function
+    that rotates has one layout, that of the lesson.
+    """
+    first = {**row.contract, **row.named.get(getattr(thing, "__name__", type(thing).__name__), {})}
+    made = (first, *row.either)
+    if row.number == SEVERAL_HEADS and inspect.isclass(thing):
+        masks = "context_length" in inspect.signature(thing).parameters
+        return tuple(each for each in made if bool(each["causal"]) is masks)
+    return made[:1] if inspect.isroutine(thing) else made
 
 
 def called_with(row: LessonRow) -> str:
@@ -195,9 +221,21 @@ def in_words(report: Report, row: LessonRow) -> Report:
 
 def _told(finding: Finding, report: Report, row: LessonRow) -> Finding:
     speaking = [each for each in lessons_of(finding.code) if each.number <= row.number]
-    read = (speaking or [row])[-1]
+    read = row if finding.code.startswith("law.") else (speaking or [row])[-1]
     place = finding.place or _mentioned(finding, report.place)
-    return replace(finding, place=place, read=f"lesson {read.number}, {read.title} ({read.page})")
+    made = Finding(**vars(finding))
+    return replace(made, place=place, read=f"lesson {read.number}, {read.title} ({read.page})")
+
+
+def mentioned_first(report: Report) -> Report:
+    """The report with the line that mentions its first mistake, where that says more than the operation's."""
+    if not report.findings or not report.findings[0].code.startswith(MENTIONED):
+        return report
+    first = report.findings[0]
+    place = _mentioned(first, report.place)
+    return report if place in (None, report.place) else replace(
+        report, findings=(replace(first, place=place), *report.findings[1:])
+    )  # fmt: skip
 
 
 def _mentioned(finding: Finding, place: tuple[str, int] | None) -> tuple[str, int] | None:
@@ -210,12 +248,18 @@ def _mentioned(finding: Finding, place: tuple[str, int] | None) -> tuple[str, in
     if failed and place[1] <= int(failed[1]) < place[1] + len(lines):
         return place[0], int(failed[1])
     named = re.findall(r"[A-Za-z_]\w*", f"{finding.measured} {finding.sentence}")
-    for name in named if code.startswith("parameter.") else ():
+    for name in named if code.startswith(("parameter.", "state.", "law.again", "differs")) else ():
         for number, line in enumerate(lines):
-            if re.search(rf"self\.{name} *=", line):
+            if re.search(rf"self\.{name} *=|register_buffer\(.{name}\b", line) and (
+                code != "law.again"
+                or not re.search(rf"self\.{name} *=", "".join(lines[number + 1 :]))
+            ):
                 return place[0], place[1] + number
-    pattern = MENTIONS.get(code) or MENTIONS.get(code.partition(".")[0])
-    if pattern is None:
-        return place
-    found = (number for number, line in enumerate(lines) if re.search(pattern, line))
-    return place[0], place[1] + next(found, 0)
+    for pattern in filter(None, (MENTIONS.get(code), MENTIONS.get(code.partition(".")[0]))):
+        found = [
+            number for number, line in enumerate(lines)
+            if re.search(pattern, line) and not line.lstrip().startswith("def ")
+        ]  # fmt: skip
+        if found:
+            return place[0], place[1] + found[-1 if code == "dropout.misplaced" else 0]
+    return place

@@ -49,6 +49,10 @@ class Finding:
         return f"clearhead explain {self.code}"
 
 
+class EffectAlone(Finding):
+    """A mistake of which is known what it does, and not what was written."""
+
+
 @dataclass(frozen=True, repr=False)
 class Report(Drawn):
     """The report of `check`: right, wrong, not judged, or not begun.

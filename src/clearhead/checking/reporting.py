@@ -16,7 +16,7 @@ from clearhead.checking.judging.notes import notes, ticks
 from clearhead.checking.judging.places import place_of
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown
 from clearhead.checking.ranks.launching import AskedOfRanks
-from clearhead.checking.report import Finding, Report
+from clearhead.checking.report import EffectAlone, Finding, Report
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.slips import slip_of
 from clearhead.checking.subject.subject import Subject
@@ -38,6 +38,12 @@ BY_EFFECT: Mapping[str, tuple[str, ...]] = {
     "shape.square-only": ("tokens", "sizes"),
     "mask.non-finite": ("part",),
     "differs": ("part", "part-shape", "inside"),
+}
+# The same of whole classes, of which no loop is read.
+OF_CLASSES: Mapping[str, tuple[str, ...]] = {
+    "differs": ("mask", "output", "alone", "rotation", "by-number", "tokens", "dependency", "base"),
+    "cache.offset": ("values", "keys", "positions", "unturned"),
+    "scale.wrong": ("constant", "part"),
 }
 
 
@@ -176,7 +182,8 @@ def _by_cause(
         return replace(finding, sentence=words.broke(evidence.broke[0]) or finding.sentence)
     slip = slip_of(evidence.given.original, certain=verdict.way not in told)
     if slip is None:
-        return finding
+        effects = (*told, *OF_CLASSES.get(code, ()))
+        return EffectAlone(**vars(finding)) if plain and verdict.way in effects else finding
     sentence = words.filled("slip", slip.key, slip.values)
     return replace(finding, sentence=sentence, place=(slip.file, slip.line))
 

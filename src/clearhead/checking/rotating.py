@@ -52,7 +52,7 @@ def turned(rotate: Any, finding: Finding | None) -> Finding | None:
         return finding
     if finding is not None and way == "speeds" and finding.code == "differs":
         return finding  # by another base, which it says
-    made = finding or Finding("rope.layout", "", "")
+    made = Finding("rope.layout", "", "") if finding is None else Finding(**vars(finding))
     return replace(made, sentence=words.filled("rotation", way, {}))
 
 
@@ -136,4 +136,5 @@ def _made(x: Tensor, layout: Split) -> Iterator[tuple[str, Tensor]]:
     yield "one-speed", join(*by(PLACES.expand(-1, WIDTH // 2)))
     for whole in (-2 * PAIRS // WIDTH, -(2 * PAIRS // WIDTH)):
         yield "one-speed", join(*by(PLACES * 10000**whole))
+    yield "halved", join(*by(PLACES * 10000 ** (-PAIRS / WIDTH)))
     yield "columns", join(*by(PAIRS[None] * SPEEDS))

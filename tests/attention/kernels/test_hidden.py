@@ -11,7 +11,8 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import stages
-from clearhead.attention.kernels import _fused_calls, _lowering, fused
+from clearhead.attention.kernels import _fused_calls, _kept, _lowering, _one_query, fused
+from clearhead.masks.sliding_window import SlidingWindow
 from tests.attention.kernels.definition import (
     Tensors,
     close,
@@ -236,8 +237,14 @@ def test_nan_in_the_open_is_never_swallowed(kernel: str, kv_len: int, dtype: tor
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
 )
-def test_one_token_shows_what_it_sees(kv_len: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("multiplied", [False, True])
+def test_one_token_shows_what_it_sees(
+    kv_len: int, dtype: torch.dtype, multiplied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever it weighs: a weight may be 0, and a key of −∞ scores −∞."""
+    if multiplied:
+        monkeypatch.setattr(_one_query, "WORTH_PRODUCTS", 0)
+        monkeypatch.setattr(_one_query, "LEAST_GROUP", 1)
     clean = draw(1, 4, 2, 1, kv_len, 64, 64, dtype)
     clean["query"][..., 0] = 3.0
     clean["key"][:, :, 7, 0] = -1e4  # so that the weight of this token is 0
@@ -259,6 +266,28 @@ def test_one_token_shows_what_it_sees(kv_len: int, dtype: torch.dtype) -> None:
                         shows[:, 2:, :, 0] = True
                     assert torch.equal(result.isnan(), shows), (tensor, poison, token, mask)
                     assert result[~shows].isfinite().all()
+
+
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.sliding_window(left=594, right=0)])
+def test_one_token_asked_again_shows_what_it_sees(mask: ch.Mask | None) -> None:
+    """As the same call when it was new, whatever stands in the tensors this time."""
+    clean = draw(1, 2, 2, 1, 600, 64, 64)
+    clean["query"][..., 0] = 3.0
+    clean["key"][:, :, 7, 0] = -1e4
+    for _ in range(2):
+        ch.attend(**clean, mask=mask)
+    assert _kept.repeat(**clean, mask=mask) is not None
+    for tensor, poison in [("query", NAN), ("query", INF), ("query", LONG), ("key", NAN), ("key", INF),
+                           ("key", -INF), ("key", LONG), ("value", NAN), ("value", -INF)]:  # fmt: skip
+        for token in (3, 7, 599):
+            tensors = {name: each.clone() for name, each in clean.items()}
+            tensors[tensor][:, 1, 0 if tensor == "query" else token, 0] = poison
+            result = ch.attend(**tensors, mask=mask)
+            shows = torch.zeros_like(result, dtype=torch.bool)
+            if tensor == "query" or type(mask) is not SlidingWindow or token > 4:
+                shows[:, 1, :, :] = tensor != "value"
+                shows[:, 1, :, 0] = True
+            assert torch.equal(result.isnan(), shows), (tensor, poison, token)
 
 
 @pytest.mark.parametrize("trained", [False, True])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.attention.kernels import _kept
+from clearhead.attention.problem import make_problem
 from clearhead.masks import Extent
 from clearhead.masks.base import Mask
 from clearhead.testing.tolerances import assert_no_worse
@@ -163,3 +164,21 @@ def test_so_many_answers_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -
         for _ in range(3):
             ch.attend(**tensors, mask=ch.sliding_window(left=left))
         assert len(_kept._KEPT) <= 3
+
+
+@pytest.mark.parametrize("queries", [1, 5, 11, 13])
+@pytest.mark.parametrize("shortest", [0, 1])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("beside", [None, ch.causal(), ch.causal(offset=-2)])
+def test_a_mask_whose_numbers_say_that_each_query_sees_a_key(
+    beside: Mask | None, side: Any, shortest: int, queries: int
+) -> None:
+    """The pairs say the same."""
+    mask = ch.padding([shortest, 4, 11], side=side)
+    mask = mask if beside is None else beside & mask
+    problem = make_problem(**draw(query_len=queries, kv_len=11), mask=mask)
+    visible = mask.to_dense(queries, 11)
+    empty = ~visible.any(dim=-1, keepdim=True)
+    shown, seen = _kept.shown_mask(problem)
+    assert torch.equal(shown.expand(3, 1, queries, 11), (visible | empty).expand(3, 1, queries, 11))
+    assert (seen is None) == (not empty.any())

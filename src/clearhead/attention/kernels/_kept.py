@@ -20,6 +20,7 @@ from clearhead._common.torch_internals import (
 )
 from clearhead.attention.kernels._lowering import lower
 from clearhead.attention.kernels._nonfinite import SMALL, short_together
+from clearhead.attention.kernels._one_query import context_if_finite
 from clearhead.attention.problem import Problem
 from clearhead.masks.algebra import And, Or
 from clearhead.masks.base import Mask
@@ -65,6 +66,8 @@ def repeat(query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
         return None
     if call.keys is not None:
         key, value = key[:, :, call.keys], value[:, :, call.keys]
+    if key.numel() > SMALL:
+        return context_if_finite(query, key, value, call.scale)
     if not short_together(query, key, value):
         return None
     context = F.scaled_dot_product_attention(
@@ -81,7 +84,9 @@ def keep(problem: Problem, mask: Mask | Tensor | None) -> None:
         mask: as it was given.
     """
     query, key, value = problem.query, problem.key, problem.value
-    if mask is not problem.mask or not 0 < query.numel() <= SMALL >= key.numel() > 0:
+    if mask is not problem.mask or not 0 < query.numel() <= SMALL or not key.numel():
+        return
+    if key.numel() > SMALL and query.shape[2] != 1:
         return
     answers, question = _answers(mask, begin=True)
     shape = query.shape
@@ -102,6 +107,8 @@ def keep(problem: Problem, mask: Mask | Tensor | None) -> None:
         return
     piece, *others = lower(problem)
     if others or not (piece.whole or (piece.is_open and length(piece.keys))):
+        return
+    if key.numel() > SMALL and not piece.is_open:
         return
     shown, seen = shown_mask(problem) if piece.masked else (None, None)
     keys = None if piece.whole else piece.keys
@@ -136,9 +143,29 @@ def _shown(
     problem: Problem, queries: slice | None, keys: slice | None
 ) -> tuple[Tensor, Tensor | None]:
     visible = problem.visible(queries, keys)
+    mask = problem.mask
     assert visible is not None
+    assert mask is not None
+    if keys is None and can_sync(problem.query) and _each_sees(mask, problem):
+        return visible, None
     seen = visible.any(dim=-1, keepdim=True)
     return (visible, None) if all_seen(problem, seen) else (visible | ~seen, seen)
+
+
+def _each_sees(mask: Mask, problem: Problem) -> bool:
+    """Return True for a few masks whose numbers say that each query sees a key, so that no pair is read."""
+    if type(mask) is PaddedTo and mask.side == "left":
+        return mask.shortest > 0
+    return _each_sees_the_first(mask, problem)
+
+
+def _each_sees_the_first(mask: Mask, problem: Problem) -> bool:
+    if type(mask) is And:
+        left, right = mask.left, mask.right
+        return _each_sees_the_first(left, problem) and _each_sees_the_first(right, problem)
+    if type(mask) is Causal:
+        return mask.offset is None and problem.query_len <= problem.kv_len
+    return type(mask) is PaddedTo and mask.side == "right" and mask.shortest > 0
 
 
 def all_seen(problem: Problem, seen: Tensor) -> bool:

@@ -42,6 +42,7 @@ from clearhead.attention.kernels._lowering import (
     mask_numbers,
 )
 from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain, contain_causal
+from clearhead.attention.kernels._one_query import by_products, multiplied
 from clearhead.attention.problem import Problem
 from clearhead.masks.tiles import length
 from clearhead.sharding.dtensors import is_dtensor
@@ -133,6 +134,9 @@ def _is_tiled(piece: Piece) -> bool:
 
 def how(problem: Problem) -> str:
     """Describe a run of the problem, in a line."""
+    sliced, pieces = _sliced(problem)
+    if _is_multiplied(sliced, pieces):
+        return f"two products around a softmax on {problem.device.type}, of one query with all that it sees"
     pieces = lower(problem)
     kinds = []
     for kind, name in (
@@ -168,12 +172,7 @@ def attend(problem: Problem) -> Tensor:
     if _has_gradient(problem) and is_plain(query):
         query, key, value = FirstDerivatives.apply(query, key, value)
         problem = problem.replace(query=query, key=key, value=value)
-    pieces = lower(problem)
-    first = pieces[0]
-    if not first.whole and first.is_open and len(pieces) == 1 and length(first.keys):
-        # All queries see these keys: what lies beside them need not be there.
-        key, value = problem.key[:, :, first.keys], problem.value[:, :, first.keys]
-        problem, pieces = problem.replace(key=key, value=value, mask=None), EVERYTHING
+    problem, pieces = _sliced(problem)
     if can_sync(query):
         seen = problem if pieces[0].whole else in_sight(problem, pieces)
         # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
@@ -204,6 +203,17 @@ def attend(problem: Problem) -> Tensor:
     )
 
 
+def _sliced(problem: Problem) -> tuple[Problem, list[Piece]]:
+    """The problem and its calls, with the keys alone that all queries see, if these are all that any sees: what lies
+    beside them need not be there."""
+    pieces = lower(problem)
+    first = pieces[0]
+    if first.whole or not first.is_open or len(pieces) > 1 or not length(first.keys):
+        return problem, pieces
+    key, value = problem.key[:, :, first.keys], problem.value[:, :, first.keys]
+    return problem.replace(key=key, value=value, mask=None), EVERYTHING
+
+
 def logsumexp(problem: Problem) -> Tensor | None:
     """log Σ exp of the masked scores of each query, (batch, num_heads, query_len), in the
     precision of sums; None where PyTorch does not give it, or gives it wrong, as for a NaN."""
@@ -220,6 +230,8 @@ def logsumexp(problem: Problem) -> Tensor | None:
 def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
     query, key, value = problem.query, problem.key, problem.value
     if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
+        if _is_multiplied(problem, pieces):
+            return multiplied(query, key, value, problem.scale)
         return fused_call(problem, query, key, value, None, pieces[0].causal)
     if len(pieces) == 1 or not can_sync(query) or _has_gradient(problem):
         parts = [run_piece(problem, piece) for piece in pieces]
@@ -251,6 +263,18 @@ def _has_gradient(problem: Problem) -> bool:
     sinks = problem.sinks is not None and problem.sinks.requires_grad
     inputs = problem.query.requires_grad or problem.key.requires_grad or problem.value.requires_grad
     return inputs or sinks
+
+
+def _is_multiplied(problem: Problem, pieces: list[Piece]) -> bool:
+    """Return True if the only call is one of one query, by two products."""
+    query = problem.query
+    return (
+        pieces is EVERYTHING
+        and query.is_cpu
+        and can_sync(query)
+        and not _has_gradient(problem)
+        and by_products(query, problem.key, problem.value)
+    )
 
 
 def _value_shows(problem: Problem) -> bool:

@@ -23,8 +23,6 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x):
         queries, keys, values = self.split(self.W_query(x)), self.split(self.W_key(x)), self.split(self.W_value(x))
         scores = queries @ keys.mT / self.head_dim**0.5
-        n = x.shape[1]
-        scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
         weights = torch.softmax(scores, dim=-1)
         return self.out_proj(self.merge(weights @ values))
 """
@@ -114,7 +112,7 @@ TENTH = [
     wrong(10, "heads.summed", STACKED, ("torch.cat([head(x) for head in self.heads], dim=-1)", "sum(head(x) for head in self.heads)"), ("nn.Linear(d_out, d_out)", "nn.Linear(d_out // num_heads, d_out)")),
     wrong(10, "heads.merge", METHODS, ("context.transpose(1, 2).flatten(2)", "context.transpose(2, 3).reshape(context.shape[0], context.shape[2], -1)"), label="another transpose"),
     wrong(10, "parameter.dead", METHODS, ("self.out_proj(self.merge(weights @ values))", "self.merge(weights @ values)")),
-    wrong(10, "heads.layout heads.split law.pairs softmax.axis", METHODS, (SPLIT, SPLIT.removesuffix(".transpose(1, 2)")), ("context.transpose(1, 2).flatten(2)", "context.flatten(2)"), ("scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)", "pass"), label="no transpose at all"),
+    wrong(10, "heads.layout heads.split law.pairs softmax.axis", METHODS, (SPLIT, SPLIT.removesuffix(".transpose(1, 2)")), ("context.transpose(1, 2).flatten(2)", "context.flatten(2)"), label="no transpose at all"),
     wrong(10, "heads.count", STACKED, ("range(num_heads)", "range(1)"), ("d_out // num_heads", "d_out"), label="one head"),
     wrong(10, "heads.count", STACKED, ("Head(d_in, d_out // num_heads)", "Head(d_in, d_in)"), ("nn.Linear(d_out, d_out)", "nn.Linear(d_in, d_out)"), ("        return self.out_proj(torch.cat([head(x) for head in self.heads], dim=-1))", "        for head in self.heads:\n            x = head(x)\n        return self.out_proj(x)"), label="one after another"),
 ]  # fmt: skip
@@ -163,7 +161,10 @@ class RotaryAttention(nn.Module):
 """
 )
 TWELFTH = [
-    *right(12, rotate=ROTATE, pairs=PAIRS, complex=COMPLEX),
+    *right(12, rotate=ROTATE),
+    wrong(12, "rope.layout", PAIRS, label="pairs of neighbours"),
+    wrong(12, "rope.layout", COMPLEX, label="pairs of neighbours, as complex numbers"),
+    wrong(10, "differs", METHODS, ("        weights = torch", "        n = x.shape[1]\n        scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)\n        weights = torch"), label="a mask of the future, which nobody asked for"),
     wrong(12, "rope.values rope.layout differs law.scores", ROTATE, ("rates = 10000.0 ** (-torch.arange(half) / half)", "rates = torch.ones(half)"), label="one speed for all"),
     wrong(12, "rope.values rope.offset differs law.scores", ROTATE, ("torch.arange(tokens)[:, None]", "torch.arange(x.shape[0])[:, None, None]"), label="position taken from the batch"),
     wrong(12, "rope.values differs law.scores rope.layout", ROTATE, ("one * angles.cos() - two", "one * angles.cos() + two")),

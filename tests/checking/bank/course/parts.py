@@ -88,12 +88,13 @@ def weights(scores):
 """
 UNSQUEEZED = """
 def weights(scores):
-    powers = (scores - scores.max()).exp()
+    powers = (scores - scores.amax(1)[:, None]).exp()
     return powers / powers.sum(1)[:, None]
 """
 SECOND = [
     *right(2, by_hand=BY_HAND, softmax=SOFTMAX, rows=ROWS, unsqueezed=UNSQUEEZED),
     wrong(2, "softmax.axis", SOFTMAX, ("dim=-1", "dim=0")),
+    wrong(2, "differs", UNSQUEEZED, ("scores.amax(1)[:, None]", "scores.max()"), label="the largest of the whole table"),
     wrong(2, "softmax.keepdim", BY_HAND, ("powers.sum(dim=-1, keepdim=True)", "powers.sum(dim=-1)")),
     wrong(2, "softmax.missing", BY_HAND, ("    powers = torch.exp(shifted)\n", ""), ("powers / powers.sum", "scores / scores.sum")),
     wrong(2, "softmax.axis", BY_HAND, ("powers.sum(dim=-1", "powers.sum(dim=0")),
