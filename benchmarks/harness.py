@@ -481,6 +481,7 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": ".".join(map(str, sys.version_info[:3])),
         "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 1),
         "commit": commit(),
     }
 

@@ -21,6 +21,8 @@ was measured.
 
 - Times are medians per call, the sides taken in turn. *Ratio* is the median of ours over theirs
   (the second side) within each turn, with a 95 % interval.
+- A case of *CPU time* counts that of the process alone, and may be measured on a machine that others keep busy: `load`
+  in its file is how many wanted a core.
 - *Memory* is what one call takes at its peak, in a process of its own, beyond the inputs.
 - No figure is here whose result was not first compared with that of every other side.
 """

@@ -379,10 +379,15 @@ def test_rows_whose_positions_differ_are_refused_and_the_whole_text_is_not() -> 
         edit[0].replace(clean[0].context + 1)
         layer(x, cache=cache, mask=ch.padding(real))
     assert torch.equal(seen[0].context, clean[0].context + 1)
+    refused = pytest.raises(EditError, match=re.escape("[edit.positions] the positions of the"))
+    held = ch.layers.GrowingCache()
+    layer(x, cache=held, valid=real)
+    with refused, ch.edit(layer) as edit:
+        edit[0].replace(clean)
+        layer(x[:, :1], cache=held)  # a position further in one row than in the other
     layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS)
     source, held = torch.randn(2, 3, WIDTH), ch.layers.GrowingCache()
     layer(x[:, :2], source, cache=held)
-    refused = pytest.raises(EditError, match=re.escape("[edit.positions] the positions of the"))
     with refused, ch.edit(layer) as edit:
         edit[0].replace(clean[0].context[:, :, :2])
         layer(x[:, 2:4], source, cache=held)  # whose queries nothing counts

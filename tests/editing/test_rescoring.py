@@ -20,13 +20,14 @@ def drawn(*heads: int) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("bias", [None, ch.alibi(4)])
 @pytest.mark.parametrize("mask", [None, ch.causal(), ch.padding([5, 7])])
 @pytest.mark.parametrize("portion", [1 << 22, 40])
+@pytest.mark.parametrize("first", [0, 2])
 def test_queries_that_lose_nothing_keep_their_bits(
-    monkeypatch: pytest.MonkeyPatch, mask: ch.Mask | None, bias: object, portion: int
+    monkeypatch: pytest.MonkeyPatch, mask: ch.Mask | None, bias: object, portion: int, first: int
 ) -> None:
     monkeypatch.setattr(rescoring, "PORTION", portion)
     call = make_problem(*drawn(4, 2, 2), mask=mask, bias=bias)  # pyright: ignore[reportArgumentType]
     shown = torch.ones(LEN, LEN, dtype=torch.bool)
-    shown[2:5, [1, 4]] = False
+    shown[first:5, [1, 4]] = False
     visible = torch.ones(LEN, LEN, dtype=torch.bool) if mask is None else mask.to_dense(LEN, LEN)
     gone = (visible & ~shown).expand(2, 4, LEN, LEN)
     changed = touched(call, Rescoring(ch.dense(shown)))
@@ -40,6 +41,16 @@ def test_queries_that_lose_nothing_keep_their_bits(
     expected = ch.attend(*(call.query, call.key, call.value), mask=both, bias=call.bias)
     torch.testing.assert_close(found, torch.where(gone.any(-1)[..., None], expected, own))
     assert torch.equal(found[~gone.any(-1)], own[~gone.any(-1)])
+
+
+def test_a_key_that_the_edit_hides_may_hold_anything() -> None:
+    query, key, value = drawn(4, 2, 2)
+    shown = torch.arange(LEN) != 1
+    call = make_problem(query, key, value, mask=ch.dense(shown.expand(LEN, LEN)))
+    rows, own = torch.ones(1, 1, LEN, dtype=torch.bool), torch.zeros_like(query)
+    expected = attended_anew(call, rows, own)
+    value = value.masked_fill(~shown[:, None], torch.nan)
+    torch.testing.assert_close(attended_anew(call.replace(value=value), rows, own), expected)
 
 
 @pytest.mark.parametrize("mask", [None, ch.causal()])

@@ -30,6 +30,13 @@ def test_keys_that_grow_are_one_tensor() -> None:
         assert torch.equal(part, every[:, :, :count])
 
 
+def test_keys_behind_a_window_go_on_from_the_last() -> None:
+    every = torch.randn(2, 3, 9, 5)
+    keys = Keys(every[:, :, :7])
+    assert keys.place(every[:, :, 4:], query_len=2) == 4
+    assert torch.equal(keys.part(0, keys.length)[0], every)
+
+
 def test_other_keys_do_not_grow() -> None:
     every = torch.randn(2, 3, 11, 5)
     keys = Keys(every[:, :, :7])

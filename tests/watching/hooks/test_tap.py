@@ -1,6 +1,7 @@
 """A call is told of once, by the outermost."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -40,6 +41,36 @@ def test_what_runs_inside_is_not_told(heard: list[str | None]) -> None:
         tap.report(problem)
     assert not tap.is_guarded()
     assert heard == []
+
+
+@pytest.mark.parametrize("is_put", [True, False])
+def test_a_context_is_edited_where_it_can_be_put_back(is_put: bool) -> None:
+    own, other, told = problem(), problem(), list[Problem]()
+
+    class Editor:
+        def is_running(self) -> bool:
+            return True
+
+        def edit(self, read: tap.Read, child: str | None) -> tap.Edited:
+            return tap.Edited(lambda: other, lambda context: context + 1)
+
+    def put(output: Any, change: tap.Change, read: tap.Read | None) -> Any:
+        return change(output)
+
+    def observer(read: tap.Read, child: str | None) -> None:
+        told.append(read())
+
+    attend = tap.reporting(torch.clone, lambda context: own, put=put if is_put else None)
+    tap.editors.append(Editor())
+    tap.observers.append(observer)
+    try:
+        found = attend(torch.zeros(2))
+    finally:
+        tap.observers.remove(observer)
+        tap.editors.pop()
+    assert found.tolist() == [float(is_put)] * 2
+    assert len(told) == 1
+    assert told[0] is (other if is_put else own)
 
 
 def test_an_error_ends_it(heard: list[str | None]) -> None:

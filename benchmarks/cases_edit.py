@@ -1,0 +1,166 @@
+"""The cost of edits of SmolLM2 beside runs of the model as it is, and of keeping what its heads say, in CPU time of one
+thread, which other processes change least."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import clearhead as ch
+from benchmarks.harness import Side, Sides, case
+
+ONE_BY_ONE, AT_ONCE = [4, 14, 24], [*range(0, 30, 3), 29]
+HEADS = 9
+
+
+def _smollm2() -> Any:
+    from transformers import AutoModelForCausalLM
+
+    from clearhead.samples import models
+
+    return AutoModelForCausalLM.from_pretrained(str(models.folder_of("smollm2"))).eval()
+
+
+def _ids(tokens: int) -> Tensor:
+    return torch.randint(1000, 40_000, (1, tokens))
+
+
+def _on_one_thread(side: Side) -> Side:
+    def run() -> Any:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with torch.no_grad():
+                return side()
+        finally:
+            torch.set_num_threads(threads)
+
+    return run
+
+
+def _last(output: Any) -> Tensor:
+    """The difference of two logits."""
+    return output.logits[:, -1, 2000].mean() - output.logits[:, -1, 3000].mean()
+
+
+def _effects(layers: list[int], plain_runs: int, **options: Any) -> Sides:
+    model, ids = _smollm2(), _ids(128)
+
+    def measured() -> Any:
+        found = ch.effects(model, ids, _last, layers=layers, progress=False, **options)
+        assert len(found) == len(layers) * HEADS
+        return found.baseline
+
+    def plain() -> Any:
+        return [float(_last(model(ids))) for _ in range(plain_runs)][-1]
+
+    return {
+        "effects": _on_one_thread(measured),
+        f"{plain_runs} plain runs": _on_one_thread(plain),
+    }
+
+
+@case(
+    "edit-effects-128",
+    reach="<= 0.5x",
+    work="SmolLM2, 128 tokens: effects of the 27 heads of layers 4, 14 and 24, one by one, against as many plain runs; "
+    "what is kept for all runs is paid by 27 here, and by 270 where all heads are asked; CPU time of one thread",
+    memory=False,
+    rounds=3,
+    clock=time.process_time,
+)
+def effects_one_by_one() -> Sides:
+    return _effects(ONE_BY_ONE, len(ONE_BY_ONE) * HEADS)
+
+
+@case(
+    "edit-effects-128-parallel",
+    reach="<= 4.5x",
+    work="SmolLM2, 128 tokens: effects(parallel=9) of the 99 heads of every third layer and the last, against 11 plain "
+    "runs, a ninth of as many, so that 4.5x is half; CPU time of one thread",
+    memory=False,
+    rounds=3,
+    clock=time.process_time,
+)
+def effects_at_once() -> Sides:
+    return _effects(AT_ONCE, len(AT_ONCE), parallel=HEADS)
+
+
+def _same_before_the_other_half(ours: Any, theirs: Any) -> None:
+    torch.testing.assert_close(ours[:, :256], theirs[:, :256], rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(ours[:, 256:], theirs[:, 256:], rtol=1e-3, atol=1e-3)
+
+
+@case(
+    "edit-one-head-512",
+    reach="<= 1.05x",
+    work="SmolLM2, 512 tokens: a run in which one head is given the context of another run, of a text with another "
+    "second half, against a plain run; CPU time of one thread",
+    compare=_same_before_the_other_half,
+    memory=False,
+    rounds=9,
+    clock=time.process_time,
+)
+def one_head() -> Sides:
+    model, ids = _smollm2(), _ids(512)
+    with ch.watch(model, keep="contexts") as seen, torch.no_grad():
+        model(torch.cat([ids[:, :256], _ids(256)], dim=1))
+
+    def edited() -> Any:
+        with ch.edit(model) as edit:
+            edit[15].heads[3].replace(seen)
+            return model(ids).logits
+
+    return {
+        "edited": _on_one_thread(edited),
+        "plain": _on_one_thread(lambda: model(ids).logits),
+    }
+
+
+def _same_contexts(ours: Any, theirs: Any) -> None:
+    if theirs is not None:  # a plain run keeps none
+        torch.testing.assert_close(list(ours), list(theirs), rtol=0.0, atol=0.0)
+
+
+@case(
+    "edit-contexts-8192",
+    reach="<= 1.1x memory",
+    work="a Llama of 4 layers of 9 heads of 64, 8192 tokens: watch(keep='contexts'), of which z is 75 MB, against "
+    "hooks before the output projections that keep what they get, and a plain run; CPU time of one thread",
+    compare=_same_contexts,
+    rounds=3,
+    clock=time.process_time,
+)
+def contexts() -> Sides:
+    from transformers import LlamaConfig, LlamaModel
+
+    config = LlamaConfig(
+        vocab_size=1000, hidden_size=576, intermediate_size=576, num_hidden_layers=4,
+        num_attention_heads=HEADS, num_key_value_heads=3, max_position_embeddings=8192,
+    )  # fmt: skip
+    model: Any = LlamaModel._from_config(config, attn_implementation="sdpa").eval()
+    ids = torch.randint(1, 1000, (1, 8192))
+
+    def plain() -> None:
+        model(ids, use_cache=False)
+
+    def watched() -> Any:
+        with ch.watch(model, keep="contexts") as seen:
+            plain()
+        return [each.context for each in seen.values()]
+
+    def by_hand() -> Any:
+        kept: list[Tensor] = []
+
+        def keep(module: nn.Module, args: Any) -> None:
+            kept.append(args[0].clone())
+
+        hooks = [layer.self_attn.o_proj.register_forward_pre_hook(keep) for layer in model.layers]
+        plain()
+        for hook in hooks:
+            hook.remove()
+        return [each.unflatten(2, (HEADS, 64)).transpose(1, 2) for each in kept]
+
+    sides = {"watch(keep='contexts')": watched, "hooks": by_hand, "plain": plain}
+    return {name: _on_one_thread(side) for name, side in sides.items()}
