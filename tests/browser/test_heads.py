@@ -311,17 +311,18 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
     )
     page.evaluate("document.activeElement.blur()")
     pictures(page)
-    # Below the tools, whose edges a reload may round to other pixels.
-    shown, before = page.locator("main"), page.locator("main").screenshot()
+    # What is drawn, and not its pixels: how far something is scrolled is no part of the address.
+    drawn = """() => {
+        const main = document.querySelector('main')
+        const maps = [...main.querySelectorAll('canvas')].map((each) => each.toDataURL())
+        return [main.innerText, ...maps]
+    }"""
+    before = page.evaluate(drawn)
+    assert len(before) > 6
     page.reload()
     expect(page.locator(".ch-map-side > .ch-remark")).to_contain_text("One cell")
     answers.wait_for()
-    pictures(page)
-    for _ in range(40):  # The last of it may come with a later frame.
-        if shown.screenshot() == before:
-            break
-        page.wait_for_timeout(100)
-    assert shown.screenshot() == before
+    becomes(page, drawn, lambda found: found == before)
     page.go_back()
     expect(page.get_by_role("heading", level=2)).to_have_text("Layer 0, head 0")
     expect(page.locator(".ch-legend button").first).to_have_text("square-root scale")
