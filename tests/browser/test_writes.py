@@ -1,4 +1,4 @@
-"""What a head writes, on the page of heads: in a file, served, and in a notebook; and what two runs are called."""
+"""Tokens that a head raises and lowers, on the page of heads: in a file, served, in a notebook; names of two runs."""
 
 import base64
 from pathlib import Path

@@ -161,9 +161,9 @@ def _graded(
         found, how = lessons.called(thing, row)
         report = _not_begun(thing)
         if report is None:
+            promises = lessons.promises_of(row, thing)
             promised = [
-                contract_of(None, {**row.sizes, **(sizes or {})}, each)
-                for each in lessons.promises_of(row, thing)
+                contract_of(None, {**row.sizes, **(sizes or {})}, each) for each in promises
             ]
             made = (_reported(found, how, args, each, seed, row) for each in promised)
             try:
@@ -175,7 +175,7 @@ def _graded(
                 mistakes = tuple(each for each in told if each is not None)
                 report = replace(report, findings=mistakes, place=defined_in(thing))
             made_of = prepare(thing, row.takes, args, promised[0], seed)
-            report = held_to_outcome(report, thing, made_of, row, lessons.promises_of(row, thing))
+            report = held_to_outcome(report, thing, made_of, row, promises)
     return lessons.in_words(report, row)
 
 

@@ -94,7 +94,7 @@ def row_of(lesson: Any, given: Mapping[str, Any]) -> LessonRow:
 
 
 def promises_of(row: LessonRow, thing: Any) -> tuple[Mapping[str, Any], ...]:
-    """What a thing may promise in a lesson, the likeliest first.
+    """The promises that a thing may make in a lesson, the likeliest first.
 
     A class hides the future where its constructor asks for the length of the context, whose mask it is; a function
     that rotates has one layout, that of the lesson.

@@ -160,7 +160,7 @@ def _at(model: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
 
 
 def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
-    """What stands in a list of modules of which some attend, unless it could be seen that it did not run."""
+    """Blocks: the modules of a list of which some attend, unless it could be seen that one did not run."""
     attend = {id(each) for each in _at(model, layers).values()}
     found: dict[nn.Module, None] = {}
     for some in model.modules():
@@ -218,7 +218,7 @@ def _is_plain(each: object) -> bool:
 
 
 def _state(module: nn.Module, given: Sequence[Any]) -> list[tuple[Any, int]]:
-    """What a call may change: tensors by their version, containers by their length, attributes by identity."""
+    """State that a call may change: tensors by their version, containers by their length, attributes by identity."""
     held = [each for one in module.modules() for each in vars(one).values()]
     held += [each for one in module.modules() for each in one.buffers(recurse=False)]
     return [(each, _mark(each)) for each in [*held, *_pytree.tree_leaves(list(given))]]

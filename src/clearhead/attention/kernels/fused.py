@@ -134,10 +134,9 @@ def _is_tiled(piece: Piece) -> bool:
 
 def how(problem: Problem) -> str:
     """Describe a run of the problem, in a line."""
-    sliced, pieces = _sliced(problem, lower(problem))
-    if _is_multiplied(sliced, pieces):
-        return f"two products around a softmax on {problem.device.type}, of one query with all that it sees"
     pieces = lower(problem)
+    if _is_multiplied(*_sliced(problem, pieces)):
+        return f"two products around a softmax on {problem.device.type}, of one query with all that it sees"
     kinds = []
     for kind, name in (
         ((False, False), "without a mask"),

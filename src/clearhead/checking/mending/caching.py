@@ -1,4 +1,4 @@
-"""What a cache does with what is new, read from what a step gives."""
+"""Ways to put what is new beside what is kept, read from the numbers that a step gives."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead import stages
 from clearhead._common.lessons import LessonRow
 from clearhead.checking.hypotheses.matching import distance
-from clearhead.checking.mending.outcomes import doubles, layers_of
+from clearhead.checking.mending.outcomes import attended, doubles, layers_of
 from clearhead.checking.thresholds import SUMS
 
 BEFORE, NEW = 4, 3
@@ -43,11 +42,7 @@ def kept_as(module: Any, row: LessonRow, promised: Mapping[str, Any]) -> str | N
         return None
 
     def given(new: int, order: list[int]) -> Tensor:
-        scores = stages.scores(query[:, -new:], key[:, order]) * query.shape[-1] ** -0.5
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + len(order) - new)
-        context = stages.matmul(
-            stages.weights(scores.masked_fill(future, -torch.inf)), value[:, order]
-        )
+        context = attended(query[:, -new:], key[:, order], value[:, order], promised)
         return layers["o"](context) if "o" in layers else context
 
     every = list(range(BEFORE + NEW))

@@ -1,4 +1,4 @@
-"""What dropout does in training, read from what comes out: with no more tokens than a value is wide, the weights
+"""Dropout in training, read from the outputs: with no more tokens than a value is wide, the weights
 that gave an output can be worked out from it."""
 
 from typing import Any
@@ -45,15 +45,13 @@ def dropped(module: Any, row: LessonRow) -> Finding | None:
         return None
     if not torch.allclose(kept @ layers["v"](x[0]), out, atol=SUMS):
         return Finding("dropout.misplaced", words.filled("outcome", "dropped-after", {}))
+    totals = kept.sum(-1)
+    if torch.allclose(totals[totals.abs() > SUMS], totals.new_ones(()), atol=SUMS):
+        return Finding("dropout.unscaled", words.plain("dropout.unscaled", "again", {}))
     some = weights > SUMS
-    if torch.allclose(
-        kept.sum(-1)[kept.sum(-1).abs() > SUMS], torch.ones((), dtype=out.dtype), atol=SUMS
-    ):
-        sentence = words.plain("dropout.unscaled", "again", {})
-        return Finding("dropout.unscaled", sentence)
     ratio = (kept / weights.where(some, torch.ones_like(weights)))[:, some]
     grown = ratio[ratio.abs() > SUMS]
-    if not grown.isclose(torch.tensor(1 / (1 - rate), dtype=out.dtype), atol=1e-3).all():
+    if not grown.isclose(out.new_tensor(1 / (1 - rate)), atol=1e-3).all():
         values = {"kept": f"{grown.median().item():.3g}", "dropout": rate}
         return Finding("dropout.unscaled", words.plain("dropout.unscaled", "otherwise", values))
     return None

@@ -61,9 +61,7 @@ def edits_of(
     for way in ways[:2] if certain else ways:
         for place, new, key, values in way(places, tree, names):
             with changed(place, new):
-                yield ChangedTree(
-                    key, values, getattr(place.node, "lineno", 0), ast.fix_missing_locations(tree)
-                )
+                yield ChangedTree(key, values, getattr(place.node, "lineno", 0), tree)
             count += 1
             if count >= MOST:
                 return
@@ -86,12 +84,8 @@ def _keywords(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     for place, node in expressions(places, ast.Call):
         for each in node.keywords:
             kept = [other for other in node.keywords if other is not each]
-            yield (
-                place,
-                altered(node, keywords=kept),
-                "keyword",
-                {"old": ast.unparse(each), "at": ast.unparse(node)},
-            )
+            new = altered(node, keywords=kept)
+            yield place, new, "keyword", said(each, new, ast.unparse(node))
 
 
 def _signs(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
@@ -111,12 +105,8 @@ def _signs(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
         if place.field in ("args", "left", "right", "value", "elts") and not isinstance(
             place.above, ast.UnaryOp
         ):
-            yield (
-                place,
-                ast.UnaryOp(ast.USub(), node),
-                "minus",
-                said(node, ast.UnaryOp(ast.USub(), node)),
-            )
+            negative = ast.UnaryOp(ast.USub(), node)
+            yield place, negative, "minus", said(node, negative)
 
 
 def _numbers(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
@@ -142,8 +132,7 @@ def _numbers(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
                 if each != float("-inf")
                 else ast.parse("float('-inf')", mode="eval").body
             )
-            at = around(place)
-            yield place, new, "number", {**said(node, new), "at": at}
+            yield place, new, "number", said(node, new, around(place))
 
 
 def _copies(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
@@ -177,7 +166,7 @@ def _names(places: Sequence[Spot], tree: ast.Module, held: Sequence[str]) -> Ite
             for other in dict.fromkeys(own):
                 if other != node.id:
                     new = ast.Name(other, ast.Load())
-                    yield place, new, "name", {**said(node, new), "at": around(place)}
+                    yield place, new, "name", said(node, new, around(place))
 
 
 def _attributes(places: Sequence[Spot], _: ast.Module, held: Sequence[str]) -> Iterator[Change]:
@@ -186,26 +175,24 @@ def _attributes(places: Sequence[Spot], _: ast.Module, held: Sequence[str]) -> I
             for other in held:
                 if other != node.attr:
                     new = altered(node, attr=other)
-                    yield place, new, "name", {**said(node, new), "at": around(place)}
+                    yield place, new, "name", said(node, new, around(place))
             continue
         for pair in TWINS:
             if node.attr in pair:
                 new = altered(node, attr=pair[1 - pair.index(node.attr)])
-                yield place, new, "name", {**said(node, new), "at": around(place)}
+                yield place, new, "name", said(node, new, around(place))
     for place, node in expressions(places, ast.Name):
-        for new in (ast.Attribute(node, "mT", ast.Load()),):
-            if place.field in ("left", "right") and isinstance(place.above, ast.BinOp):
-                yield place, new, "turned", said(node, new)
+        if place.field in ("left", "right") and isinstance(place.above, ast.BinOp):
+            new = ast.Attribute(node, "mT", ast.Load())
+            yield place, new, "turned", said(node, new)
 
 
 def _operators(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     for place, node in expressions(places, ast.BinOp):
         for kind in ARITHMETIC:
-            if not isinstance(node.op, kind) and not isinstance(node.op, ast.Pow):
+            if not isinstance(node.op, (kind, ast.Pow)):
                 new = altered(node, op=kind())
                 yield place, new, "operator", said(node, new)
-        if isinstance(node.op, ast.FloorDiv):
-            continue
     for place, node in expressions(places, ast.Compare):
         for kind in COMPARED:
             if len(node.ops) == 1 and not isinstance(node.ops[0], kind):
@@ -216,12 +203,8 @@ def _operators(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
         if isinstance(node, ast.AugAssign):
             for kind in ARITHMETIC[:4]:
                 if not isinstance(node.op, kind):
-                    yield (
-                        place,
-                        altered(node, op=kind()),
-                        "operator",
-                        said(node, altered(node, op=kind())),
-                    )
+                    new = altered(node, op=kind())
+                    yield place, new, "operator", said(node, new)
             plain = ast.Assign([node.target], node.value)
             yield place, ast.copy_location(plain, node), "operator", said(node, plain)
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name | ast.Subscript):
@@ -254,13 +237,5 @@ def _sides(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
             yield place, new, "sides", said(*whole)
     for place, node in expressions(places, ast.Slice):
         if (node.lower is None) != (node.upper is None):
-            yield (
-                place,
-                altered(node, lower=node.upper, upper=node.lower),
-                "slice",
-                {
-                    "old": ast.unparse(node),
-                    "new": ast.unparse(altered(node, lower=node.upper, upper=node.lower)),
-                    "at": ast.unparse(place.above),
-                },
-            )
+            new = altered(node, lower=node.upper, upper=node.lower)
+            yield place, new, "slice", said(node, new, ast.unparse(place.above))

@@ -4,7 +4,7 @@ The readers of a report know causes; the outcome knows what is right. Where the 
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -17,10 +17,10 @@ from clearhead._common.lessons import LessonRow
 from clearhead.checking import words
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.parts import PARTS
-from clearhead.checking.lessons import early, mentioned_first, promises_of
+from clearhead.checking.lessons import early, is_asked, mentioned_first, promises_of
 from clearhead.checking.mending.caching import kept_as
 from clearhead.checking.mending.dropping import dropped
-from clearhead.checking.mending.mends import Promises, mends_of
+from clearhead.checking.mending.mends import Mend, Promises, mends_of
 from clearhead.checking.mending.outcomes import (
     Outcome,
     doubles,
@@ -53,8 +53,6 @@ INSTEAD = {
 }
 # Changes that are the cause wherever they mend.
 CERTAIN = ("keepdim", "alias", "same")
-# The lesson from which on something learns.
-GRADIENTS = 4
 # Of these a change that mends it gives the line, and the words say more than it.
 LINES = (
     "mask.off-by-one",
@@ -100,7 +98,11 @@ def held_to_outcome(
     if isinstance(made, nn.Module) and (not subject.copied or subject.module is None):
         return report
     right, first = is_right(made, row, promises), next(iter(report.findings), None)
-    found = _beside(subject, row, right=right) if isinstance(made, nn.Module) else None
+    found = None
+    if isinstance(made, nn.Module):
+        found = _of_parameters(subject.fresh().run, row)
+        if found is None and right is False:
+            found = _of_state(subject.fresh().run, row)
     if found is not None and (first is None or first.code.startswith(INSTEAD.get(found.code, ()))):
         return _with(report, found)
     if right is None:
@@ -120,7 +122,7 @@ def _of_right(report: Report, subject: Subject, row: LessonRow, promises: Promis
         of_outcome = first.code.startswith(OF_OUTCOME) and first.code != "differs"
         none = (of_outcome or isinstance(first, EffectAlone)) and _is_sized(subject)
         return _verified(replace(report, findings=())) if none else report
-    if isinstance(subject.module, nn.Module) and row.number >= GRADIENTS:
+    if isinstance(subject.module, nn.Module) and is_asked(row, "gradients"):
         names = without_gradient(subject.fresh().run, row, promises[0])
         if names:
             sentence = words.filled("outcome", "grad", {"names": ", ".join(names)})
@@ -142,13 +144,10 @@ def _of_wrong(
         return _with(
             report, Finding("law.pairs", words.filled("outcome", "mirrored", {}), first.measured)
         )
-    if first is None and (known := _exchanged(subject, row, promises)) is not None:
-        return _with(report, known)
-    certain = not (first is None or isinstance(first, EffectAlone) or first.code.startswith(LINES))
-    is_text = inspect.isclass(thing) or inspect.isroutine(thing)
-    mends = mends_of(thing, row, promises, subject.args, certain=certain) if is_text else []
     if first is None:
-        return _with(report, _unseen(subject, thing, row, promises, mends))
+        return _with(report, _unseen(subject, thing, row, promises))
+    certain = not (isinstance(first, EffectAlone) or first.code.startswith(LINES))
+    mends = _mends(thing, subject, row, promises, certain=certain)
     if not mends:
         return report
     best = next((each for each in mends if each.place == first.place), mends[0])
@@ -169,21 +168,33 @@ def _is_sized(subject: Subject) -> bool:
     return width is None or not layers or layers["v"].matrix.shape[1] == width
 
 
-def _written(made: Any, row: LessonRow, promises: Promises) -> Finding | None:
-    """A mistake of what writes to what it is handed."""
+def _mends(
+    thing: Any, subject: Subject, row: LessonRow, promises: Promises, *, certain: bool = False
+) -> list[Mend]:
+    """The changes that mend what was written; none of an object, whose class is not what was handed over."""
+    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+        return []
+    return mends_of(thing, row, promises, subject.args, certain=certain)
+
+
+def _first_of(
+    run: Any, row: LessonRow, promised: Mapping[str, Any], wanted: Callable[[Outcome], bool]
+) -> Outcome | None:
+    """The first call of a lesson that is wanted; None where there is none, or where one raises before it."""
     try:
         with doubles(), torch.no_grad():
-            found = next(
-                (each for each in outcomes(made, row, promises[0]) if each.written is not None),
-                None,
-            )
+            return next(filter(wanted, outcomes(run, row, promised)), None)
     except Exception:  # whatever the code of another raises is told elsewhere
         return None
+
+
+def _written(made: Any, row: LessonRow, promises: Promises) -> Finding | None:
+    """A mistake of what writes to what it is handed."""
+    found = _first_of(made, row, promises[0], lambda each: each.written is not None)
     if found is None:
         return None
     handed = {"qkv": "query,key,value"}.get(row.takes, row.takes).replace("x2d", "x").split(",")
-    names = dict(enumerate(handed))
-    sentence = words.filled("outcome", "modified", {"name": names[found.written or 0]})
+    sentence = words.filled("outcome", "modified", {"name": handed[found.written or 0]})
     return Finding("input.modified", sentence, words.filled("outcome", "before", {}))
 
 
@@ -205,12 +216,11 @@ def _verified(report: Report) -> Report:
     return replace(report, unverified=left)
 
 
-def _beside(subject: Subject, row: LessonRow, *, right: bool | None) -> Finding | None:
-    """A mistake that changes no outcome of one call: in names, in what a matrix begins with, in what is kept."""
-    module: nn.Module = subject.fresh().run
-    own = dict(module.named_parameters())
-    every = dict(module.named_parameters(remove_duplicate=False))
-    shared = [name for name in every if name not in own and role(name) in ("q", "k", "v")]
+def _of_parameters(module: nn.Module, row: LessonRow) -> Finding | None:
+    """A mistake that changes no outcome of one call: in names, in biases, in what a matrix begins with."""
+    own, every = (dict(module.named_parameters(remove_duplicate=each)) for each in (True, False))
+    of_sides = {name: each for name, each in every.items() if role(name) in ("q", "k", "v")}
+    shared = [name for name in of_sides if name not in own]
     if shared:
         same = [name for name in own if any(own[name] is every[each] for each in shared)]
         return Finding(
@@ -219,8 +229,8 @@ def _beside(subject: Subject, row: LessonRow, *, right: bool | None) -> Finding 
         )
     sides = {
         name.rpartition(".")[0]: name.endswith(".weight")
-        for name, each in own.items()
-        if role(name) in ("q", "k", "v") and each.ndim == 2
+        for name, each in of_sides.items()
+        if each.ndim == 2
     }
     biased = [name for name in sides if f"{name}.bias" in own]
     if biased and len(biased) < len(sides):
@@ -231,34 +241,30 @@ def _beside(subject: Subject, row: LessonRow, *, right: bool | None) -> Finding 
             return _said("named", {"name": each})
         for each in biased:
             return _said("bias", {"name": each})
-    for name in own:
+    for name in own if row.has_out else ():
         path = name.removesuffix(".weight")
-        if row.has_out and path != name and is_output(path) and f"{path}.bias" not in own:
+        if path != name and is_output(path) and f"{path}.bias" not in own:
             return _said("no-bias", {"name": path})
-    for name, each in own.items():
-        if (
-            role(name) in ("q", "k", "v")
-            and each.numel() > 1
-            and bool((each == each.flatten()[0]).all())
-        ):
+    for name, each in of_sides.items():
+        if each.numel() > 1 and bool((each == each.flatten()[0]).all()):
             return Finding("parameter.dead", words.filled("outcome", "constant", {"name": name}))
-    if right is not False or row.takes not in ("x2d", "x"):
+    return None
+
+
+def _of_state(module: nn.Module, row: LessonRow) -> Finding | None:
+    """A mistake in what is kept of a call, by a call with three tokens."""
+    if row.takes not in ("x2d", "x"):
         return None
     before = _kept(module)
     try:
         with torch.no_grad():
             width = layers_of(module)["q"].matrix.shape[0]
-            module.eval()(
-                next(module.parameters()).new_ones((*([1] * (row.takes == "x")), 3, width))
-            )
+            shape = (3, width) if row.takes == "x2d" else (1, 3, width)
+            module.eval()(next(module.parameters()).new_ones(shape))
     except Exception:  # whatever the code of another raises is told elsewhere
         return None
     for name, each in _kept(module).items():
-        if (
-            name not in before
-            or before[name].shape != each.shape
-            or not torch.equal(before[name], each)
-        ):
+        if name not in before or not torch.equal(before[name], each):
             code = early("law.again", row) or "law.again"
             return Finding(code, words.filled("outcome", "kept", {"name": name.rpartition(".")[2]}))
     return None
@@ -282,42 +288,25 @@ def _said(key: str, values: Mapping[str, Any], **fields: Any) -> Finding:
     return Finding("differs", words.filled("outcome", key, values), **fields)
 
 
-def _unseen(
-    subject: Subject, thing: Any, row: LessonRow, promises: Promises, mends: Sequence[Any]
-) -> Finding:
-    """A mistake that no reader has seen: by what mends it, or by its numbers."""
+def _unseen(subject: Subject, thing: Any, row: LessonRow, promises: Promises) -> Finding:
+    """A mistake that no reader has seen: by names, by scores of 0, by what mends it, or by its numbers."""
     run = thing if inspect.isroutine(thing) else subject.fresh().run
-    measured = _measured(_first_wrong(run, row, promises[0]), row)
-    if "nan" in measured and row.takes == "scores":
-        return _said("rows", {}, measured=measured, place=mends[0].place if mends else None)
+    measured = _measured(_first_of(run, row, promises[0], lambda each: not each.right), row)
+    if subject.module is not None:
+        for order in list(permutations("qkv"))[1:]:
+            if is_right(subject.fresh().run, row, promises, "".join(order)):
+                moved = [each for each, other in zip(order, "qkv", strict=True) if each != other]
+                names = " and ".join(ROLES[each] for each in sorted(moved, key="qkv".index))
+                return _said("exchanged", {"names": names}, measured=measured)
+        if is_right(subject.fresh().run, row, promises, zeros=False):
+            return _said("zeros", {}, measured=measured)
+    mends = _mends(thing, subject, row, promises)
+    place = mends[0].place if mends else None
     if "nan" in measured:
-        return _said("nan", {}, measured=measured, place=mends[0].place if mends else None)
+        return _said("rows" if row.takes == "scores" else "nan", {}, measured=measured, place=place)
     if mends:
-        return Finding("differs", mends[0].sentence, measured, place=mends[0].place)
+        return Finding("differs", mends[0].sentence, measured, place=place)
     return _said("formula" if subject.module is not None else "other", {}, measured=measured)
-
-
-def _exchanged(subject: Subject, row: LessonRow, promises: Promises) -> Finding | None:
-    """A mistake that shows in names, or in scores of 0, alone."""
-    if subject.module is None:
-        return None
-    measured = _measured(_first_wrong(subject.fresh().run, row, promises[0]), row)
-    for order in list(permutations("qkv"))[1:]:
-        if is_right(subject.fresh().run, row, promises, "".join(order)):
-            moved = [each for each, other in zip(order, "qkv", strict=True) if each != other]
-            names = " and ".join(ROLES[each] for each in sorted(moved, key="qkv".index))
-            return _said("exchanged", {"names": names}, measured=measured)
-    if is_right(subject.fresh().run, row, promises, zeros=False):
-        return _said("zeros", {}, measured=measured)
-    return None
-
-
-def _first_wrong(run: Any, row: LessonRow, promised: Mapping[str, Any]) -> Outcome | None:
-    try:
-        with doubles(), torch.no_grad():
-            return next((each for each in outcomes(run, row, promised) if not each.right), None)
-    except Exception:  # whatever the code of another raises
-        return None
 
 
 def _measured(outcome: Outcome | None, row: LessonRow) -> str:

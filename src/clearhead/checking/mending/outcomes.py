@@ -1,4 +1,4 @@
-"""The outcome that a lesson asks for: what is given on many calls, beside what the definition gives with the
+"""The outcome that a lesson asks for: the numbers given on many calls, beside what the definition gives with the
 parameters of the same names.
 
 It says nothing of how something is written: products in another order, a division behind the values, loops and
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from clearhead import stages
 from clearhead._common.foreign_names import is_output, role
 from clearhead._common.lessons import LessonRow
+from clearhead.checking import lessons
 from clearhead.checking.evidence.parts import CALLS, PARTS
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.hypotheses.recipe import rotated
@@ -22,7 +23,6 @@ from clearhead.checking.thresholds import SPREAD_HEADS, SUMS
 
 # Numbers of tokens that a class is called with: fewer than any example has, and more.
 LENGTHS = (5, 1, 7, 9)
-BATCHES = 8
 
 Inputs = tuple[Tensor, ...]
 
@@ -103,7 +103,7 @@ def outcomes(
         elif row.takes == "qkv":
             for queries, keys, width in CALLS:
                 inputs = drawn(queries, width), drawn(keys, width), drawn(keys, width + 2)
-                yield _called(thing, inputs, _attended(*inputs, promised))
+                yield _called(thing, inputs, attended(*inputs, promised))
         elif not isinstance(thing, nn.Module):
             if row.names[0] != "rotate" or isinstance(thing, type) or not callable(thing):
                 raise LookupError
@@ -154,7 +154,7 @@ def layers_of(module: nn.Module) -> dict[str, NamedMatrix]:
     return made
 
 
-def _attended(
+def attended(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -198,11 +198,11 @@ def _of_modules(
             layer(each).unflatten(-1, (heads, -1)).transpose(-3, -2)
             for layer, each in zip(sides, (x, of, of), strict=True)
         )
-        context = _attended(query, key, value, promised, seen).transpose(-3, -2).flatten(-2)
+        context = attended(query, key, value, promised, seen).transpose(-3, -2).flatten(-2)
         return layers["o"](context) if "o" in layers else context
 
     for number, tokens in enumerate(LENGTHS):
-        batch = () if row.number < BATCHES else (2 + number % 2,)
+        batch = () if row.number < lessons.BATCHES else (2 + number % 2,)
         x = drawn(*batch, tokens, width)
         if zeros:
             x[..., 0, :] = 0
@@ -224,7 +224,7 @@ def _of_modules(
 
 
 def _padded(module: nn.Module, x: Tensor, mask: Tensor, right: Tensor) -> Outcome:
-    """What padding gives is not asked, but that it is a number."""
+    """A call with padding, of which is asked that it gives numbers, and not which."""
     made = _called(module, (x, mask), right)
     if made.found.shape != right.shape or not made.found.isfinite().all():
         return made

@@ -29,13 +29,18 @@ def places_of(top: ast.AST) -> Iterator[Spot]:
 
 @contextmanager
 def changed(place: Spot, changed: Any) -> Iterator[None]:
-    """The tree with something else at a place; a list of statements for a statement."""
+    """The tree with something else at a place; a list of statements for a statement, or for all of a body."""
     value = getattr(place.above, place.field)
     if place.nth is None:
         made = changed
     else:
         some = changed if isinstance(changed, list) else [changed]
         made = [*value[: place.nth], *some, *value[place.nth + 1 :]]
+    for each in made if isinstance(made, list) else [made]:
+        if isinstance(each, ast.AST):
+            if not hasattr(each, "lineno"):
+                ast.copy_location(each, place.node)
+            ast.fix_missing_locations(each)
     setattr(place.above, place.field, made)
     try:
         yield
@@ -51,8 +56,12 @@ def expressions(places: Sequence[Spot], *kinds: type[ast.AST]) -> Iterator[tuple
             yield place, place.node
 
 
-def said(old: ast.AST, new: ast.AST) -> dict[str, str]:
-    return {"old": ast.unparse(old), "new": ast.unparse(new)}
+def said(old: ast.AST, new: ast.AST, at: str = "") -> dict[str, str]:
+    return {"old": ast.unparse(old), "new": ast.unparse(new), "at": at}
+
+
+def first_line(node: ast.AST) -> str:
+    return ast.unparse(node).partition("\n")[0]
 
 
 def altered(node: Any, **fields: Any) -> Any:
@@ -63,7 +72,7 @@ def altered(node: Any, **fields: Any) -> Any:
 
 
 def around(place: Spot) -> str:
-    """What a number stands in, as it is written."""
+    """The expression that a number stands in, as it is written."""
     above = place.above
     return (
         ast.unparse(above) if isinstance(above, ast.expr | ast.keyword) else ast.unparse(place.node)

@@ -12,6 +12,7 @@ from clearhead.checking.mending.places import (
     altered,
     around,
     expressions,
+    first_line,
     functions_of,
     places_of,
     said,
@@ -26,7 +27,7 @@ def steps(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
             and node.func.value.id in ("torch", "nn", "F", "math", "self")
         ):
             yield place, node.func.value, "step", said(node, node.func.value)
-        elif node.args and isinstance(place.node, ast.Call):
+        elif node.args:
             yield place, node.args[0], "step", said(node, node.args[0])
     for place, node in expressions(places, ast.BinOp):
         yield place, node.left, "step", said(node, node.left)
@@ -39,22 +40,14 @@ def steps(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     for place, node in expressions(places, ast.Slice):
         for side in ("lower", "upper"):
             bound = getattr(node, side)
+            if bound is None:
+                continue
             for new in (
                 None,
-                *(
-                    ast.BinOp(bound, op, ast.Constant(1))
-                    for op in (ast.Add(), ast.Sub())
-                    if bound is not None
-                ),
+                *(ast.BinOp(bound, op, ast.Constant(1)) for op in (ast.Add(), ast.Sub())),
             ):
-                if bound is not None:
-                    made = altered(node, **{side: new})
-                    values = {
-                        "old": ast.unparse(node),
-                        "new": ast.unparse(made),
-                        "at": ast.unparse(place.above),
-                    }
-                    yield place, made, "slice", values
+                made = altered(node, **{side: new})
+                yield place, made, "slice", said(node, made, ast.unparse(place.above))
 
 
 def conditions(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
@@ -69,76 +62,45 @@ def lines(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     """A line too much; one that stands too deep, or not deep enough; two lines in the other order."""
     for place in places:
         node = place.node
-        if (
-            not isinstance(node, ast.stmt)
-            or place.nth is None
-            or isinstance(node, ast.FunctionDef | ast.ClassDef)
-        ):
+        if not isinstance(node, ast.stmt) or isinstance(node, ast.FunctionDef | ast.ClassDef):
             continue
-        body = getattr(place.above, place.field)
-        if len(body) > 1 and not (
-            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        ):
-            yield place, [], "line", {"old": ast.unparse(node).partition("\n")[0]}
-        if place.nth + 1 < len(body):
-            # moved behind the next one
-            after = Spot(node, place.above, place.field, place.nth)
-            changed = _swapped(body, place.nth)
-            holder = _holder(places, place.above)
-            if holder is not None:
-                yield (
-                    holder._replace(node=node),
-                    altered(place.above, **{after.field: changed}),
-                    "order",
-                    {
-                        "old": ast.unparse(node).partition("\n")[0],
-                        "new": ast.unparse(body[place.nth + 1]).partition("\n")[0],
-                    },
-                )
+        body, at = getattr(place.above, place.field), place.nth
+        if at is None:
+            continue
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if len(body) > 1 and not is_text:
+            yield place, [], "line", {"old": first_line(node)}
+        if at + 1 < len(body):
+            following = body[at + 1]
+            turned = [*body[:at], following, node, *body[at + 2 :]]
+            values = {"old": first_line(node), "new": first_line(following)}
+            yield place._replace(nth=None), turned, "order", values
     for place in places:
-        node = place.node
-        if isinstance(node, ast.For | ast.If) and len(node.body) > 1:
+        node, at = place.node, place.nth
+        if not isinstance(node, ast.For | ast.If):
+            continue
+        if len(node.body) > 1:
             last = node.body[-1]
             new = [altered(node, body=node.body[:-1]), last]
             yield (
                 place._replace(node=last),
                 new,
                 "deep",
-                {"old": ast.unparse(last).partition("\n")[0], "loop": _head(node)},
+                {"old": first_line(last), "loop": _head(node)},
             )
-        if isinstance(node, ast.For | ast.If) and place.nth is not None:
-            body = getattr(place.above, place.field)
-            if place.nth + 1 < len(body) and (holder := _holder(places, place.above)) is not None:
-                following = body[place.nth + 1]
-                if isinstance(following, ast.Return):
-                    continue
-                deeper = altered(node, body=[*node.body, following])
-                changed = [*body[: place.nth], deeper, *body[place.nth + 2 :]]
-                yield (
-                    holder._replace(node=following),
-                    altered(place.above, **{place.field: changed}),
-                    "flat",
-                    {
-                        "old": ast.unparse(following).partition("\n")[0],
-                        "loop": _head(node),
-                    },
-                )
+        body = getattr(place.above, place.field)
+        if at is None or at + 1 == len(body) or isinstance(body[at + 1], ast.Return):
+            continue
+        following = body[at + 1]
+        deeper = [*body[:at], altered(node, body=[*node.body, following]), *body[at + 2 :]]
+        values = {"old": first_line(following), "loop": _head(node)}
+        yield place._replace(node=following, nth=None), deeper, "flat", values
 
 
 def _head(node: ast.For | ast.If) -> str:
-    return (
-        f"for {ast.unparse(node.target)}"
-        if isinstance(node, ast.For)
-        else f"if {ast.unparse(node.test)}"
-    )
-
-
-def _swapped(body: list[ast.stmt], at: int) -> list[ast.stmt]:
-    return [*body[:at], body[at + 1], body[at], *body[at + 2 :]]
-
-
-def _holder(places: Sequence[Spot], node: ast.AST) -> Spot | None:
-    return next((each for each in places if each.node is node), None)
+    if isinstance(node, ast.For):
+        return f"for {ast.unparse(node.target)}"
+    return f"if {ast.unparse(node.test)}"
 
 
 def sizes(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:
@@ -151,7 +113,7 @@ def sizes(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterato
             if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value > 1:
                 for size in sizes:
                     new = ast.parse(size, mode="eval").body
-                    yield place, new, "by-heart", {**said(node, new), "at": around(place)}
+                    yield place, new, "by-heart", said(node, new, around(place))
         for place, node in expressions(inside, ast.Call, ast.Subscript):
             counted = ast.unparse(node)
             for name in given:

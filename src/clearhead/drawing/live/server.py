@@ -190,7 +190,7 @@ def serve_seen(
     given = seen.tokens if tokens is None else tokens
     run = read_run(seen.parts(layers), given, seen.source_tokens)
     written = Written.of(writes, words)
-    asked = AskedWrites(written, run) if written is not None and written.live else None
+    asked = AskedWrites.of(written, run)
     # A text is called by how it begins, and its record stands below.
     called = title if run.text is None else beginning(run.text.tokens)
     note = "" if run.text is None else title

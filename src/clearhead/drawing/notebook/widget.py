@@ -112,7 +112,7 @@ def view(
     run = read_run(layers, tokens, source_tokens, sample)
     title = repr(thing).splitlines()[0]
     payload = heads_payload([run], title, start=Start(start, pin), media=media, writes=written)
-    asked = AskedWrites(written, run) if written is not None and written.live else None
+    asked = AskedWrites.of(written, run)
     known = asked is not None or any(each is not None for each in run.matrices)
     tiles = Tiles(run.matrices, sample=sample) if known else None
     return _widget_class("heads")(payload, tiles, asked)

@@ -38,7 +38,7 @@ SIDES = "raised", "lowered"
 
 
 class Written:
-    """What `writes=` and `words=` of a page say.
+    """The tokens and words that `writes=` and `words=` of a page give.
 
     Args:
         given: `Writes`, or a function of a query, None for all, that gives them.
@@ -74,7 +74,7 @@ class Written:
 
     @classmethod
     def of(cls, given: Any, words: Any) -> "Written | None":
-        """What is given, if anything is.
+        """Those that are given, if any are.
 
         Raises:
             ArgumentError: code `page.words`, for words of nothing.
@@ -177,7 +177,7 @@ class Written:
 
 
 class AskedWrites:
-    """What the heads of a run write, one query at a time, each worked out once. May be asked by several threads.
+    """The tokens that heads of a run raise and lower, a query at a time, each worked out once; for several threads.
 
     Example:
         >>> written = Written(lambda query: Writes([], 3), None)
@@ -193,6 +193,11 @@ class AskedWrites:
         ]
         self._kept: OrderedDict[int, Mapping[Any, Any]] = OrderedDict()
         self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, written: Written | None, run: Run) -> "AskedWrites | None":
+        """Those of a function; None where nothing is worked out when it is asked for."""
+        return cls(written, run) if written is not None and written.live else None
 
     def at(self, layer: int, head: int, query: int) -> dict[str, list[tuple[str, float]]] | None:
         """The words that a head raises and lowers at a query; None where nothing is known of it."""
