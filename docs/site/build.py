@@ -111,7 +111,7 @@ def write_lessons(brief: bool) -> list[str]:
         told(f"lesson {number} of {max(LESSONS)}{trains}")
         session = Session(lesson, folder, brief=brief).run()
         different += [
-            f"{lesson.row.page}:{block.line}\n{difference(block.source, printed)}"
+            f"docs/lessons/{lesson.row.slug}.md:{block.line}\n{difference(block.source, printed)}"
             for block, printed in session.held
             if not agrees(block.source, printed)
         ]

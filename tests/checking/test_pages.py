@@ -1,6 +1,7 @@
 """A report as HTML: everything in it, escaped, and nothing loaded."""
 
 import re
+from pathlib import Path
 
 from clearhead.checking.report import Finding, Report
 
@@ -20,6 +21,16 @@ def test_a_finding_and_what_follows() -> None:
     assert "↳ <code>e.f</code>" in two
     assert "Follows from <code>a.b</code>." in two
     assert "measured" not in two
+
+
+def test_a_lesson_shows_the_line_and_what_to_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "lesson_01.py"
+    file.write_text("first\nx < y\n")
+    told = Finding("a.b", "so", place=(str(file), 2), read="lesson 1")
+    section = Report("mine", (told,), lesson=1)._repr_html_()
+    assert "<dt>line 2</dt><dd><code>x &lt; y</code></dd>" in section
+    assert "<dt>read</dt><dd>lesson 1</dd>" in section
+    assert "<dt>line" not in Report("mine", (CAUSE,))._repr_html_()
 
 
 def test_remarks() -> None:

@@ -52,14 +52,14 @@ class LessonRow:
         return f"{self.number:02d}_{self.stem}"
 
     @property
-    def page(self) -> str:
-        """The page, from the root of the repository.
+    def told(self) -> str:
+        """The command that prints the lesson, where clearhead is installed and where it is checked out.
 
         Example:
-            >>> LESSONS[1].page
-            'docs/lessons/01_one_number.md'
+            >>> LESSONS[1].told
+            'clearhead lesson 1 --read'
         """
-        return f"docs/lessons/{self.slug}.md"
+        return f"clearhead lesson {self.number} --read"
 
     @property
     def file(self) -> str:

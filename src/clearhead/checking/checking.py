@@ -169,7 +169,7 @@ def _graded(
             try:
                 report = lessons.best(made, row)
             except ModelError as error:
-                raise mended(lessons.without_hints(error), thing, row, seed) from error
+                raise mended(error, thing, row, seed) from error
             if found is not thing:
                 told = [turned(thing, each) for each in report.findings or (None,)]
                 mistakes = tuple(each for each in told if each is not None)

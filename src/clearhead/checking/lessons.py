@@ -224,7 +224,7 @@ def _told(finding: Finding, report: Report, row: LessonRow) -> Finding:
     read = row if finding.code.startswith("law.") else (speaking or [row])[-1]
     place = finding.place or _mentioned(finding, report.place)
     made = Finding(**vars(finding))
-    return replace(made, place=place, read=f"lesson {read.number}, {read.title} ({read.page})")
+    return replace(made, place=place, read=f"lesson {read.number}, {read.title}: {read.told}")
 
 
 def mentioned_first(report: Report) -> Report:

@@ -1,5 +1,6 @@
 """A report as HTML, for notebooks and as a page of its own."""
 
+import linecache
 from typing import TYPE_CHECKING
 
 from clearhead._common.elements import Html, document, element
@@ -85,6 +86,11 @@ def _finding(finding: "Finding") -> Html:
         rows += [element("dt", "measured"), element("dd", drawn)]
     if finding.likely:
         rows += [element("dt", "likely"), element("dd", finding.likely)]
+    if finding.read and finding.place is not None:
+        line = linecache.getline(*finding.place).strip()
+        rows += [element("dt", f"line {finding.place[1]}"), element("dd", element("code", line))]
+    if finding.read:
+        rows += [element("dt", "read"), element("dd", finding.read)]
     if not finding.follows_from:
         rows += [element("dt", "see"), element("dd", element("code", finding.see))]
     return element(

@@ -3,7 +3,12 @@
 PyTorch, transformers and matplotlib take seconds to import, so each command imports what it needs.
 """
 
+import warnings
+
 from clearhead.errors import missing_extra
+
+# PyTorch says so as often as it is loaded, and nothing here needs NumPy.
+warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
 
 try:
     from clearhead.cli.program import app as app

@@ -40,7 +40,11 @@ def explain(
             "explain.code",
             f"code must be that of a finding or of an error; got {shown(code)}. {hint}",
         )
-    text = "\n\n".join((f"## {code}", *paragraphs))
+    print_page("\n\n".join((f"## {code}", *paragraphs)))
+
+
+def print_page(text: str) -> None:
+    """Print Markdown, as a page where a person looks at it."""
     console = Console()
     if console.is_terminal:
         from rich.markdown import Markdown
@@ -61,8 +65,8 @@ def _explain_finding(code: str) -> list[str]:
     from clearhead.cli.law_figures import figure
 
     drawn = figure(code)
-    lessons = [f"lesson {each.number}, [{each.title}]({each.page})" for each in lessons_of(code)]
-    met = [f"It is met in {', and in '.join(lessons)}."] if lessons else []
+    lessons = [f"lesson {each.number}, {each.title}: `{each.told}`" for each in lessons_of(code)]
+    met = [f"It is met in {', and in '.join(lessons)}"] if lessons else []
     return [section.strip(), *([f"```text\n{drawn}\n```"] if drawn else []), *met, how_to_read]
 
 

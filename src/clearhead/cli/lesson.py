@@ -7,9 +7,11 @@ import typer
 
 from clearhead._common.lessons import LESSONS, LessonRow
 from clearhead.cli import apart
+from clearhead.cli.explain import print_page
 from clearhead.cli.progress import busy
 from clearhead.errors import ClearheadError, FileError
-from clearhead.lessons.lesson import page_of, read_lesson
+from clearhead.lessons.lesson import read_lesson
+from clearhead.lessons.notebook import as_text
 from clearhead.lessons.notebook import notebook as as_notebook
 
 SECONDS = 60.0
@@ -22,17 +24,24 @@ def lesson(
     notebook: Annotated[
         bool, typer.Option("--notebook", help="Write a notebook, not a file of Python.")
     ] = False,
+    read: Annotated[
+        bool, typer.Option("--read", help="Print the lesson, and write nothing.")
+    ] = False,
 ) -> None:
     """Begin a lesson of the course, or list its lessons.
 
     Attention, learnt by writing it, in thirteen lessons. "clearhead lesson 7" writes lesson_07.py into this
-    folder, never over a file that is there; "clearhead check lesson_07.py --lesson 7" grades it. The
-    list has a ✓ for each lesson whose file in this folder is right, and a · for one that is not, yet.
+    folder, never over a file that is there; "clearhead lesson 7 --read" prints the lesson, and
+    "clearhead check lesson_07.py --lesson 7" grades the file. The list has a ✓ for each lesson whose
+    file in this folder is right, and a · for one that is not, yet.
     """
     if number is None:
         _list()
         return
     begun = read_lesson(number)
+    if read:
+        print_page(as_text(begun))
+        return
     file = Path(begun.row.file)
     if notebook:
         _write(file.with_suffix(".ipynb"), as_notebook(begun))
@@ -41,7 +50,7 @@ def lesson(
     _write(file, begun.starter)
     print(f"Lesson {number}, {begun.row.title}: write what is missing in {file}, then ask")
     print(f"  clearhead check {file} --lesson {number}")
-    print(f"It is told in {page_of(number)}, and as a notebook by --notebook.")
+    print(f'"{begun.row.told}" prints the lesson, and --notebook writes it as a notebook.')
 
 
 def _write(path: Path, text: str) -> None:

@@ -82,8 +82,8 @@ class Lesson:
         """The file to begin with: the stubs, and how they are graded."""
         row = self.row
         ask = f"    clearhead check {row.file} --lesson {row.number}"
-        head = f"Lesson {row.number}: {row.title}\n\nThe lesson is {row.page} of clearhead"
-        head += f", or `clearhead lesson {row.number} --notebook`."
+        head = f"Lesson {row.number}: {row.title}\n\n`{row.told}` prints the lesson"
+        head += f", and `clearhead lesson {row.number} --notebook` makes a notebook of it."
         head += "\nWrite what is missing where it says `...`, then ask"
         head = f'"""{head}\n\n{ask}\n"""\n\n'
         return head + "\n\n".join(each.source for each in self.of_role("write"))

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from clearhead._common.pages import docs
-from clearhead.lessons.lesson import Block, Lesson
+from clearhead.lessons.lesson import ROLES, Block, Lesson
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]+)\)")
 # To another page, which is not where a notebook is.
@@ -39,6 +39,28 @@ def notebook(lesson: Lesson) -> str:
         "nbformat_minor": 5,
     }
     return json.dumps(made, ensure_ascii=False, indent=1) + "\n"
+
+
+def as_text(lesson: Lesson) -> str:
+    """The lesson in Markdown, without what gives an answer away: solutions, and names of mistakes.
+
+    Example:
+        >>> from clearhead.lessons.lesson import read_lesson
+        >>> text = as_text(read_lesson(1))
+        >>> text.splitlines()[0], "wrong sum.carried" in text
+        ('# 1. One number', False)
+    """
+    parts = []
+    for part in lesson.parts:
+        if isinstance(part, str):
+            parts.append(LINK.sub(r"\1", PICTURE.sub(r"*(A picture: \1)*", part)).strip())
+        elif part.role == "predict":
+            parts.append(f"*Guess:* {part.source.strip()}")
+        elif part.role in ROLES - {"solution"}:
+            parts.append(f"```python\n{part.source}```")
+        elif part.role != "solution":
+            parts.append(_fenced(part))
+    return "\n\n".join(parts) + "\n"
 
 
 def _cells(lesson: Lesson) -> Iterator[dict[str, Any]]:

@@ -101,7 +101,7 @@ def fails(e: DecodingEvidence) -> Verdict | None:
     """Steps that fail, however tokens are handed over."""
     if e.refusal is None:
         return None
-    why = cause(e.refusal, e.given.run, takes="decode").rstrip(".\n") or first_line(e.refusal)
+    why = cause(e.refusal, e.given.run).rstrip(".\n") or first_line(e.refusal)
     return Found("fails", {"why": why}, ("text", {"text": raised(e.refusal)}))
 
 

@@ -37,8 +37,7 @@ def square_only(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     ):
         if _works(e, args):
             values = {"sizes": sizes, "error": first_line(error)}
-            width, axes = e.feed.width, e.inputs[0].ndim
-            why = cause(error, e.given.run, width, axes).rstrip(".\n") or TAKEN
+            why = cause(error, e.given.run).rstrip(".\n") or TAKEN
             return Found("equal", {"words": words, "why": why}, ("at-sizes", values))
     declared = e.contract.sizes if is_of_shapes(error) else {}
     for one, other in PAIRS:

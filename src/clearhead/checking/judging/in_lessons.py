@@ -208,7 +208,7 @@ def any_length(e: TokensEvidence) -> Verdict:
     try:
         e.subject.spare()(x)
     except Exception as error:  # which it raised before
-        why = cause(error, e.given.run, x.shape[-1], x.ndim).rstrip(".\n")
+        why = cause(error, e.given.run).rstrip(".\n")
     measured = ("fewer", {"tokens": tokens, "error": words.splitlines()[0]})
     values = {"tokens": tokens, "whole": e.inputs[0].shape[-2], "why": why and f": {why}"}
     return Found("lesson", values, measured)

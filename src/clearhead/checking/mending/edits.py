@@ -4,11 +4,15 @@ A change is one that a slip of the pen undoes: a name for another, a sign, a num
 much, a line that stands too deep."""
 
 import ast
+import copy
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from clearhead.checking.mending.loops import appends, begins, counts, late, taken_names
 from clearhead.checking.mending.places import (
     Change,
+    Replaced,
     Spot,
     altered,
     around,
@@ -20,11 +24,25 @@ from clearhead.checking.mending.places import (
     said,
 )
 from clearhead.checking.mending.stepping import conditions, lines, reaches, sizes, steps
+from clearhead.checking.mending.tables import (
+    anew,
+    brackets,
+    by_rows,
+    cells,
+    cut,
+    fractions,
+    products,
+    returns,
+    shapes,
+    upright,
+)
+from clearhead.checking.words import filled
 
 # What turns one into the other, by attribute or by name.
 TWINS = (
     ("triu", "tril"), ("mT", "T"), ("cos", "sin"), ("max", "amax"), ("sum", "mean"), ("masked_fill", "masked_fill_"),
     ("zeros", "ones"), ("argmax", "softmax"), ("min", "max"), ("amin", "amax"), ("isqrt", "sqrt"),
+    ("tensor", "stack"), ("cat", "stack"), ("dot", "matmul"), ("mul", "matmul"), ("append", "extend"),
 )  # fmt: skip
 REDUCES = ("sum", "mean", "max", "amax", "amin", "logsumexp", "min")
 ARITHMETIC: tuple[type[ast.operator], ...] = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.MatMult)
@@ -54,17 +72,38 @@ def edits_of(
     """
     places = list(places_of(tree))
     ways = (
-        _keepdims, _copies, conditions, reaches, _attributes, _sides, _numbers, _names, sizes, _operators, lines,
-        steps, _keywords, _signs,
+        _keepdims, _copies, anew, conditions, reaches, counts, shapes, fractions, begins, taken_names, appends,
+        returns, _everywhere, _attributes, _sides, _numbers, _names, sizes, by_rows, upright, products, cells,
+        _operators, brackets, lines, late, steps, cut, _keywords, _signs,
     )  # fmt: skip
     count = 0
-    for way in ways[:2] if certain else ways:
+    for way in ways[:3] if certain else ways:
         for place, new, key, values in way(places, tree, names):
             with changed(place, new):
                 yield ChangedTree(key, values, getattr(place.node, "lineno", 0), tree)
             count += 1
             if count >= MOST:
                 return
+
+
+def _everywhere(places: Sequence[Spot], tree: ast.Module, names: Sequence[str]) -> Iterator[Change]:
+    """The same change wherever the same is called: nn.Linear(d_out, d_in) three times."""
+    calls = [each for each in places if isinstance(each.node, ast.Call)]
+    texts = Counter(ast.unparse(each.node) for each in calls)
+    again = [each for each in calls if texts[ast.unparse(each.node)] > 1]
+    done = set[tuple[str, str]]()
+    for way in (_sides, _keepdims, by_rows, brackets):
+        for place, new, key, values in way(again, tree, names):
+            pair = ast.unparse(place.node), ast.unparse(new)
+            if not isinstance(place.node, ast.Call) or texts[pair[0]] < 2 or pair in done:
+                continue
+            done.add(pair)
+            for nth, top in enumerate(tree.body):
+                put = Replaced(pair[0], new)
+                made = put.visit(copy.deepcopy(top))
+                if put.count:
+                    spot = Spot(place.node, tree, "body", nth)
+                    yield spot, made, "everywhere", {"said": filled("mend", key, values)}
 
 
 def _keepdims(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
@@ -177,6 +216,9 @@ def _attributes(places: Sequence[Spot], _: ast.Module, held: Sequence[str]) -> I
                     new = altered(node, attr=other)
                     yield place, new, "name", said(node, new, around(place))
             continue
+        if isinstance(node.value, ast.Name) and node.value.id == "math":
+            new = altered(node, value=ast.Name("torch", ast.Load()))
+            yield place, new, "name", said(node, new, around(place))
         for pair in TWINS:
             if node.attr in pair:
                 new = altered(node, attr=pair[1 - pair.index(node.attr)])
@@ -193,6 +235,10 @@ def _operators(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
             if not isinstance(node.op, (kind, ast.Pow)):
                 new = altered(node, op=kind())
                 yield place, new, "operator", said(node, new)
+    for place, node in expressions(places, ast.Call):
+        if len(node.args) == 1 and ast.unparse(node.func).rpartition(".")[2] == "sqrt":
+            new = ast.BinOp(node.args[0], ast.Pow(), ast.Constant(0.5))
+            yield place, new, "operator", said(node, new)
     for place, node in expressions(places, ast.Compare):
         for kind in COMPARED:
             if len(node.ops) == 1 and not isinstance(node.ops[0], kind):

@@ -17,7 +17,13 @@ from clearhead._common.lessons import LessonRow
 from clearhead.checking import words
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.parts import PARTS
-from clearhead.checking.lessons import early, is_asked, mentioned_first, promises_of
+from clearhead.checking.lessons import (
+    early,
+    is_asked,
+    mentioned_first,
+    promises_of,
+    without_hints,
+)
 from clearhead.checking.mending.caching import kept_as
 from clearhead.checking.mending.dropping import dropped
 from clearhead.checking.mending.mends import Mend, Promises, mends_of
@@ -31,6 +37,7 @@ from clearhead.checking.mending.outcomes import (
     without_gradient,
 )
 from clearhead.checking.report import EffectAlone, Finding, Report
+from clearhead.checking.subject.causes import in_general
 from clearhead.checking.subject.subject import Subject, prepare
 from clearhead.errors import ModelError
 
@@ -52,7 +59,7 @@ INSTEAD = {
     "differs": ("length.fixed", "differs"),
 }
 # Changes that are the cause wherever they mend.
-CERTAIN = ("keepdim", "alias", "same")
+CERTAIN = ("keepdim", "alias", "same", "anew")
 # Of these a change that mends it gives the line, and the words say more than it.
 LINES = (
     "mask.off-by-one",
@@ -146,7 +153,8 @@ def _of_wrong(
         )
     if first is None:
         return _with(report, _unseen(subject, thing, row, promises))
-    certain = not (isinstance(first, EffectAlone) or first.code.startswith(LINES))
+    by_line = isinstance(first, EffectAlone) or first.code.startswith(LINES)
+    certain = not (by_line or row.takes in PARTS)
     mends = _mends(thing, subject, row, promises, certain=certain)
     if not mends:
         return report
@@ -333,17 +341,19 @@ def _measured(outcome: Outcome | None, row: LessonRow) -> str:
 
 
 def mended(error: ModelError, thing: Any, row: LessonRow, seed: int) -> ModelError:
-    """An error with the change that mends it before it, where its cause was not told."""
-    name = getattr(thing, "__name__", "")
-    if not name or not error.message.startswith((f"{name} raised", f"{name} must give")):
-        return error
+    """An error in the words of a lesson, with the change that mends it where no cause is certain."""
+    plain, name = without_hints(error), getattr(thing, "__name__", "")
+    raised = error.__cause__
+    happened = plain.message.removeprefix("" if raised is None else in_general(raised))
+    if not name or not happened.startswith((f"{name} raised", f"{name} must give")):
+        return plain
     promises = promises_of(row, thing)
     try:
         contract = Contract(sizes=dict(row.sizes), **promises[0])
         args = prepare(thing, row.takes, None, contract, seed).args
     except ModelError:
-        return error
-    found = next(iter(mends_of(thing, row, promises, args)), None)
+        return plain
+    found = next(iter(mends_of(thing, row, promises, args, enough=1)), None)
     if found is None:
-        return error
-    return ModelError(error.code, f"line {found.place[1]}: {found.sentence}.\n{error.message}")
+        return plain
+    return ModelError(error.code, f"line {found.place[1]}: {found.sentence}.\n{happened}")

@@ -20,6 +20,8 @@ from clearhead.checking.subject.stubs import reached
 
 # So many changes are looked for.
 ENOUGH = 3
+# What makes a list longer, by a method.
+GROWS = ("append", "extend", "insert")
 Promises = tuple[Mapping[str, Any], ...]
 
 
@@ -38,6 +40,7 @@ def mends_of(
     args: Mapping[str, Any] | None,
     *,
     certain: bool = False,
+    enough: int = ENOUGH,
 ) -> list[Mend]:
     """The changes of one place that make it right, those first that a slip makes most; none of what is not read.
 
@@ -47,6 +50,7 @@ def mends_of(
         promises: those that the lesson takes for right.
         args: of the constructor.
         certain: only those that are the cause, whatever else is seen.
+        enough: so many are looked for.
     """
     written = _Written.of(thing)
     if written is None:
@@ -57,7 +61,7 @@ def mends_of(
             if _right(written, edit, row, promises, args):
                 sentence = words.filled("mend", edit.key, edit.values)
                 found.append(Mend(edit.key, sentence, (written.file, edit.line)))
-            if len(found) == ENOUGH:
+            if len(found) == enough:
                 break
     return found
 
@@ -70,6 +74,7 @@ class _Written(NamedTuple):
     tree: ast.Module
     held: tuple[str, ...]
     around: Mapping[str, Any]
+    grows: bool
 
     @classmethod
     def of(cls, thing: Any) -> "_Written | None":
@@ -104,7 +109,28 @@ class _Written(NamedTuple):
             each.attr for each in ast.walk(tree)
             if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "self"
         )  # fmt: skip
-        return cls(thing.__name__, file, tree, tuple(held), around)
+        grows = any(_lengthened(each) for each in ast.walk(tree))
+        return cls(thing.__name__, file, tree, tuple(held), around, grows)
+
+
+def _lengthened(node: ast.AST) -> str:
+    """The name of the list that a node makes longer, or ""."""
+    if isinstance(node, ast.AugAssign):
+        return ast.unparse(node.target)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return ast.unparse(node.func.value) if node.func.attr in GROWS else ""
+    return ""
+
+
+def _is_endless(tree: ast.Module) -> bool:
+    """True if a loop may make longer what it goes over."""
+    return any(
+        _lengthened(inner)
+        in {each.id for each in ast.walk(loop.iter) if isinstance(each, ast.Name)}
+        for loop in ast.walk(tree)
+        if isinstance(loop, ast.For)
+        for inner in ast.walk(loop)
+    )
 
 
 def _block(found: Any, file: str, line: int) -> ast.Module | None:
@@ -143,6 +169,8 @@ def _right(
     promises: Promises,
     args: Mapping[str, Any] | None,
 ) -> bool:
+    if written.grows and _is_endless(edit.tree):
+        return False
     around = dict(written.around)
     try:
         exec(compile(edit.tree, written.file, "exec"), around)

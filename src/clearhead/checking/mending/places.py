@@ -60,6 +60,30 @@ def said(old: ast.AST, new: ast.AST, at: str = "") -> dict[str, str]:
     return {"old": ast.unparse(old), "new": ast.unparse(new), "at": at}
 
 
+class Replaced(ast.NodeTransformer):
+    """A tree with another expression wherever a text is called, and how often that is."""
+
+    def __init__(self, old: str, new: ast.expr) -> None:
+        self.old, self.new, self.count = old, new, 0
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if ast.unparse(node) == self.old:
+            self.count += 1
+            return ast.copy_location(copy.deepcopy(self.new), node)
+        return self.generic_visit(node)
+
+
+def parsed(text: str) -> Any:
+    """The expression that a text is."""
+    return ast.parse(text, mode="eval").body
+
+
+def head_of(node: ast.For | ast.If) -> str:
+    if isinstance(node, ast.For):
+        return f"for {ast.unparse(node.target)}"
+    return f"if {ast.unparse(node.test)}"
+
+
 def first_line(node: ast.AST) -> str:
     return ast.unparse(node).partition("\n")[0]
 

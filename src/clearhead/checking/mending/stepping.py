@@ -3,7 +3,6 @@
 import ast
 import copy
 from collections.abc import Iterator, Sequence
-from itertools import permutations
 from typing import Any
 
 from clearhead.checking.mending.places import (
@@ -14,6 +13,8 @@ from clearhead.checking.mending.places import (
     expressions,
     first_line,
     functions_of,
+    head_of,
+    parsed,
     places_of,
     said,
 )
@@ -38,6 +39,9 @@ def steps(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     for place, node in expressions(places, ast.Subscript):
         yield place, node.value, "step", said(node, node.value)
     for place, node in expressions(places, ast.Slice):
+        if node.lower is None and isinstance(node.upper, ast.Constant):
+            made = ast.Slice(ast.UnaryOp(ast.USub(), node.upper), None, None)
+            yield place, made, "slice", said(node, made, ast.unparse(place.above))
         for side in ("lower", "upper"):
             bound = getattr(node, side)
             if bound is None:
@@ -86,21 +90,15 @@ def lines(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
                 place._replace(node=last),
                 new,
                 "deep",
-                {"old": first_line(last), "loop": _head(node)},
+                {"old": first_line(last), "loop": head_of(node)},
             )
         body = getattr(place.above, place.field)
         if at is None or at + 1 == len(body) or isinstance(body[at + 1], ast.Return):
             continue
         following = body[at + 1]
         deeper = [*body[:at], altered(node, body=[*node.body, following]), *body[at + 2 :]]
-        values = {"old": first_line(following), "loop": _head(node)}
+        values = {"old": first_line(following), "loop": head_of(node)}
         yield place._replace(node=following, nth=None), deeper, "flat", values
-
-
-def _head(node: ast.For | ast.If) -> str:
-    if isinstance(node, ast.For):
-        return f"for {ast.unparse(node.target)}"
-    return f"if {ast.unparse(node.test)}"
 
 
 def sizes(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:
@@ -112,28 +110,23 @@ def sizes(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterato
         for place, node in expressions(inside, ast.Constant):
             if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value > 1:
                 for size in sizes:
-                    new = ast.parse(size, mode="eval").body
+                    new = parsed(size)
                     yield place, new, "by-heart", said(node, new, around(place))
+        for place, node in expressions(inside, ast.Attribute):
+            if node.attr == "shape" and not isinstance(place.above, ast.Subscript):
+                for axis in ("-1", "-2", "0", "-2:"):
+                    new = parsed(f"{ast.unparse(node)}[{axis}]")
+                    yield place, new, "sizes", said(node, new)
         for place, node in expressions(inside, ast.Call, ast.Subscript):
             counted = ast.unparse(node)
             for name in given:
                 if counted == f"len({name})" or counted.startswith(f"{name}.shape["):
-                    for size in (f"{name}.shape[-2]", f"{name}.shape[-1]", f"{name}.shape[0]"):
+                    same = [each for each in sizes if each.startswith(f"{name}.")]
+                    for size in (*same, *(each for each in sizes if each not in same)):
                         if size != counted:
-                            new = ast.parse(size, mode="eval").body
+                            new = parsed(size)
                             yield place, new, "count", said(node, new)
         for place, node in expressions(inside, ast.Call):
-            if (
-                isinstance(node.func, ast.Attribute)
-                and node.func.attr.endswith("_like")
-                and len(given) > 1
-            ):
-                made = node.func.attr.removesuffix("_like")
-                for rows, columns in permutations(given, 2):
-                    new = ast.parse(
-                        f"torch.{made}(len({rows}), {columns}.shape[-1])", mode="eval"
-                    ).body
-                    yield place, new, "shape", said(node, new)
             numbers = {
                 each.value
                 for each in ast.walk(node)
@@ -166,5 +159,5 @@ def reaches(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Itera
                 counts += [f"range({name}.shape[-1])" for name in given]
                 for count in counts:
                     if count != ast.unparse(node):
-                        new = ast.parse(count, mode="eval").body
+                        new = parsed(count)
                         yield place, new, "reach", said(node, new)

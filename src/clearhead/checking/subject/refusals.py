@@ -2,6 +2,7 @@
 
 import dis
 import linecache
+import types
 from pathlib import Path
 
 from torch import Tensor
@@ -31,15 +32,24 @@ def first_line(error: BaseException) -> str:
     return raised_words(error).partition("\n")[0]
 
 
-def place(error: BaseException) -> tuple[str, int, str] | None:
-    """File, line and text of the line that raised, outside of PyTorch and of clearhead."""
+def traced(error: BaseException) -> types.TracebackType | None:
+    """The place that raised, outside of PyTorch and of clearhead."""
     found, trace = None, error.__traceback__
     while trace is not None:
         own = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
         if own not in ("torch", "clearhead", "importlib", "typing_extensions"):
-            found = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+            found = trace
         trace = trace.tb_next
-    return None if found is None else (*found, linecache.getline(*found).strip())
+    return found
+
+
+def place(error: BaseException) -> tuple[str, int, str] | None:
+    """File, line and text of the line that raised, outside of PyTorch and of clearhead."""
+    trace = traced(error)
+    if trace is None:
+        return None
+    found = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+    return (*found, linecache.getline(*found).strip())
 
 
 def raised(error: BaseException) -> str:
@@ -57,9 +67,7 @@ def output_error(name: str, x: Tensor, output: Tensor, *, square: bool) -> Model
     """The error for an output that has no vector for each token; `square` is true of a number for each other one."""
     why = ""
     if square:
-        why = (
-            "it gives the weights, a number for each other token: the context is weights @ value.\n"
-        )
+        why = "it gives a number for each other token, and no vector: the context is weights @ value.\n"
     elif output.ndim == x.ndim - 1:
         why = "all tokens are put together into one row: each has a row of its own.\n"
     return ModelError(

@@ -9,7 +9,7 @@ from clearhead.drawing.terminal.shading import Console, Text
 STYLES = (
     (r"^✗ \S+( or \S+)*", "bold red"),
     (r"^  ↳ \S+( or \S+)*", "bold yellow"),
-    (r"^    (measured|likely|see) ", "dim"),
+    (r"^    (measured|likely|line \d+|read|see) ", "dim"),
     (r"✓", "green"),
     (r"^\? not judged", "bold yellow"),
     (r"^note|–", "dim"),
