@@ -209,6 +209,8 @@ def _reported(
         if how == "qkv" and row is not None and row.number < lessons.BATCHES:
             found = replace(found, axes=2)  # tables, as the learner knows them
         evidence = KINDS[how](found, found.contract, seed)
+        if row is not None and isinstance(evidence, PartEvidence):
+            evidence = replace(evidence, tables=True)
         if found.module is None and how in ("x", "x2d") and is_part(evidence):
             raise ModelError(
                 "check.part",

@@ -42,7 +42,9 @@ BY_EFFECT: Mapping[str, tuple[str, ...]] = {
 # The same of whole classes, of which no loop is read.
 OF_CLASSES: Mapping[str, tuple[str, ...]] = {
     "differs": ("mask", "output", "alone", "rotation", "by-number", "tokens", "dependency", "base"),
-    "cache.offset": ("values", "keys", "positions", "unturned"),
+    "cache.offset": ("values", "keys", "positions", "unturned", "fails"),
+    "context.ignored": ("side", "tokens"),
+    "length.fixed": ("lesson",),
     "scale.wrong": ("constant", "part"),
 }
 

@@ -91,7 +91,9 @@ class PartCall:
 
 @dataclass(frozen=True, eq=False)
 class PartEvidence(Evidence):
-    """Evidence of a function that is a part of attention."""
+    """Evidence of a function that is a part of attention; of tables alone, or of batches of them too."""
+
+    tables: bool = False
 
     @property
     def part(self) -> PartDefinition:
@@ -133,7 +135,7 @@ class PartEvidence(Evidence):
     def _first(self) -> tuple[Subject, tuple[int, ...], PartCall]:
         """The subject in the precision, and with the axes, that it works with."""
         found = []
-        for leading in ((), (2,), (2, 3)):
+        for leading in ((),) if self.tables else ((), (2,), (2, 3)):
             for subject in (self.given, self.given.within(torch.float32)):
                 for sizes in (CALLS[0], CALLS[2]):
                     made = self.call(subject, self.drawn(sizes, leading, self.seed))

@@ -190,7 +190,7 @@ def _shares(e: PartEvidence, call: PartCall) -> Iterator[tuple[str, str, Any]]:
                 way = "part-sign" if abs(slope + 1) < SLOPE else "part-weights"
                 way = way if base is None else "part-base"
                 yield "scale.wrong", way, {"used": f"{slope:.4g}", "base": base}
-            elif float(sums.max() - sums.min()) <= SUMS:
+            elif float(sums.max() - sums.min()) <= SUMS < abs(float(sums[0]) - 1):
                 yield "weights.scaled", "scaled", {"factor": f"{float(sums[0]):.4g}"}
             else:
                 yield "softmax.missing", "part-sums", {}
@@ -263,7 +263,8 @@ def _difference(e: PartEvidence, calls: list[PartCall]) -> tuple[str, Any]:
         assert call.found is not None
         size = float(call.expected.abs().max())
         gap = (call.found.double() - call.expected).abs()
-        place = (~(gap <= SUMS * size)).nonzero()[0].tolist()
+        wrong = (~(gap <= SUMS * size)).nonzero()
+        place = (wrong[0] if len(wrong) else (gap == gap.max()).nonzero()[0]).tolist()
         got, right = (float(each[tuple(place)]) for each in (call.found, call.expected))
         where = ", ".join(map(str, place))
         at = {"name": name, "at": where, "got": f"{got:.4g}", "expected": f"{right:.4g}"}
@@ -282,9 +283,12 @@ def _difference(e: PartEvidence, calls: list[PartCall]) -> tuple[str, Any]:
 
 def _overflowed(call: PartCall) -> tuple[str, Any]:
     call = flattened(call)
-    scores = ", ".join(f"{each:g}" for each in call.inputs[0][0].tolist())
-    got = "an error" if call.found is None else _row(call.found[0])
-    return "part-large", {"scores": scores, "got": got, "expected": _row(call.expected[0])}
+    row = 0
+    if call.found is not None:
+        row = int((~call.found.isclose(call.expected.to(call.found.dtype))).any(-1).int().argmax())
+    scores = ", ".join(f"{each:g}" for each in call.inputs[0][row].tolist())
+    got = "an error" if call.found is None else _row(call.found[row])
+    return "part-large", {"scores": scores, "got": got, "expected": _row(call.expected[row])}
 
 
 def _row(numbers: Tensor) -> str:

@@ -9,7 +9,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from clearhead.checking.mending.loops import appends, begins, counts, late, taken_names
+from clearhead.checking.mending.loops import (
+    appends,
+    begins,
+    counts,
+    late,
+    taken_names,
+    thrown_away,
+    undefined,
+)
 from clearhead.checking.mending.places import (
     Change,
     Replaced,
@@ -20,13 +28,13 @@ from clearhead.checking.mending.places import (
     expressions,
     functions_of,
     number_in,
+    parsed,
     places_of,
     said,
 )
 from clearhead.checking.mending.stepping import conditions, lines, reaches, sizes, steps
 from clearhead.checking.mending.tables import (
     anew,
-    brackets,
     by_rows,
     cells,
     cut,
@@ -43,9 +51,17 @@ TWINS = (
     ("triu", "tril"), ("mT", "T"), ("cos", "sin"), ("max", "amax"), ("sum", "mean"), ("masked_fill", "masked_fill_"),
     ("zeros", "ones"), ("argmax", "softmax"), ("min", "max"), ("amin", "amax"), ("isqrt", "sqrt"),
     ("tensor", "stack"), ("cat", "stack"), ("dot", "matmul"), ("mul", "matmul"), ("append", "extend"),
+    ("view", "reshape"),
 )  # fmt: skip
 REDUCES = ("sum", "mean", "max", "amax", "amin", "logsumexp", "min")
-ARITHMETIC: tuple[type[ast.operator], ...] = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.MatMult)
+ARITHMETIC: tuple[type[ast.operator], ...] = (
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.Div,
+    ast.MatMult,
+    ast.FloorDiv,
+)
 COMPARED: tuple[type[ast.cmpop], ...] = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 # So many changes are tried.
 MOST = 700
@@ -72,9 +88,9 @@ def edits_of(
     """
     places = list(places_of(tree))
     ways = (
-        _keepdims, _copies, anew, conditions, reaches, counts, shapes, fractions, begins, taken_names, appends,
-        returns, _everywhere, _attributes, _sides, _numbers, _names, sizes, by_rows, upright, products, cells,
-        _operators, brackets, lines, late, steps, cut, _keywords, _signs,
+        _keepdims, _copies, anew, conditions, reaches, counts, shapes, fractions, begins, taken_names, undefined,
+        appends, returns, cut, thrown_away, _everywhere, _attributes, _sides, _numbers, _names, sizes, by_rows,
+        upright, products, cells, _operators, lines, late, steps, _keywords, _signs,
     )  # fmt: skip
     count = 0
     for way in ways[:3] if certain else ways:
@@ -88,14 +104,14 @@ def edits_of(
 
 def _everywhere(places: Sequence[Spot], tree: ast.Module, names: Sequence[str]) -> Iterator[Change]:
     """The same change wherever the same is called: nn.Linear(d_out, d_in) three times."""
-    calls = [each for each in places if isinstance(each.node, ast.Call)]
+    calls = [each for each in places if isinstance(each.node, ast.Call | ast.keyword)]
     texts = Counter(ast.unparse(each.node) for each in calls)
     again = [each for each in calls if texts[ast.unparse(each.node)] > 1]
     done = set[tuple[str, str]]()
-    for way in (_sides, _keepdims, by_rows, brackets):
+    for way in (_sides, _keepdims, by_rows, _axes):
         for place, new, key, values in way(again, tree, names):
             pair = ast.unparse(place.node), ast.unparse(new)
-            if not isinstance(place.node, ast.Call) or texts[pair[0]] < 2 or pair in done:
+            if texts[pair[0]] < 2 or pair in done:
                 continue
             done.add(pair)
             for nth, top in enumerate(tree.body):
@@ -104,6 +120,15 @@ def _everywhere(places: Sequence[Spot], tree: ast.Module, names: Sequence[str]) 
                 if put.count:
                     spot = Spot(place.node, tree, "body", nth)
                     yield spot, made, "everywhere", {"said": filled("mend", key, values)}
+
+
+def _axes(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
+    for place in places:
+        if isinstance(place.node, ast.keyword) and place.node.arg == "dim":
+            for axis in (-1, 0, 1, -2):
+                new = altered(place.node, value=parsed(str(axis)))
+                if ast.unparse(new) != ast.unparse(place.node):
+                    yield place, new, "name", said(place.node, new, ast.unparse(place.above))
 
 
 def _keepdims(places: Sequence[Spot], *_: Any) -> Iterator[Change]:

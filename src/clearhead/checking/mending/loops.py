@@ -4,6 +4,7 @@ import ast
 import builtins
 import copy
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from clearhead.checking.mending.places import (
@@ -41,12 +42,51 @@ def counts(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterat
             first = several[0]
             values = said(first.iter, ways[first][min(nth, len(ways[first]) - 1)])
             yield place._replace(node=first.iter), made.visit(function), "counted-all", values
+        turned = _Turned()
+        made = turned.visit(copy.deepcopy(function))
+        if turned.first is not None:
+            yield place._replace(node=turned.first), made, "sides", turned.said
     for place in places:
-        node = place.node
-        target = node.target if isinstance(node, Loop) else None
-        if isinstance(target, ast.Tuple) and len(target.elts) == 2:
+        if isinstance(place.node, ast.For) and isinstance(place.node.target, ast.Tuple):
+            yield from _nested(place, place.node)
+
+
+def _nested(place: Spot, loop: ast.For) -> Iterator[Change]:
+    """A loop in a loop, in the place of one along both at once."""
+    over, targets = loop.iter, getattr(loop.target, "elts", [])
+    if (
+        isinstance(over, ast.Call)
+        and ast.unparse(over.func) == "zip"
+        and len(targets) == len(over.args)
+    ):
+        made: list[ast.stmt] = loop.body
+        for target, each in reversed(list(zip(targets, over.args, strict=True))):
+            made = [ast.For(target, each, made, [])]
+        heads = [
+            f"for {ast.unparse(target)} in {ast.unparse(each)}"
+            for target, each in zip(targets, over.args, strict=True)
+        ]
+        yield place, made, "nested", {"old": ast.unparse(over), "new": " and ".join(heads)}
+
+
+class _Turned(ast.NodeTransformer):
+    """A function whose loops by enumerate give the place first, and then the thing."""
+
+    def __init__(self) -> None:
+        self.first: ast.AST | None = None
+        self.said: dict[str, str] = {}
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        self.generic_visit(node)
+        over, target = node.iter, node.target
+        pair = isinstance(target, ast.Tuple) and len(target.elts) == 2
+        if pair and isinstance(over, ast.Call) and ast.unparse(over.func) == "enumerate":
             turned = altered(target, elts=target.elts[::-1])
-            yield Spot(target, node, "target", None), turned, "sides", said(target, turned)
+            self.first, self.said = target, said(target, turned)
+            node.target = turned
+        return node
+
+    visit_comprehension = visit_For
 
 
 def _counting(loop: Loop, given: Sequence[str]) -> list[ast.expr]:
@@ -57,6 +97,8 @@ def _counting(loop: Loop, given: Sequence[str]) -> list[ast.expr]:
     if called == "range" and inner is not None:
         counted = ast.unparse(inner)
         made = [f"range(len({counted}))"] if counted in given else []
+        if len(over.args if isinstance(over, ast.Call) else ()) == 2:
+            made = [f"range({counted.removesuffix(' + 1')})"]
         made += [f"range({counted}[0])"] if counted.endswith(".shape") else []
     elif called == "len" or ".shape[" in text:
         made = [f"range({text})"]
@@ -199,6 +241,38 @@ class _Spared(ast.NodeTransformer):
         if node.id == self.name:
             return ast.copy_location(ast.Name(f"{node.id}_", node.ctx), node)
         return node
+
+
+def undefined(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:
+    """A name that nothing has, wherever it stands."""
+    for place, function in _functions(places):
+        names = [each for each in ast.walk(function) if isinstance(each, ast.Name)]
+        own = {each.id: None for each in names if not isinstance(each.ctx, ast.Load)}
+        own = {**dict.fromkeys(given_to(function)), **own}
+        near = {
+            each.id: each for each in names
+            if each.id not in own and get_close_matches(each.id, own, 1, 0.6) and not hasattr(builtins, each.id)
+        }  # fmt: skip
+        for name, first in near.items():
+            for other in get_close_matches(name, own, 3, 0.6):
+                made = copy.deepcopy(function)
+                for each in ast.walk(made):
+                    if isinstance(each, ast.Name) and each.id == name:
+                        each.id = other
+                yield place._replace(node=first), made, "undefined", {"old": name, "new": other}
+
+
+def thrown_away(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
+    """A line that works something out, and keeps it nowhere: scores.masked_fill(…)."""
+    for place in places:
+        node = place.node
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.BinOp):
+            for name in dict.fromkeys(
+                each.id for each in ast.walk(node.value)
+                if isinstance(each, ast.Name) and each.id not in ("torch", "F", "nn", "math")
+            ):  # fmt: skip
+                new = ast.Assign([ast.Name(name, ast.Store())], node.value)
+                yield place, ast.copy_location(new, node), "kept", said(node, new)
 
 
 def appends(places: Sequence[Spot], *_: Any) -> Iterator[Change]:

@@ -61,16 +61,18 @@ def said(old: ast.AST, new: ast.AST, at: str = "") -> dict[str, str]:
 
 
 class Replaced(ast.NodeTransformer):
-    """A tree with another expression wherever a text is called, and how often that is."""
+    """A tree with something else wherever a call or an option is written as a text, and how often that is."""
 
-    def __init__(self, old: str, new: ast.expr) -> None:
+    def __init__(self, old: str, new: ast.expr | ast.keyword) -> None:
         self.old, self.new, self.count = old, new, 0
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
+    def visit_Call(self, node: ast.Call | ast.keyword) -> ast.AST:
         if ast.unparse(node) == self.old:
             self.count += 1
             return ast.copy_location(copy.deepcopy(self.new), node)
         return self.generic_visit(node)
+
+    visit_keyword = visit_Call
 
 
 def parsed(text: str) -> Any:

@@ -21,6 +21,7 @@ MADE = ("zeros", "ones", "empty", "full")
 # What a row has one of, and by which name where PyTorch gives the places too.
 REDUCED = {"max": "amax", "min": "amin", "sum": "sum", "mean": "mean", "amax": "amax", "amin": "amin",
            "logsumexp": "logsumexp", "softmax": "softmax"}  # fmt: skip
+PRODUCTS = ("torch.dot", "torch.mul", "torch.matmul", "torch.mm", "torch.inner")
 WHOLE = ("int", "long", "int32", "int64")
 
 
@@ -44,17 +45,25 @@ def shapes(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterat
                 rest = f", {ast.unparse(node.args[1])}"
             for rows, columns in product(counts[: len(given)], counts):
                 size = f"({rows}, {columns}){rest}" if rest else f"{rows}, {columns}"
-                new = parsed(f"{top}.{made}({size})")
+                new = altered(parsed(f"{top}.{made}({size})"), keywords=node.keywords)
                 if ast.unparse(new) != ast.unparse(node):
                     yield place, new, "shape", said(node, new)
             for count in counts if not rest else ():
-                new = parsed(f"{top}.{made}({count})")
+                new = altered(parsed(f"{top}.{made}({count})"), keywords=node.keywords)
                 if ast.unparse(new) != ast.unparse(node):
                     yield place, new, "shape", said(node, new)
+            if made == "zeros":
+                new = ast.Constant(0.0)
+                yield place, new, "one-number", said(node, new)
 
 
 def anew(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
-    """One row that stands in a list many times: [row] * n."""
+    """One row that stands in a list many times: [row] * n, [row for _ in range(n)]."""
+    for place, node in expressions(places, ast.ListComp):
+        if isinstance(node.elt, ast.Name):
+            for each in (f"{node.elt.id}.clone()", f"list({node.elt.id})"):
+                new = altered(node, elt=parsed(each))
+                yield place, new, "anew", said(node, new)
     for place, node in expressions(places, ast.BinOp):
         sides = (node.left, node.right), (node.right, node.left)
         for row, count in sides:
@@ -146,19 +155,28 @@ def upright(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
 def products(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     """Number by number, where rows meet columns; the wrong side of a product turned."""
     for place, node in expressions(places, ast.Call):
+        inside: ast.expr | None = None
         if ast.unparse(node.func) in ("torch.sum", "sum") and node.args:
-            inside: ast.expr = node.args[0]
+            inside = node.args[0]
         elif isinstance(node.func, ast.Attribute) and node.func.attr == "sum":
             inside = node.func.value
-        else:
-            continue
         if isinstance(inside, ast.BinOp) and isinstance(inside.op, ast.Mult):
             for turned in ("", ".mT"):
                 new = parsed(f"{ast.unparse(inside.left)} @ ({ast.unparse(inside.right)}){turned}")
                 yield place, new, "product", said(node, new)
+        if ast.unparse(node.func) in PRODUCTS and len(node.args) == 2:
+            for turned in (".mT", ""):
+                new = parsed(
+                    f"({ast.unparse(node.args[0])}) @ ({ast.unparse(node.args[1])}){turned}"
+                )
+                yield place, new, "operator", said(node, new)
     for place, node in expressions(places, ast.BinOp):
         if isinstance(node.op, ast.MatMult):
             left, right = node.left, node.right
+            if isinstance(right, ast.Attribute) and right.attr in ("T", "mT"):
+                turned = ast.Attribute(left, right.attr, ast.Load())
+                new = altered(node, left=right.value, right=turned)
+                yield place, new, "sides", said(node, new)
             if isinstance(left, ast.Attribute) and left.attr in ("T", "mT"):
                 new = altered(
                     node, left=left.value, right=ast.Attribute(right, left.attr, ast.Load())
@@ -199,25 +217,6 @@ def cells(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterato
                     one = parsed(f"{node.id}[{', '.join(names)}]")
                     new = altered(one, ctx=ast.Store())
                     yield place, new, "row-of", said(node, new)
-
-
-def brackets(places: Sequence[Spot], tree: ast.Module, held: Sequence[str]) -> Iterator[Change]:
-    """A call of what is no function."""
-    for function in functions_of(tree):
-        own = {*given_to(function), *(
-            each.node.id for each in places_of(function)
-            if isinstance(each.node, ast.Name) and isinstance(each.node.ctx, ast.Store)
-        )}  # fmt: skip
-        for place, node in expressions(list(places_of(function)), ast.Call):
-            if not node.args or node.keywords:
-                continue
-            called = ast.unparse(node.func)
-            if called in own:
-                new = parsed(f"{called}[{', '.join(map(ast.unparse, node.args))}]")
-                yield place, new, "brackets", said(node, new)
-            elif called.removeprefix("self.") in held and len(node.args) == 1:
-                new = ast.BinOp(node.args[0], ast.MatMult(), node.func)
-                yield place, new, "multiplied", said(node, new)
 
 
 def returns(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:

@@ -19,6 +19,12 @@ SHAPES = re.compile(
     r"shapes? cannot be multiplied|must match the size|size mismatch|expected size|Expected size|"
     r"only supported on matrices|tensors with 2 dimensions|\.T. on a tensor|same number of dimensions"
 )
+IMPORTS = {
+    "torch": "import torch",
+    "math": "import math",
+    "nn": "from torch import nn",
+    "F": "from torch.nn import functional as F",
+}
 METHODS = ("__init__", "forward", "__call__")
 PLAIN_T = re.compile(r"\.T$|\.t\(\)$")
 NAMES = r"'?([A-Za-z_]\w*)'?"
@@ -96,6 +102,8 @@ def _of_names(words: str, thing: Any, kind: type) -> str:
         if wanted == "forward":
             return "there is no method forward: PyTorch calls it with x"
     missing = re.search(rf"name {NAMES} is not defined", words)
+    if missing and missing[1] in IMPORTS:
+        return f"{IMPORTS[missing[1]]} is missing at the top of the file"
     if missing and missing[1] == "self":
         return "self is missing: def forward(self, x)"
     if missing and isinstance(thing, nn.Module) and hasattr(thing, missing[1]):
@@ -115,6 +123,9 @@ def _of_operations(words: str, failed: Failure | None) -> str:
     """Causes in the use of a layer, a matrix or a function of PyTorch."""
     if re.search(r"unsupported operand .*Linear", words):
         return "a layer is called, not multiplied: self.W_query(x)"
+    if "'Tensor' object is not callable" in words and failed is not None and failed.called:
+        name = failed.called
+        return f"{name} is a table and no function: {name}[…] takes something out of it"
     if "'Parameter' object is not callable" in words:
         return "a matrix multiplies, and is not called: x @ self.W_query"
     if "torch.return_types.max" in words:

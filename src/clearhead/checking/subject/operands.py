@@ -19,6 +19,8 @@ PLAIN = (
     ast.UnaryOp, ast.Call, ast.keyword, ast.operator, ast.unaryop, ast.expr_context,
 )  # fmt: skip
 LONGEST = 60
+# Names that say nothing of what was written.
+KNOWN = frozenset(("torch", "nn", "F", "math", "float"))
 
 
 class Operand(NamedTuple):
@@ -36,14 +38,20 @@ class Failure(NamedTuple):
     operands: tuple[Operand, ...]
 
     @property
+    def called(self) -> str:
+        """The name that is called like a function, or ""."""
+        function = self.node.func if isinstance(self.node, ast.Call) else None
+        return function.id if isinstance(function, ast.Name) else ""
+
+    @property
     def told(self) -> str:
         """The parts in words, each line behind two spaces; "" where nothing is known of them."""
         parts, lines = [], []
         for each in self.operands:
-            words = _described(each.value)
+            words = "" if each.text == "self" else _described(each.value)
             if words:
                 parts.append(f"{bounded(each.text, LONGEST)} is {words}")
-            if words and each.made is not None:
+            if words and each.made is not None and not isinstance(each.value, list):
                 name = each.made[1].partition(" = ")[0]
                 lines.append(
                     f"{name} is made in line {each.made[0]}: {bounded(each.made[1], LONGEST)}"
@@ -123,7 +131,13 @@ def _parts(node: ast.AST) -> list[Any]:
         case ast.Call():
             top = node.func.value if isinstance(node.func, ast.Attribute) else node.func
             found = [top, *node.args, *(each.value for each in node.keywords)]
-    return [each for each in found if not isinstance(each, ast.Constant | ast.Slice | ast.Starred)]
+    return [each for each in found if _is_told(each)]
+
+
+def _is_told(part: ast.AST) -> bool:
+    """True of what has a name of somebody's own in it."""
+    names = {each.id for each in ast.walk(part) if isinstance(each, ast.Name)}
+    return not isinstance(part, ast.Slice | ast.Starred) and bool(names - KNOWN)
 
 
 def _value(text: str, frame: types.FrameType) -> Any:
