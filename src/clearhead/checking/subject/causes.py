@@ -55,11 +55,6 @@ GENERAL = (
         r"shape '.*' is invalid for input of size",
         "the sizes in view or reshape do not multiply to how many numbers there are",
     ),
-    (
-        r"view size is not compatible",
-        "the numbers do not lie in memory in the order that view wants, as after a transpose: "
-        ".contiguous().view(…), or .reshape(…)",
-    ),
 )
 
 
@@ -128,6 +123,11 @@ def _of_operations(words: str, failed: Failure | None) -> str:
         return f"{name} is a table and no function: {name}[…] takes something out of it"
     if "'Parameter' object is not callable" in words:
         return "a matrix multiplies, and is not called: x @ self.W_query"
+    if "view size is not compatible" in words:
+        return (
+            "the numbers do not lie in memory in the order that view wants, as after a transpose: "
+            ".contiguous().view(…), or .reshape(…)"
+        )
     if "torch.return_types.max" in words:
         return "torch.max along an axis gives the largest and their places: amax gives the largest alone"
     if re.search(r"masked_fill.*bool|boolean mask", words):
