@@ -122,7 +122,7 @@ def test_an_output_at_another_place_is_picked_by_a_function():
     with pytest.raises(ch.ModelError) as caught:
         ch.check(layer, takes="x")
     assert str(caught.value) == (
-        "[check.output] it gives the weights, a number for each other token: the context is weights @ value.\n"
+        "[check.output] it gives a number for each other token, and no vector: the context is weights @ value.\n"
         "Returning must give a vector for each token; from x [2, 7, 6] it gave "
         "[2, 7, 7]. If the output is another part of what it returns, check a function that picks "
         "it: lambda x: attention(x)[1]."

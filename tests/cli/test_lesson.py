@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clearhead.lessons.lesson import page_of, read_lesson
+from clearhead.lessons.lesson import read_lesson
 from tests.cli.commands import invoke, lines
 
 
@@ -17,7 +17,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_begins_a_lesson_once(folder: Path) -> None:
     printed = lines("lesson", "7")
     assert printed[1] == "  clearhead check lesson_07.py --lesson 7"
-    assert printed[2] == f"It is told in {page_of(7)}, and as a notebook by --notebook."
+    assert printed[2] == (
+        '"clearhead lesson 7 --read" prints the lesson, and --notebook writes it as a notebook.'
+    )
     file = folder / "lesson_07.py"
     assert file.read_text(encoding="utf-8") == read_lesson(7).starter
     file.write_text("mine")
@@ -30,6 +32,17 @@ def test_it_begins_a_lesson_once(folder: Path) -> None:
 def test_a_notebook(folder: Path) -> None:
     lines("lesson", "3", "--notebook")
     assert [each.name for each in folder.iterdir()] == ["lesson_03.ipynb"]
+
+
+def test_it_is_read_without_what_gives_an_answer_away(folder: Path) -> None:
+    printed = lines("lesson", "1", "--read")
+    assert printed[0] == "# 1. One number"
+    assert "## Write" in printed
+    assert read_lesson(1).of_role("write")[0].source.splitlines()[3] in printed
+    # Neither a solution, nor the names of the gallery's mistakes, nor a link to a page that is not there.
+    assert not [each for each in printed if "wrong sum.carried" in each or "](../" in each]
+    assert printed.count("    return table") == len(read_lesson(1).of_role("wrong"))
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("number", ["0", "14"])

@@ -48,6 +48,8 @@ MENTIONS = {
     "cache": r"cat\(|append\(|triu|tril",
     "rope": r"cat\(|stack\(|sin\(",
 }
+# Of a cache, where what is kept is put together.
+KEPT = r"cat\(|append\("
 # Of these the line that mentions them says more than that of an operation.
 MENTIONED = ("heads.split", "heads.count", "dropout", "state", "mask.after-softmax")
 # Codes that need no lesson; and of those of a later lesson the law that they break.
@@ -255,7 +257,8 @@ def _mentioned(finding: Finding, place: tuple[str, int] | None) -> tuple[str, in
                 or not re.search(rf"self\.{name} *=", "".join(lines[number + 1 :]))
             ):
                 return place[0], place[1] + number
-    for pattern in filter(None, (MENTIONS.get(code), MENTIONS.get(code.partition(".")[0]))):
+    kept = KEPT if code == "cache.offset" and "kept" in finding.sentence else None
+    for pattern in filter(None, (kept, MENTIONS.get(code), MENTIONS.get(code.partition(".")[0]))):
         found = [
             number for number, line in enumerate(lines)
             if re.search(pattern, line) and not line.lstrip().startswith("def ")

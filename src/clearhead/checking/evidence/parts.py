@@ -152,8 +152,12 @@ class PartEvidence(Evidence):
     @cached_property
     def settled(self) -> Settled:
         subject, _, made = self._first
-        given = dict(zip(self.part.names, made.inputs, strict=True))
-        return Settled(subject, given, made.found, made.error)
+        given, error = dict(zip(self.part.names, made.inputs, strict=True)), made.error
+        if self.tables and error is None:
+            raw = self.given.original(*(each.clone() for each in made.inputs))
+            if isinstance(raw, Mapping):
+                error = TypeError(f"a table of numbers was expected; got {type(raw).__name__}")
+        return Settled(subject, given, made.found, error)
 
     def call_error(self, error: Exception) -> ModelError:
         """Point at a line: whoever writes a part has no sizes to give and no other way to call it."""

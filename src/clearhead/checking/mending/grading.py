@@ -4,7 +4,7 @@ The readers of a report know causes; the outcome knows what is right. Where the 
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -31,6 +31,7 @@ from clearhead.checking.mending.outcomes import (
     Outcome,
     doubles,
     is_right,
+    is_sized,
     layers_of,
     names_missing,
     outcomes,
@@ -39,6 +40,7 @@ from clearhead.checking.mending.outcomes import (
 from clearhead.checking.report import EffectAlone, Finding, Report
 from clearhead.checking.subject.causes import in_general
 from clearhead.checking.subject.subject import Subject, prepare
+from clearhead.checking.thresholds import SUMS
 from clearhead.errors import ModelError
 
 # What the outcome knows: a mistake in it that changes no outcome is none. All others are beside it.
@@ -126,19 +128,26 @@ def held_to_outcome(
     if found is not None and (first is None or first.code.startswith(INSTEAD.get(found.code, ()))):
         return _with(report, found)
     if right is None:
-        return report
+        mends = _by_mend(first, thing, subject, row, promises)
+        return report if first is None or not mends else _mended(report, first, mends)
     found = _written(made, row, promises)
     if found is not None and (first is None or first.code != "input.modified"):
         return _with(report, found)
     if right:
-        return _of_right(report, subject, row, promises)
+        return _of_right(report, thing, subject, row, promises)
     return _of_wrong(report, thing, subject, row, promises)
 
 
-def _of_right(report: Report, subject: Subject, row: LessonRow, promises: Promises) -> Report:
+def _of_right(
+    report: Report, thing: Any, subject: Subject, row: LessonRow, promises: Promises
+) -> Report:
     """The report of what gives what it should: without a mistake of the outcome, with one of what learns or falls."""
     if report.findings:
         first = report.findings[0]
+        if first.code == "shape.square-only" and not _is_sized(subject):
+            for mend in _mends(thing, subject, row, promises)[:1]:
+                said = words.filled("outcome", "turned", {"sizes": _sizes(subject)})
+                return _with(report, replace(first, sentence=said, place=mend.place))
         of_outcome = first.code.startswith(OF_OUTCOME) and first.code != "differs"
         none = (of_outcome or isinstance(first, EffectAlone)) and _is_sized(subject)
         return _verified(replace(report, findings=())) if none else report
@@ -166,27 +175,39 @@ def _of_wrong(
         )
     if first is None:
         return _with(report, _unseen(subject, thing, row, promises))
+    mends = _by_mend(first, thing, subject, row, promises)
+    return _mended(report, first, mends) if mends else report
+
+
+def _by_mend(
+    first: Finding | None, thing: Any, subject: Subject, row: LessonRow, promises: Promises
+) -> list[Mend]:
+    """The changes that mend a mistake: all of one of which the effect alone is known, or the line is wanted."""
+    if first is None:
+        return []
     by_line = isinstance(first, EffectAlone) or first.code.startswith(LINES)
     certain = not (by_line or row.takes in PARTS)
-    mends = _mends(thing, subject, row, promises, certain=certain)
-    if not mends:
-        return report
+    return _mends(thing, subject, row, promises, certain=certain)
+
+
+def _mended(report: Report, first: Finding, mends: Sequence[Mend]) -> Report:
+    """The report with the line of what mends it, and with its sentence where that says more."""
     best = next((each for each in mends if each.place == first.place), mends[0])
-    sentence = (
-        best.sentence if isinstance(first, EffectAlone) or best.key in CERTAIN else first.sentence
-    )
+    told = isinstance(first, EffectAlone) or best.key in CERTAIN
+    sentence = best.sentence if told else first.sentence
     code = "softmax.keepdim" if best.key == "keepdim" else first.code
     return _with(report, replace(first, code=code, sentence=sentence, place=best.place))
 
 
 def _is_sized(subject: Subject) -> bool:
     """True where values are as wide as the constructor was told."""
-    width = dict(subject.args or {}).get("d_out")
-    try:
-        layers = layers_of(subject.module) if subject.module is not None else {}
-    except LookupError:
-        return True
-    return width is None or not layers or layers["v"].matrix.shape[1] == width
+    return subject.module is None or is_sized(subject.module, subject.args)
+
+
+def _sizes(subject: Subject) -> str:
+    """The widths that the constructor was told."""
+    args = dict(subject.args or {})
+    return ", ".join(f"{name}={args[name]}" for name in ("d_in", "d_out") if name in args)
 
 
 def _mends(
@@ -225,9 +246,11 @@ def _is_mirrored(scores: Any) -> bool:
         2, 5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )
     try:
-        found, right = scores(query.clone(), key.clone()), query @ key.mT
+        found, right = scores(query.clone(), key.clone()).double(), query @ key.mT
         halves = (found.triu(), right.triu()), (found.tril(), right.tril())
-        return torch.equal(found, found.mT) and any(torch.allclose(*each) for each in halves)
+        return torch.equal(found, found.mT) and any(
+            torch.allclose(*each, atol=SUMS) for each in halves
+        )
     except Exception:  # whatever the code of another raises is told elsewhere
         return False
 

@@ -15,7 +15,7 @@ from torch import nn
 from clearhead._common.lessons import LessonRow
 from clearhead.checking import words
 from clearhead.checking.mending.edits import ChangedTree, edits_of
-from clearhead.checking.mending.outcomes import is_right, names_missing
+from clearhead.checking.mending.outcomes import is_right, is_sized, names_missing
 from clearhead.checking.subject.stubs import reached
 
 # So many changes are looked for.
@@ -180,4 +180,6 @@ def _right(
             thing = thing.eval().double() if isinstance(thing, nn.Module) else thing
     except Exception:  # most changes make no sense
         return False
-    return not names_missing(thing, row) and is_right(thing, row, promises) is True
+    if isinstance(thing, nn.Module) and (names_missing(thing, row) or not is_sized(thing, args)):
+        return False
+    return is_right(thing, row, promises) is True

@@ -154,6 +154,16 @@ def layers_of(module: nn.Module) -> dict[str, NamedMatrix]:
     return made
 
 
+def is_sized(module: nn.Module, args: Mapping[str, Any] | None) -> bool:
+    """False where values are of another width than the constructor was told."""
+    width = dict(args or {}).get("d_out")
+    try:
+        layers = layers_of(module)
+    except LookupError:
+        return True
+    return width is None or layers["v"].matrix.shape[1] == width
+
+
 def attended(
     query: Tensor,
     key: Tensor,

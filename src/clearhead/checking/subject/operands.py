@@ -196,7 +196,7 @@ def _described(value: Any) -> str:
     if isinstance(value, nn.Module):
         words = repr(value)
         return "" if "\n" in words else words
-    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+    if type(value) in (list, tuple):
         return f"a {type(value).__name__} of {len(value)}"
     if callable(value) or isinstance(value, types.ModuleType):
         return ""
