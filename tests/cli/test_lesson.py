@@ -1,5 +1,8 @@
 """`clearhead lesson`: what it writes, and what it does not."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +83,30 @@ def test_without_its_number_a_lesson_is_no_surprise(folder: Path) -> None:
     assert lines("check", "lesson_01.py")[-1] == (
         "Of lesson 1? clearhead check lesson_01.py --lesson 1"
     )
+
+
+HIDDEN = """
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+hidden = lambda name, *rest: None if name.partition(".")[0] == "numpy" else find(name, *rest)
+PathFinder.find_spec = staticmethod(hidden)
+"""
+
+
+def test_without_numpy_no_word_of_it_is_said(folder: Path) -> None:
+    """PyTorch warns of it whenever it is loaded, in each process: two for one answer."""
+    (folder / "lesson_01.py").write_text(read_lesson(1).solution, encoding="utf-8")
+    (folder / "absent").mkdir()
+    (folder / "absent" / "sitecustomize.py").write_text(HIDDEN)
+    path = os.pathsep.join([str(folder / "absent"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+
+    def ran(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True
+        )
+
+    assert "Failed to initialize NumPy" in ran("-c", "import torch").stderr
+    done = ran("-m", "clearhead", "check", "lesson_01.py", "--lesson", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("✓ scores")

@@ -14,7 +14,6 @@ from clearhead.checking.mending.places import (
     first_line,
     head_of,
     parsed,
-    places_of,
     said,
 )
 from clearhead.checking.mending.tables import given_to
@@ -26,17 +25,12 @@ def counts(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterat
     """A loop over what is no row of places: for i in len(query); all such loops at once."""
     for place, function in _functions(places):
         given = given_to(function)
-        loops = [
-            each
-            for each in places_of(function)
-            if isinstance(each.node, ast.For | ast.comprehension)
-        ]
-        ways = {each.node: _counting(each.node, given) for each in loops}
+        loops = [each for each in ast.walk(function) if isinstance(each, Loop)]
+        ways = {each: _counting(each, given) for each in loops}
         for loop in loops:
-            spot = Spot(loop.node.iter, loop.node, "iter", None)
-            for new in ways[loop.node]:
-                yield spot, new, "counted", said(loop.node.iter, new)
-        several = [each.node for each in loops if ways[each.node]]
+            for new in ways[loop]:
+                yield Spot(loop.iter, loop, "iter", None), new, "counted", said(loop.iter, new)
+        several = [each for each in loops if ways[each]]
         for nth in range(max(map(len, ways.values()), default=0)) if len(several) > 1 else ():
             made = _Iterated({each: ways[each][min(nth, len(ways[each]) - 1)] for each in several})
             first = several[0]
@@ -76,11 +70,11 @@ class _Turned(ast.NodeTransformer):
         self.first: ast.AST | None = None
         self.said: dict[str, str] = {}
 
-    def visit_For(self, node: ast.For) -> ast.AST:
+    def visit_For(self, node: Any) -> ast.AST:
         self.generic_visit(node)
         over, target = node.iter, node.target
-        pair = isinstance(target, ast.Tuple) and len(target.elts) == 2
-        if pair and isinstance(over, ast.Call) and ast.unparse(over.func) == "enumerate":
+        by_places = isinstance(over, ast.Call) and ast.unparse(over.func) == "enumerate"
+        if by_places and isinstance(target, ast.Tuple) and len(target.elts) == 2:
             turned = altered(target, elts=target.elts[::-1])
             self.first, self.said = target, said(target, turned)
             node.target = turned
@@ -127,8 +121,8 @@ class _Iterated(ast.NodeTransformer):
                 setattr(made, name, [self.visit(e) if isinstance(e, ast.AST) else e for e in value])
             elif isinstance(value, ast.AST):
                 setattr(made, name, self.visit(value))
-        if isinstance(node, ast.For | ast.comprehension) and node in self.new:
-            made.iter = ast.copy_location(self.new[node], node.iter)
+        if isinstance(node, Loop) and node in self.new:
+            return altered(made, iter=ast.copy_location(self.new[node], node.iter))
         return made
 
 
@@ -189,11 +183,11 @@ class _Renamed(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.copy_location(ast.Name(self.names.get(node.id, node.id), node.ctx), node)
 
-    def visit_For(self, node: ast.For) -> ast.AST:
+    def visit_For(self, node: Any) -> ast.AST:
         node.iter = self.visit(node.iter)
         return self._inside(node, node, [node])
 
-    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+    def visit_ListComp(self, node: Any) -> ast.AST:
         for each in node.generators:
             each.iter = self.visit(each.iter)
         return self._inside(node, node.generators[0].target, node.generators)

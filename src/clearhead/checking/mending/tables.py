@@ -202,11 +202,10 @@ def cells(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterato
                     new = altered(node, slice=one)
                     yield place, new, "row", said(node, new)
             elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name):
-                at = node.slice
                 for other in counters:
-                    pair = ast.Name(other, ast.Load())
-                    for both in ([at, pair], [pair, at]) if other != at.id else ():
-                        new = altered(node, slice=ast.Tuple(both, ast.Load()))
+                    pair = f"{node.slice.id}, {other}", f"{other}, {node.slice.id}"
+                    for both in pair if other != node.slice.id else ():
+                        new = altered(node, slice=parsed(both))
                         yield place, new, "cell", said(node, new)
             elif (
                 isinstance(node, ast.Name)

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from clearhead._common.text import raised_words
-from clearhead.checking.subject.operands import Failure, failure_of
+from clearhead.checking.subject.operands import FailedExpression, failure_of
 
 SHAPES = re.compile(
     r"shapes? cannot be multiplied|must match the size|size mismatch|expected size|Expected size|"
@@ -114,7 +114,7 @@ def _of_names(words: str, thing: Any, kind: type) -> str:
     return ""
 
 
-def _of_operations(words: str, failed: Failure | None) -> str:
+def _of_operations(words: str, failed: FailedExpression | None) -> str:
     """Causes in the use of a layer, a matrix or a function of PyTorch."""
     if re.search(r"unsupported operand .*Linear", words):
         return "a layer is called, not multiplied: self.W_query(x)"
@@ -142,7 +142,7 @@ def _of_operations(words: str, failed: Failure | None) -> str:
     return _of_weights(failed)
 
 
-def _of_weights(failed: Failure) -> str:
+def _of_weights(failed: FailedExpression) -> str:
     """The weight of a layer that is multiplied by as if it were (d_in, d_out)."""
     if not isinstance(failed.node, ast.BinOp) or len(failed.operands) != 2:
         return ""

@@ -31,7 +31,7 @@ class Operand(NamedTuple):
     made: tuple[int, str] | None = None
 
 
-class Failure(NamedTuple):
+class FailedExpression(NamedTuple):
     """The expression that raised, and its parts."""
 
     node: ast.AST
@@ -66,7 +66,7 @@ def parts_of(error: BaseException) -> str:
     return "" if failed is None else failed.told
 
 
-def failure_of(error: BaseException) -> Failure | None:
+def failure_of(error: BaseException) -> FailedExpression | None:
     """The expression that raised an error, in the code that is checked; None where it is not read."""
     trace = traced(error)
     if trace is None:
@@ -77,7 +77,7 @@ def failure_of(error: BaseException) -> Failure | None:
         return None
 
 
-def _read(trace: types.TracebackType) -> Failure | None:
+def _read(trace: types.TracebackType) -> FailedExpression | None:
     code = trace.tb_frame.f_code
     tree = ast.parse("".join(linecache.getlines(code.co_filename)))
     where = list(code.co_positions())[trace.tb_lasti // 2]
@@ -101,7 +101,7 @@ def _read(trace: types.TracebackType) -> Failure | None:
         except Exception:  # what the code of another raises
             continue
         operands.append(Operand(text, value, _made(part, function, trace.tb_lineno)))
-    return Failure(node, tuple(operands))
+    return FailedExpression(node, tuple(operands))
 
 
 def _span(node: ast.AST) -> tuple[int | None, ...]:
