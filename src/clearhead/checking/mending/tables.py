@@ -198,7 +198,8 @@ def cells(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterato
         for place in inside:
             node = place.node
             if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
-                for one in node.slice.elts:
+                plain = not any(isinstance(each, ast.Slice) for each in node.slice.elts)
+                for one in node.slice.elts if plain else ():
                     new = altered(node, slice=one)
                     yield place, new, "row", said(node, new)
             elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name):
