@@ -36,20 +36,19 @@ LETTERED: dict[Any, Any] = dict.fromkeys(
 """Settings of matplotlib for a picture without a ground of its own."""
 
 
-def save(axes: Axes, name: str, dots_per_inch: int, *, ground: bool = True) -> None:
-    """Write the figure of some axes, with its white ground or without; the same figure gives the same bytes."""
+def save(axes: Axes, name: str, dots_per_inch: int) -> None:
+    """Write the figure of some axes without a ground; the same figure gives the same bytes."""
     figure = axes.figure.figure
     assert isinstance(figure, Figure)
-    if not ground:
-        # `transparent` of matplotlib takes the grey from the hatching as well.
-        for each in (figure, *figure.axes):
-            each.patch.set_facecolor("none")
+    # `transparent` of matplotlib takes the grey from the hatching as well.
+    for each in (figure, *figure.axes):
+        each.patch.set_facecolor("none")
     figure.savefig(
         FOLDER / f"{name}.png",
         dpi=dots_per_inch,
         facecolor="auto",
         metadata={"Software": None},
-        bbox_inches=None if ground else "tight",
+        bbox_inches="tight",
     )
 
 
@@ -156,7 +155,7 @@ def rungs() -> None:
         ("padding", padded, ["masked_scores", "weights"], 1),
     ):
         with mpl.rc_context(LETTERED):
-            save(trace.plot(stages, sample=sample)[0], f"ladder/{name}", 110, ground=False)
+            save(trace.plot(stages, sample=sample)[0], f"ladder/{name}", 110)
 
 
 def split() -> None:
@@ -332,7 +331,7 @@ def hero(reader: huggingface.TextModel) -> None:
             Rectangle((-0.5, it - 0.5), len(read.tokens), 1, fill=False, ec="#d9621f", lw=2)
         )
     assert picture is not None
-    save(picture, "head", 150, ground=False)
+    save(picture, "head", 150)
 
 
 def main() -> None:
@@ -353,16 +352,17 @@ def main() -> None:
     trace = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=ladder.EXAMPLE_TOKENS)
     with mpl.rc_context(LETTERED):
         hero(reader)
-        save(seen.plot(heads=range(6))[0, 0], "layers", 80, ground=False)
-        save(seen.plot("entropy"), "entropy", 90, ground=False)
+        save(seen.plot(heads=range(6))[0, 0], "layers", 80)
+        save(seen.plot("entropy"), "entropy", 90)
         received = seen[5].plot("received", head=11, tokens=reading.tokens)
-        save(received, "received", 90, ground=False)
+        save(received, "received", 90)
         stages = trace.plot(["query", "key", "masked_scores", "weights"])
-        save(stages[0], "stages", 80, ground=False)
-    example = runpy.run_path(str(FOLDER.parents[1] / "examples" / "card.py"))
-    card = example["card"](seen, list(reading.tokens), "it", "animal")
-    card.savefig(FOLDER / "card.png", metadata={"Software": None})
-    save((ch.causal() & ch.sliding_window(left=4_000)).plot(20_000, 20_000), "mask", 80)
+        save(stages[0], "stages", 80)
+        example = runpy.run_path(str(FOLDER.parents[1] / "examples" / "card.py"))
+        card = example["card"](seen, list(reading.tokens), "it", "animal")
+        save(card.axes[0], "card", 100)
+        mask = ch.causal() & ch.sliding_window(left=4_000)
+        save(mask.plot(20_000, 20_000), "mask", 80)
     with tempfile.TemporaryDirectory() as folder:
         touched(Path(folder))
         pages(Path(folder), reader)
