@@ -319,19 +319,19 @@ def touched(folder: Path) -> None:
 
 def hero(reader: huggingface.TextModel) -> None:
     """One head over two sentences that end differently."""
-    figure = Figure(figsize=(11.6, 5.4), layout="constrained")
+    figure = Figure(figsize=(9, 4.4), layout="constrained")
     picture: Axes | None = None
     for axes, text in zip(figure.subplots(1, 2), (TEXT, OTHER_END), strict=True):
         read = reader.read(text)
         weights = read.matrices[LAYER][0, HEAD]
         it, animal = read.tokens.index("it"), read.tokens.index("animal")
-        title = f"… because it was too {read.tokens[-2]}: it → animal {weights[it, animal]:.0%}"
+        title = f"… too {read.tokens[-2]}: it → animal {weights[it, animal]:.0%}"
         picture = head_picture(weights, read.tokens, title=title, axes=axes)
         picture.add_patch(
             Rectangle((-0.5, it - 0.5), len(read.tokens), 1, fill=False, ec="#d9621f", lw=2)
         )
     assert picture is not None
-    save(picture, "head", 150)
+    save(picture, "head", 180)
 
 
 def main() -> None:
