@@ -36,20 +36,19 @@ LETTERED: dict[Any, Any] = dict.fromkeys(
 """Settings of matplotlib for a picture without a ground of its own."""
 
 
-def save(axes: Axes, name: str, dots_per_inch: int, *, ground: bool = True) -> None:
-    """Write the figure of some axes, with its white ground or without; the same figure gives the same bytes."""
+def save(axes: Axes, name: str, dots_per_inch: int) -> None:
+    """Write the figure of some axes without a ground; the same figure gives the same bytes."""
     figure = axes.figure.figure
     assert isinstance(figure, Figure)
-    if not ground:
-        # `transparent` of matplotlib takes the grey from the hatching as well.
-        for each in (figure, *figure.axes):
-            each.patch.set_facecolor("none")
+    # `transparent` of matplotlib takes the grey from the hatching as well.
+    for each in (figure, *figure.axes):
+        each.patch.set_facecolor("none")
     figure.savefig(
         FOLDER / f"{name}.png",
         dpi=dots_per_inch,
         facecolor="auto",
         metadata={"Software": None},
-        bbox_inches=None if ground else "tight",
+        bbox_inches="tight",
     )
 
 
@@ -156,7 +155,7 @@ def rungs() -> None:
         ("padding", padded, ["masked_scores", "weights"], 1),
     ):
         with mpl.rc_context(LETTERED):
-            save(trace.plot(stages, sample=sample)[0], f"ladder/{name}", 110, ground=False)
+            save(trace.plot(stages, sample=sample)[0], f"ladder/{name}", 110)
 
 
 def split() -> None:
@@ -320,19 +319,19 @@ def touched(folder: Path) -> None:
 
 def hero(reader: huggingface.TextModel) -> None:
     """One head over two sentences that end differently."""
-    figure = Figure(figsize=(11.6, 5.4), layout="constrained")
+    figure = Figure(figsize=(9, 4.4), layout="constrained")
     picture: Axes | None = None
     for axes, text in zip(figure.subplots(1, 2), (TEXT, OTHER_END), strict=True):
         read = reader.read(text)
         weights = read.matrices[LAYER][0, HEAD]
         it, animal = read.tokens.index("it"), read.tokens.index("animal")
-        title = f"… because it was too {read.tokens[-2]}: it → animal {weights[it, animal]:.0%}"
+        title = f"… too {read.tokens[-2]}: it → animal {weights[it, animal]:.0%}"
         picture = head_picture(weights, read.tokens, title=title, axes=axes)
         picture.add_patch(
             Rectangle((-0.5, it - 0.5), len(read.tokens), 1, fill=False, ec="#d9621f", lw=2)
         )
     assert picture is not None
-    save(picture, "head", 150, ground=False)
+    save(picture, "head", 180)
 
 
 def main() -> None:
@@ -353,16 +352,17 @@ def main() -> None:
     trace = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=ladder.EXAMPLE_TOKENS)
     with mpl.rc_context(LETTERED):
         hero(reader)
-        save(seen.plot(heads=range(6))[0, 0], "layers", 80, ground=False)
-        save(seen.plot("entropy"), "entropy", 90, ground=False)
+        save(seen.plot(heads=range(6))[0, 0], "layers", 80)
+        save(seen.plot("entropy"), "entropy", 90)
         received = seen[5].plot("received", head=11, tokens=reading.tokens)
-        save(received, "received", 90, ground=False)
+        save(received, "received", 90)
         stages = trace.plot(["query", "key", "masked_scores", "weights"])
-        save(stages[0], "stages", 80, ground=False)
-    example = runpy.run_path(str(FOLDER.parents[1] / "examples" / "card.py"))
-    card = example["card"](seen, list(reading.tokens), "it", "animal")
-    card.savefig(FOLDER / "card.png", metadata={"Software": None})
-    save((ch.causal() & ch.sliding_window(left=4_000)).plot(20_000, 20_000), "mask", 80)
+        save(stages[0], "stages", 80)
+        example = runpy.run_path(str(FOLDER.parents[1] / "examples" / "card.py"))
+        card = example["card"](seen, list(reading.tokens), "it", "animal")
+        save(card.axes[0], "card", 100)
+        mask = ch.causal() & ch.sliding_window(left=4_000)
+        save(mask.plot(20_000, 20_000), "mask", 80)
     with tempfile.TemporaryDirectory() as folder:
         touched(Path(folder))
         pages(Path(folder), reader)

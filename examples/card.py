@@ -28,7 +28,7 @@ def card(seen: ch.Seen[ch.AttentionMatrix], tokens: list[str], query: str, key: 
     figure = pyplot.figure(figsize=(12, 6.3), dpi=100)
     text, grid = figure.subplots(1, 2, width_ratios=(3, 2))
     figure.suptitle(f"“{query}” gives {link.weight:.0%} of its attention to “{key}”", fontsize=26)
-    figure.text(0.02, 0.03, f"{link.layer}, head {link.head}", alpha=0.65)
+    figure.text(0.02, 0.03, f"{link.layer}, head {link.head}")
     matrix.plot(head=link.head, tokens=tokens, ax=grid)
     with_arcs(text, tokens, link.query, matrix[0, link.head, link.query].flatten())
     return figure
@@ -42,11 +42,12 @@ def with_arcs(axes: Axes, tokens: list[str], query: int, row: Tensor) -> None:
         heavy = "bold" if place == query else "normal"
         axes.text(0, place, token, ha="right", va="center", fontsize=13, fontweight=heavy)
         if share >= LEAST:
-            arrow = {"arrowstyle": "-|>", "lw": 0.8 + 4 * share, "alpha": 0.3 + 0.7 * share}
+            arrow = {"arrowstyle": "-|>", "lw": 0.8 + 4 * share, "alpha": 0.5 + 0.5 * share}
+            arrow["color"] = "C0"
             arrow["connectionstyle"] = f"arc3,rad={0.5 if place < query else -0.5}"
             arrow["shrinkA"] = arrow["shrinkB"] = 4
             axes.annotate("", (0.03, place), (0.03, query), arrowprops=arrow)
-            axes.text(0.6, place, f"{share:.0%}", va="center", alpha=0.65)
+            axes.text(0.6, place, f"{share:.0%}", va="center")
 
 
 def main(query: str = "it", key: str = "animal", file: str = "card.png") -> None:

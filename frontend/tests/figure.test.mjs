@@ -446,3 +446,14 @@ test("words stand beside their points, and none covers another, a point or the e
   }
   assert.deepEqual(beside([], edge), []);
 });
+
+test("a word keeps off the arrow of another", () => {
+  // The arrow of "far" passes right of "near", where its word would stand best.
+  const words = [
+    { point: [110, -174], word: "far" },
+    { point: [44, -116], word: "near" },
+  ];
+  const [, [x, y]] = beside(words, [-24, -224, 224, 24]);
+  const at = (height) => (110 / 174) * -height;
+  assert.ok(x + 6.6 * 4 < Math.min(at(y - 10), at(y + 3)) || x > Math.max(at(y - 10), at(y + 3)));
+});

@@ -50,6 +50,7 @@ export function reach(points: Point[]): number {
 const LETTER = 6.6;
 const TALL = 13;
 const DOT = 5;
+const SHAFT = 3;
 
 export type Box = [left: number, top: number, right: number, bottom: number];
 
@@ -59,9 +60,21 @@ function shared([a, b, c, d]: Box, [e, f, g, h]: Box): number {
   );
 }
 
-/** Where each word begins, and its base line: beside its point, off all points, the words before it and the edge. */
+/** An arrow from 0 as small squares along it. */
+function shaft([x, y]: Point): Box[] {
+  const steps = Math.ceil(Math.hypot(x, y) / (2 * SHAFT));
+  return Array.from({ length: steps }, (_, at): Box => {
+    const [a, b] = [(x * at) / steps, (y * at) / steps];
+    return [a - SHAFT, b - SHAFT, a + SHAFT, b + SHAFT];
+  });
+}
+
+/** Where each word begins, and its base line: beside its point, off all arrows, the words before it and the edge. */
 export function beside(words: { point: Point; word: string }[], edge: Box): Point[] {
-  const taken = words.map(({ point: [x, y] }): Box => [x - DOT, y - DOT, x + DOT, y + DOT]);
+  const taken = words.flatMap(({ point: [x, y] }): Box[] => [
+    [x - DOT, y - DOT, x + DOT, y + DOT],
+    ...shaft([x, y]),
+  ]);
   return words.map(({ point: [x, y], word }) => {
     const width = LETTER * word.length;
     const [out, off] = [x < 0 ? -1 : 1, y > 0 ? 1 : -1];

@@ -108,7 +108,7 @@ def _draw_blocks(
     bottom, right = shares.shape[0] * block[0], shares.shape[1] * block[1]
     image = axes.imshow(
         values,
-        cmap=scales.WEIGHTS,
+        cmap=scales.WEIGHTS.with_extremes(bad="white"),
         norm=Normalize(-0.25, 1.0),  # so that a little is not white
         extent=(0, right, bottom, 0),
         aspect=aspect(query_len, kv_len),
