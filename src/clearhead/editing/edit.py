@@ -161,7 +161,7 @@ class Edit(Drawn):
             self._end()  # finishes what an interrupt cut
             raise
         if error is None:
-            self._check_effects()
+            self.check_effects()
             self._say_missing()
 
     def _end(self) -> None:
@@ -245,7 +245,7 @@ class Edit(Drawn):
         self.attended[path] = num_heads
         self._calls += 1
 
-    def _check_effects(self) -> None:
+    def check_effects(self) -> None:
         """Refuse what could have no effect, and say what had none, when the block ends."""
         name, idle = type(self._model).__name__, []
         for layer, what, operation in self._operations:
