@@ -119,7 +119,7 @@ class Effects(MeasuredRows[Effect]):
 
 
 By = Literal["head", "head,position", "layer"]
-# A recording costs about three runs, and a replayed run two thirds of one: with fewer batches it does not pay.
+# A recording costs about three runs, and a replayed run two thirds of one: with fewer edits it does not pay.
 REPAYS = 10
 
 
@@ -318,6 +318,7 @@ def _measured(
     """The metric of each edit, run by run; of those before an interrupt."""
     found: list[float] = []
     given, batch = repeated(inputs, parallel) if parallel > 1 else (inputs, 0)
+    layers = list(dict.fromkeys(place.layer for place in places))
 
     def number_at(output: Any, at: int, times: int) -> float:
         part = slice(at * batch, (at + 1) * batch)
@@ -328,20 +329,23 @@ def _measured(
     waiting: list[Patched | None] = [None, *places] if parallel > 1 else list(places)
     replay = None
     try:
-        if len(places) > REPAYS * parallel:
+        if len(places) > REPAYS + parallel:
             progress(0, len(places))
-            replay = Replay(model, given, list(dict.fromkeys(place.layer for place in places)))
-            if replay is not None and waiting[0] is None:
-                _check_copy(number_at(replay.output, 0, parallel), baseline, parallel)
-                del waiting[0]
+            replay = Replay(model, inputs, layers)
+            if replay and waiting[0] is None:
+                output = replay.of_copies(given, parallel, batch)
+                if output is None:
+                    replay = None
+                else:
+                    _check_copy(number_at(output, 0, parallel), baseline, parallel)
+                    del waiting[0]
         with edit(model) as edits:
             edits.expects_changes = False
             for start in range(0, len(waiting), parallel):
                 some = waiting[start : start + parallel]
                 if start or not replay:
                     progress(len(found), len(places))
-                # What a replay has kept is of so many copies.
-                times = parallel if replay else len(some)
+                times = len(some)
                 if parallel > 1:
                     given = repeated(inputs, times)[0]
                 find = None if contexts is None else as_found(contexts, times)
@@ -350,7 +354,8 @@ def _measured(
                     rows = None if parallel == 1 else slice(at * batch, (at + 1) * batch)
                     if place is not None:
                         edits.add(place.layer, "patched", place.operation(find, rows))
-                with torch.no_grad(), replay.before(edited) if replay else nullcontext():
+                from_there = replay.before(edited, times, batch) if replay else nullcontext()
+                with torch.no_grad(), from_there:
                     output = called(model, given)
                 edits.check_effects()
                 edits.clear()

@@ -138,7 +138,7 @@ def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any])
         )
     else:
         places = _places(type(module))
-        for name in SOURCES:
+        for name in SOURCES if places or named else ():
             place = places.get(name, len(inputs))
             source = named.get(name, inputs[place] if place < len(inputs) else None)
             if isinstance(source, Tensor):
