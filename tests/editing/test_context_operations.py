@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError, EditWarning
-from clearhead.watching.projections import _holders, _projections
+from clearhead.watching.projections import projection_of
 from tests.integrations.models import KINDS, OTHERS, inputs, make, pair
 
 WIDTH, HEADS, LEN = 12, 4, 5
@@ -23,10 +23,8 @@ def by_hand(
     model: nn.Module, path: str, heads: int, change: Callable[[Tensor], Any]
 ) -> Iterator[None]:
     """What a hook writes into the context that an output projection reads, (batch, heads, query_len, width)."""
-    modules = dict(model.named_modules())
-    projection = next(
-        each[0][1] for holder in _holders(modules, path) if (each := _projections(holder))
-    )
+    projection = projection_of(model, path)
+    assert projection is not None
 
     def before(module: Any, given: Any) -> Any:
         flat = given[0].clone()

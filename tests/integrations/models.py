@@ -226,9 +226,9 @@ def _whisper() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
     )  # fmt: skip
     one, other = torch.randn(2, 2, 6, 10, dtype=torch.float64)
     ids = torch.tensor([[3, 7, 9, 8], [3, 20, 7, 7]])
-    given = {"decoder_input_ids": ids}
     model = transformers.WhisperForConditionalGeneration(config)
-    return model, given | {"input_features": one}, given | {"input_features": other}
+    clean = {"input_features": one, "decoder_input_ids": ids}
+    return model, clean, {"input_features": other, "decoder_input_ids": ids.flip(0)}
 
 
 OTHERS = {"vit": _vit, "whisper": _whisper, "ours": _ours}

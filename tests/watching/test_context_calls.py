@@ -13,7 +13,7 @@ from clearhead.attention.problem import make_problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, WatchError
 from clearhead.watching.context_calls import ContextCalls, without_numbers
 from clearhead.watching.files import write_seen
-from clearhead.watching.projections import _holders, _projections
+from clearhead.watching.projections import projection_of
 from tests.integrations.models import KINDS, OTHERS, inputs, make, pair
 from tests.memory import LargestTensor, LiveTensors
 from tests.watching.models import Direct
@@ -25,11 +25,10 @@ watch: Any = ch.watch  # with arguments that no overload has
 def projected(model: nn.Module, paths: Any) -> tuple[dict[str, tuple[Tensor, Tensor]], list[Any]]:
     """What each output projection reads and makes, by hooks, and what takes the hooks away."""
     found: dict[str, tuple[Tensor, Tensor]] = {}
-    modules, handles = dict(model.named_modules()), []
+    handles = []
     for path in paths:
-        projection = next(
-            each[0][1] for holder in _holders(modules, path) if (each := _projections(holder))
-        )
+        projection = projection_of(model, path)
+        assert projection is not None
 
         def take(module: Any, given: Any, made: Tensor, path: str = path) -> None:
             found[path] = given[0], made

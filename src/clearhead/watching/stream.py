@@ -93,6 +93,7 @@ class StreamRun:
     ) -> None:
         self._model, self._query, self._is_kept = model, query, is_kept
         self._calls: dict[str, list[BlockCall]] = {}
+        self._inside: dict[str, list[str]] = {}
         self._norm: Ending | None = None
         self._ending: tuple[Ending, nn.Linear, Tensor] | None = None
         self._handles: list[Any] = []
@@ -110,7 +111,9 @@ class StreamRun:
 
     def _hook(self, name: str) -> Any:
         def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            given, made = _first((args, kwargs)), _first(output)
+            made = _first(output)
+            given = _first(args)
+            given = _first(kwargs) if given is None else given
             if given is None or made is None or made.ndim != 3:
                 return
             is_norm = getattr(getattr(module, "weight", None), "ndim", 0) == 1
@@ -127,6 +130,8 @@ class StreamRun:
                 return
             call = BlockCall(read, self._kept(made), rounding_of(made))
             if self._is_kept(name):
+                if name not in self._calls:
+                    self._inside.setdefault(parent_of(name), []).append(name)
                 self._calls.setdefault(name, []).append(call)
             if is_norm and read is not None:
                 self._norm = Ending(module, (read.double(), call.made.double()), made)
@@ -175,8 +180,9 @@ class StreamRun:
         if before is not None and not torch.equal(before, given):
             raise no_stream(path, "its block reads something else than the one before gives")
         parts = [torch.zeros_like(made)]
-        for name, some in self._calls.items():
-            if parent_of(name) == block and name != block and len(some) == 1:
+        for name in self._inside.get(block, ()):
+            some = self._calls[name]
+            if name != block and len(some) == 1:
                 parts += [some[0].made.double()] if some[0].made.shape == made.shape else []
         around = given.norm(dim=-1) + heads.norm(dim=-1)
         for part in parts:
@@ -262,6 +268,9 @@ def tensors_in(tree: object) -> list[Tensor]:
 
 
 def _first(tree: object) -> Tensor | None:
+    first = tree[0] if isinstance(tree, tuple) and tree else tree
+    if isinstance(first, Tensor) and first.is_floating_point():  # as nearly always
+        return first
     return next((each for each in tensors_in(tree) if each.is_floating_point()), None)
 
 

@@ -205,7 +205,8 @@ class Watch(Listener, Drawn, Generic[Kept]):
                 add_call(self.seen._kernels, name, tap.kernel_of_call())
                 measures = self._measures()
                 known = None if measures is None else self._known_of(problem, name)
-                tokens = None if measures is not None else self._ids.of(problem, name)
+                needs_ids = measures is None and self._keep != "contexts"
+                tokens = self._ids.of(problem, name) if needs_ids else None
                 heads, every = self._heads, problem
                 if heads is not None:
                     heads = head_numbers(heads, problem.num_heads, name)

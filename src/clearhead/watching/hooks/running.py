@@ -115,7 +115,9 @@ def _leave(module: nn.Module, inputs: Any, output: Any) -> Any:
     if torch.compiler.is_compiling():
         return None
     running = _stacks.get(threading.get_ident(), [])
-    if any(each() is module for each, _ in running):
+    if running and running[-1][0]() is module:
+        running.pop()
+    elif any(each() is module for each, _ in running):
         # A module that raised before its hook ran is still on top.
         while running.pop()[0]() is not module:
             pass
