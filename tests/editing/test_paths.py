@@ -93,7 +93,7 @@ def reference(
     outputs: dict[str, Any] = {}
 
     def run(given: dict[str, Tensor], hand: Patching) -> float:
-        with torch.no_grad(), edited(hand):
+        with Exact(), torch.no_grad(), edited(hand):
             return float(metric(model(**given)))
 
     said, own, first, second = (Patching() for _ in range(4))
@@ -127,7 +127,7 @@ def test_paths_are_those_by_hand(name: str, frozen: str) -> None:
         options: Any = {"metric": metric, "sender": (0, 1), "receivers": receivers}
         with Exact():
             found = paths(model, clean, corrupt, **options, frozen=frozen)
-            expected = reference(name, (0, 1), receivers, frozen)
+        expected = reference(name, (0, 1), receivers, frozen)
         assert found[0].metric == pytest.approx(expected, rel=0, abs=1e-10), receivers
         changes.append(abs(found[0].change))
     assert max(changes) > 1e-4
