@@ -196,9 +196,10 @@ class Ours(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> tuple[Tensor]:
-        for each in self.blocks:
-            x = x + each["attention"](each["norm"](x))
-            x = x + each["mlp"](x).relu()
+        block: Any
+        for block in self.blocks:
+            x = x + block["attention"](block["norm"](x))
+            x = x + block["mlp"](x).relu()
         return (x,)
 
 
