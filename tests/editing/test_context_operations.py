@@ -286,7 +286,9 @@ def test_what_does_not_fit_is_refused() -> None:
     chosen = ch.edit(layer)[0]
     with ch.watch(layer) as matrices:
         layer(x)
-    for wrong in (matrices, good[0], good.long(), 3):
+    with ch.watch(layer, keep="total", contexts=True) as means:
+        layer(x)
+    for wrong in (matrices, means, good[0], good.long(), 3):
         text = '[edit.other] other must be what watch has seen with keep="contexts"'
         with pytest.raises(ArgumentTypeError, match=re.escape(text)):
             chosen.replace(wrong)  # pyright: ignore[reportArgumentType]

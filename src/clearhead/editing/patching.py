@@ -189,7 +189,7 @@ def by_gradients(
             f"{shown(number)}. A metric must not detach, and no .item().",
         )
     edges: Any = [call.context for call in calls.values()]
-    gradients = torch.autograd.grad(number.sum(), edges, allow_unused=True)
+    gradients = torch.autograd.grad(number, edges, allow_unused=True)
     changes = {}
     for (path, call), gradient in zip(calls.items(), gradients, strict=True):
         own = call.handed_on
