@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -28,6 +29,33 @@ class LargestTensor(TorchDispatchMode):
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
                 self.largest = max(self.largest, tensor.untyped_storage().nbytes())
+        return result
+
+
+class LiveTensors(TorchDispatchMode):
+    """Counts the bytes of all tensors that have come into being and are there yet: `most` at one time, and `now`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._there: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.most = 0
+
+    @property
+    def now(self) -> int:
+        """Bytes of those that are there."""
+        self._there = {at: each for at, each in self._there.items() if not each[0].expired()}
+        return sum(size for _, size in self._there.values())
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                known = StorageWeakRef(storage), storage.nbytes()
+                self._there.setdefault(storage._cdata, known)
+        self.most = max(self.most, self.now)
         return result
 
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError, EditWarning
-from clearhead.watching.projections import _holders, _projections
-from tests.integrations.models import KINDS, inputs, make
-from tests.tiny_models import VISION
+from clearhead.watching.projections import projection_of
+from tests.integrations.models import KINDS, OTHERS, inputs, make, pair
 
 WIDTH, HEADS, LEN = 12, 4, 5
 
@@ -25,10 +23,8 @@ def by_hand(
     model: nn.Module, path: str, heads: int, change: Callable[[Tensor], Any]
 ) -> Iterator[None]:
     """What a hook writes into the context that an output projection reads, (batch, heads, query_len, width)."""
-    modules = dict(model.named_modules())
-    projection = next(
-        each[0][1] for holder in _holders(modules, path) if (each := _projections(holder))
-    )
+    projection = projection_of(model, path)
+    assert projection is not None
 
     def before(module: Any, given: Any) -> Any:
         flat = given[0].clone()
@@ -43,26 +39,21 @@ def by_hand(
         handle.remove()
 
 
-def other_inputs(name: str) -> dict[str, Tensor]:
-    given = inputs(name)
-    names = ("input_ids", "decoder_input_ids")
-    return {k: each.flip(0) if k in names else each for k, each in given.items()}
-
-
 @pytest.mark.parametrize(
     ("name", "implementation"),
-    [(name, how) for name, kind in KINDS.items() for how in kind.implementations],
+    [(name, how) for name, kind in KINDS.items() for how in kind.implementations]
+    + [(name, "sdpa") for name in OTHERS],
 )
 @torch.no_grad()
 def test_edits_are_those_of_hooks(name: str, implementation: str) -> None:
-    model, given = make(name, implementation).double(), inputs(name)
+    model, given, other = pair(name, implementation)
     with ch.watch(model, keep="contexts") as clean:
-        model(**other_inputs(name))
+        model(**other)
     for path in clean:
         sizes, other = clean[path].shape, clean[path].context
         vector = torch.randn(sizes[3], dtype=torch.float64)
         rows = torch.zeros(sizes[0], sizes[2], dtype=torch.bool)
-        rows[1, 2] = rows[2, 0] = True
+        rows[1, 2] = rows[-1, 0] = True
 
         def replaced(z: Tensor, other: Tensor = other) -> None:
             z[:, 1] = other[:, 1]
@@ -90,62 +81,6 @@ def test_edits_are_those_of_hooks(name: str, implementation: str) -> None:
                 found = model(**given)[0]
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
             assert edit.report[0].queries
-
-
-def vit() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
-    torch.manual_seed(0)
-    model = transformers.ViTModel(transformers.ViTConfig(image_size=12, **VISION))
-    clean, corrupt = torch.randn(2, 2, 3, 12, 12, dtype=torch.float64)
-    return model, {"pixel_values": clean}, {"pixel_values": corrupt}
-
-
-def whisper() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {
-        "d_model": 16,
-        "vocab_size": 60,
-        "num_mel_bins": 8,
-        "max_source_positions": 6,
-    }
-    sizes |= {"encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 16, "init_std": 0.5}
-    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 16}
-    tokens: dict[str, Any] = {
-        "decoder_start_token_id": 1,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-    model = transformers.WhisperModel(transformers.WhisperConfig(**sizes, **tokens))
-    clean, corrupt = torch.randn(2, 2, 8, 12, dtype=torch.float64)
-    ids = torch.randint(3, 60, (2, 5))
-    one = {"input_features": clean, "decoder_input_ids": ids}
-    return model, one, {"input_features": corrupt, "decoder_input_ids": ids.flip(0)}
-
-
-@pytest.mark.parametrize("make_model", [vit, whisper])
-@torch.no_grad()
-def test_pictures_and_sound(make_model: Callable[[], Any]) -> None:
-    model, clean, corrupt = make_model()
-    model = model.double().eval()
-    with ch.watch(model, keep="contexts") as said:
-        model(**clean)
-    with ch.watch(model, contexts=True, values=True) as own:
-        model(**corrupt)
-    assert len(said) == (2 if make_model is vit else 5)
-    for path in said:
-        value = own[path].value
-        assert value is not None
-        torch.testing.assert_close(own[path].context, own[path].dense() @ value)
-
-        def change(z: Tensor, other: Tensor = said[path].context) -> None:
-            z[:, 1, 1:] = other[:, 1, 1:]
-
-        with by_hand(model, path, said[path].num_heads, change):
-            expected = model(**corrupt)[0]
-        with ch.edit(model) as edit:
-            edit[path].heads[1].replace(said, query=slice(1, None))
-            found = model(**corrupt)[0]
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 @torch.no_grad()
@@ -351,7 +286,9 @@ def test_what_does_not_fit_is_refused() -> None:
     chosen = ch.edit(layer)[0]
     with ch.watch(layer) as matrices:
         layer(x)
-    for wrong in (matrices, good[0], good.long(), 3):
+    with ch.watch(layer, keep="total", contexts=True) as means:
+        layer(x)
+    for wrong in (matrices, means, good[0], good.long(), 3):
         text = '[edit.other] other must be what watch has seen with keep="contexts"'
         with pytest.raises(ArgumentTypeError, match=re.escape(text)):
             chosen.replace(wrong)  # pyright: ignore[reportArgumentType]

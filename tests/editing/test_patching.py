@@ -8,8 +8,8 @@ from torch import Tensor
 
 import clearhead as ch
 from tests.editing.by_hand import by_hand, edited
-from tests.editing.test_paths import EXACT, Patching, metric, model_of, terms
-from tests.integrations.models import KINDS
+from tests.editing.test_paths import Patching, metric
+from tests.integrations.models import KINDS, Exact, pair
 
 effects: Any = ch.effects
 
@@ -22,6 +22,14 @@ def run(model: Any, given: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
     return number, hand.kept["context"]
 
 
+def patched(model: Any, given: dict[str, Tensor], place: int, head: int, new: Tensor) -> float:
+    """The metric where one head has another context."""
+    hand = Patching()
+    hand.put["context", place] = {head: new}
+    with edited(hand):
+        return float(metric(model(**given)))
+
+
 def estimates(model: Any, clean: dict[str, Tensor], corrupt: dict[str, Tensor]) -> Tensor:
     """(z of the clean run − z) · the gradient of z, of each head of each module."""
     with torch.no_grad():
@@ -31,36 +39,23 @@ def estimates(model: Any, clean: dict[str, Tensor], corrupt: dict[str, Tensor]) 
     return torch.cat([((new - z) * each).sum(dim=(0, 2, 3)) for new, z, each in found]).detach()
 
 
-def single(given: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name: each.float() if each.is_floating_point() else each for name, each in given.items()
-    }
-
-
 @pytest.mark.parametrize("name", [*KINDS, "vit", "whisper"])
 def test_effects_and_their_estimates_are_those_by_hand(name: str) -> None:
-    model, clean, corrupt = model_of(name)
-    measured = effects(model, clean, corrupt, metric=metric, progress=False)
-    estimated = effects(model, clean, corrupt, metric=metric, approximate=True, progress=False)
-    hand = by_hand(model_of(name)[0])
-    with torch.no_grad():
-        whole, said = run(hand, clean)
-        size = float(terms(hand(**corrupt)).abs().sum())
-    rounding = 1e-10 if name in EXACT else torch.finfo(torch.float32).eps * size
-    assert measured.clean == pytest.approx(float(whole), abs=rounding)
-    heads = [(place, head) for place, each in enumerate(said) for head in range(each.shape[1])]
-    for (place, head), row in zip(heads, measured, strict=True):
-        patched = Patching()
-        patched.put["context", place] = {head: said[place]}
-        with torch.no_grad(), edited(patched):
-            expected = float(metric(hand(**corrupt)))
-        assert row.metric == pytest.approx(expected, abs=rounding)
-    assert float(measured["change"].abs().max()) > 10 * rounding
-    # What rounds to float32 on its way is no worse than a model that does so everywhere; two of these differ by twice
-    # that.
-    exact = estimates(hand, clean, corrupt)
-    if name not in EXACT:
-        rounded = estimates(hand.float(), single(clean), single(corrupt))
-        rounding = 2 * float((rounded - exact).abs().max())
-    torch.testing.assert_close(estimated["change"], exact, rtol=0, atol=rounding)
-    assert float(exact.abs().max()) > 10 * rounding
+    model, clean, corrupt = pair(name)
+    hand = by_hand(pair(name)[0])
+    with Exact():
+        measured = effects(model, clean, corrupt, metric=metric, progress=False)
+        estimated = effects(model, clean, corrupt, metric=metric, approximate=True, progress=False)
+        exact = estimates(hand, clean, corrupt)
+        with torch.no_grad():
+            whole, said = run(hand, clean)
+            alone = [
+                patched(hand, corrupt, place, head, each)
+                for place, each in enumerate(said)
+                for head in range(each.shape[1])
+            ]
+    assert measured.clean == pytest.approx(float(whole), rel=0, abs=1e-10)
+    assert measured["metric"].tolist() == pytest.approx(alone, rel=0, abs=1e-10)
+    assert float(measured["change"].abs().max()) > 1e-4
+    torch.testing.assert_close(estimated["change"], exact, rtol=1e-10, atol=1e-10)
+    assert float(exact.abs().max()) > 1e-4

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError, EditWarning
 from tests.editing.by_hand import ByHand, by_hand, edited
-from tests.integrations.models import KINDS, inputs, make
+from tests.integrations.models import KINDS, Exact, pair
 
 paths: Any = ch.paths  # with arguments of other types
 WIDTH, HEADS, LEN = 12, 4, 5
@@ -28,50 +27,6 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "whisper": (r"layers\.\d+\.fc1", r"layers\.\d+\.fc2"),
 }
 """The paths of what is beside attention, of each architecture; of all others their MLPs."""
-
-EXACT = ("gpt2", "bart", "bert", "whisper")
-"""Those that nowhere round to float32."""
-
-TYPES = ["sliding_attention", "full_attention", "full_attention"]
-LAYERS: dict[str, dict[str, Any]] = {"gpt2": {"n_layer": 3}} | {
-    name: {"num_hidden_layers": 3, "layer_types": TYPES} for name in ("gemma2", "gemma3", "gpt_oss")
-}
-
-
-def vit() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
-    sizes: dict[str, Any] = {"hidden_size": 24, "intermediate_size": 31, "num_attention_heads": 4}
-    config = transformers.ViTConfig(
-        **sizes, num_hidden_layers=3, image_size=8, patch_size=4, initializer_range=0.5
-    )
-    one, other = torch.randn(2, 2, 3, 8, 8, dtype=torch.float64)
-    return transformers.ViTModel(config), {"pixel_values": one}, {"pixel_values": other}
-
-
-def whisper() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
-    config = transformers.WhisperConfig(
-        d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=31, decoder_ffn_dim=31, vocab_size=50,
-        num_mel_bins=6, max_source_positions=5, max_target_positions=9, pad_token_id=0,
-        bos_token_id=1, eos_token_id=2, decoder_start_token_id=3, suppress_tokens=[],
-        begin_suppress_tokens=[], init_std=0.5,
-    )  # fmt: skip
-    one, other = torch.randn(2, 2, 6, 10, dtype=torch.float64)
-    ids = torch.tensor([[3, 7, 9, 8], [3, 20, 7, 7]])
-    given = {"decoder_input_ids": ids}
-    model = transformers.WhisperForConditionalGeneration(config)
-    return model, given | {"input_features": one}, given | {"input_features": other}
-
-
-def model_of(name: str) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
-    torch.manual_seed(0)
-    if name in ("vit", "whisper"):
-        model, clean, corrupt = {"vit": vit, "whisper": whisper}[name]()
-        model.set_attn_implementation("eager")
-        return model.double().eval(), clean, corrupt
-    sizes = LAYERS.get(name, {} if KINDS[name].reads_twice else {"num_hidden_layers": 3})
-    model, clean = make(name, **sizes).double(), inputs(name)
-    other = {each: clean[each].flip(1) for each in clean if each.endswith("ids")}
-    return model, clean, clean | other
 
 
 class Patching(ByHand):
@@ -125,24 +80,20 @@ def beside(model: nn.Module, name: str, outputs: dict[str, Any], *, put: bool) -
             each.remove()
 
 
-def terms(output: Any) -> Tensor:
-    output = output.logits if "logits" in output else output.last_hidden_state
-    return output[:, -1] * torch.linspace(-1, 1, output.shape[-1])
-
-
 def metric(output: Any) -> Tensor:
-    return terms(output).sum()
+    output = output.logits if "logits" in output else output.last_hidden_state
+    return (output[:, -1] * torch.linspace(-1, 1, output.shape[-1])).sum()
 
 
 def reference(
     name: str, sender: tuple[int, int], receivers: list[tuple[int, int, str]] | None, frozen: str
 ) -> float:
-    model, clean, corrupt = model_of(name)
+    model, clean, corrupt = pair(name)
     model = by_hand(model)
     outputs: dict[str, Any] = {}
 
     def run(given: dict[str, Tensor], hand: Patching) -> float:
-        with torch.no_grad(), edited(hand):
+        with Exact(), torch.no_grad(), edited(hand):
             return float(metric(model(**given)))
 
     said, own, first, second = (Patching() for _ in range(4))
@@ -169,21 +120,17 @@ def reference(
 @pytest.mark.parametrize("frozen", ["others", "heads"])
 @pytest.mark.parametrize("name", [*KINDS, "vit", "whisper"])
 def test_paths_are_those_by_hand(name: str, frozen: str) -> None:
-    model, clean, corrupt = model_of(name)
+    model, clean, corrupt = pair(name)
     several = [(-1, 1, "query"), (-1, 2, "value"), (1, 0, "key")]
-    # What rounds a softmax or a norm to float32 on its way does so to each term that is summed.
-    with torch.no_grad():
-        size = float(terms(model(**corrupt)).abs().sum())
-    rounding = 1e-10 if name in EXACT else torch.finfo(torch.float32).eps * size
     changes = []
     for receivers in (None, several, [(-1, 0, "key")], [(-1, 0, "query"), (-1, 0, "value")]):
-        found = paths(
-            model, clean, corrupt, metric=metric, sender=(0, 1), receivers=receivers, frozen=frozen
-        )
+        options: Any = {"metric": metric, "sender": (0, 1), "receivers": receivers}
+        with Exact():
+            found = paths(model, clean, corrupt, **options, frozen=frozen)
         expected = reference(name, (0, 1), receivers, frozen)
-        assert found[0].metric == pytest.approx(expected, abs=rounding), receivers
+        assert found[0].metric == pytest.approx(expected, rel=0, abs=1e-10), receivers
         changes.append(abs(found[0].change))
-    assert max(changes) > 10 * rounding
+    assert max(changes) > 1e-4
 
 
 def stack(depth: int = 3) -> tuple[Any, Tensor, Tensor]:

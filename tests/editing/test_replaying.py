@@ -45,8 +45,10 @@ def test_every_architecture_gives_what_whole_runs_give(
     }
     for options in ({}, {"parallel": 3}):
         given: Any = (model, clean, corrupt, score)
-        found = ch.effects(*given, **options)
-        assert found["metric"].tolist() == whole(monkeypatch, *given, **options)
+        found = ch.effects(*given, **options)["metric"].tolist()
+        expected = whole(monkeypatch, *given, **options)
+        # Several copies have what one had, which another size of batch rounds otherwise.
+        assert found == (pytest.approx(expected, rel=1e-4) if options else expected)
     # Decoders of two texts keep an object of two caches: the encoder alone is left out.
     assert Replay(model, corrupt, attending(model, corrupt))
 

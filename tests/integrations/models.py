@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+import clearhead as ch
 
 VOCABULARY = 101
 SOURCE_LEN = 11
@@ -112,6 +115,25 @@ KINDS: dict[str, Kind] = {
 }
 
 
+class Exact(TorchFunctionMode):
+    """What a model of float64 takes to float32 on its way, a softmax or a norm, is worked out in float64."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        func = Tensor.double if func is Tensor.float else func
+        args = tuple(map(_exact, args))
+        return func(*args, **{name: _exact(each) for name, each in (kwargs or {}).items()})
+
+
+def _exact(given: Any) -> Any:
+    return torch.float64 if given is torch.float32 else given
+
+
 def make(name: str, implementation: str = "eager", **sizes: Any) -> Any:
     """A model in eval mode; the same weights for the same name."""
     kind = KINDS[name]
@@ -155,6 +177,85 @@ def inputs(name: str, side: str = "none") -> dict[str, Tensor]:
     real = padded(side, tokens=SOURCE_LEN)
     decoded = torch.randint(2, VOCABULARY, (3, TOKENS), generator=generator)
     return {"input_ids": ids * real, "attention_mask": real, "decoder_input_ids": decoded}
+
+
+class Ours(nn.Module):
+    """Blocks of our own layers, around a stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "norm": nn.LayerNorm(24),
+                    "attention": ch.MultiHeadAttention(24, num_heads=4, num_kv_heads=2, mask=ch.causal()),
+                    "mlp": nn.Linear(24, 24),
+                }
+            )
+            for _ in range(3)
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        block: Any
+        for block in self.blocks:
+            x = x + block["attention"](block["norm"](x))
+            x = x + block["mlp"](x).relu()
+        return (x,)
+
+
+def _ours() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    one, other = torch.randn(2, 2, TOKENS, 24, dtype=torch.float64)
+    return Ours(), {"x": one}, {"x": other}
+
+
+def _vit() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    sizes: dict[str, Any] = {"hidden_size": 24, "intermediate_size": 31, "num_attention_heads": 4}
+    config = transformers.ViTConfig(
+        **sizes, num_hidden_layers=3, image_size=8, patch_size=4, initializer_range=0.5
+    )
+    one, other = torch.randn(2, 2, 3, 8, 8, dtype=torch.float64)
+    return transformers.ViTModel(config), {"pixel_values": one}, {"pixel_values": other}
+
+
+def _whisper() -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    config = transformers.WhisperConfig(
+        d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=31, decoder_ffn_dim=31, vocab_size=50,
+        num_mel_bins=6, max_source_positions=5, max_target_positions=9, pad_token_id=0,
+        bos_token_id=1, eos_token_id=2, decoder_start_token_id=3, suppress_tokens=[],
+        begin_suppress_tokens=[], init_std=0.5,
+    )  # fmt: skip
+    one, other = torch.randn(2, 2, 6, 10, dtype=torch.float64)
+    ids = torch.tensor([[3, 7, 9, 8], [3, 20, 7, 7]])
+    model = transformers.WhisperForConditionalGeneration(config)
+    clean = {"input_features": one, "decoder_input_ids": ids}
+    return model, clean, {"input_features": other, "decoder_input_ids": ids.flip(0)}
+
+
+OTHERS = {"vit": _vit, "whisper": _whisper, "ours": _ours}
+"""What makes the models that no ids go into, with clean and corrupt inputs."""
+
+TYPES = ["sliding_attention", "full_attention", "full_attention"]
+DEEP: dict[str, dict[str, Any]] = {"gpt2": {"n_layer": 3}} | {
+    name: {"num_hidden_layers": 3, "layer_types": TYPES} for name in ("gemma2", "gemma3", "gpt_oss")
+}
+
+
+def pair(
+    name: str, implementation: str = "eager"
+) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    """A model of float64, of a kind or one of `OTHERS`, with three layers where it is of one text, and clean and
+    corrupt inputs."""
+    torch.manual_seed(0)
+    if name in OTHERS:
+        model, clean, corrupt = OTHERS[name]()
+        if name != "ours":
+            model.set_attn_implementation(implementation)
+        return model.double().eval(), clean, corrupt
+    sizes = DEEP.get(name, {} if KINDS[name].reads_twice else {"num_hidden_layers": 3})
+    model, clean = make(name, implementation, **sizes).double(), inputs(name)
+    other = {each: clean[each].flip(1) for each in clean if each.endswith("ids")}
+    return model, clean, clean | other
 
 
 def attentions(output: Any) -> list[Any]:

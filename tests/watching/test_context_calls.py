@@ -13,9 +13,9 @@ from clearhead.attention.problem import make_problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, WatchError
 from clearhead.watching.context_calls import ContextCalls, without_numbers
 from clearhead.watching.files import write_seen
-from clearhead.watching.projections import _holders, _projections
-from tests.integrations.models import KINDS, inputs, make
-from tests.memory import LargestTensor
+from clearhead.watching.projections import projection_of
+from tests.integrations.models import KINDS, OTHERS, inputs, make, pair
+from tests.memory import LargestTensor, LiveTensors
 from tests.watching.models import Direct
 
 BATCH, LEN, WIDTH, HEADS = 2, 5, 16, 4
@@ -25,11 +25,10 @@ watch: Any = ch.watch  # with arguments that no overload has
 def projected(model: nn.Module, paths: Any) -> tuple[dict[str, tuple[Tensor, Tensor]], list[Any]]:
     """What each output projection reads and makes, by hooks, and what takes the hooks away."""
     found: dict[str, tuple[Tensor, Tensor]] = {}
-    modules, handles = dict(model.named_modules()), []
+    handles = []
     for path in paths:
-        projection = next(
-            each[0][1] for holder in _holders(modules, path) if (each := _projections(holder))
-        )
+        projection = projection_of(model, path)
+        assert projection is not None
 
         def take(module: Any, given: Any, made: Tensor, path: str = path) -> None:
             found[path] = given[0], made
@@ -40,10 +39,11 @@ def projected(model: nn.Module, paths: Any) -> tuple[dict[str, tuple[Tensor, Ten
 
 @pytest.mark.parametrize(
     ("name", "implementation"),
-    [(name, how) for name, kind in KINDS.items() for how in kind.implementations],
+    [(name, how) for name, kind in KINDS.items() for how in kind.implementations]
+    + [(name, "sdpa") for name in OTHERS],
 )
 def test_contexts_and_results_are_those_of_hooks(name: str, implementation: str) -> None:
-    model, given = make(name, implementation).double(), inputs(name)
+    model, given, _ = pair(name, implementation)
     with torch.no_grad():
         plain = model(**given)[0]
         with watch(model, keep="contexts") as seen:
@@ -81,6 +81,48 @@ def test_a_generation_has_the_contexts_of_all_its_queries(name: str, beams: int)
         value = whole.value.repeat_interleave(whole.num_heads // whole.num_kv_heads, dim=1)
         torch.testing.assert_close(found.context, whole.dense() @ value, rtol=0, atol=1e-12)
         assert torch.equal(whole.context, found.context)
+
+
+@pytest.mark.parametrize("heads", [None, [2, 0]])
+def test_totals_have_the_mean_over_a_data_set(heads: list[int] | None, tmp_path: Path) -> None:
+    """Of texts of any length, with padding or without, and of files and parts that are merged."""
+    model, padded = make("llama", "sdpa").double(), inputs("llama", "left")
+    other = {"input_ids": inputs("llama")["input_ids"][:1, :4]}
+    options: Any = {"keep": "total", "contexts": True, "heads": heads}
+    with torch.no_grad():
+        with watch(model, **options) as whole:
+            _ = model(**padded), model(**other)
+        parts = []
+        for given in (padded, other):
+            with watch(model, **options) as part:
+                model(**given)
+            parts.append(ch.load(part.save(tmp_path / "part")))
+        with watch(model, keep="contexts", heads=heads) as seen:
+            _ = model(**padded), model(**other)
+    for path in seen:
+        first, second = seen.calls(path)
+        queries = torch.cat(
+            [first.context.transpose(1, 2)[first.real], second.context[0].transpose(0, 1)]
+        )
+        assert whole[path].queries == len(queries)
+        for record in (whole, parts[0].merge(parts[1])):
+            torch.testing.assert_close(
+                record[path].context, queries.mean(dim=0), rtol=0, atol=1e-12
+            )
+    with (
+        torch.no_grad(),
+        ch.edit(model) as edit,
+        watch(model, keep="contexts", layers=[1]) as ablated,
+    ):
+        mean = whole[1].context[-1]
+        edit[1].heads[0].ablate(mean=mean)
+        model(**other)
+    torch.testing.assert_close(ablated[1].context[0, 0], mean.expand(4, -1), rtol=0, atol=1e-12)
+    with watch(model, keep="total", heads=heads) as bare:
+        model(**other)
+    text = "[merge.fields] both totals must have a context, or neither; one is of a watch without contexts=True."
+    with pytest.raises(ArgumentError, match=re.escape(text)):
+        whole.merge(bare)
 
 
 def encoder() -> nn.Module:
@@ -230,8 +272,11 @@ def test_what_needs_matrices_refuses_contexts() -> None:
         plain.results(0, layer)
     with pytest.raises(ArgumentTypeError, match=re.escape("[norms.model]")):
         seen.results(0, None)
-    for options in ({"keep": "total"}, {"keep": lambda path, matrix: 0}):
-        text = '[contexts.keep] contexts go with keep="matrix"'
+    for options in (
+        {"keep": "total", "statistics": ["entropy"]},
+        {"keep": lambda path, matrix: 0},
+    ):
+        text = "[contexts.keep] contexts do not go with statistics="
         with pytest.raises(ArgumentError, match=re.escape(text)):
             watch(layer, contexts=True, **options)
     with pytest.raises(ArgumentError, match=re.escape("[values.keep]")):
@@ -251,6 +296,10 @@ def test_an_estimate_counts_contexts() -> None:
         beside = 2 * 9 * 8 if "keep" in options else 2 * context
         assert held == context + beside
         assert seen[0].context.nbytes == context
+    plain, more = (
+        watch(layer, keep="total", contexts=each).estimate(1, 9).nbytes for each in (False, True)
+    )
+    assert more - plain == 64 * 8
     shown = repr(watch(layer, keep="contexts"))
     assert shown == "watch(MultiHeadAttention): the contexts of each call"
     assert "query and key, and the contexts, of each call" in repr(watch(layer, contexts=True))
@@ -270,3 +319,22 @@ def test_keys_are_numbered_head_by_head() -> None:
     with LargestTensor() as memory:
         without_numbers(call)
     assert memory.largest == key[:, 0].nbytes
+
+
+def test_contexts_take_what_they_are_and_a_tenth_at_most() -> None:
+    """At its peak, and when it has run, beside a run that is not watched; counted tensor by tensor."""
+    model = nn.Sequential(
+        *(ch.MultiHeadAttention(64, num_heads=2, mask=ch.causal()) for _ in range(4))
+    )
+    x = torch.randn(1, 512, 64)
+    with torch.no_grad(), LiveTensors() as plain:
+        model(x)
+        held = plain.now
+    with torch.no_grad(), LiveTensors() as memory:
+        with watch(model, keep="contexts") as seen:
+            model(x)
+        held = memory.now - held
+    contexts = 4 * x.nbytes
+    assert [each.context.nbytes for each in seen.values()] == [x.nbytes] * 4
+    assert contexts < held < 1.1 * contexts
+    assert memory.most - plain.most < 1.1 * contexts

@@ -53,6 +53,8 @@ use_count = private("Tensor._use_count")
 set_grad_enabled = private("_C._set_grad_enabled")
 """As `torch.set_grad_enabled`, in one step that nothing interrupts."""
 
+_graph_task = private("_C._current_graph_task_id")
+
 
 class DispatchMode(TorchDispatchMode):
     """A mode that sees every operation, and whose own code torch.compile leaves alone.
@@ -146,7 +148,7 @@ def in_backward() -> bool:
         >>> in_backward()
         False
     """
-    return private("_C._current_graph_task_id")() != -1
+    return _graph_task() != -1
 
 
 def is_autocast(tensor: Tensor) -> bool:

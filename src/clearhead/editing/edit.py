@@ -161,7 +161,7 @@ class Edit(Drawn):
             self._end()  # finishes what an interrupt cut
             raise
         if error is None:
-            self._check_effects()
+            self.check_effects()
             self._say_missing()
 
     def _end(self) -> None:
@@ -198,9 +198,10 @@ class Edit(Drawn):
     def _follow(self, module: nn.Module, output: object) -> None:
         if module is self._model:
             self._parts.leave(output)
-        if any(each.module is module for each in self._stack):
+        stack = self._stack
+        if any(each.module is module for each in reversed(stack)):
             # A module that raised before its hook ran is still on top.
-            while self._stack.pop().module is not module:
+            while stack.pop().module is not module:
                 pass
 
     def _witness(self, kind: str, shape: tuple[int, ...]) -> None:
@@ -210,15 +211,13 @@ class Edit(Drawn):
 
     @property
     def _outputs(self) -> list[ToCome]:
-        if not hasattr(self._running, "outputs"):
-            self._running.outputs = []
-        return self._running.outputs
+        running = self._running.__dict__  # of this thread
+        return running.setdefault("outputs", [])
 
     @property
     def _stack(self) -> list[Running]:
-        if not hasattr(self._running, "stack"):
-            self._running.stack = []
-        return self._running.stack
+        running = self._running.__dict__  # of this thread
+        return running.setdefault("stack", [])
 
     def _operations_on(self, child: str | None) -> tuple[str, list[Operation]] | None:
         """The path of the module that attends now and the operations on it; None for one that none is for."""
@@ -245,7 +244,7 @@ class Edit(Drawn):
         self.attended[path] = num_heads
         self._calls += 1
 
-    def _check_effects(self) -> None:
+    def check_effects(self) -> None:
         """Refuse what could have no effect, and say what had none, when the block ends."""
         name, idle = type(self._model).__name__, []
         for layer, what, operation in self._operations:

@@ -294,7 +294,8 @@ def contexts_of(other: object) -> Find:
     kept = (
         [each for path in record for each in record.calls(path)] if isinstance(other, Seen) else []
     )
-    if not kept or any(getattr(each, "context", None) is None for each in kept):
+    # The contexts of totals are means, which ablate(mean=) takes.
+    if not kept or any(getattr(getattr(each, "context", None), "ndim", 0) != 4 for each in kept):
         raise ArgumentTypeError(
             "edit.other",
             'other must be what watch has seen with keep="contexts" or contexts=True, the Contexts of a layer, or a '

@@ -122,10 +122,20 @@ def repeated(inputs: object, times: int) -> tuple[object, int]:
             f"{shown([tuple(each.shape) for each in tensors])}. Leave parallel= out.",
         )
 
-    def more(each: Any) -> Any:
-        return each.repeat(times, *[1] * (each.ndim - 1)) if isinstance(each, Tensor) else each
+    return copies_of(_plain(inputs), times, batch), batch
 
-    return _pytree.tree_map(more, _plain(inputs)), batch
+
+def copies_of(tree: Any, times: int, batch: int) -> Any:
+    """Return copies of the tensors of a tree, those of so many rows so many times, one after the other."""
+
+    def copy(each: Any) -> Any:
+        if not isinstance(each, Tensor):
+            return each
+        if times == 1 or not each.ndim or each.shape[0] != batch:
+            return each.detach().clone()
+        return each.detach().repeat(times, *[1] * (each.ndim - 1))
+
+    return _pytree.tree_map(copy, tree)
 
 
 def _plain(inputs: object) -> object:
@@ -179,7 +189,7 @@ def by_gradients(
             f"{shown(number)}. A metric must not detach, and no .item().",
         )
     edges: Any = [call.context for call in calls.values()]
-    gradients = torch.autograd.grad(number.sum(), edges, allow_unused=True)
+    gradients = torch.autograd.grad(number, edges, allow_unused=True)
     changes = {}
     for (path, call), gradient in zip(calls.items(), gradients, strict=True):
         own = call.handed_on

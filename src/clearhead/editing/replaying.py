@@ -3,7 +3,8 @@
 Sound where such a block is a function of its arguments, or writes beside them only to a cache that grows by `update`,
 whose calls are made again. All else runs: a block in training, one that ran several times, was given something that it
 may write to, changed an argument or an attribute, or has hooks or a `forward` of somebody's inside. A run without
-edits from the last layer, and one from the middle, must give what the whole run gave, bit for bit.
+edits from the last layer, and one from the middle, must give what the whole run gave, bit for bit; one of several
+copies of the inputs, to which each block gives as many copies, the same to rounding.
 """
 
 import threading
@@ -19,6 +20,7 @@ from torch.utils import _pytree
 
 from clearhead._common.undoing import undoing
 from clearhead.editing.edit import edit
+from clearhead.editing.patching import copies_of, samples_of
 from clearhead.watching.hooks import installing, running
 from clearhead.watching.hooks.transformers import grows_by_update
 from clearhead.watching.stream import called
@@ -53,6 +55,7 @@ class Replay:
         self._model, self._inputs = model, inputs
         self._thread = threading.get_ident()
         self._clock, self._began = 0, dict[nn.Module, int]()
+        self._copies = 1, 0
         self._attend = _at(model, layers)
         self._kept: dict[nn.Module, _Replayed] = {}
         self._calls: dict[nn.Module, int] = {}
@@ -71,28 +74,46 @@ class Replay:
         return bool(self._kept)
 
     @contextmanager
-    def before(self, layers: Sequence[str]) -> Iterator[None]:
-        """Have the blocks that end before the first of these layers begins give what they gave."""
+    def before(self, layers: Sequence[str], times: int = 1, batch: int = 0) -> Iterator[None]:
+        """Have the blocks that end before the first of these layers begins give what they gave.
+
+        Args:
+            layers: the paths of those that are edited.
+            times: how many copies of the inputs the model runs on.
+            batch: the samples of one copy.
+        """
         first = min(map(self._begins, layers))
+        self._copies = times, batch
         with undoing() as undo:
             for module, kept in self._kept.items():
                 if kept.ended < first:
                     _put(undo, module, self._again)
             yield
 
+    def of_copies(self, inputs: object, times: int, batch: int) -> Any:
+        """Return the output of a run of several copies of the inputs from the last layer on; None where these are not
+        the output of one, to half of its digits."""
+        last = max(self._attend, key=self._begins)
+        output = self._run([last], inputs, times, batch)
+        for at in range(times):
+            part = samples_of(output, slice(at * batch, (at + 1) * batch), times * batch)
+            if not _are(_is_close, part, self.output):
+                return None
+        return output
+
     def _holds(self, layers: Sequence[str]) -> bool:
         """Return True where runs without edits give what the whole one gave."""
-        expected = _pytree.tree_leaves(self.output)
         order = sorted(layers, key=self._begins)
-        for path in (order[-1], order[len(order) // 2]):
-            try:
-                with torch.no_grad(), edit(self._model), self.before([path]):
-                    found = _pytree.tree_leaves(called(self._model, self._inputs))
-            except Exception:
-                return False
-            if len(found) != len(expected) or not all(map(_is_same, found, expected)):
-                return False
-        return True
+        runs = (self._run([path], self._inputs) for path in (order[-1], order[len(order) // 2]))
+        return all(_are(_is_same, each, self.output) for each in runs)
+
+    def _run(self, layers: Sequence[str], inputs: object, times: int = 1, batch: int = 0) -> Any:
+        """The output of a run without edits; None where it raised."""
+        try:
+            with torch.no_grad(), edit(self._model), self.before(layers, times, batch):
+                return called(self._model, inputs)
+        except Exception:
+            return None
 
     def _tick(self) -> int:
         self._clock += 1
@@ -126,7 +147,7 @@ class Replay:
                 output = forward(*args, **kwargs)
             is_same = before is not None and _is_unchanged(before, _state(module, others))
             if is_same and all(map(_is_plain, _pytree.tree_leaves(output))):
-                self._kept[module] = _Replayed(self._tick(), _copied(output), updates)
+                self._kept[module] = _Replayed(self._tick(), copies_of(output, 1, 0), updates)
             return output
 
         return keep
@@ -139,9 +160,9 @@ class Replay:
                 return forward(*args, **kwargs)
             for cache, calls in zip(_split(args, kwargs)[0], kept.updates, strict=True):
                 for given in calls:
-                    some, named = _copied(given)
+                    some, named = copies_of(given, *self._copies)
                     cache.update(*some, **named)
-            return _copied(kept.output)
+            return copies_of(kept.output, *self._copies)
 
         return again
 
@@ -195,7 +216,7 @@ def _listen(undo: list[Any], cache: Any, calls: list[tuple[Any, Any]]) -> None:
     update = cache.update
 
     def listening(*args: Any, **kwargs: Any) -> Any:
-        calls.append(_copied((args, kwargs)))
+        calls.append(copies_of((args, kwargs), 1, 0))
         return update(*args, **kwargs)
 
     undo.append(lambda: vars(cache).pop("update", None))
@@ -236,13 +257,23 @@ def _is_unchanged(before: Sequence[tuple[Any, int]], after: Sequence[tuple[Any, 
     )
 
 
-def _copied(tree: Any) -> Any:
-    return _pytree.tree_map(
-        lambda each: each.detach().clone() if isinstance(each, Tensor) else each, tree
+def _are(alike: Callable[[Tensor, Tensor], bool], one: Any, other: Any) -> bool:
+    """Return True for trees of which each tensor is like the other's."""
+    some, others = _pytree.tree_leaves(one), _pytree.tree_leaves(other)
+    return len(some) == len(others) and all(
+        mine.shape == theirs.shape and alike(mine, theirs)
+        if isinstance(mine, Tensor) and isinstance(theirs, Tensor)
+        else type(mine) is type(theirs)
+        for mine, theirs in zip(some, others, strict=True)
     )
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and torch.equal(one, other)
-    return type(one) is type(other)
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one, other)
+
+
+def _is_close(one: Tensor, other: Tensor) -> bool:
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    off = torch.linalg.vector_norm(one - other)
+    return bool(off <= torch.finfo(one.dtype).eps ** 0.5 * torch.linalg.vector_norm(other))

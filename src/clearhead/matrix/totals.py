@@ -35,6 +35,8 @@ class Totals(Drawn):
         roles: how far each head fills each role; each is the mean over the queries that have the
             choice.
         heads: the number of each head in its layer, where these are some only; None for all.
+        context: what a head hands on, z = weights · values, the mean, float64, (num_heads, value_head_dim), as
+            `ablate(mean=)` takes it; None where it was not kept, `watch(…, contexts=True)`.
 
     Example:
         >>> import torch, clearhead as ch
@@ -53,6 +55,7 @@ class Totals(Drawn):
     max_score: Tensor
     roles: Roles
     heads: tuple[int, ...] | None = None
+    context: Tensor | None = None
 
     @property
     def num_heads(self) -> int:
@@ -66,8 +69,8 @@ class Totals(Drawn):
         Raises:
             ArgumentTypeError: code `merge.type`, for what are no totals.
             ShapeError: code `merge.shape`, for another number of heads.
-            ArgumentError: codes `merge.fields`, where one is of cross-attention, and `merge.heads`, where they
-                are of other heads of a layer.
+            ArgumentError: codes `merge.fields`, where one is of cross-attention, or has contexts alone, and
+                `merge.heads`, where they are of other heads of a layer.
 
         Example:
             >>> import torch, clearhead as ch
@@ -87,20 +90,25 @@ class Totals(Drawn):
                 f"both totals must have the same heads; got {self.num_heads} and {other.num_heads}.",
             )
         check_same_heads(self, other)
-        if (self.distance is None) != (other.distance is None):
-            raise ArgumentError(
-                "merge.fields",
-                "both totals must have a distance, or neither; one is of cross-attention.",
-            )
+        for name, why in (
+            ("distance", "cross-attention"),
+            ("context", "a watch without contexts=True"),
+        ):
+            if (getattr(self, name) is None) != (getattr(other, name) is None):
+                raise ArgumentError(
+                    "merge.fields", f"both totals must have a {name}, or neither; one is of {why}."
+                )
         both = self.queries + other.queries
         share = other.queries / both if both else 0.0
 
         def mean(one: Tensor, two: Tensor) -> Tensor:
             return one + (two - one) * share
 
-        distance = self.distance
+        distance, context = self.distance, self.context
         if distance is not None and other.distance is not None:
             distance = mean(distance, other.distance)
+        if context is not None and other.context is not None:
+            context = mean(context, other.context)
         return Totals(
             queries=both,
             entropy=mean(self.entropy, other.entropy),
@@ -109,6 +117,7 @@ class Totals(Drawn):
             max_score=torch.maximum(self.max_score, other.max_score),
             roles=pooled_roles(self.roles, other.roles),
             heads=self.heads,
+            context=context,
         )
 
     def averages(self) -> HeadAverages:

@@ -313,6 +313,13 @@ def _check_totals(totals: Totals) -> None:
                 raise FileError("file.content", "totals must be of the same heads in every field.")
     if totals.max.ndim != 1 or totals.queries < 0:
         raise FileError("file.content", "totals must be (num_heads,), of 0 queries or more.")
+    context = totals.context
+    if context is not None and (
+        context.ndim != 2 or context.shape[:1] != totals.max.shape or context.dtype != torch.float64
+    ):
+        raise FileError(
+            "file.content", "context of totals must be float64, (num_heads, value_head_dim)."
+        )
 
 
 Expected = tuple[str, Tensor | None, Sequence[int], torch.dtype | None]

@@ -195,7 +195,10 @@ def estimated(
             crosses = size.text == "cross" or queries != keys - size.more_keys
             roles = ROLES - 2 if crosses else ROLES
             kept += batch * len(chosen) * ((pooled + roles) * wide + roles * 8)
-        total += kept + contexts * rows * width * size.dtype.itemsize
+        if contexts:
+            per_head = 8 if keep == "total" else batch * queries * size.dtype.itemsize
+            kept += len(chosen) * width * per_head
+        total += kept
         matrices += rows * keys * wide
         count += len(chosen)
     return Estimate(keep, len(known), count, batch, query_len, kv_len, total, matrices)

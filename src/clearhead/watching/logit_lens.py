@@ -11,13 +11,14 @@ from clearhead._common.checks import check_sizes
 from clearhead._common.hints import with_hints
 from clearhead._common.rows import MeasuredRows
 from clearhead.errors import UnsupportedError
-from clearhead.watching.logit_shares import numbers_of, picked
 from clearhead.watching.stream import (
     StreamRun,
     called,
     check_asked,
     no_stream,
+    numbers_of,
     parent_of,
+    picked,
     rounding_of,
     tensors_in,
 )

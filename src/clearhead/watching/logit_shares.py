@@ -1,30 +1,14 @@
 """What each head adds to a logit by itself: the residual stream of one run taken apart behind its last norm."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import as_int, as_ints
 from clearhead._common.hints import with_hints
 from clearhead._common.rows import MeasuredRows
-from clearhead._common.text import shown
-from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from clearhead.matrix.head_numbers import numbers_of_heads
-from clearhead.matrix.head_results import HeadResults
-from clearhead.watching.projections import output_projection
-from clearhead.watching.stream import (
-    Ending,
-    StreamRun,
-    called,
-    check_asked,
-    frozen,
-    no_stream,
-    rounding_of,
-    tensors_in,
-)
-from clearhead.watching.watch import watch
+from clearhead.watching.stream import EndedRun, check_asked, numbers_of, picked
 
 
 class LogitShare(NamedTuple):
@@ -165,89 +149,3 @@ def logits_of(
         for at, each in zip(run.places, rest.mean(dim=0).tolist(), strict=True)
     ]
     return LogitShares(rows, logit, run.norm.scale)
-
-
-class EndedRun:
-    """One run of a model, taken apart behind its last norm.
-
-    Attributes:
-        norm: the last norm as it was, at the queries that are asked for.
-        normed: what it gave there, (batch, query_len, embed_dim); float64.
-        unembedding: the linear layer that reads it.
-        places: the positions of these queries.
-    """
-
-    def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:
-        self._model, self._run = model, StreamRun(model, query)
-        with torch.no_grad(), watch(model, keep="contexts") as self._seen, self._run:
-            output = called(model, inputs)
-        ending, self.unembedding = _ending(model, self._run, output)
-        self._stream, self.normed = ending.call
-        self.places = self._run.places(self._seen.layers)
-        rounding = rounding_of(ending.output)
-        self.norm = frozen(ending.module, self._stream, self.normed, rounding)
-
-    def layers(self) -> Iterator[tuple[str, tuple[int, ...], HeadResults]]:
-        """Yield each module that attended, the numbers of its heads, and what they added to the stream, float64.
-
-        Raises:
-            UnsupportedError: codes `logits.stream` and `norms.projection`.
-        """
-        before = None
-        for path in self._run.order:
-            kept = self._seen[path]
-            context = self._run.at(kept.context).double()
-            projection = output_projection(self._model, path, kept, context.shape[-1])
-            results = HeadResults(context, *projection)
-            before = self._run.check_block(path, results.total(), before)
-            yield path, numbers_of_heads(kept), results
-        if before is None or not torch.equal(before, self._stream):
-            raise no_stream("", "the last norm reads something else than the last block gives")
-
-
-def _ending(model: nn.Module, run: StreamRun, output: object) -> tuple[Ending, nn.Linear]:
-    """The last norm, and the unembedding that reads it."""
-    ending = run.ending()
-    reason = "no linear layer read the output of a norm"
-    if ending is not None:
-        norm, linear, made = ending
-        same = [each for each in tensors_in(output) if each.shape == made.shape]
-        if any(torch.equal(each.double(), made.double()) for each in same):
-            return norm, linear
-        reason = (
-            "the output of the model is another than that of the last linear layer behind a norm, as with a "
-            "softcap"
-        )
-    raise UnsupportedError(
-        "logits.unembedding",
-        f"a logit of {type(model).__name__} is no sum of what its heads add: {reason}.",
-    )
-
-
-def numbers_of(name: str, given: Any) -> Any:
-    """A number of a logit, or one for each sample; None for none where that may be."""
-    if given is None and name == "against":
-        return None
-    if isinstance(given, Tensor):
-        some = as_ints(given.tolist()) if given.ndim == 1 else None
-        if some is not None:
-            return some
-        given = as_int(given.item()) if given.ndim == 0 else given
-    number = as_int(given)
-    if number is None:
-        raise ArgumentTypeError(
-            "logits.target",
-            f"{name} must be the number of a logit, or a tensor of one for each sample; got {shown(given)}.",
-        )
-    return number
-
-
-def picked(name: str, given: Any, batch: int, size: int) -> Tensor:
-    """The rows of the unembedding, (batch,)."""
-    every = given if isinstance(given, tuple) else (given,) * batch
-    if len(every) != batch or not all(0 <= each < size for each in every):
-        raise ArgumentError(
-            "logits.target",
-            f"{name} must be from 0 to {size - 1}, or one such number for each of {batch} samples; got {shown(given)}.",
-        )
-    return torch.tensor(every)

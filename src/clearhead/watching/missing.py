@@ -272,9 +272,10 @@ def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchEr
 
 
 def _attends(module: nn.Module) -> bool:
+    if not names_attend(type(module).__name__):
+        return False
     # One class of diffusers does what its processor does.
-    processor = type(getattr(module, "processor", None)).__name__
-    return names_attend(type(module).__name__) and "linear" not in processor.lower()
+    return "linear" not in type(getattr(module, "processor", None)).__name__.lower()
 
 
 @lru_cache(maxsize=1024)

@@ -69,12 +69,12 @@ def output_projection(
             "norms.model",
             f"model must be the torch.nn.Module that was watched; got {shown(model)}.",
         )
-    modules = dict(model.named_modules())
-    module = modules.get(path)
-    if module is None:
-        raise _unknown(path, f"{type(model).__name__} has no such module")
+    try:
+        module = model.get_submodule(path)
+    except AttributeError as error:
+        raise _unknown(path, f"{type(model).__name__} has no such module") from error
     heads = None if kept.heads is None else numbers_of_heads(kept)
-    for holder in _holders(modules, path):
+    for holder in _holders(model, path):
         _check_context(path, holder, kept)
         found = _projections(holder)
         if found:
@@ -108,9 +108,7 @@ def projection_of(model: nn.Module, path: str) -> nn.Module | None:
         >>> projection_of(layer, "") is layer.output_projection
         True
     """
-    found = [
-        each for one in _holders(dict(model.named_modules()), path) for each in _projections(one)
-    ]
+    found = [each for one in _holders(model, path) for each in _projections(one)]
     return found[0][1] if found else None
 
 
@@ -123,14 +121,15 @@ def attention_at(model: nn.Module, path: str) -> nn.Module:
         >>> attention_at(layer, "") is layer
         True
     """
-    return _holders(dict(model.named_modules()), path)[-1]
+    return _holders(model, path)[-1]
 
 
-def _holders(modules: dict[str, nn.Module], path: str) -> list[nn.Module]:
+def _holders(model: nn.Module, path: str) -> list[nn.Module]:
     """The module, and the attention that it is a part of, as in BERT."""
-    parent = modules.get(path.rpartition(".")[0]) if path else None
+    module = model.get_submodule(path)
+    parent = model.get_submodule(path.rpartition(".")[0]) if path else None
     beside = parent is not None and "Attention" in type(parent).__name__
-    return [modules[path], parent] if parent is not None and beside else [modules[path]]
+    return [module, parent] if parent is not None and beside else [module]
 
 
 def _projections(holder: nn.Module) -> list[tuple[str, nn.Module]]:

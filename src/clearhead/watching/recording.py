@@ -292,6 +292,25 @@ def totalled(problem: Problem, tokens: Tensor | None, first: Tensor | None = Non
     return totals_of(summary_with_roles(matrix_of(problem), tokens, first))
 
 
+def with_mean_of(
+    context: Tensor, totals: Totals, problem: Problem, heads: Sequence[int] | None
+) -> Totals:
+    """Return the totals of a call with the mean of its context over its real queries.
+
+    Args:
+        context: of all heads, (batch, num_heads, query_len, value_head_dim).
+        totals: of the heads that are kept.
+        problem: the call, of these heads.
+        heads: their numbers; None for all.
+    """
+    context = (context if heads is None else context[:, heads]).detach().double()
+    real = matrix_of(problem).real
+    if real is not None:
+        context = context.where(real[:, None, :, None], 0.0)
+    mean = context.sum(dim=(0, 2)) / max(1, totals.queries)
+    return replace(totals, context=mean.cpu())
+
+
 def some_totalled(
     problem: Problem, tokens: Tensor | None, first: Tensor | None = None, *, names: Sequence[str]
 ) -> SomeTotals:

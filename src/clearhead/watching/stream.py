@@ -1,15 +1,19 @@
 """The residual stream of one run of a model: what its blocks, its last norm and its unembedding read and gave."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from clearhead._common.checks import as_int, as_place
+from clearhead._common.checks import as_int, as_ints, as_place
 from clearhead._common.text import shown
-from clearhead.errors import ArgumentTypeError, SelectionError, UnsupportedError
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
+from clearhead.matrix.head_numbers import numbers_of_heads
+from clearhead.matrix.head_results import HeadResults
+from clearhead.watching.projections import output_projection
+from clearhead.watching.watch import watch
 
 
 def check_asked(model: object, query: object) -> None:
@@ -89,6 +93,7 @@ class StreamRun:
     ) -> None:
         self._model, self._query, self._is_kept = model, query, is_kept
         self._calls: dict[str, list[BlockCall]] = {}
+        self._inside: dict[str, list[str]] = {}
         self._norm: Ending | None = None
         self._ending: tuple[Ending, nn.Linear, Tensor] | None = None
         self._handles: list[Any] = []
@@ -106,7 +111,9 @@ class StreamRun:
 
     def _hook(self, name: str) -> Any:
         def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            given, made = _first((args, kwargs)), _first(output)
+            made = _first(output)
+            given = _first(args)
+            given = _first(kwargs) if given is None else given
             if given is None or made is None or made.ndim != 3:
                 return
             is_norm = getattr(getattr(module, "weight", None), "ndim", 0) == 1
@@ -123,6 +130,8 @@ class StreamRun:
                 return
             call = BlockCall(read, self._kept(made), rounding_of(made))
             if self._is_kept(name):
+                if name not in self._calls:
+                    self._inside.setdefault(parent_of(name), []).append(name)
                 self._calls.setdefault(name, []).append(call)
             if is_norm and read is not None:
                 self._norm = Ending(module, (read.double(), call.made.double()), made)
@@ -171,8 +180,9 @@ class StreamRun:
         if before is not None and not torch.equal(before, given):
             raise no_stream(path, "its block reads something else than the one before gives")
         parts = [torch.zeros_like(made)]
-        for name, some in self._calls.items():
-            if parent_of(name) == block and name != block and len(some) == 1:
+        for name in self._inside.get(block, ()):
+            some = self._calls[name]
+            if name != block and len(some) == 1:
                 parts += [some[0].made.double()] if some[0].made.shape == made.shape else []
         around = given.norm(dim=-1) + heads.norm(dim=-1)
         for part in parts:
@@ -186,6 +196,68 @@ class StreamRun:
         )
 
 
+class EndedRun:
+    """One run of a model, taken apart behind its last norm.
+
+    Attributes:
+        norm: the last norm as it was, at the queries that are asked for.
+        normed: what it gave there, (batch, query_len, embed_dim); float64.
+        unembedding: the linear layer that reads it.
+        places: the positions of these queries.
+    """
+
+    def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:
+        self._model, self._run = model, StreamRun(model, query)
+        with torch.no_grad(), watch(model, keep="contexts") as self._seen, self._run:
+            output = called(model, inputs)
+        ending, self.unembedding = _ending(model, self._run, output)
+        self._stream, self.normed = ending.call
+        self.places = self._run.places(self._seen.layers)
+        rounding = rounding_of(ending.output)
+        self.norm = frozen(ending.module, self._stream, self.normed, rounding)
+
+    def layers(self) -> Iterator[tuple[str, tuple[int, ...], HeadResults]]:
+        """Yield each module that attended, the numbers of its heads, and what they added to the stream, float64.
+
+        Raises:
+            UnsupportedError: codes `logits.stream` and `norms.projection`.
+        """
+        before = None
+        for path in self._run.order:
+            kept = self._seen[path]
+            context = self._run.at(kept.context).double()
+            projection = output_projection(self._model, path, kept, context.shape[-1])
+            results = HeadResults(context, *projection)
+            before = self._run.check_block(path, results.total(), before)
+            yield path, numbers_of_heads(kept), results
+        if before is None or not torch.equal(before, self._stream):
+            raise no_stream("", "the last norm reads something else than the last block gives")
+
+
+def _ending(model: nn.Module, run: StreamRun, output: object) -> tuple[Ending, nn.Linear]:
+    """The last norm, and the unembedding that reads it."""
+    ending = run.ending()
+    reason = "no linear layer read the output of a norm"
+    if ending is not None:
+        norm, linear, made = ending
+        same = [each for each in tensors_in(output) if each.shape == made.shape]
+        if any(_is_equal(each, made) for each in same):
+            return norm, linear
+        reason = (
+            "the output of the model is another than that of the last linear layer behind a norm, as with a "
+            "softcap"
+        )
+    raise UnsupportedError(
+        "logits.unembedding",
+        f"a logit of {type(model).__name__} is no sum of what its heads add: {reason}.",
+    )
+
+
+def _is_equal(one: Tensor, other: Tensor) -> bool:
+    wide = torch.promote_types(one.dtype, other.dtype)
+    return torch.equal(one.to(wide), other.to(wide))
+
+
 def parent_of(path: str) -> str:
     return path.rpartition(".")[0]
 
@@ -196,6 +268,9 @@ def tensors_in(tree: object) -> list[Tensor]:
 
 
 def _first(tree: object) -> Tensor | None:
+    first = tree[0] if isinstance(tree, tuple) and tree else tree
+    if isinstance(first, Tensor) and first.is_floating_point():  # as nearly always
+        return first
     return next((each for each in tensors_in(tree) if each.is_floating_point()), None)
 
 
@@ -241,3 +316,32 @@ def no_stream(path: str, reason: str) -> UnsupportedError:
         "logits.stream",
         f"what {shown(path) if path else 'the model'} adds to a logit is not known: {reason}.",
     )
+
+
+def numbers_of(name: str, given: Any) -> Any:
+    """A number of a logit, or one for each sample; None for none where that may be."""
+    if given is None and name == "against":
+        return None
+    if isinstance(given, Tensor):
+        some = as_ints(given.tolist()) if given.ndim == 1 else None
+        if some is not None:
+            return some
+        given = as_int(given.item()) if given.ndim == 0 else given
+    number = as_int(given)
+    if number is None:
+        raise ArgumentTypeError(
+            "logits.target",
+            f"{name} must be the number of a logit, or a tensor of one for each sample; got {shown(given)}.",
+        )
+    return number
+
+
+def picked(name: str, given: Any, batch: int, size: int) -> Tensor:
+    """The rows of the unembedding, (batch,)."""
+    every = given if isinstance(given, tuple) else (given,) * batch
+    if len(every) != batch or not all(0 <= each < size for each in every):
+        raise ArgumentError(
+            "logits.target",
+            f"{name} must be from 0 to {size - 1}, or one such number for each of {batch} samples; got {shown(given)}.",
+        )
+    return torch.tensor(every)

@@ -72,6 +72,7 @@ def watch(
     strict: bool = False,
     source_tokens: Tensor | None = None,
     statistics: None = None,
+    contexts: bool = False,
 ) -> Watch[Totals]: ...
 @overload
 def watch(
@@ -137,7 +138,8 @@ def watch(
         statistics: with keep="total" only these are worked out, of "entropy", "distance" and the roles: "first",
             "previous", "duplicate", "induction", "local", "uniform"; None is all.
         contexts: True keeps the context of each head as well, as the model went on with it, after dropout: `context` of
-            the matrix or the summary. Not with totals or a function.
+            the matrix or the summary, and with keep="total" the mean of it over all queries. Not with statistics= or a
+            function.
 
     Returns:
         A context manager; entering it gives a `Seen`, which maps the paths of modules to their
@@ -194,11 +196,11 @@ def watch(
             f'values go with keep="matrix" or a function; keep={keep!r} holds none.',
         )
     check_bool("contexts", contexts)
-    if contexts and (callable(keep) or keep == "total"):
+    if contexts and (callable(keep) or statistics is not None):
         raise ArgumentError(
             "contexts.keep",
-            'contexts go with keep="matrix", "gradients", "summary" or "contexts"; a function is called before '
-            "there is one, and totals are numbers of the weights.",
+            "contexts do not go with statistics=, which are of the weights, or with a function, which is called before "
+            "there is one.",
         )
     chosen = read_statistics(statistics, keep)
     ids = tokens, source_tokens

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic
 
+import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_sizes
@@ -33,6 +34,7 @@ from clearhead.watching.recording import (
     some_totalled,
     summarised,
     totalled,
+    with_mean_of,
 )
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import TokenIds
@@ -82,7 +84,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
     def _begin(self) -> None:
         model = self._model
         self.thread = threading.get_ident()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a context may be handed on while its call is recorded
         self._modules = dict(model.named_modules())
         self._paths, self._parts = Paths(self._modules), Ran(model, self._modules)
         self._ids = TokenIds(model, self._tokens, self._source_tokens)
@@ -203,7 +205,8 @@ class Watch(Listener, Drawn, Generic[Kept]):
                 add_call(self.seen._kernels, name, tap.kernel_of_call())
                 measures = self._measures()
                 known = None if measures is None else self._known_of(problem, name)
-                tokens = None if measures is not None else self._ids.of(problem, name)
+                needs_ids = measures is None and self._keep != "contexts"
+                tokens = self._ids.of(problem, name) if needs_ids else None
                 heads, every = self._heads, problem
                 if heads is not None:
                     heads = head_numbers(heads, problem.num_heads, name)
@@ -216,11 +219,14 @@ class Watch(Listener, Drawn, Generic[Kept]):
                     if self._keep == "total":
                         sizes = problem.query_len, problem.kv_len
                         run = {"run": self.seen._runs if self._running else None, "sizes": sizes}
-                    at = self.seen._add(name, measures(problem, *known), **run)
+                    made = measures(problem, *known)
+                    if self._contexts and self._keep == "total":
+                        add = partial(self._add_totals, name, made, problem, heads, run)
+                        return self._handing_on(every, add)
+                    at = self.seen._add(name, made, **run)
                     if self._contexts:
                         results: Any = self.seen._modules[name]
-                        hand_on = partial(results.hand_on, at, heads)
-                        return self._handing_on(every, hand_on)
+                        return self._handing_on(every, partial(results.hand_on, at, heads))
                 else:
                     kept = {"value": value, "graph": self._graph, "tokens": tokens}
                     kept = {} if self._keep == "contexts" else kept
@@ -241,6 +247,20 @@ class Watch(Listener, Drawn, Generic[Kept]):
             return hand_on if take is None else lambda context: hand_on(take(context))
         hand_on(worked_out(problem))
         return take
+
+    def _add_totals(
+        self,
+        name: str,
+        totals: Any,
+        problem: Problem,
+        heads: tuple[int, ...] | None,
+        run: dict[str, Any],
+        context: Tensor,
+    ) -> Tensor:
+        """Add the totals of a call with the mean of its context, which is there now, and return that context."""
+        with torch.inference_mode(False), self._lock:
+            self.seen._add(name, with_mean_of(context, totals, problem, heads), **run)
+        return context
 
     def _measures(self) -> Callable[..., Any] | None:
         """Return what makes of a call and the ids of its keys what is kept; None for the call itself."""
@@ -289,7 +309,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
 
     def renew_lock(self) -> None:
         """Take a lock that no other thread has."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _missing(self) -> list[Missing]:
         found = self._parts.missing(self._attended, sum(self._attended.values()))

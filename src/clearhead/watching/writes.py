@@ -14,8 +14,7 @@ from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import shown
 from clearhead.errors import SelectionError
 from clearhead.watching.finding import path_of_layer
-from clearhead.watching.logit_shares import EndedRun
-from clearhead.watching.stream import check_asked
+from clearhead.watching.stream import EndedRun, check_asked
 
 CHUNK = 1 << 22
 """Logits that are in memory at once, but at least those of all heads of a layer at one query."""

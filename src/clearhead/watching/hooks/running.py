@@ -115,7 +115,9 @@ def _leave(module: nn.Module, inputs: Any, output: Any) -> Any:
     if torch.compiler.is_compiling():
         return None
     running = _stacks.get(threading.get_ident(), [])
-    if any(each() is module for each, _ in running):
+    if running and running[-1][0]() is module:
+        running.pop()
+    elif any(each() is module for each, _ in running):
         # A module that raised before its hook ran is still on top.
         while running.pop()[0]() is not module:
             pass
@@ -138,7 +140,7 @@ def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any])
         )
     else:
         places = _places(type(module))
-        for name in SOURCES:
+        for name in SOURCES if places or named else ():
             place = places.get(name, len(inputs))
             source = named.get(name, inputs[place] if place < len(inputs) else None)
             if isinstance(source, Tensor):
