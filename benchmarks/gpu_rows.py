@@ -337,6 +337,7 @@ def _scored(name: str, scale: Scale) -> Sides:
         return score - slopes[h] * (q - k)
 
     more: dict[str, Any]
+    peer: dict[str, Any]
     more, peer = {
         "alibi": ({"bias": ch.alibi(heads)}, {"scores": sloped}),
         "softcap": ({"softcap": 30.0}, {"scores": capped}),
@@ -412,8 +413,8 @@ def step(scale: Scale) -> Sides:
     layer = ch.MultiHeadAttention(heads * width, num_heads=heads, mask=ch.causal())
     layer = layer.to(scale.device, scale.dtype).eval()
     held = torch.full((), tokens, dtype=torch.int64, device=scale.device)
-    stores = [F.pad(each, (0, 0, 0, 1)) for each in (key, value)]
-    cache = ch.layers.FixedCache.of(*stores, held)
+    store, other = (F.pad(each, (0, 0, 0, 1)) for each in (key, value))
+    cache = ch.layers.FixedCache.of(store, other, held)
     keys, values = (F.pad(each, (0, 0, 0, 1)) for each in (key, value))
     token = torch.randn(1, 1, heads * width, device=scale.device, dtype=scale.dtype)
 

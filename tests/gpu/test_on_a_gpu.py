@@ -232,8 +232,8 @@ def _step() -> Callable[[], Tensor]:
         ch.MultiHeadAttention(64, num_heads=4, mask=ch.causal()).to(DEVICE, torch.bfloat16).eval()
     )
     length = torch.tensor(99, device=DEVICE)
-    stores = [torch.randn(1, 4, 128, 16).to(DEVICE, torch.bfloat16) for _ in range(2)]
-    cache = ch.layers.FixedCache.of(*stores, length)
+    keys, values = torch.randn(2, 1, 4, 128, 16).to(DEVICE, torch.bfloat16).unbind()
+    cache = ch.layers.FixedCache.of(keys, values, length)
     token = torch.randn(1, 1, 64).to(DEVICE, torch.bfloat16)
 
     def step() -> Tensor:
