@@ -218,7 +218,8 @@ def _masked(
 ) -> Sides:
     """A mask for so many tokens: of texts of these lengths, each token seeing so many before it, or all."""
     tensors = scale.draw(8, tokens, trained=trained)
-    length = tensors[0].shape[2]
+    query, key, value = tensors
+    length = query.shape[2]
     some = mask(length)
     left = None if window is None else window(length)
 
@@ -228,8 +229,8 @@ def _masked(
     sides: Sides = {
         "attend": functools.partial(by, "auto"),
         "attend by flex": functools.partial(by, "flex"),
-        **peer_flex(some, *tensors),
-        **peer_varlen(lengths(length), left, *tensors),
+        **peer_flex(some, query, key, value),
+        **peer_varlen(lengths(length), left, query, key, value),
     }
     if not trained:
         return sides
