@@ -1,7 +1,9 @@
 """The cost of attention block by block, forward and backward: against PyTorch's own with the mask as a
 tensor, and against the formula written out."""
 
+import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -135,6 +137,31 @@ def linear() -> Sides:
     return {"65 536 tokens": lambda: attend(65536), "8 192 tokens": lambda: attend(8192)}
 
 
+def _against_flex(
+    shape: tuple[int, ...],
+    visible: Callable[..., Tensor],
+    scores: Callable[..., Tensor] | None = None,
+    **options: Any,
+) -> Sides:
+    """Attention with these options, and FlexAttention with its block mask, compiled and run once."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    query, key, value = torch.randn(3, *shape).unbind()
+    blocks = create_block_mask(visible, None, None, shape[2], shape[2], device="cpu")
+    compiled = torch.compile(flex_attention)
+
+    def by_flex() -> Tensor:
+        with torch.no_grad():
+            return compiled(query, key, value, score_mod=scores, block_mask=blocks)
+
+    by_flex()
+    return {"attend": lambda: ch.attend(query, key, value, **options), "flex_attention": by_flex}
+
+
+def _earlier(b: Tensor, h: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
+    return query_index >= key_index
+
+
 @case(
     "masked-window-8192-flex",
     reach="<= 1.0x",
@@ -142,21 +169,52 @@ def linear() -> Sides:
     rounds=3,
 )
 def flex() -> Sides:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    query, key, value = torch.randn(3, 1, 8, 8192, 64).unbind()
-    mask = ch.sliding_window(left=255, right=0)
-
-    def visible(batch: Tensor, head: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
+    def visible(b: Tensor, h: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
         behind = query_index - key_index
         return (behind >= 0) & (behind <= 255)
 
-    blocks = create_block_mask(visible, None, None, 8192, 8192, device="cpu")
-    compiled = torch.compile(flex_attention)
+    return _against_flex((1, 8, 8192, 64), visible, mask=ch.sliding_window(left=255, right=0))
 
-    def by_flex() -> Tensor:
-        with torch.no_grad():
-            return compiled(query, key, value, block_mask=blocks)
 
-    by_flex()
-    return {"attend": lambda: ch.attend(query, key, value, mask=mask), "flex_attention": by_flex}
+@case(
+    "masked-documents-8192-flex",
+    reach="<= 1.0x",
+    work="16 causal documents of 512, (1, 8, 8192, 64), forward; compiling and the block mask left out",
+    clock=time.process_time,
+)
+def flex_documents() -> Sides:
+    ids = torch.arange(8192) // 512
+
+    def visible(b: Tensor, h: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
+        return (query_index >= key_index) & (ids[query_index] == ids[key_index])
+
+    return _against_flex((1, 8, 8192, 64), visible, mask=ch.causal() & ch.documents(ids))
+
+
+@case(
+    "masked-alibi-4096-flex",
+    reach="<= 1.2x",
+    work="causal with ALiBi, (1, 8, 4096, 64), forward; compiling and the block mask left out",
+    clock=time.process_time,
+)
+def flex_alibi() -> Sides:
+    bias = ch.alibi(8)
+    slopes = -bias.to_dense(1, 2)[0, :, 0, 0]
+
+    def sloped(score: Tensor, b: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return score - slopes[head] * (query - key)
+
+    return _against_flex((1, 8, 4096, 64), _earlier, sloped, mask=ch.causal(), bias=bias)
+
+
+@case(
+    "masked-softcap-4096-flex",
+    reach="<= 1.3x",
+    work="causal with a softcap, (1, 8, 4096, 64), forward; compiling and the block mask left out",
+    clock=time.process_time,
+)
+def flex_softcap() -> Sides:
+    def capped(score: Tensor, b: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return 30.0 * torch.tanh(score / 30.0)
+
+    return _against_flex((1, 8, 4096, 64), _earlier, capped, mask=ch.causal(), softcap=30.0)

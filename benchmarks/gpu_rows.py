@@ -107,17 +107,36 @@ def with_gradients(call: Callable[[], Tensor], inputs: list[Tensor]) -> Side:
 
 
 def backends(query: Tensor, key: Tensor, value: Tensor) -> Sides:
-    """PyTorch's own causal attention, by each of its backends."""
+    """PyTorch's own causal attention, by each of its backends, and those of others where they are installed."""
 
     def by(backend: SDPBackend) -> Tensor:
         with sdpa_kernel(backend):
             return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
+    def flash_attn() -> Tensor:
+        library: Any = importlib.import_module("flash_attn")
+        return library.flash_attn_func(*tokens_first(query, key, value), causal=True).transpose(
+            1, 2
+        )
+
+    def xformers() -> Tensor:
+        ops: Any = importlib.import_module("xformers.ops")
+        given = tokens_first(query, key, value)
+        hidden = ops.LowerTriangularMask()
+        return ops.memory_efficient_attention(*given, attn_bias=hidden).transpose(1, 2)
+
     return {name: functools.partial(by, backend) for name, backend in BACKENDS.items()} | {
         "PyTorch's choice": lambda: F.scaled_dot_product_attention(
             query, key, value, is_causal=True
-        )
+        ),
+        "flash-attn": flash_attn,
+        "xFormers": xformers,
     }
+
+
+def tokens_first(*tensors: Tensor) -> list[Tensor]:
+    """The tensors as (batch, tokens, heads, width), in the same memory."""
+    return [each.transpose(1, 2) for each in tensors]
 
 
 def _causal(tokens: int, trained: bool, scale: Scale) -> Sides:
@@ -167,11 +186,11 @@ for _first, _reach in (("triton", ("<= 2x",)), ("sweep", ())):
 
 @row(
     "gpu-sweep-8192",
-    "the sweep alone, (1, 32, 8192, 128), against all weights by PyTorch",
+    "the sweep alone, (1, 32, 8192, 128) in float32, against all weights by PyTorch",
     rounds=2,
 )
 def sweep_alone(scale: Scale) -> Sides:
-    query, key, _ = scale.draw(32, 8192)
+    query, key, _ = (each.float() for each in scale.draw(32, 8192))
     matrix = ch.AttentionMatrix(query, key, mask=ch.causal())
     hidden = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).triu(1)
 
@@ -189,21 +208,63 @@ def sweep_alone(scale: Scale) -> Sides:
     }
 
 
-def _masked(mask: Callable[[int], ch.Mask], tokens: int, heads: int, scale: Scale) -> Sides:
-    tensors = scale.draw(heads, tokens)
-    some = mask(tensors[0].shape[2])
+def _masked(
+    mask: Callable[[int], ch.Mask],
+    lengths: Callable[[int], list[int]],
+    window: Callable[[int], int] | None,
+    tokens: int,
+    trained: bool,
+    scale: Scale,
+) -> Sides:
+    """A mask for so many tokens: of texts of these lengths, each token seeing so many before it, or all."""
+    tensors = scale.draw(8, tokens, trained=trained)
+    query, key, value = tensors
+    length = query.shape[2]
+    some = mask(length)
+    left = None if window is None else window(length)
 
     def by(kernel: str) -> Tensor:
         return ch.attend(*tensors, mask=some, kernel=kernel)
 
-    return {
+    sides: Sides = {
         "attend": functools.partial(by, "auto"),
         "attend by flex": functools.partial(by, "flex"),
-        **peer_flex(some, *tensors),
+        **peer_flex(some, query, key, value),
+        **peer_varlen(lengths(length), left, query, key, value),
     }
+    if not trained:
+        return sides
+    return {name: with_gradients(side, tensors) for name, side in sides.items()}
 
 
-def peer_flex(mask: ch.Mask, query: Tensor, key: Tensor, value: Tensor) -> Sides:
+def peer_varlen(
+    lengths: list[int], left: int | None, query: Tensor, key: Tensor, value: Tensor
+) -> Sides:
+    """PyTorch's attention of texts that lie one behind the other, causal, each token with so many before it."""
+    ends = torch.tensor([0, *lengths]).cumsum(0).to(query.device, torch.int32)
+
+    def run() -> Tensor:
+        if not query.is_cuda:
+            raise RuntimeError("it is made for CUDA")
+        varlen: Any = importlib.import_module("torch.nn.attention.varlen")
+        given = [each[0].transpose(0, 1) for each in (query, key, value)]
+        window = (-1 if left is None else left, 0)
+        context = varlen.varlen_attn(
+            *given, ends, ends, max(lengths), max(lengths), window_size=window
+        )
+        return context.transpose(0, 1)[None]
+
+    return {"varlen_attn": run}
+
+
+def peer_flex(
+    mask: ch.Mask,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scores: Callable[..., Tensor] | None = None,
+    sinks: Tensor | None = None,
+) -> Sides:
     """PyTorch's FlexAttention, compiled, with a block mask that is made once."""
     flex = importlib.import_module("torch.nn.attention.flex_attention")
     length = query.shape[2]
@@ -222,54 +283,82 @@ def peer_flex(mask: ch.Mask, query: Tensor, key: Tensor, value: Tensor) -> Sides
         if not query.is_cuda:
             raise RuntimeError("it is compiled for CUDA")
         attention, blocks = made()
-        return attention(query, key, value, block_mask=blocks)
+        options = {"score_mod": scores, "block_mask": blocks}
+        if sinks is None:
+            return attention(query, key, value, **options)
+        context, total = attention(query, key, value, return_lse=True, **options)
+        return context * torch.sigmoid(total - sinks[:, None])[..., None].to(context.dtype)
 
     return {"compiled FlexAttention": run}
 
 
+def _left(tokens: int) -> int:
+    return max(1, min(1023, tokens // 4))
+
+
 def _window(tokens: int) -> ch.Mask:
-    return ch.causal() & ch.sliding_window(left=max(1, min(1023, tokens // 4)))
+    return ch.causal() & ch.sliding_window(left=_left(tokens))
+
+
+def _lengths(tokens: int) -> list[int]:
+    each = max(1, tokens // 8)
+    return [each] * (tokens // each) + [tokens % each or each][: tokens % each]
 
 
 def _documents(tokens: int) -> ch.Mask:
-    each = max(1, tokens // 8)
-    return ch.causal() & ch.documents(
-        lengths=[each] * (tokens // each) + [tokens % each or each][: tokens % each]
-    )
+    return ch.causal() & ch.documents(lengths=_lengths(tokens))
 
 
-row("gpu-window-65536", "a window of 1 024, causal, (1, 8, 65536, 128)", "<= 1.05x", rounds=1)(
-    functools.partial(_masked, _window, 65_536, 8)
-)
-row("gpu-documents-32768", "8 documents, causal, (1, 8, 32768, 128)", "<= 1.05x", rounds=1)(
-    functools.partial(_masked, _documents, 32_768, 8)
-)
+for _trained in (False, True):
+    _also, _name = (", forward and backward", "-trained") if _trained else ("", "")
+    row(
+        f"gpu-window-65536{_name}",
+        f"a window of 1 024, causal, (1, 8, 65536, 128){_also}",
+        "<= 1.05x",
+        rounds=1,
+    )(functools.partial(_masked, _window, lambda tokens: [tokens], _left, 65_536, _trained))
+    row(
+        f"gpu-documents-32768{_name}",
+        f"8 documents, causal, (1, 8, 32768, 128){_also}",
+        "<= 1.05x",
+        rounds=1,
+    )(functools.partial(_masked, _documents, _lengths, None, 32_768, _trained))
 
 
-def _scored(options: Callable[[int], dict[str, Any]], scale: Scale) -> Sides:
-    tensors = scale.draw(16, 8192)
-    more = {
-        name: option.to(scale.device, scale.dtype) if isinstance(option, Tensor) else option
-        for name, option in options(tensors[0].shape[1]).items()
-    }
+def _scored(name: str, scale: Scale) -> Sides:
+    query, key, value = scale.draw(16, 8192)
+    heads = query.shape[1]
+    numbers = torch.linspace(-1, 1, heads, device=scale.device, dtype=scale.dtype)
+    slopes = ch.alibi(heads).to_dense(1, 2)[0, :, 0, 0].abs().to(scale.device)
+
+    def capped(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return 30.0 * torch.tanh(score / 30.0)
+
+    def sloped(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return score - slopes[h] * (q - k)
+
+    more: dict[str, Any]
+    peer: dict[str, Any]
+    more, peer = {
+        "alibi": ({"bias": ch.alibi(heads)}, {"scores": sloped}),
+        "softcap": ({"softcap": 30.0}, {"scores": capped}),
+        "sinks": ({"sinks": numbers}, {"sinks": numbers}),
+    }[name]
 
     def by(kernel: str) -> Tensor:
-        return ch.attend(*tensors, mask=ch.causal(), kernel=kernel, **more)
+        return ch.attend(query, key, value, mask=ch.causal(), kernel=kernel, **more)
 
     return {
         "attend": functools.partial(by, "auto"),
         "attend by flex": functools.partial(by, "flex"),
         "the definition": functools.partial(by, "eager"),
+        **peer_flex(ch.causal(), query, key, value, **peer),
     }
 
 
-for _name, _options in {
-    "alibi": lambda heads: {"bias": ch.alibi(heads)},
-    "softcap": lambda heads: {"softcap": 30.0},
-    "sinks": lambda heads: {"sinks": torch.linspace(-1, 1, heads)},
-}.items():
-    row(f"gpu-{_name}-8192", f"{_name}, causal, (1, 16, 8192, 128)", rounds=2)(
-        functools.partial(_scored, _options)
+for _name in ("sinks", "alibi", "softcap"):
+    row(f"gpu-{_name}-8192", f"{_name}, causal, (1, 16, 8192, 128)", "<= 1.1x", rounds=2)(
+        functools.partial(_scored, _name)
     )
 
 
@@ -277,15 +366,46 @@ for _name, _options in {
 def received(scale: Scale) -> Sides:
     query, key, _ = scale.draw(32, 16_384)
     matrix = ch.AttentionMatrix(query, key, mask=ch.causal())
+
+    def colreduce() -> Tensor:
+        library: Any = importlib.import_module("flash_colreduce")
+        return library.flash_colreduce(query, key, reduction="sum", is_causal=True).float()
+
     return {
         "summary by Triton": lambda: matrix.summary(kernel="triton").received,
         "the sweep": lambda: matrix.received(),
+        "flash-colreduce": colreduce,
     }
+
+
+def captured(call: Callable[[], Tensor], scale: Scale) -> Side:
+    """The call as a CUDA graph, which is captured when it first runs; on the CPU itself."""
+    if scale.device.type != "cuda":
+        return call
+
+    @functools.cache
+    def graph() -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            call()
+        torch.cuda.current_stream().wait_stream(beside)
+        made = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(made):
+            found = call()
+        return made, found
+
+    def run() -> Tensor:
+        made, found = graph()
+        made.replay()
+        return found
+
+    return run
 
 
 @row(
     "gpu-step-4096",
-    "a token after 4 096, a layer of 32 heads of 128, against the same by hand",
+    "a token after 4 096, a layer of 32 heads of 128, as a CUDA graph, against the same by hand",
     "<= 1.05x",
 )
 def step(scale: Scale) -> Sides:
@@ -293,17 +413,18 @@ def step(scale: Scale) -> Sides:
     heads, tokens, width = key.shape[1:]
     layer = ch.MultiHeadAttention(heads * width, num_heads=heads, mask=ch.causal())
     layer = layer.to(scale.device, scale.dtype).eval()
-    cache = ch.layers.StaticCache(tokens + 1)
-    cache.append(key, value)
+    held = torch.full((), tokens, dtype=torch.int64, device=scale.device)
+    store, other = (F.pad(each, (0, 0, 0, 1)) for each in (key, value))
+    cache = ch.layers.FixedCache.of(store, other, held)
     keys, values = (F.pad(each, (0, 0, 0, 1)) for each in (key, value))
     token = torch.randn(1, 1, heads * width, device=scale.device, dtype=scale.dtype)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def ours() -> Tensor:
-        cache.truncate(tokens)
+        held.fill_(tokens)
         return layer(token, cache=cache)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def by_hand() -> Tensor:
         query, key, value = (
             layer.get_submodule(f"{name}_projection")(token)
@@ -315,7 +436,7 @@ def step(scale: Scale) -> Sides:
         context = F.scaled_dot_product_attention(query, keys, values)
         return layer.get_submodule("output_projection")(context.transpose(1, 2).flatten(2))
 
-    return {"a step with a StaticCache": ours, "by hand": by_hand}
+    return {"a step with a FixedCache": captured(ours, scale), "by hand": captured(by_hand, scale)}
 
 
 def first_head(ours: Tensor, theirs: Tensor) -> None:

@@ -392,7 +392,8 @@ def test_a_sheet_is_drawn_of_points_whose_sides_agree(tmp_path: Path) -> None:
         for name, work in sheets.WORKS.items():
             sheets.compare(work)
             for side in (0, 1):
-                records += [sheets.point(name, side, tokens) for tokens in sheets.lengths(1024)]
+                points = [sheets.point(name, side, tokens) for tokens in sheets.lengths(1024)]
+                records += [report.stamp(each, harness.environment()) for each in points]
     finally:
         torch.set_num_threads(threads)
     assert [each["tokens"] for each in records] == 10 * [512, 1024]

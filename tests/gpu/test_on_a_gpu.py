@@ -220,8 +220,47 @@ def _causal() -> Callable[[], Tensor]:
     return lambda: ch.attend(*tensors, mask=ch.causal())
 
 
+def _window() -> Callable[[], Tensor]:
+    tensors = drawn()
+    mask = ch.causal() & ch.sliding_window(left=40)
+    return lambda: ch.attend(*tensors, mask=mask)
+
+
+def _step() -> Callable[[], Tensor]:
+    """One token behind 99 others, always the same one."""
+    layer = (
+        ch.MultiHeadAttention(64, num_heads=4, mask=ch.causal()).to(DEVICE, torch.bfloat16).eval()
+    )
+    length = torch.tensor(99, device=DEVICE)
+    keys, values = torch.randn(2, 1, 4, 128, 16).to(DEVICE, torch.bfloat16).unbind()
+    cache = ch.layers.FixedCache.of(keys, values, length)
+    token = torch.randn(1, 1, 64).to(DEVICE, torch.bfloat16)
+
+    def step() -> Tensor:
+        length.fill_(99)
+        return layer(token, cache=cache)
+
+    return step
+
+
+GRAPHS = {"causal": _causal, "layer": _layer, "window": _window, "step": _step}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_is_captured_waits_for_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from clearhead.layers.caches import fixed
+
+    call = GRAPHS[name]()
+    with torch.no_grad():
+        expected = call()
+        monkeypatch.setattr(fixed, "is_capturing", lambda tensor: True)
+        with nothing_waits():
+            found = call()
+    torch.testing.assert_close(found, expected)
+
+
 @only_cuda
-@pytest.mark.parametrize("make", [_causal, _layer], ids=["causal", "layer"])
+@pytest.mark.parametrize("make", [*GRAPHS.values()], ids=[*GRAPHS])
 def test_captured_as_a_graph(make: Callable[[], Callable[[], Tensor]]) -> None:
     call = make()
     with torch.no_grad():

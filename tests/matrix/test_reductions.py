@@ -607,7 +607,7 @@ ORDERED = {
 
 
 # Those that overwrite something or hand something on: what goes with them depends on the order.
-OTHERS = ("entropy", "entropy again", "largest", "pooled")
+OTHERS = ("entropy", "entropy again", "largest", "pooled", "distance")
 
 
 def orders(random: Random) -> Iterator[list[tuple[str, ...]]]:
@@ -670,7 +670,11 @@ def check_what_is_declared(name: str, made: Callable[[Problem], Reduction], sink
     vars(chunk)["read"] = set()
     reduction = made(problem)
     reduction.update(chunk)
-    assert vars(chunk)["read"] <= reduction.reads, name
+    assert vars(chunk)["read"] <= reduction.reads | reduction.destroys, name
+    if not reduction.destroys <= reduction.reads:  # it takes the memory, whatever is in it
+        again = made(problem)
+        again.update(Chunk(extent, scores * torch.nan, before.clone(), None))
+        assert torch.equal(again.result, reduction.result), name  # pyright: ignore[reportAttributeAccessIssue]
     changed = {
         of
         for of, now, then in (("scores", chunk.scores, scores), ("weights", chunk.weights, before))

@@ -228,6 +228,16 @@ def can_sync(tensor: Tensor) -> bool:
     return tensor.is_cpu and is_plain(tensor)
 
 
+def is_capturing(tensor: Tensor) -> bool:
+    """Return True while a CUDA graph records what is done with tensors on that device.
+
+    Example:
+        >>> is_capturing(torch.ones(2))
+        False
+    """
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def is_tracing() -> bool:
     """Return True while PyTorch records operations to run them later: torch.compile, torch.export and
     torch.jit.trace, which would record a number that is read as a constant.

@@ -82,6 +82,11 @@ class Bias(Filed, ABC):
         """True if −∞ may stand in the bias, which hides a key as a mask does."""
         return True
 
+    @property
+    def by_distance(self) -> bool:
+        """True if the distance from query to key says all, for each head; `at` then takes keys that are not there."""
+        return False
+
     def check(self, extent: Extent) -> None:
         """Refuse sizes, a dtype or a device that the bias was not made for."""
         return

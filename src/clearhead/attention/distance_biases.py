@@ -27,6 +27,10 @@ class Alibi(ByPair, kind="alibi"):
     def numbers(self) -> Tensor | None:
         return self.slopes
 
+    @property
+    def by_distance(self) -> bool:
+        return True
+
     def check(self, extent: Extent) -> None:
         _check_heads(self, len(self.slopes), (extent.num_heads,))
         if not self.follows and self.slopes.device != extent.device:
@@ -79,6 +83,10 @@ class Relative(ByPair, kind="relative"):
     @property
     def numbers(self) -> Tensor | None:
         return self.values
+
+    @property
+    def by_distance(self) -> bool:
+        return True
 
     def check(self, extent: Extent) -> None:
         _check_heads(self, len(self.values), (1, extent.num_heads))

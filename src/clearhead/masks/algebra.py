@@ -182,6 +182,21 @@ def leaves(mask: Mask) -> Iterator[Mask]:
         yield mask
 
 
+def goes_by_distance(mask: Mask) -> bool:
+    """Return True if how far a key lies from its query says whether it is visible.
+
+    Example:
+        >>> import clearhead as ch
+        >>> goes_by_distance(ch.causal() & ch.sliding_window(left=3)), goes_by_distance(ch.prefix(2))
+        (True, False)
+    """
+    return all(
+        isinstance(leaf, Positioned)
+        and (leaf.offset is None or not isinstance(leaf.offset.value, Tensor))
+        for leaf in leaves(mask)
+    )
+
+
 def _either(a: T | None, b: T | None) -> T | None:
     return b if a is None else a
 

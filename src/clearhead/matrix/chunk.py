@@ -140,6 +140,13 @@ class Chunk:
         every = torch.zeros(self.weights.shape[1], dtype=torch.int64, device="cpu")
         return self.row_sums(every, 1)[:, 0]
 
+    def sums_with(self, columns: slice, factors: Tensor) -> Tensor:
+        """Σ weight · factor of each query, (heads, queries), over some columns; in the memory of the scores, which are
+        lost: fresh memory takes as long as all of the arithmetic."""
+        some = self.weights[..., columns]
+        place = self.scores.view(-1)[: some.numel()].view(some.shape)
+        return torch.mul(some, factors, out=place).sum(dim=-1)
+
     def times(self, columns: Tensor) -> Tensor:
         """Weights · columns, for columns of shape (keys, width) that are 0 or more."""
         rows = self.weights.flatten(0, 1)

@@ -11,6 +11,8 @@ from clearhead.matrix.reductions import PerQuery
 class ByPosition(PerQuery):
     """A number for each query that depends on where it sits; the last query sits on the last key."""
 
+    destroys = frozenset({"scores"})
+
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self.positions = problem.query_positions
@@ -48,7 +50,7 @@ class Distance(ByPosition):
         behind = max(2 * queries, last - origin + 1)
         near, far = (max(0, min(edge - first, width)) for edge in (0, behind))
         steps = (position[:, None] - key[near:far]).abs().to(weights.dtype)
-        distance = torch.linalg.vecdot(weights[..., near:far], steps)
+        distance = chunk.sums_with(slice(near, far), steps)
         if far - near < width:
             rows, away = weights.flatten(0, 1), key.to(weights.dtype)
             away[near:far] = 0.0  # a product with whole rows is faster than one with parts of them
@@ -82,4 +84,4 @@ class Near(ByPosition):
         far = (position[:, None] - key).abs() > self.reach
         if chunk.visible is not None:
             return weights[..., low:high].masked_fill(far, 0.0).sum(dim=-1)
-        return torch.linalg.vecdot(weights[..., low:high], (~far).to(weights.dtype))
+        return chunk.sums_with(slice(low, high), (~far).to(weights.dtype))

@@ -61,7 +61,8 @@ class Reduction(ABC):
 
 
 def in_order(reductions: Iterable[R]) -> list[R]:
-    """Reductions that provide a statistic first, those that destroy a tensor last.
+    """Reductions that provide a statistic first, those that destroy a tensor last, and behind them those that take
+    its memory and read nothing in it.
 
     Example:
         >>> from clearhead.attention.problem import make_problem
@@ -70,7 +71,11 @@ def in_order(reductions: Iterable[R]) -> list[R]:
         >>> [type(each).__name__ for each in in_order(asked)]
         ['Largest', 'LogSumExp', 'Entropy']
     """
-    return sorted(reductions, key=lambda each: bool(each.destroys) - bool(each.provides))
+
+    def place(each: R) -> tuple[int, bool]:
+        return bool(each.destroys) - bool(each.provides), not each.destroys <= each.reads
+
+    return sorted(reductions, key=place)
 
 
 def update_all(reductions: Sequence[Reduction], chunk: Chunk) -> None:

@@ -30,6 +30,7 @@ def take_apart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_lowering, "WORTH_SPANS", 0)
     patch.setattr(_lowering, "WORTH_SLICING", 0)
     patch.setattr(_lowering, "TILE", 2)
+    patch.setattr(_lowering, "STRIP", 2)
     patch.setattr(_lowering, "LEAST_TILES", 2)
     patch.setattr(eager, "PORTION", 1)
     patch.setattr(blockwise, "SMALL", 0)

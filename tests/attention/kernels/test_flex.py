@@ -4,6 +4,8 @@ It is compiled for CUDA. Here PyTorch's own uncompiled form of it runs on the CP
 but the last tests.
 """
 
+import functools
+import inspect
 import platform
 from typing import Any
 
@@ -50,7 +52,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
         return [reason for reason in flex.limits(problem) if not reason.startswith(own)]
 
     monkeypatch.setattr(flex, "refusals", others)
-    monkeypatch.setattr(flex, "_compiled", lambda: torch_flex.flex_attention)
+    monkeypatch.setattr(flex, "_compiled", lambda kind: torch_flex.flex_attention)
     monkeypatch.setattr(torch_flex, "_validate_device", lambda *tensors: None)
 
 
@@ -290,7 +292,8 @@ def test_compiled_on_the_cpu() -> None:
     if platform.machine() in ("x86_64", "AMD64"):
         cheaply |= {"cpp.vec_isa_ok": True, "cpp.simdlen": 256}
     with inductor.patch(cheaply):
-        actual = flex.attend_by(flex._compiled(), make_problem(**tensors, **options))
+        problem = make_problem(**tensors, **options)
+        actual = flex.attend_by(flex._compiled(flex._kind(problem)), problem)
     doubled = {name: tensor.double() for name, tensor in tensors.items()}
     close(actual, context(**doubled, **options), context(**tensors, **options), "the context")
 
@@ -312,7 +315,7 @@ def test_one_kind_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch itself would go on uncompiled; here it records what it compiles, and runs it as it is."""
     torch.compiler.reset()
     compiled = torch.compile(torch_flex.flex_attention, backend="eager")
-    monkeypatch.setattr(flex, "_compiled", lambda: compiled)
+    monkeypatch.setattr(flex, "_compiled", lambda kind: compiled)
     tensors = draw(query_len=130, head_dim=16)
     with torch._dynamo.config.patch(recompile_limit=1):
         ch.attend(**tensors, mask=ch.causal(), kernel="flex")
@@ -325,3 +328,56 @@ def test_one_kind_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         "1 times and then runs it uncompiled, with queries × keys numbers. Raise "
         "torch._dynamo.config.recompile_limit, or call torch.compiler.reset() and ask for fewer kinds."
     )
+
+
+COMPILED = flex._compiled
+
+
+@plain
+@pytest.mark.filterwarnings("ignore:torch._dynamo hit config.recompile_limit")
+def test_each_kind_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PyTorch can keep them apart; elsewhere they share one."""
+    torch.compiler.reset()
+    kinds = 3 if "isolate_recompiles" in inspect.signature(torch.compile).parameters else 1
+    by_eager = functools.partial(torch.compile, backend="eager")
+    monkeypatch.setattr(torch, "compile", by_eager)
+    monkeypatch.setattr(flex, "_compiled", functools.cache(COMPILED.__wrapped__))
+    tensors = draw(query_len=130, head_dim=16)
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for cap in range(1, kinds + 1):
+            ch.attend(**tensors, softcap=float(cap), kernel="flex")
+    torch.compiler.reset()
+
+
+def blocks_of(mask: ch.Mask, query_len: int = 300, **changes: Any) -> torch_flex.BlockMask:
+    problem = make_problem(**draw(2, query_len=query_len, kv_len=300), mask=mask, **changes)
+    assert problem.spans is not None
+    return flex._kept_block_mask(problem, problem.spans)
+
+
+def test_blocks_are_kept_with_their_mask() -> None:
+    mask = ch.causal() & ch.documents(torch.arange(300) // 70) & ch.padding([300, 200])
+    kept = blocks_of(mask)
+    assert blocks_of(mask) is kept
+    assert blocks_of(mask, query_len=200) is not kept
+    with torch.inference_mode():  # a tensor made here cannot be kept for a backward pass
+        assert blocks_of(mask) is not kept
+
+
+def test_blocks_of_a_mask_that_is_written_to_are_made_anew() -> None:
+    ids = torch.zeros(300, dtype=torch.int64)
+    mask = ch.documents(ids)
+    assert int(blocks_of(mask).to_dense().sum()) == 9
+    ids[:256] = 1
+    assert int(blocks_of(mask).to_dense().sum()) == 5
+    with torch.inference_mode():
+        unseen = ch.documents(torch.zeros(300, dtype=torch.int64))
+        assert blocks_of(unseen) is not blocks_of(unseen)
+
+
+def test_blocks_of_ones_own_mask_are_made_anew() -> None:
+    """Nothing says when it changes."""
+    from clearhead.layers.caches.fixed import Held
+
+    mask = ch.causal() & Held(torch.tensor(300))
+    assert blocks_of(mask) is not blocks_of(mask)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import clearhead as ch
+from clearhead.attention.biases import SumOfBiases
 from clearhead.attention.kernels import _lowering, eager, fused
 from clearhead.attention.kernels.fused import Piece
 from clearhead.attention.problem import Problem, make_problem
@@ -73,6 +74,76 @@ def test_rows_that_are_alike_are_one_call(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(_lowering, "WORTH_SPANS", 0)
     (piece,) = _lowering.lower(problem(ch.causal() & ch.padding([64, 64, 64])))
     assert (piece.rows, piece.causal) == (slice(0, 3), True)
+
+
+BY_DISTANCE: dict[str, Any] = {
+    "none": None,
+    "causal": ch.causal(),
+    "causal, offset": ch.causal(offset=2),
+    "window": ch.causal() & ch.sliding_window(left=9),
+    "both sides": ch.sliding_window(left=4, right=6),
+    "itself and far away": ch.sliding_window(left=0, right=0)
+    | (ch.causal() & ~ch.sliding_window(left=5, right=5)),
+}
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("name", BY_DISTANCE)
+def test_what_goes_by_the_distance_is_a_view_of_a_strip(
+    name: str, sinks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward and backward, with grouped heads and other lengths; a NaN behind the mask too."""
+    monkeypatch.setattr(_lowering, "WORTH_SPANS", 0)
+    monkeypatch.setattr(_lowering, "STRIP", 16)
+    tensors = draw(2, 4, 2, 37, 41, 5, 7)
+    if sinks:
+        tensors["sinks"] = torch.randn(4)
+    for bias in (ch.alibi(4), ch.relative(torch.randn(4, 11)), ch.relative(torch.randn(1, 3))):
+        options = {"mask": BY_DISTANCE[name], "bias": bias}
+        pieces = _lowering.lower(make_problem(**tensors, **options))
+        assert all(piece.strip for piece in pieces)
+        assert len(pieces) == (1 if name == "none" else 3)
+        assert_agrees("fused", tensors, **options)
+    tensors["value"][:, :, 30] = torch.nan
+    options = {"mask": BY_DISTANCE[name], "bias": ch.alibi(4)}
+    found, truth = (ch.attend(**tensors, **options, kernel=each) for each in ("fused", "eager"))
+    assert torch.equal(found.isnan(), truth.isnan())
+
+
+@pytest.mark.parametrize(
+    ("mask", "bias", "query_len"),
+    [
+        (ch.causal() & ch.padding([41, 20]), ch.alibi(4), 37),
+        (ch.causal(offset=[0, 3]), ch.alibi(4), 37),
+        (ch.causal(), ch.alibi(4), 43),  # the first two see nothing
+        (ch.causal(), ch.relative(torch.tensor([[0.0, -torch.inf, 1.0]])), 37),
+        (ch.causal(), SumOfBiases(ch.alibi(4), ch.relative(torch.ones(1, 3))), 37),
+        (ch.causal(), torch.randn(37, 41), 37),
+    ],
+    ids=["padding", "offsets", "empty rows", "hidden by the bias", "a sum", "a tensor"],
+)
+def test_what_does_not_go_by_the_distance_is_made(
+    mask: ch.Mask, bias: Any, query_len: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lowering, "WORTH_SPANS", 0)
+    tensors = draw(2, 4, 2, query_len, 41)
+    assert not any(
+        piece.strip for piece in _lowering.lower(make_problem(**tensors, mask=mask, bias=bias))
+    )
+    assert_agrees("fused", tensors, mask=mask, bias=bias)
+
+
+def test_a_strip_takes_the_memory_of_the_tokens() -> None:
+    posed = make_problem(
+        **draw(1, 4, query_len=1500, head_dim=8), mask=ch.causal(), bias=ch.alibi(4)
+    )
+    with LargestTensor() as seen:
+        fused.attend(posed)
+    assert seen.largest <= 4 * 4 * 1500 * 8
+    assert fused.how(posed) == (
+        "6 fused calls on cpu, 6 with a part of the mask; the largest part of the mask takes "
+        "27.5 kB"
+    )
 
 
 def test_a_window_reads_the_keys_it_can_see(monkeypatch: pytest.MonkeyPatch) -> None:

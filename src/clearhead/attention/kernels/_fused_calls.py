@@ -29,12 +29,14 @@ def run_piece(problem: Problem, piece: Piece) -> Tensor:
         if problem.sinks is not None:
             nothing = nothing + problem.sinks[:0].sum()
         return nothing.expand(-1, -1, -1, value.shape[3])
+    query = query.flip(2) if piece.strip else query
     added, seen = _attn_mask(problem, piece)
     if problem.sinks is None:
         context = fused_call(problem, query, key, value, added, piece.causal)
     else:
         context, total = _fused_with_logsumexp(problem, query, key, value, added, piece.causal)
         context = _beside_sinks(problem, context, total)
+    context = context.flip(2) if piece.strip else context
     return context if seen is None else context.masked_fill(~seen, 0.0)
 
 
@@ -100,9 +102,11 @@ def logsumexp_of_piece(problem: Problem, piece: Piece) -> Tensor:
     query, key = problem.query[piece.rows, :, piece.queries], problem.key[piece.rows, :, piece.keys]
     if key.shape[2] == 0:
         return torch.full_like(stages.upcast(query[..., 0]), -torch.inf)
+    query = query.flip(2) if piece.strip else query
     added, seen = _attn_mask(problem, piece)
     # Only the logsumexp is wanted; the key is at hand, and as wide as the kernel wants a value.
     _, total = _fused_with_logsumexp(problem, query, key, key, added, piece.causal)
+    total = total.flip(2) if piece.strip else total
     return total if seen is None else total.masked_fill(~seen[..., 0], -torch.inf)
 
 
@@ -175,9 +179,11 @@ def _as_the_kernels_want(
 
 def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
     """The part of mask and bias for one piece, and which queries see something; None for all. One that sees
-    nothing is shown everything, as `shown_mask` says."""
+    nothing is shown everything, as `shown_mask` says. Of a strip the queries come from the last to the first."""
     if not piece.masked:
         return None, None
+    if piece.strip:
+        return _strip(problem, piece), None
     if problem.bias is None:
         return shown_mask(problem, *place_of(piece))
     visible, added = problem.visible(*place_of(piece)), problem.bias_block(*place_of(piece))
@@ -193,6 +199,20 @@ def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | 
     else:
         return added, None
     return (added, None) if all_seen(problem, seen) else (added.masked_fill(~seen, 0.0), seen)
+
+
+def _strip(problem: Problem, piece: Piece) -> Tensor:
+    """Mask and bias of a piece where the distance says all, for its queries from the last to the first, as a view of
+    one number for each distance: then each row is that above it from its second number on."""
+    assert problem.bias is not None
+    queries, keys = lengths_of(problem, piece)
+    query = torch.tensor(piece.queries.stop - 1, device=problem.device).view(1, 1, 1, 1)
+    key = torch.arange(queries + keys - 1, device=problem.device).view(1, 1, 1, -1)
+    pairs = query, key + piece.keys.start, problem.extent
+    added = in_precision(problem, problem.bias.at(*pairs))
+    if problem.mask is not None:
+        added = torch.where(problem.mask.visible(*pairs), added, -torch.inf)
+    return added[:, :, 0].unfold(2, keys, 1)
 
 
 def in_precision(problem: Problem, added: Tensor) -> Tensor:

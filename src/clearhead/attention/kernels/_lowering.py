@@ -5,8 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead._common.torch_internals import is_concrete, is_tracing
+from clearhead._common.torch_internals import can_sync, is_concrete, is_tracing
 from clearhead.attention.problem import Problem
+from clearhead.masks.algebra import goes_by_distance
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
 from clearhead.masks.spans import Spans
@@ -22,6 +23,8 @@ LEAST_TILES = 4
 """From how many tiles on one call over all of them is made, with another for the queries beside them."""
 SLICES_PER_ROW = 3
 WORTH_SLICING = 1 << 19
+STRIP = 256
+"""Queries of a portion where a strip is the part of mask and bias: more read keys that few of them see."""
 WORTH_SPANS = 1 << 16
 """From how many pairs of queries and keys, of all heads, the spans of a mask save more than they take."""
 
@@ -39,6 +42,8 @@ class Piece(NamedTuple):
     tiles: int = 1
     """As many neighbouring tiles of these queries and keys, each as many tokens on as a tile has queries, in one
     call: their keys may overlap."""
+    strip: bool = False
+    """True where the distance says all of mask and bias, so that a number for each distance is their part."""
 
     @property
     def is_open(self) -> bool:
@@ -218,9 +223,13 @@ def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) 
     per_query = max(1, _masks(problem) * problem.kv_len)
     if problem.is_one_graph(per_query * problem.query_len, MASK_PORTION):
         return EVERYTHING_MASKED
-    portion = max(16, MASK_PORTION // per_query)
-    if spans is not None and problem.query_len > portion // 4:
-        portion = min(portion, max(256, problem.query_len // 64))
+    strip = _goes_by_distance(problem)
+    if strip:
+        portion = problem.query_len if problem.mask is None else STRIP
+    else:
+        portion = max(16, MASK_PORTION // per_query)
+        if spans is not None and problem.query_len > portion // 4:
+            portion = min(portion, max(256, problem.query_len // 64))
     pieces = []
     first, last = (0, problem.query_len) if part is None else (part.start, part.stop)
     for each in portions(last - first, portion):
@@ -228,8 +237,21 @@ def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) 
         keys = slice(0, problem.kv_len)
         if spans is not None:
             keys = hull(spans.start[:, queries], spans.stop[:, queries])
-        pieces.append(Piece(slice(0, problem.batch), queries, keys, False, True))
+        pieces.append(Piece(slice(0, problem.batch), queries, keys, False, True, strip=strip))
     return pieces
+
+
+def _goes_by_distance(problem: Problem) -> bool:
+    """Return True if the distance from query to key says all of mask and bias, which hide no query's last key."""
+    bias, mask = problem.bias, problem.mask
+    if bias is None or not bias.by_distance or not can_sync(problem.query):
+        return False
+    if bias.may_hide and (bias.numbers is None or not bool((bias.numbers > -torch.inf).all())):
+        return False
+    if mask is None:
+        return True
+    spans = problem.spans if goes_by_distance(mask) else None
+    return spans is not None and bool((spans.stop > spans.start).any(dim=2).all())
 
 
 def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
@@ -253,7 +275,7 @@ def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
 def mask_numbers(problem: Problem, piece: Piece) -> int:
     """The size of the part of the mask and bias of a piece."""
     queries, keys = lengths_of(problem, piece)
-    return _masks(problem) * queries * keys
+    return _masks(problem) * (queries + keys - 1 if piece.strip else queries * keys)
 
 
 def lengths_of(problem: Problem, piece: Piece) -> tuple[int, int]:

@@ -5,9 +5,11 @@ that no pair is ever asked whether it is visible but those of the blocks at the 
 of a kind compiles for seconds, so that "auto" leaves this kernel to those who ask for it by name.
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -18,7 +20,15 @@ from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.kernels._nonfinite import contain
 from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError
+from clearhead.masks.algebra import leaves
+from clearhead.masks.base import Mask
 from clearhead.masks.blocks import FULL, PARTIAL
+from clearhead.masks.causal import Causal
+from clearhead.masks.documents import Documents
+from clearhead.masks.padding import PaddedTo, Valid
+from clearhead.masks.per_row import PerRow
+from clearhead.masks.prefix import Prefix
+from clearhead.masks.sliding_window import SlidingWindow
 from clearhead.masks.spans import Spans
 
 NAME = "flex"
@@ -31,6 +41,12 @@ RUNS = 4
 """The most runs of keys that a query may see: each is compared with at every pair of a ragged block or tile."""
 
 LEAST_WIDTH = 16
+
+OF_THEIR_FIELDS = (Causal, Documents, PaddedTo, Prefix, SlidingWindow, Valid)
+"""The masks that are what their fields say, and change only where a tensor among these is written to."""
+
+_BLOCKS: WeakKeyDictionary[Mask, tuple[Hashable, torch_flex.BlockMask]] = WeakKeyDictionary()
+"""The blocks that a mask had when it was last asked, and what it was asked."""
 
 Flex = Callable[..., Any]
 Scores = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -118,7 +134,7 @@ def attend(problem: Problem) -> Tensor:
 
     try:
         with config.patch(fail_on_recompile_limit_hit=True):
-            return attend_by(_compiled(), problem)
+            return attend_by(_compiled(_kind(problem)), problem)
     except exc.FailOnRecompileLimitHit as error:
         raise UnsupportedError(
             "kernel.compilations",
@@ -131,7 +147,7 @@ def attend(problem: Problem) -> Tensor:
 def attend_by(flex: Flex, problem: Problem) -> Tensor:
     """The context by FlexAttention, compiled or not, on any device."""
     spans = problem.spans
-    blocks = None if spans is None else block_mask(problem, spans)
+    blocks = None if spans is None else _kept_block_mask(problem, spans)
     return contain(
         problem,
         lambda finite: _run(flex, finite, blocks),
@@ -157,6 +173,36 @@ def _zero_empty_rows(problem: Problem, context: Tensor, total: Tensor | None) ->
 
 def _hides(problem: Problem) -> bool:
     return problem.bias is not None and problem.bias.may_hide
+
+
+def _kept_block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
+    """The `block_mask` of a problem, kept with its mask: layers and steps that share one ask for the same."""
+    assert problem.mask is not None
+    versions = _versions(problem.mask)
+    if versions is None:
+        return block_mask(problem, spans)
+    lengths = problem.query_len, problem.kv_len
+    asked = *lengths, problem.device, torch.is_inference_mode_enabled(), versions
+    before, blocks = _BLOCKS.get(problem.mask, (None, None))
+    if blocks is None or before != asked:
+        blocks = block_mask(problem, spans)
+        _BLOCKS[problem.mask] = asked, blocks
+    return blocks
+
+
+def _versions(mask: Mask) -> tuple[int, ...] | None:
+    """How often each tensor of a mask has been written to; None for one that may change unseen."""
+    versions = []
+    for leaf in leaves(mask):
+        if type(leaf) not in OF_THEIR_FIELDS:
+            return None
+        for field in vars(leaf).values():
+            numbers = field.value if isinstance(field, PerRow) else field
+            if isinstance(numbers, Tensor):
+                if numbers.is_inference():  # nobody counts
+                    return None
+                versions.append(numbers._version)
+    return tuple(versions)
 
 
 def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
@@ -309,6 +355,27 @@ def _shares(
     return torch.cat([shares[0], shares[1][..., -more:]], dim=-1)
 
 
+def _kind(problem: Problem) -> Hashable:
+    """What the compiled code of a problem depends on beside the sizes of its tensors."""
+    bias, spans = problem.bias, problem.spans
+    numbers = None if bias is None else bias.numbers
+    return (
+        problem.softcap,
+        problem.scale,
+        type(bias),
+        None if numbers is None else tuple(size == 1 for size in numbers.shape),
+        None if spans is None else (spans.pieces, spans.start.shape[0] > 1),
+        problem.sinks is None,
+        problem.num_heads == problem.num_kv_heads,
+        problem.query.dtype,
+    )
+
+
 @cache
-def _compiled() -> Flex:
-    return torch.compile(torch_flex.flex_attention)
+def _compiled(kind: Hashable) -> Flex:
+    """FlexAttention compiled for a kind of call. PyTorch counts what it compiles by function, and goes on uncompiled
+    past a limit: each kind has a limit of its own where PyTorch can tell them apart."""
+    apart: dict[str, Any] = {}
+    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
+        apart["isolate_recompiles"] = True
+    return torch.compile(torch_flex.flex_attention, **apart)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import check_tensor
 from clearhead._common.hints import with_hints
-from clearhead._common.torch_internals import is_exporting, is_tracing
+from clearhead._common.torch_internals import is_capturing, is_exporting, is_tracing
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.layers.caches.columns import StaticCache
 from clearhead.layers.caches.layout import Layout, check_valid, layout_of
@@ -138,7 +138,8 @@ class FixedCache(StaticCache):
         return 0 if self._length is None else self.max_len
 
     def _check_room(self, batch: int, new: int, valid: Tensor | None) -> None:
-        if not is_tracing():
+        # The number of tokens is not there to be read in a step that is compiled, or captured as a graph.
+        if not (is_tracing() or (self._length is not None and is_capturing(self._length))):
             super()._check_room(batch, new, valid)
 
     def _start(self, layout: Layout) -> None:
