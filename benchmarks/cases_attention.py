@@ -9,9 +9,8 @@ from benchmarks.harness import Sides, case
 LENGTHS = [512, 300, 411, 128, 500, 77, 256, 333]
 
 
-@case("attend-causal-4096", reach="<= 1.02x", work="causal, (1, 12, 4096, 64)")
-def causal_long() -> Sides:
-    query, key, value = torch.randn(3, 1, 12, 4096, 64).unbind()
+def _causal(*shape: int) -> Sides:
+    query, key, value = torch.randn(3, *shape).unbind()
     mask = ch.causal()
     return {
         "attend": lambda: ch.attend(query, key, value, mask=mask),
@@ -19,18 +18,16 @@ def causal_long() -> Sides:
             query, key, value, is_causal=True
         ),
     }
+
+
+@case("attend-causal-4096", reach="<= 1.02x", work="causal, (1, 12, 4096, 64)")
+def causal_long() -> Sides:
+    return _causal(1, 12, 4096, 64)
 
 
 @case("attend-causal-16", reach="<= 20us", work="causal, (1, 4, 16, 16)", memory=False)
 def causal_tiny() -> Sides:
-    query, key, value = torch.randn(3, 1, 4, 16, 16).unbind()
-    mask = ch.causal()
-    return {
-        "attend": lambda: ch.attend(query, key, value, mask=mask),
-        "scaled_dot_product_attention(is_causal=True)": lambda: F.scaled_dot_product_attention(
-            query, key, value, is_causal=True
-        ),
-    }
+    return _causal(1, 4, 16, 16)
 
 
 def _one_token(kv_len: int, heads: int, head_dim: int) -> list[torch.Tensor]:

@@ -52,6 +52,14 @@ def _rectangle(rows: range, columns: range) -> Tensor:
     return torch.cat(parts)
 
 
+def _against_the_rectangle(columns: range) -> Sides:
+    _matrix()
+    return {
+        "exact_tile": lambda: _exact(NEAR, columns).values,
+        "matrix[rows, columns], pooled": lambda: _rectangle(NEAR, columns),
+    }
+
+
 @case(
     "serve-tile-50000",
     reach=("<= 300ms", "<= 0.6x"),
@@ -60,11 +68,7 @@ def _rectangle(rows: range, columns: range) -> Tensor:
     rounds=3,
 )
 def tile() -> Sides:
-    _matrix()
-    return {
-        "exact_tile": lambda: _exact(NEAR, NEAR).values,
-        "matrix[rows, columns], pooled": lambda: _rectangle(NEAR, NEAR),
-    }
+    return _against_the_rectangle(NEAR)
 
 
 @case(
@@ -75,12 +79,7 @@ def tile() -> Sides:
     rounds=3,
 )
 def below() -> Sides:
-    _matrix()
-    columns = range(1000, 7300, 25)
-    return {
-        "exact_tile": lambda: _exact(NEAR, columns).values,
-        "matrix[rows, columns], pooled": lambda: _rectangle(NEAR, columns),
-    }
+    return _against_the_rectangle(range(1000, 7300, 25))
 
 
 @case(

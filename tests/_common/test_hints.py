@@ -1,6 +1,7 @@
 """The words of other libraries are answered by ours, wherever they are handed."""
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, TypedDict, Unpack
 
@@ -167,6 +168,15 @@ def test_every_answer_stands_beside_an_argument_that_there_is() -> None:
         (lambda ch: ch.watch(layer(), output_attentions=True), "watch takes no output_attentions"),
         (lambda ch: ch.load(path="", colour="red"), "load takes no colour; it takes path."),
         (
+            lambda ch: ch.AttentionMatrix(Q, Q).to_html("page.html", titel="heads"),
+            "AttentionMatrix.to_html takes no titel (title).",
+        ),
+        (
+            lambda ch: ch.AttentionMatrix(Q, Q).plot(heads=[0]),
+            "AttentionMatrix.plot takes no heads (head).",
+        ),
+        (lambda ch: ch.view(ch.AttentionMatrix(Q, Q), why=True), "view takes no why"),
+        (
             lambda ch: ch.check(ch.attend, takes="qkv", n_heads=2),
             "check takes no n_heads (num_heads).",
         ),
@@ -223,7 +233,7 @@ def test_what_an_argument_of_a_layer_is_here(call: Any, hint: str) -> None:
     with pytest.raises(ArgumentTypeError) as refused:
         call(ch.MultiHeadAttention)
     assert refused.value.code == "argument.words"
-    assert refused.value.message.startswith("MultiHeadAttention ")
+    assert re.match(r"MultiHeadAttention(\.plan|\.weights)? takes ", refused.value.message)
     assert hint in refused.value.message
     assert "MultiHeadAttention.from_torch or clearhead.convert" in refused.value.message
     assert isinstance(refused.value.__cause__, TypeError)
@@ -267,6 +277,8 @@ def test_what_catches_is_not_shown() -> None:
 
 
 class Seasoning(TypedDict, total=False):
+    pinches: int
+    hot: bool
     salt: int | None
     scale: float | None
 
@@ -278,7 +290,8 @@ def cook(dish: str, *, kernel: str = "auto", **options: Unpack[Seasoning]) -> ob
 
 def test_unpacked_options_are_arguments_like_others() -> None:
     assert str(inspect.signature(cook)) == (
-        "(dish: str, *, salt: int | None = None, scale: float | None = None, kernel: str = 'auto') -> object"
+        "(dish: str, *, pinches: int = 0, hot: bool = False, salt: int | None = None, "
+        "scale: float | None = None, kernel: str = 'auto') -> object"
     )
     assert cook("soup", salt=2) == ("soup", "auto", {"salt": 2})
     anything: Any = cook
@@ -286,7 +299,7 @@ def test_unpacked_options_are_arguments_like_others() -> None:
         anything("soup", slat=2)
     assert str(refused.value) == "[argument.words] cook takes no slat (salt)."
     with pytest.raises(
-        ArgumentTypeError, match="dish by place, and the rest by name, from salt= on"
+        ArgumentTypeError, match="dish by place, and the rest by name, from pinches= on"
     ):
         anything("soup", 2)
     with pytest.raises(TypeError, match="missing"):

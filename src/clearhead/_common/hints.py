@@ -55,7 +55,8 @@ def with_hints(called: Any) -> Any:
 
 
 def _spell_out(called: Any) -> Set[str] | None:
-    """Put the options of an unpacked TypedDict into the signature of a function, each None by default.
+    """Put the options of an unpacked TypedDict into the signature of a function: a number 0, a flag False,
+    and anything else None by default.
 
     Returns:
         The names of all arguments; None for a function without such options.
@@ -66,7 +67,12 @@ def _spell_out(called: Any) -> Set[str] | None:
     *own, caught = whole.parameters.values()
     (options,) = get_args(caught.annotation)
     named = [
-        inspect.Parameter(name, caught.KEYWORD_ONLY, default=None, annotation=each)
+        inspect.Parameter(
+            name,
+            caught.KEYWORD_ONLY,
+            default=each() if each in (int, bool) else None,
+            annotation=each,
+        )
         for name, each in options.__annotations__.items()
     ]
     first = sum(each.kind is not caught.KEYWORD_ONLY for each in own)
@@ -111,7 +117,10 @@ def refusal(
     """
     own = inspect.signature(called).parameters
     is_method = next(iter(own), "") == "self"
-    name = name or (type(args[0]).__name__ if is_method else called.__name__)
+    of = type(args[0]).__name__ if is_method else ""
+    if not of or called.__name__ not in ("__init__", "forward"):
+        of = f"{of}.{called.__name__}".lstrip(".")
+    name = name or of
     way_out = ""
     if is_method and hasattr(args[0], "from_torch"):
         way_out = (

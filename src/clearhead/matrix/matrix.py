@@ -7,7 +7,7 @@ logsumexp comes with one, and given the logsumexp any part of P costs the dot pr
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 from torch import Tensor
 
@@ -23,9 +23,32 @@ from clearhead.matrix.base import problem_of_weights
 from clearhead.matrix.indexing import Index, index_of, read_pairs
 from clearhead.matrix.parts import pairs
 from clearhead.matrix.real_queries import counting
+from clearhead.matrix.summary import PlotOptions
 from clearhead.matrix.transposed import Transposed
 from clearhead.matrix.weight_statistics import WeightStatistics
 from clearhead.sharding.sharding import Sharding
+
+
+class PageOptions(TypedDict, total=False):
+    """The text of a page of heads, a picture or a sound of it, and where it opens, as `Seen.to_html` takes them."""
+
+    tokens: Sequence[str] | Sequence[int] | Tensor | None
+    source_tokens: Sequence[str] | Sequence[int] | Tensor | None
+    sample: int
+    start: tuple[int, int] | str | None
+    pin: tuple[str | int | None, str | int | None] | None
+    image: Any
+    grid: tuple[int, int] | None
+    skip: int
+    times: float | Sequence[float] | Tensor | None
+    audio: tuple[Any, float] | None
+
+
+class FileOptions(PageOptions, total=False):
+    """The options of a page that is a file."""
+
+    title: str | None
+    why: bool
 
 
 @with_hints
@@ -233,18 +256,8 @@ class AttentionMatrix(WeightStatistics):
         """The transposed matrix, for products: `A.mT @ x` is what the keys get of x."""
         return Transposed(self.problem)
 
-    def plot(
-        self,
-        kind: str = "map",
-        *,
-        head: int | Sequence[int] | None = None,
-        sample: int = 0,
-        tokens: Sequence[str] | None = None,
-        source_tokens: Sequence[str] | None = None,
-        log: bool = False,
-        cells: int | None = None,
-        ax: Any = None,
-    ) -> Any:
+    @with_hints
+    def plot(self, kind: str = "map", **options: Unpack[PlotOptions]) -> Any:
         """Draw it with matplotlib; `figure.savefig` of the axes writes PNG, SVG and PDF.
 
         Args:
@@ -288,17 +301,7 @@ class AttentionMatrix(WeightStatistics):
             'the 24 keys of 5000 that receive most'
         """
         self.check_whole("plot")
-        return drawing("figures").of_attention(
-            self,
-            kind,
-            head=head,
-            sample=sample,
-            tokens=tokens,
-            source_tokens=source_tokens,
-            log=log,
-            cells=cells,
-            ax=ax,
-        )
+        return drawing("figures").of_attention(self, kind, **options)
 
     def dense(self) -> Tensor:
         """The whole matrix as a tensor, if it fits.
@@ -315,23 +318,8 @@ class AttentionMatrix(WeightStatistics):
         """
         return self[...]
 
-    def to_html(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
-        source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
-        title: str | None = None,
-        sample: int = 0,
-        start: tuple[int, int] | str | None = None,
-        pin: tuple[str | int | None, str | int | None] | None = None,
-        why: bool = False,
-        image: Any = None,
-        grid: tuple[int, int] | None = None,
-        skip: int = 0,
-        times: float | Sequence[float] | Tensor | None = None,
-        audio: tuple[Any, float] | None = None,
-    ) -> Path:
+    @with_hints
+    def to_html(self, path: str | os.PathLike[str], **page: Unpack[FileOptions]) -> Path:
         """Write the heads as a page, with the arguments and errors of `Seen.to_html`; returns its path.
 
         Example:
@@ -341,11 +329,7 @@ class AttentionMatrix(WeightStatistics):
             'weights.html'
         """
         self.check_whole("to_html")
-        page = {"title": title, "sample": sample, "start": start, "pin": pin, "why": why}
-        media = {"image": image, "grid": grid, "skip": skip, "times": times, "audio": audio}
-        return drawing("page.head_page").write_heads(
-            path, [[("", self)]], tokens=tokens, source_tokens=source_tokens, **page, **media
-        )
+        return drawing("page.head_page").write_heads(path, [[("", self)]], **page)
 
     def __repr__(self) -> str:
         problem = self.posed

@@ -3,17 +3,30 @@ when query and key are not."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_place
+from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.text import shown
 from clearhead.errors import SelectionError
 from clearhead.matrix.head_numbers import Roles
 from clearhead.sharding.sharding import Sharding
+
+
+class PlotOptions(TypedDict, total=False):
+    """The options of a figure of heads, as `AttentionMatrix.plot` takes them."""
+
+    head: int | Sequence[int] | None
+    sample: int
+    tokens: Sequence[str] | None
+    source_tokens: Sequence[str] | None
+    log: bool
+    cells: int | None
+    ax: Any
 
 
 class TopK(NamedTuple):
@@ -231,22 +244,13 @@ class Summary:
         real = None if self.real is None else across.gather(self.real, dim=1)
         return replace(self, **found, real=real)
 
-    def plot(
-        self,
-        kind: str = "map",
-        *,
-        head: int | Sequence[int] | None = None,
-        sample: int = 0,
-        tokens: Sequence[str] | None = None,
-        source_tokens: Sequence[str] | None = None,
-        log: bool = False,
-        ax: Any = None,
-    ) -> Any:
+    @with_hints
+    def plot(self, kind: str = "map", **options: Unpack[PlotOptions]) -> Any:
         """Draw it with matplotlib, as `AttentionMatrix.plot` does.
 
         Args:
             kind: as there; "map" is what `pooled` holds.
-            head, sample, tokens, source_tokens, log, ax: as there.
+            head, sample, tokens, source_tokens, log, cells, ax: as there; the map has the cells of `pooled`.
 
         Returns:
             The axes; for the maps of several heads an array of axes, one for each.
@@ -263,16 +267,7 @@ class Summary:
             >>> axes.get_ylabel(), axes.lines[0].get_ydata().round(2).tolist()
             ('entropy (nats)', [0.0, 0.69, 1.1])
         """
-        return drawing("figures").of_attention(
-            self,
-            kind,
-            head=head,
-            sample=sample,
-            tokens=tokens,
-            source_tokens=source_tokens,
-            log=log,
-            ax=ax,
-        )
+        return drawing("figures").of_attention(self, kind, **options)
 
     def __repr__(self) -> str:
         names = ("batch", "num_heads", "query_len")[3 - self.entropy.ndim :]

@@ -2,15 +2,15 @@
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor
 
-from clearhead.attention.biases import Bias
+from clearhead._common.hints import with_hints
 from clearhead.attention.functional import attend
 from clearhead.attention.kernels import eager
-from clearhead.attention.problem import make_problem
+from clearhead.attention.problem import Options, make_problem
 from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.ladder import (
     ConcatenatedHeads,
@@ -43,21 +43,16 @@ def way_of(thing: object) -> Callable[..., TracedCall | OwnCall | OwnPart]:
     return of_rung if isinstance(thing, Rung) else own_call
 
 
+@with_hints
 def _of_attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     *,
-    mask: Mask | Tensor | None = None,
     kernel: str = "auto",
-    bias: Bias | Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    dropout: float | None = None,
+    **options: Unpack[Options],
 ) -> TracedCall:
-    options: dict[str, Any] = {"bias": bias, "scale": scale, "softcap": softcap, "sinks": sinks}
-    problem = make_problem(query, key, value, mask=mask, dropout=dropout, **options)
+    problem = make_problem(query, key, value, **options)
     lead = ("batch", "num_heads")[4 - problem.dims :] if problem.dims > 2 else ()
     computed = Stages(*(problem.restore(tensor) for tensor in eager.compute(problem)))
     return TracedCall("attend", problem, lead, computed, {}, {}, kernel=kernel)

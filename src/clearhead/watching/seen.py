@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.text import readable
 from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.matrix.matrix import FileOptions, PageOptions
 from clearhead.watching.calls import Kept
 from clearhead.watching.files import TEXTS, read_seen, write_seen
 from clearhead.watching.finding import HeadLinks, links_of_heads, place_of_token
@@ -21,6 +22,8 @@ from clearhead.watching.whole_record import WholeRecord
 
 if TYPE_CHECKING:
     from clearhead.watching.writes import Writes
+
+Options = TypeVar("Options", bound=PageOptions)
 
 
 class Seen(WholeRecord[Kept]):
@@ -211,27 +214,17 @@ class Seen(WholeRecord[Kept]):
             ax=ax,
         )
 
+    @with_hints
     def to_html(
         self,
         path: str | os.PathLike[str],
         *,
-        tokens: Tokens | None = None,
-        source_tokens: Tokens | None = None,
         other: "Seen[Any] | None" = None,
         other_tokens: Tokens | None = None,
         names: tuple[str, str] = ("A", "B"),
-        title: str | None = None,
-        sample: int = 0,
-        start: tuple[int, int] | str | None = None,
-        pin: tuple[str | int | None, str | int | None] | None = None,
-        why: bool = False,
         writes: "Writes | Callable[[int | None], Writes] | None" = None,
         words: Callable[[int], str] | Sequence[str] | None = None,
-        image: Any = None,
-        grid: tuple[int, int] | None = None,
-        skip: int = 0,
-        times: float | Sequence[float] | Tensor | None = None,
-        audio: tuple[Any, float] | None = None,
+        **page: Unpack[FileOptions],
     ) -> Path:
         """Write a page of everything that was seen, one file that opens offline; returns its path.
 
@@ -289,21 +282,16 @@ class Seen(WholeRecord[Kept]):
                 )
             other.need_attention("to_html")
             other_tokens = other.tokens if other_tokens is None else other_tokens
-        page = {"title": title, "sample": sample, "start": start, "pin": pin, "why": why}
-        said = {"writes": writes, "words": words}
-        media = {"image": image, "grid": grid, "skip": skip, "times": times, "audio": audio}
         missing = [*self.missing, *([] if other is None else other.missing)]
         return drawing("page.head_page").write_heads(
             path,
             runs,
             unseen=[each.brief() for each in dict.fromkeys(missing)],
-            tokens=self.tokens if tokens is None else tokens,
-            source_tokens=self.source_tokens if source_tokens is None else source_tokens,
             other_tokens=other_tokens,
             names=names,
-            **page,
-            **said,
-            **media,
+            writes=writes,
+            words=words,
+            **with_texts(self, page),
         )
 
     def save(
@@ -363,6 +351,14 @@ class Seen(WholeRecord[Kept]):
         if self._keep in ("function", "total", "contexts"):
             return element("pre", repr(self))
         return drawing("notebook.inline.matrices").seen_html(self)
+
+
+def with_texts(seen: Seen[Any], page: Options) -> Options:
+    """The options of a page, with the tokens of the record where none are given."""
+    texts = {"tokens": seen.tokens, "source_tokens": seen.source_tokens}
+    return cast(
+        Options, {**page, **{name: texts[name] for name in texts if page.get(name) is None}}
+    )
 
 
 @with_hints

@@ -192,10 +192,10 @@ def test_the_seconds_are_those_of_the_keys_between_two_texts() -> None:
     """Of a speech model: its words are few, and moments many."""
     own = ch.AttentionMatrix(torch.randn(5, 2), torch.randn(5, 2))
     crossing = ch.AttentionMatrix(torch.randn(5, 2), torch.randn(3, 2), cross=True)
-    media = read_media([("", own), ("", crossing)], times=0.5)
+    media = read_media([("", own), ("", crossing)], {"times": 0.5})
     assert media is not None
     assert media.tokens == ["0.00s", "0.50s", "1.00s"]
-    longest = read_media([("", own)], times=0.5)
+    longest = read_media([("", own)], {"times": 0.5})
     assert longest is not None
     assert len(longest.tokens) == 5
 
@@ -203,7 +203,7 @@ def test_the_seconds_are_those_of_the_keys_between_two_texts() -> None:
 def test_every_weight_of_few_words_over_many_moments_is_there() -> None:
     """1500 moments are those of 30 seconds of Whisper."""
     weights = ch.AttentionMatrix(torch.randn(2, 7, 3), torch.randn(2, 1500, 3), cross=True)
-    media = read_media([("", weights)], times=0.02)
+    media = read_media([("", weights)], {"times": 0.02})
     payload = heads_payload([Run("", [Layer("", weights)])], "", media=media)
     assert payload.data["layers"][0]["weights"]["shape"] == [7, 1500]
     assert payload.data["sound"]["keys"] == 1500

@@ -5,33 +5,23 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead._common.torch_internals import DispatchMode
-from clearhead.checking.evidence.operations import PRODUCTS, UNCOUNTED
+from clearhead.checking.evidence.operations import PRODUCTS, UNCOUNTED, Operations
 from clearhead.checking.evidence.recorder import Node
 
 
-class Capture(DispatchMode):
+class Capture(Operations):
     """Take the operands of the operations at given places, and nothing else."""
 
     def __init__(self, places: Mapping[int, tuple[int, ...]]) -> None:
         super().__init__()
         self.places = places
-        self.count = 0
         self.operands: dict[int, tuple[Tensor, ...]] = {}
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        counted = func._schema.name.rpartition("::")[2] not in UNCOUNTED
-        self.count += counted
-        which = self.places.get(self.count, ()) if counted else ()
+    def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        which = self.places.get(self.count, ()) if name not in UNCOUNTED else ()
         if which and all(i < len(args) and isinstance(args[i], Tensor) for i in which):
             self.operands[self.count] = tuple(self._operand(args[i]) for i in which)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
     @staticmethod
     def _operand(taken: Tensor) -> Tensor:

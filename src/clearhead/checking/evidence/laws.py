@@ -111,14 +111,8 @@ class Shifted(Capture):
         super().__init__(places)
         self.shifts, self.by = dict(shifts), by
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        output = super().__torch_dispatch__(func, types, args, kwargs)
+    def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        output = super().operation(name, func, args, kwargs)
         elements = self.shifts.pop(self.count, None)
         if elements is not None:
             first = output[0] if isinstance(output, tuple | list) else output

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from clearhead._common.torch_internals import DispatchMode
-from clearhead.checking.evidence.operations import FUSED, PRODUCTS, UNCOUNTED
+from clearhead.checking.evidence.operations import FUSED, PRODUCTS, Operations
 from clearhead.checking.evidence.recorder import storage_of
 from clearhead.checking.subject.subject import Subject
 
@@ -17,7 +16,7 @@ from clearhead.checking.subject.subject import Subject
 TOOLS = ("torch", "einops", "opt_einsum", "clearhead")
 
 
-class Lines(DispatchMode):
+class Lines(Operations):
     """What a call runs.
 
     Attributes:
@@ -32,7 +31,6 @@ class Lines(DispatchMode):
         super().__init__()
         # To look for NaN are operations too, which a recorder below would count.
         self._alone = alone
-        self.count = 0
         self.found: dict[int, tuple[str, int]] = {}
         self.names: dict[int, str] = {}
         self.multiplied = self.ended = False
@@ -45,20 +43,12 @@ class Lines(DispatchMode):
         """The operation that broke, with its line."""
         return None if self.broke is None else (self.broke[0], self.found.get(self.broke[1]))
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        name = func._schema.name.rpartition("::")[2]
-        self.count += name not in UNCOUNTED
-        place = _calling(sys._getframe(1))
+    def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        place = _calling(sys._getframe(2))
         self.names.setdefault(self.count, name)
         if place is not None:
             self.found.setdefault(self.count, place)
-        found = func(*args, **kwargs or {})
+        found = func(*args, **kwargs)
         given, made = (_tensors(each) for each in ((args, kwargs), found))
         sides = [each for each in given if storage_of(each) in self._dependent]
         if sides:

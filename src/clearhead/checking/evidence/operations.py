@@ -1,5 +1,10 @@
 """Operations of PyTorch by what becomes of the numbers that go in."""
 
+from abc import abstractmethod
+from typing import Any
+
+from clearhead._common.torch_internals import DispatchMode
+
 PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1)}
 FUSED = "_scaled_dot_product_"
 SOFTMAXES = ("_softmax", "_safe_softmax", "_log_softmax")
@@ -21,3 +26,24 @@ RANDOM = DRAWS | {
 # PyTorch adds these where a reference holds on to a tensor, as a recorder does.
 UNCOUNTED = frozenset(("detach", "alias", "lift_fresh"))
 SCALINGS = {"mul": 1, "mul_": 1, "div": -1, "div_": -1}
+
+
+class Operations(DispatchMode):
+    """A mode that is handed the operations of a call, by name, and counts them."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = func._schema.name.rpartition("::")[2]
+        self.count += name not in UNCOUNTED
+        return self.operation(name, func, args, kwargs or {})
+
+    @abstractmethod
+    def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of an operation, which this runs."""

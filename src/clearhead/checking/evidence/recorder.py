@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from clearhead._common.torch_internals import DispatchMode, broadcast_shape
+from clearhead._common.torch_internals import broadcast_shape
 from clearhead.checking.evidence.operations import (
     DRAWS,
     FUSED,
@@ -27,6 +27,7 @@ from clearhead.checking.evidence.operations import (
     SOFTMAXES,
     UNCOUNTED,
     UNTRACED,
+    Operations,
 )
 
 MIXED = -1
@@ -110,7 +111,7 @@ def storage_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-class Recorder(DispatchMode):
+class Recorder(Operations):
     """Record a call; `inputs` are what it depends on, `parameters` names by storage, `buffers` its other tensors."""
 
     def __init__(
@@ -118,7 +119,7 @@ class Recorder(DispatchMode):
     ) -> None:
         super().__init__()
         self.nodes, self.steps, self.drops = list[Node](), list[ScoreStep](), list[Drop]()
-        self.count, self.halves = 0, False
+        self.halves = False
         self.read: set[int] = set()  # the storages that some operation reads
         # What is made of a parameter alone, as its transpose, is named as it is.
         self.parameters = dict(parameters)
@@ -141,16 +142,7 @@ class Recorder(DispatchMode):
         place = _geometry(tensor)
         return shadow.each(lambda channel: channel.as_strided(*place))
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = func._schema.name.rpartition("::")[2]
-        self.count += name not in UNCOUNTED
+    def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = args[0].clone() if name.endswith("_") and name in SCALINGS else None
         output = func(*args, **kwargs)
         outputs = [each for each in tree_leaves(output) if isinstance(each, Tensor)]

@@ -7,9 +7,7 @@ The widget holds the payload of the page, as bytes, and answers what the page wo
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
-
-from torch import Tensor
+from typing import Any, Unpack
 
 from clearhead._common.hints import with_hints
 from clearhead.drawing.live.routes import answer, routes_to
@@ -22,10 +20,10 @@ from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.steps import steps_payload
 from clearhead.drawing.page.written import AskedWrites, Written
 from clearhead.errors import ArgumentError, ArgumentTypeError, missing_extra
-from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.matrix import AttentionMatrix, PageOptions
 from clearhead.matrix.summary import Summary
 from clearhead.tracing.trace import Trace
-from clearhead.watching.seen import Seen
+from clearhead.watching.seen import Seen, with_texts
 from clearhead.watching.writes import Writes
 
 
@@ -33,18 +31,9 @@ from clearhead.watching.writes import Writes
 def view(
     thing: Seen[Any] | AttentionMatrix | Summary | Trace,
     *,
-    tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
-    source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
-    sample: int = 0,
-    start: tuple[int, int] | str | None = None,
-    pin: tuple[str | int | None, str | int | None] | None = None,
     writes: Writes | Callable[[int | None], Writes] | None = None,
     words: Callable[[int], str] | Sequence[str] | None = None,
-    image: Any = None,
-    grid: tuple[int, int] | None = None,
-    skip: int = 0,
-    times: float | Sequence[float] | Tensor | None = None,
-    audio: tuple[Any, float] | None = None,
+    **page: Unpack[PageOptions],
 ) -> Any:
     """The page of what was seen, of a matrix or of a trace, to look around in, inside a notebook.
 
@@ -85,8 +74,9 @@ def view(
         b'clearhead'
     """
     if isinstance(thing, Trace):
-        given = (tokens, source_tokens, start, pin, writes, words, image, grid, times, audio)
-        if any(each is not None for each in given) or (sample, skip) != (0, 0):
+        given = {**page, "writes": writes, "words": words}
+        counts = [given.pop(name, 0) for name in ("sample", "skip")]
+        if any(each is not None for each in given.values()) or counts != [0, 0]:
             raise ArgumentError(
                 "view.trace",
                 "a trace has tokens of its own, and all of its samples, and no picture or sound; "
@@ -95,9 +85,7 @@ def view(
         return _widget_class("steps")(steps_payload(thing), None, None)
     if isinstance(thing, Seen):
         thing.need_attention("view")
-        tokens = thing.tokens if tokens is None else tokens
-        source_tokens = thing.source_tokens if source_tokens is None else source_tokens
-        layers = thing.parts()
+        page, layers = with_texts(thing, page), thing.parts()
     elif isinstance(thing, AttentionMatrix | Summary):
         layers = [("", thing)]
     else:
@@ -107,11 +95,10 @@ def view(
             f"{type(thing).__name__}. A mask or a report draws itself at the end of a cell.",
         )
     written = Written.of(writes, words)
-    media = read_media(layers, image, grid, skip, times, audio)
-    tokens, source_tokens = texts_with(media, tokens, source_tokens)
-    run = read_run(layers, tokens, source_tokens, sample)
-    title = repr(thing).splitlines()[0]
-    payload = heads_payload([run], title, start=Start(start, pin), media=media, writes=written)
+    media, sample = read_media(layers, page), page.get("sample", 0)
+    run = read_run(layers, *texts_with(media, page), sample)
+    title, start = repr(thing).splitlines()[0], Start(page.get("start"), page.get("pin"))
+    payload = heads_payload([run], title, start=start, media=media, writes=written)
     asked = AskedWrites.of(written, run)
     known = asked is not None or any(each is not None for each in run.matrices)
     tiles = Tiles(run.matrices, sample=sample) if known else None

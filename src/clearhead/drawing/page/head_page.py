@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor
 
@@ -56,7 +56,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import MATCHING, numbers_of_heads
 from clearhead.matrix.head_view import HeadMaps, HeadView, mask_of_summary
 from clearhead.matrix.links import between_words, telling_links
-from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.matrix import AttentionMatrix, FileOptions
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 
@@ -145,44 +145,25 @@ def write_heads(
     path: str | os.PathLike[str],
     runs: Sequence[Sequence[tuple[str, AttentionMatrix | Summary] | Layer]],
     *,
-    tokens: Any = None,
-    source_tokens: Any = None,
     other_tokens: Any = None,
     names: Sequence[str] = NAMES,
-    title: str | None = None,
     note: str | None = None,
     unseen: Sequence[str] = (),
-    sample: int = 0,
-    start: tuple[int, int] | str | None = None,
-    pin: tuple[str | int | None, str | int | None] | None = None,
-    why: bool = False,
     writes: Any = None,
     words: Any = None,
-    image: Any = None,
-    grid: tuple[int, int] | None = None,
-    skip: int = 0,
-    times: float | Sequence[float] | Tensor | None = None,
-    audio: tuple[Any, float] | None = None,
+    **options: Unpack[FileOptions],
 ) -> Path:
     """Write a page of heads, whole or not at all; returns its path.
 
     Args:
         path: the file.
         runs: the path of each layer and its attention, of one run, or of two.
-        tokens, source_tokens: strings or ids of the text, and of the one that cross-attention
-            looks at.
         other_tokens: those of the second run; None takes the same.
         names: what two runs are called.
-        title: the title of the page; None takes the beginning of the text.
-        note: a line under it; None counts layers and tokens.
+        note: a line under the title; None counts layers and tokens.
         unseen: what attended and is not on the page, named behind the note.
-        sample: the row of the batch.
-        start: the layer and the head that it opens with, or the state of a page as its address has
-            it; None takes the link that stands out most.
-        pin: the query and the key that are pinned, as tokens or places; None for either is none.
-        why: True to write the query and key of short texts too.
         writes, words: the tokens that heads of the first run raise and lower, and their words, as `Written` has them.
-        image, grid, skip, times, audio: as `read_media` takes them.
+        options: as `Seen.to_html` takes them.
 
     Raises:
         FileError: code `file.unwritable`, if the file cannot be written.
@@ -199,6 +180,7 @@ def write_heads(
     """
     # Before anything is computed.
     check_writable(path)
+    sample, title = options.get("sample", 0), options.get("title")
     if as_int(sample) is None:
         raise ArgumentTypeError(
             "page.sample-type", f"sample must be a whole number; got {type(sample).__name__}."
@@ -210,8 +192,8 @@ def write_heads(
         )
     written = Written.of(writes, words)
     written = None if written is None else written.whole
-    media = read_media(runs[0], image, grid, skip, times, audio)
-    tokens, source_tokens = texts_with(media, tokens, source_tokens)
+    media = read_media(runs[0], options)
+    tokens, source_tokens = texts_with(media, options)
     texts = (tokens, tokens if other_tokens is None else other_tokens)
     shown = [
         read_run(layers, text, source_tokens, sample, name=name)
@@ -228,9 +210,8 @@ def write_heads(
         note = f"{count(len(layers), 'layer')} · {count(size, unit)}"
     if unseen:
         note += f" · not seen: {'; '.join(unseen[:8])}" + " and more" * (len(unseen) > 8)
-    payload = heads_payload(
-        shown, title, note, start=Start(start, pin), why=why, media=media, writes=written
-    )
+    start, why = Start(options.get("start"), options.get("pin")), options.get("why", False)
+    payload = heads_payload(shown, title, note, start=start, why=why, media=media, writes=written)
     return write_page(path, payload)
 
 

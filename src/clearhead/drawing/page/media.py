@@ -14,7 +14,7 @@ from clearhead._common.text import format_bytes, patch_names, shown
 from clearhead.drawing.page.runs import Layer
 from clearhead.drawing.png import png
 from clearhead.errors import ArgumentError
-from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.matrix import AttentionMatrix, PageOptions
 from clearhead.matrix.summary import Summary
 
 PAIRS = 600
@@ -303,29 +303,24 @@ Media = Photo | Sound
 
 
 def read_media(
-    layers: Sequence[tuple[str, AttentionMatrix | Summary] | Layer],
-    image: Any = None,
-    grid: Any = None,
-    skip: Any = 0,
-    times: Any = None,
-    audio: Any = None,
+    layers: Sequence[tuple[str, AttentionMatrix | Summary] | Layer], options: PageOptions
 ) -> Media | None:
     """A picture, with the grid of its patches, or a sound, with the seconds of its keys; None for neither.
 
     Args:
         layers: whose keys these are; a number of seconds is that of each key of the first one between two
             texts, or else of the one that has most.
-        image, grid, skip: as `read_photo` takes them.
-        times, audio: as `read_sound` takes them.
+        options: `image`, `grid` and `skip` as `read_photo` takes them, `times` and `audio` as `read_sound` does.
 
     Raises:
         ArgumentError: codes `page.image`, `page.grid` and `page.sound`.
 
     Example:
-        >>> read_media([("", ch.AttentionMatrix(torch.eye(3), torch.eye(3)))], times=0.5).tokens
+        >>> read_media([("", ch.AttentionMatrix(torch.eye(3), torch.eye(3)))], {"times": 0.5}).tokens
         ['0.00s', '0.50s', '1.00s']
     """
-    photo = read_photo(image, grid, skip)
+    photo = read_photo(options.get("image"), options.get("grid"), options.get("skip", 0))
+    times, audio = options.get("times"), options.get("audio")
     if times is None:
         if audio is not None:
             raise ArgumentError(
@@ -342,15 +337,16 @@ def read_media(
     return read_sound(times, audio, keys)
 
 
-def texts_with(media: Media | None, tokens: Any, source_tokens: Any) -> tuple[Any, Any]:
+def texts_with(media: Media | None, options: PageOptions) -> tuple[Any, Any]:
     """The texts of a page, where the parts of a picture or a sound are tokens, or beside other tokens the
     source.
 
     Example:
         >>> photo = read_photo(torch.rand(2, 2, 3), (1, 2), 0)
-        >>> texts_with(photo, None, None), texts_with(photo, ["a"], None)
+        >>> texts_with(photo, {}), texts_with(photo, {"tokens": ["a"]})
         ((['0,0', '0,1'], None), (['a'], ['0,0', '0,1']))
     """
+    tokens, source_tokens = options.get("tokens"), options.get("source_tokens")
     if media is None:
         return tokens, source_tokens
     if tokens is None:

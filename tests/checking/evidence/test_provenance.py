@@ -1,0 +1,15 @@
+"""The token that each row of query, key and value comes from."""
+
+import torch
+
+from clearhead.checking.evidence.provenance import NONE, Provenance, Rows
+
+
+def rows(*blocks: list[int]) -> Rows:
+    token = torch.tensor(blocks)
+    return Rows(token, torch.zeros_like(token, dtype=torch.bool))
+
+
+def test_a_block_whose_queries_are_learned_is_known_by_its_keys() -> None:
+    learned, read = rows([NONE], [NONE]), rows([NONE, NONE], [0, 1])
+    assert Provenance(learned, read, read).blocks.tolist() == [False, True]
