@@ -82,10 +82,10 @@ class Slider extends Component<Sliding> {
 
   override render({ label, range: [min, max, step], value, text, slide }: Sliding) {
     return (
-      <>
+      <label>
+        {label}
         <input
           type="range"
-          aria-label={label}
           min={min}
           max={max}
           step={step}
@@ -100,7 +100,7 @@ class Slider extends Component<Sliding> {
           }}
         />
         <span>{text}</span>
-      </>
+      </label>
     );
   }
 }
@@ -130,7 +130,6 @@ function Scale({ data, state, act }: Props) {
         now={same ? root : scale}
         pick={(scale) => act({ scale })}
       />
-      temperature
       <Slider
         label="temperature"
         range={[-3, 3, 0.1]}
@@ -366,18 +365,16 @@ export class Predict extends Component<PredictProps, { text?: string }> {
       return (
         <div class="predict">
           <dl>
-            <div>
-              <dt>your guess</dt>
-              <dd>{number(state.guess)}</dd>
-            </div>
-            <div>
-              <dt>{what}</dt>
-              <dd>{number(truth)}</dd>
-            </div>
-            <div>
-              <dt>between them</dt>
-              <dd>{number(Math.abs(truth - state.guess))}</dd>
-            </div>
+            {[
+              ["your guess", state.guess] as const,
+              [what, truth] as const,
+              ["between them", Math.abs(truth - state.guess)] as const,
+            ].map(([name, value]) => (
+              <div key={name}>
+                <dt>{name}</dt>
+                <dd>{number(value)}</dd>
+              </div>
+            ))}
           </dl>
           {children}
           <button type="button" onClick={() => act({ guess: null })}>
