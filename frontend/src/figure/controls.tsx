@@ -82,25 +82,27 @@ class Slider extends Component<Sliding> {
 
   override render({ label, range: [min, max, step], value, text, slide }: Sliding) {
     return (
-      <label>
-        {label}
-        <input
-          type="range"
-          min={min}
-          max={max}
-          step={step}
-          value={value}
-          aria-valuetext={`${text}`}
-          onInput={(event) => {
-            slide(Number(event.currentTarget.value), this.going);
-            this.going = true;
-          }}
-          onChange={() => {
-            this.going = false;
-          }}
-        />
+      <>
+        <label>
+          {label}
+          <input
+            type="range"
+            min={min}
+            max={max}
+            step={step}
+            value={value}
+            aria-valuetext={`${text}`}
+            onInput={(event) => {
+              slide(Number(event.currentTarget.value), this.going);
+              this.going = true;
+            }}
+            onChange={() => {
+              this.going = false;
+            }}
+          />
+        </label>
         <span>{text}</span>
-      </label>
+      </>
     );
   }
 }
@@ -152,7 +154,7 @@ function Width({ data, state, act, stages }: Props) {
   );
   const mean = rows.reduce((sum, each) => sum + each, 0) / rows.length;
   return (
-    <Group of="width">
+    <>
       <Slider
         label="width"
         range={[0, widths.length - 1, 1]}
@@ -163,7 +165,7 @@ function Width({ data, state, act, stages }: Props) {
       <span class="quiet">
         entropy {mean.toFixed(2)} nats; even is {Math.log(keys.length).toFixed(2)}
       </span>
-    </Group>
+    </>
   );
 }
 
@@ -173,7 +175,7 @@ function Dropout({ state, act }: Props) {
   return (
     <Group of="dropout">
       <Slider
-        label="dropout"
+        label="rate"
         range={[0, 0.9, 0.1]}
         value={state.dropout}
         text={state.dropout}
