@@ -85,7 +85,8 @@ def test_what_changed_is_lit_for_half_a_second_where_motion_is_wanted(
     opens: Opens, tmp_path: Path
 ) -> None:
     page = drawn(opens, figure(), tmp_path)
-    page.clock.install()
+    page.clock.install(time=0)
+    page.clock.pause_at(1000)
     colour = "(each) => getComputedStyle(each).backgroundColor"
     changed, same = cell(page, "context.1.0"), cell(page, "context.2.0")
 
