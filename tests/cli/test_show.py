@@ -125,7 +125,7 @@ def test_show_says_what_a_head_writes(
     assert all(len(line) <= 80 for line in found[at : at + 13])
     page = written[0].data
     assert page["writes"]["top"] == 10
-    assert all(each["writes"] for each in page["layers"])
+    assert all("writes" in each for each in page["layers"])
     assert page["start"]["query"] == query
     # Of all heads the one that is shown, at the query of its link.
     found = lines(
