@@ -229,12 +229,45 @@ def test_a_metric_of_all_copies_is_refused() -> None:
         effects(model, given, metric=metric, parallel=2)
 
 
+@pytest.mark.parametrize("by", ["head", "layer", "head,position"])
+def test_heads_are_ablated_to_means_and_draws_as_in_an_edit(by: str) -> None:
+    attending = model()
+    texts, x = torch.randn(3, 7, WIDTH), torch.randn(2, LEN, WIDTH)
+    with torch.no_grad(), ch.watch(attending, keep="contexts") as seen:
+        attending(texts)
+    with torch.no_grad(), ch.watch(attending, keep="total", contexts=True) as totals:
+        attending(texts)
+    ways: list[dict[str, Any]] = [{"mean": seen}, {"mean": totals}, {"resample": seen, "seed": 3}]
+    for to in ways:
+        found = effects(attending, x, metric, by=by, **to)
+        again = effects(attending, x, metric=metric, by=by, parallel=1, **to)
+        assert list(found) == list(again)
+        for row in found:
+            with torch.no_grad(), ch.edit(attending) as edit:
+                layer = edit[row.layer]
+                chosen = layer if row.head is None else layer.heads[row.head]
+                chosen.ablate(**to, query=row.position)
+                assert row.metric == pytest.approx(float(metric(attending(x))), abs=1e-12)
+        assert len({row.metric for row in found}) == len(found)
+    text = "[effects.ablate] mean= and resample= are what heads are ablated to, and with corrupt inputs"
+    with pytest.raises(ArgumentError, match=re.escape(text)):
+        effects(attending, x, x, metric=metric, mean=seen)
+    # The mean is that of all queries, also by hand.
+    with torch.no_grad(), ch.edit(attending) as edit:
+        edit["0"].heads[1].ablate(mean=seen["0"].context.mean(dim=(0, 2))[1])
+        by_hand = float(metric(attending(x)))
+    (row,) = (row for row in effects(attending, x, metric, mean=seen) if row[:2] == ("0", 1))
+    assert row.metric == pytest.approx(by_hand, abs=1e-12)
+
+
 def test_estimates_are_exact_where_the_metric_is_linear() -> None:
     attending, clean, corrupt = pair()
     linear = lambda output: (output * torch.arange(WIDTH)).sum()  # noqa: E731
-    for given in ((clean, corrupt), (clean,)):
+    with torch.no_grad(), ch.watch(attending, keep="contexts") as seen:
+        attending(corrupt)
+    for given, to in (((clean, corrupt), {}), ((clean,), {}), ((clean,), {"mean": seen})):
         for by in ("head", "head,position", "layer"):
-            options: dict[str, Any] = {"metric": linear, "by": by, "layers": [1]}
+            options: dict[str, Any] = {"metric": linear, "by": by, "layers": [1], **to}
             exact = effects(attending, *given, **options)
             with torch.no_grad():  # gradients are taken all the same
                 near = effects(attending, *given, **options, approximate=True)

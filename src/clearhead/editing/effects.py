@@ -14,10 +14,12 @@ from clearhead._common.lazy import drawing
 from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import shown
 from clearhead.editing.edit import edit, is_like
+from clearhead.editing.layer_edit import Means
 from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
 from clearhead.editing.patching import (
     Patch,
     Patched,
+    ablated_contexts,
     as_found,
     by_gradients,
     contexts_in,
@@ -27,7 +29,9 @@ from clearhead.editing.patching import (
 )
 from clearhead.editing.replaying import Replay
 from clearhead.errors import ArgumentError, EditError
+from clearhead.matrix.contexts import Contexts
 from clearhead.watching.finding import check_layers
+from clearhead.watching.seen import Seen
 from clearhead.watching.stream import called
 
 
@@ -132,6 +136,9 @@ def effects(
     *,
     by: By = "head",
     layers: Sequence[str | int] | None = None,
+    mean: Means | None = None,
+    resample: Seen[Any] | Contexts | Tensor | None = None,
+    seed: int = 0,
     approximate: bool = False,
     parallel: int = 1,
     progress: Progress | bool = True,
@@ -147,6 +154,9 @@ def effects(
     patch: Patch = "z",
     by: By = "head",
     layers: Sequence[str | int] | None = None,
+    mean: Means | None = None,
+    resample: Seen[Any] | Contexts | Tensor | None = None,
+    seed: int = 0,
     approximate: bool = False,
     parallel: int = 1,
     progress: Progress | bool = True,
@@ -162,6 +172,9 @@ def effects(
     patch: Patch = "z",
     by: By = "head",
     layers: Sequence[str | int] | None = None,
+    mean: Means | None = None,
+    resample: Seen[Any] | Contexts | Tensor | None = None,
+    seed: int = 0,
     approximate: bool = False,
     parallel: int = 1,
     progress: Progress | bool = True,
@@ -185,6 +198,9 @@ def effects(
             "query" or "key" that it makes its context of.
         by: "head", "head,position" for each query by itself, or "layer" for all heads of a layer at once.
         layers: only these, as `edit[layer]` takes them; None for all that attend.
+        mean: of an ablation, what heads get in place of 0, as `edit[layer].ablate` takes it.
+        resample: likewise, contexts of another run to draw from, by the seed.
+        seed: of what is drawn.
         approximate: True estimates all effects by gradients, in one run and its backward pass: attribution patching
             (Nanda, 2023, https://www.neelnanda.io/mechanistic-interpretability/attribution-patching), exact for a
             metric that is linear in the context, such as that of a last layer without a norm.
@@ -199,8 +215,9 @@ def effects(
 
     Raises:
         ArgumentTypeError: codes `edit.model`, `effects.progress`, `layers.list`, `argument.type`, `approximate.type`,
-            and `effects.metric`, for a metric that makes no number.
-        ArgumentError: codes `by.value`, `patch.value` and `argument.size`.
+            `mean.type`, `edit.other`, and `effects.metric`, for a metric that makes no number.
+        ArgumentError: codes `by.value`, `patch.value`, `argument.size`, `edit.ablate`, and `effects.ablate` for a mean
+            beside corrupt inputs.
         EditError: codes `edit.layers`, `effects.none`, if nothing attends in a way that can be
             edited, `effects.inputs` for clean and corrupt ones that do not fit, `effects.parallel` where the batch or
             the metric of a part of it cannot be told, `effects.gradients`, `edit.missing` with `strict`, and those of
@@ -230,6 +247,13 @@ def effects(
     check_layers(layers)
     check_bool("approximate", approximate)
     check_sizes(parallel=parallel)
+    is_ablated = mean is not None or resample is not None
+    if is_ablated and corrupt is not None:
+        raise ArgumentError(
+            "effects.ablate",
+            "mean= and resample= are what heads are ablated to, and with corrupt inputs they are patched from the "
+            "clean ones. Leave corrupt out, or both of these.",
+        )
     edited = inputs if corrupt is None else corrupt
     with torch.no_grad(), edit(model, strict=strict) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
@@ -247,7 +271,10 @@ def effects(
         )
     plain.say_missing(["*"] if chosen is None else chosen, stacklevel=4)
     clean, contexts = None, None
-    if corrupt is not None:
+    if is_ablated:
+        to = {"mean": mean, "resample": resample, "seed": seed}
+        contexts = ablated_contexts(model, inputs, list(attended), **to)
+    elif corrupt is not None:
         with torch.no_grad(), edit(model):
             clean = number_of(metric(called(model, inputs)))
         contexts = patched_contexts(model, inputs, corrupt, patch, list(attended))

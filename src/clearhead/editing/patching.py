@@ -1,6 +1,7 @@
 """The contexts that heads are patched with, runs that patch several of them, and the effect by gradients."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from clearhead._common.text import shown
 from clearhead.attention.planning import run
 from clearhead.editing.context_operations import Ablate, Find, OfContext, Replace
 from clearhead.editing.edit import edit
+from clearhead.editing.layer_edit import LayerEdit
 from clearhead.editing.selections import selection
 from clearhead.errors import EditError
 from clearhead.matrix.contexts import Contexts
@@ -48,6 +50,19 @@ def contexts_in(model: nn.Module, inputs: object) -> dict[str, Tensor]:
     with torch.no_grad(), edit(model), watch(model, keep="contexts") as seen:
         called(model, inputs)
     return {path: seen[path].context for path in seen}
+
+
+def ablated_contexts(
+    model: nn.Module, inputs: object, layers: Sequence[str], **to: Any
+) -> dict[str, Tensor]:
+    """Return the context of each module whose heads are ablated to a mean, or to draws, as `LayerEdit.ablate` has it,
+    which does not depend on what is upstream: (batch, num_heads, query_len, value_head_dim)."""
+    with torch.no_grad(), edit(model) as edits, watch(model, keep="contexts") as seen:
+        edits.expects_changes = False
+        for path in layers:
+            LayerEdit(partial(edits.add, path), slice(None)).ablate(**to)
+        called(model, inputs)
+    return {path: seen[path].context for path in layers}
 
 
 def patched_contexts(
