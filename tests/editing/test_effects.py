@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, EditError
+from clearhead.watching.logit_shares import LogitShare
 
 WIDTH, HEADS, LEN = 12, 4, 5
 effects: Any = ch.effects  # with arguments that no overload has
@@ -258,6 +259,49 @@ def test_heads_are_ablated_to_means_and_draws_as_in_an_edit(by: str) -> None:
         by_hand = float(metric(attending(x)))
     (row,) = (row for row in effects(attending, x, metric, mean=seen) if row[:2] == ("0", 1))
     assert row.metric == pytest.approx(by_hand, abs=1e-12)
+
+
+def test_heads_that_are_named_alone_are_measured() -> None:
+    attending, clean, corrupt = pair()
+    options: dict[str, Any] = {"metric": metric, "progress": False}
+    every = {row[:2]: row for row in effects(attending, clean, corrupt, **options)}
+    near = effects(attending, clean, corrupt, **options, approximate=True)
+    best = near.top(3)
+    pairs = [(row.layer, row.head) for row in best]
+    runs: list[tuple[int, int]] = []
+    found = effects(
+        attending, clean, corrupt, metric=metric, heads=best, progress=lambda *at: runs.append(at)
+    )
+    assert runs[-1] == (3, 3)
+    assert list(found) == [every[pair] for pair in sorted(pairs)]  # in the order of the layers
+    assert list(effects(attending, clean, corrupt, **options, heads=pairs)) == list(found)
+    assert list(effects(attending, clean, corrupt, **options, heads=list(best))) == list(found)
+    for one in (best[0], pairs[0]):
+        assert list(effects(attending, clean, corrupt, **options, heads=one)) == [every[pairs[0]]]
+    assert effects(attending, clean, metric=metric, heads=[(-1, -1)])[0][:2] == ("1", 3)
+    # Rows of other tables name heads too, and those with a position that position alone.
+    shares = ch.LogitShares([LogitShare("1", 0, 4, 0.5)], torch.zeros(1), torch.ones(1, 1))
+    (row,) = effects(attending, clean, corrupt, **options, heads=shares)
+    assert row == every["1", 0]
+    at = {"by": "head,position", **options}
+    places = effects(attending, clean, corrupt, **at, approximate=True)
+    (row,) = effects(attending, clean, corrupt, **at, heads=places.top(1))
+    assert (row.layer, row.head, row.position) == (*places.top(1)[0][:2], places.top(1)[0].position)
+    assert len(effects(attending, clean, corrupt, **at, heads=[("1", 0), ("0", 1)])) == 2 * LEN
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        (3, ArgumentTypeError, "[effects.heads] heads must be (layer, head), a list of such, or None; got"),
+        ([], ArgumentTypeError, "[effects.heads] heads must be (layer, head)"),
+        ("0", ArgumentTypeError, "[effects.heads] heads must be (layer, head)"),
+        (effects(attending, clean, metric, by="layer"), ArgumentTypeError, "[effects.heads] heads must be"),
+        ([(0, 99)], EditError, "[edit.heads] heads[99] are edited; 0 has num_heads="),
+        ([(9, 0)], EditError, "[edit.layers] a layer must be the number"),
+    ]  # fmt: skip
+    for given, kind, text in wrong:
+        with pytest.raises(kind, match=re.escape(text)):
+            effects(attending, clean, corrupt, **options, heads=given)
+    text = '[effects.heads] heads= chooses heads, and by="layer" has none of them by itself.'
+    with pytest.raises(ArgumentError, match=re.escape(text)):
+        effects(attending, clean, corrupt, **options, heads=best, by="layer")
 
 
 def test_estimates_are_exact_where_the_metric_is_linear() -> None:

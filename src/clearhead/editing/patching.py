@@ -2,25 +2,29 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
+from clearhead._common.checks import as_int
 from clearhead._common.text import shown
 from clearhead.attention.planning import run
 from clearhead.editing.context_operations import Ablate, Find, OfContext, Replace
-from clearhead.editing.edit import edit
+from clearhead.editing.edit import Edit, edit, is_like
 from clearhead.editing.layer_edit import LayerEdit
+from clearhead.editing.operation import Operation
 from clearhead.editing.selections import selection
-from clearhead.errors import EditError
+from clearhead.errors import ArgumentTypeError, EditError
 from clearhead.matrix.contexts import Contexts
 from clearhead.watching.seen import Seen
 from clearhead.watching.stream import called
 from clearhead.watching.watch import watch
 
 Patch = Literal["z", "pattern", "value", "query", "key"]
+Input = Literal["query", "key", "value"]
+Head = tuple[str | int, int]
 
 
 class Patched(NamedTuple):
@@ -213,3 +217,47 @@ def by_gradients(
         given = torch.zeros_like(own) if gradient is None else gradient
         changes[path] = ((new - own) * given).double().sum(dim=(0, 3))
     return number.detach(), changes
+
+
+def check_heads(code: str, name: str, given: Any, size: int) -> list[Any] | None:
+    """Return heads as tuples, of two or with an input of each of three; None for None.
+
+    Raises:
+        ArgumentTypeError: the code that is given.
+    """
+    if given is None:
+        return None
+    some = [given] if size == 2 and is_head(given, size) else given
+    is_list = isinstance(some, Sequence) and not isinstance(some, str) and len(some) > 0
+    if not is_list or not all(is_head(each, size) for each in some):
+        form = "(layer, head)" if size == 2 else '(layer, head, "query", "key" or "value")'
+        raise ArgumentTypeError(
+            code, f"{name} must be {form}, a list of such, or None; got {shown(given)}."
+        )
+    return list(some)
+
+
+def is_head(given: object, size: int = 2) -> bool:
+    """Return True for a layer and the number of a head, and with three also one of its inputs."""
+    if not isinstance(given, tuple) or len(given) != size:
+        return False
+    layer, head, *part = given
+    is_layer = isinstance(layer, str) or as_int(layer) is not None
+    return is_layer and as_int(head) is not None and set(part) <= set(get_args(Input))
+
+
+def head_of(plain: Edit, layer: str | int, head: int) -> tuple[str, int]:
+    """Return the path of a module that attended and the number of its head, from 0.
+
+    Raises:
+        EditError: codes `edit.layers` and `edit.heads`.
+    """
+    pattern = plain.pattern(layer)
+    like = [path for path in plain.attended if is_like(path, pattern)]
+    if len(like) != 1:
+        known = ", ".join(map(shown, plain.attended)) or "none"
+        raise EditError(
+            "edit.layers",
+            f"a layer must be one module that attends; {shown(layer)} is {len(like)} of these: {known}.",
+        )
+    return like[0], Operation((head,)).chosen(plain.attended[like[0]], like[0])[0]

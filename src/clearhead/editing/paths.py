@@ -9,25 +9,29 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from clearhead._common.checks import as_int
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.attention.planning import run
 from clearhead.editing.context_operations import HeadsAt, OfContext, Replace
-from clearhead.editing.edit import Edit, edit, is_like
+from clearhead.editing.edit import Edit, edit
 from clearhead.editing.effects import Effects, effect
 from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
-from clearhead.editing.operation import Operation
-from clearhead.editing.patching import as_found, check_alike, contexts_in
-from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
+from clearhead.editing.patching import (
+    Head,
+    Input,
+    as_found,
+    check_alike,
+    check_heads,
+    contexts_in,
+    head_of,
+)
+from clearhead.errors import ArgumentError, EditError
 from clearhead.watching.projections import attention_at, projection_of
 from clearhead.watching.recording import of_heads
 from clearhead.watching.stream import called
 from clearhead.watching.watch import watch
 
-Input = Literal["query", "key", "value"]
 Frozen = Literal["others", "heads"]
-Head = tuple[str | int, int]
 Receiver = tuple[str | int, int, Input]
 
 
@@ -91,8 +95,8 @@ def paths(
     check_metric(metric)
     done = reporter(progress)
     with torch.no_grad(), edit(model, strict=True) as plain:
-        wanted = _heads("paths.sender", "sender", sender, 2)
-        ends = _heads("paths.receivers", "receivers", receivers, 3)
+        wanted = check_heads("paths.sender", "sender", sender, 2)
+        ends = check_heads("paths.receivers", "receivers", receivers, 3)
         baseline = number_of(metric(called(model, corrupt)))
     plain.say_missing(["*"], stacklevel=4)
     order = list(plain.attended)
@@ -102,7 +106,7 @@ def paths(
     senders = (
         [(path, head) for path in order[:last] for head in range(plain.attended[path])]
         if wanted is None
-        else [_one_of(plain, *each) for each in wanted]
+        else [head_of(plain, *each) for each in wanted]
     )
     first = min((numbers[path] for path, _ in senders), default=last)
     late = [path for path, _ in senders if numbers[path] >= last]
@@ -211,45 +215,10 @@ class OtherInputs(OfContext):
         return run(call.replace(**self.given, dropout=None)).to(context)
 
 
-def _heads(code: str, name: str, given: Any, size: int) -> list[Any] | None:
-    """Heads as tuples of so many; None for None."""
-    if given is None:
-        return None
-    some = [given] if size == 2 and _is_head(given, size) else given
-    is_list = isinstance(some, Sequence) and not isinstance(some, str) and len(some) > 0
-    if not is_list or not all(_is_head(each, size) for each in some):
-        form = "(layer, head)" if size == 2 else '(layer, head, "query", "key" or "value")'
-        raise ArgumentTypeError(
-            code, f"{name} must be {form}, a list of such, or None; got {shown(given)}."
-        )
-    return list(some)
-
-
-def _is_head(given: object, size: int) -> bool:
-    if not isinstance(given, tuple) or len(given) != size:
-        return False
-    layer, head, *part = given
-    is_layer = isinstance(layer, str) or as_int(layer) is not None
-    return is_layer and as_int(head) is not None and set(part) <= set(get_args(Input))
-
-
-def _one_of(plain: Edit, layer: str | int, head: int) -> tuple[str, int]:
-    """The path of a module that attended and the number of its head, from 0."""
-    pattern = plain.pattern(layer)
-    like = [path for path in plain.attended if is_like(path, pattern)]
-    if len(like) != 1:
-        known = ", ".join(map(shown, plain.attended)) or "none"
-        raise EditError(
-            "edit.layers",
-            f"a layer must be one module that attends; {shown(layer)} is {len(like)} of these: {known}.",
-        )
-    return like[0], Operation((head,)).chosen(plain.attended[like[0]], like[0])[0]
-
-
 def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
     found: Inputs = {}
     for layer, head, part in receivers:
-        found.setdefault(_one_of(plain, layer, head), []).append(part)
+        found.setdefault(head_of(plain, layer, head), []).append(part)
     return found
 
 
