@@ -289,7 +289,7 @@ def test_heads_that_are_named_alone_are_measured() -> None:
     assert (row.layer, row.head, row.position) == (*places.top(1)[0][:2], places.top(1)[0].position)
     assert len(effects(attending, clean, corrupt, **at, heads=[("1", 0), ("0", 1)])) == 2 * LEN
     wrong: list[tuple[Any, type[Exception], str]] = [
-        (3, ArgumentTypeError, "[effects.heads] heads must be (layer, head), a list of such, or None; got"),
+        (3, ArgumentTypeError, "[effects.heads] heads must be (layer, head), a list of such, rows that name them, or"),
         ([], ArgumentTypeError, "[effects.heads] heads must be (layer, head)"),
         ("0", ArgumentTypeError, "[effects.heads] heads must be (layer, head)"),
         (effects(attending, clean, metric, by="layer"), ArgumentTypeError, "[effects.heads] heads must be"),

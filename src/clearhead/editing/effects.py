@@ -17,7 +17,7 @@ from clearhead.editing.layer_edit import Means
 from clearhead.editing.measuring import measured
 from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
 from clearhead.editing.patching import (
-    Head,
+    Heads,
     Patch,
     Patched,
     ablated_contexts,
@@ -25,7 +25,6 @@ from clearhead.editing.patching import (
     check_heads,
     contexts_in,
     head_of,
-    is_head,
     patched_contexts,
 )
 from clearhead.errors import ArgumentError, EditError
@@ -134,7 +133,7 @@ def effects(
     *,
     by: By = "head",
     layers: Sequence[str | int] | None = None,
-    heads: Sequence[Head] | MeasuredRows[Any] | None = None,
+    heads: Heads | None = None,
     mean: Means | None = None,
     resample: Seen[Any] | Contexts | Tensor | None = None,
     seed: int = 0,
@@ -153,7 +152,7 @@ def effects(
     patch: Patch = "z",
     by: By = "head",
     layers: Sequence[str | int] | None = None,
-    heads: Sequence[Head] | MeasuredRows[Any] | None = None,
+    heads: Heads | None = None,
     mean: Means | None = None,
     resample: Seen[Any] | Contexts | Tensor | None = None,
     seed: int = 0,
@@ -172,7 +171,7 @@ def effects(
     patch: Patch = "z",
     by: By = "head",
     layers: Sequence[str | int] | None = None,
-    heads: Sequence[Head] | MeasuredRows[Any] | None = None,
+    heads: Heads | None = None,
     mean: Means | None = None,
     resample: Seen[Any] | Contexts | Tensor | None = None,
     seed: int = 0,
@@ -257,7 +256,7 @@ def effects(
             "mean= and resample= are what heads are ablated to, and with corrupt inputs they are patched from the "
             "clean ones. Leave corrupt out, or both of these.",
         )
-    wanted = None if heads is None else _wanted(heads)
+    wanted = check_heads("effects.heads", "heads", heads)
     if wanted is not None and by == "layer":
         raise ArgumentError(
             "effects.heads", 'heads= chooses heads, and by="layer" has none of them by itself.'
@@ -266,7 +265,7 @@ def effects(
     with torch.no_grad(), edit(model, strict=strict) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
         baseline = number_of(metric(called(model, edited)))
-    named = None if wanted is None else {(*head_of(plain, *head), at) for head, at in wanted}
+    named = None if wanted is None else {(*head_of(plain, *head), at) for *head, at in wanted}
     attended = {
         path: number
         for path, number in plain.attended.items()
@@ -303,16 +302,6 @@ def effects(
         for place, number in zip(places, changes, strict=False)
     ]
     return Effects(rows, baseline, clean, len(places))
-
-
-def _wanted(heads: Any) -> list[tuple[Head, int | None]]:
-    """Heads that are named, or rows that name them, each with the position of its row."""
-    is_one = hasattr(heads, "head") or is_head(heads)
-    rows: list[Any] = list(heads) if isinstance(heads, Sequence) and not is_one else [heads]
-    pairs = [(each.layer, each.head) if hasattr(each, "head") else each for each in rows]
-    given = check_heads("effects.heads", "heads", pairs, 2) or []
-    at = [getattr(each, "position", None) for each in rows]
-    return list(zip(given, at, strict=True))
 
 
 def _places(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,9 @@ from clearhead.watching.stream import called
 from clearhead.watching.watch import watch
 
 Patch = Literal["z", "pattern", "value", "query", "key"]
-Input = Literal["query", "key", "value"]
 Head = tuple[str | int, int]
+Heads = Head | Sequence[Any]
+"""A head, several, or rows of a table that have a layer and a head."""
 
 
 class Patched(NamedTuple):
@@ -219,31 +220,31 @@ def by_gradients(
     return number.detach(), changes
 
 
-def check_heads(code: str, name: str, given: Any, size: int) -> list[Any] | None:
-    """Return heads as tuples, of two or with an input of each of three; None for None.
+def check_heads(code: str, name: str, given: Any) -> list[Any] | None:
+    """Return heads, or rows that name them, as (layer, head, position), which None is for all; None for None.
 
     Raises:
         ArgumentTypeError: the code that is given.
     """
     if given is None:
         return None
-    some = [given] if size == 2 and is_head(given, size) else given
-    is_list = isinstance(some, Sequence) and not isinstance(some, str) and len(some) > 0
-    if not is_list or not all(is_head(each, size) for each in some):
-        form = "(layer, head)" if size == 2 else '(layer, head, "query", "key" or "value")'
+    is_one = hasattr(given, "head") or is_head(given)
+    rows: list[Any] = list(given) if isinstance(given, Sequence) and not is_one else [given]
+    pairs = [(each.layer, each.head) if hasattr(each, "head") else each for each in rows]
+    if not rows or isinstance(given, str) or not all(map(is_head, pairs)):
         raise ArgumentTypeError(
-            code, f"{name} must be {form}, a list of such, or None; got {shown(given)}."
+            code,
+            f"{name} must be (layer, head), a list of such, rows that name them, or None; got {shown(given)}.",
         )
-    return list(some)
+    return [(*pair, getattr(row, "position", None)) for pair, row in zip(pairs, rows, strict=True)]
 
 
-def is_head(given: object, size: int = 2) -> bool:
-    """Return True for a layer and the number of a head, and with three also one of its inputs."""
-    if not isinstance(given, tuple) or len(given) != size:
+def is_head(given: object) -> bool:
+    """Return True for a layer and the number of a head."""
+    if not isinstance(given, tuple) or len(given) != 2:
         return False
-    layer, head, *part = given
-    is_layer = isinstance(layer, str) or as_int(layer) is not None
-    return is_layer and as_int(head) is not None and set(part) <= set(get_args(Input))
+    layer, head = given
+    return (isinstance(layer, str) or as_int(layer) is not None) and as_int(head) is not None
 
 
 def head_of(plain: Edit, layer: str | int, head: int) -> tuple[str, int]:

@@ -17,20 +17,21 @@ from clearhead.editing.edit import Edit, edit
 from clearhead.editing.effects import Effects, effect
 from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
 from clearhead.editing.patching import (
-    Head,
-    Input,
+    Heads,
     as_found,
     check_alike,
     check_heads,
     contexts_in,
     head_of,
+    is_head,
 )
-from clearhead.errors import ArgumentError, EditError
+from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
 from clearhead.watching.projections import attention_at, projection_of
 from clearhead.watching.recording import of_heads
 from clearhead.watching.stream import called
 from clearhead.watching.watch import watch
 
+Input = Literal["query", "key", "value"]
 Frozen = Literal["others", "heads"]
 Receiver = tuple[str | int, int, Input]
 
@@ -42,7 +43,7 @@ def paths(
     corrupt: object,
     *,
     metric: Callable[[Any], Tensor | float],
-    sender: Head | Sequence[Head] | None = None,
+    sender: Heads | None = None,
     receivers: Sequence[Receiver] | None = None,
     frozen: Frozen = "others",
     progress: Progress | bool = True,
@@ -60,8 +61,9 @@ def paths(
         clean: what it is called with, a mapping of named arguments, a tuple, or one tensor.
         corrupt: others, of as many samples and tokens.
         metric: makes a number of the model's output, such as a difference of two logits.
-        sender: the layer and the head that is patched, as `edit[layer].heads[head]` takes them; a list of such,
-            each by itself; None for each head of the layers before the last receiver.
+        sender: the layer and the head that is patched, as `edit[layer].heads[head]` takes them; a list of such, or
+            rows that name them, such as the `top` of effects, each by itself; None for each head of the layers before
+            the last receiver.
         receivers: layer, head, and which of its inputs, "query", "key" or "value", of this head alone where
             others share it; all at once. None is the output of the model.
         frozen: "others" freezes the other heads, and beside attention whatever has weights in their blocks; with
@@ -95,8 +97,8 @@ def paths(
     check_metric(metric)
     done = reporter(progress)
     with torch.no_grad(), edit(model, strict=True) as plain:
-        wanted = check_heads("paths.sender", "sender", sender, 2)
-        ends = check_heads("paths.receivers", "receivers", receivers, 3)
+        wanted = check_heads("paths.sender", "sender", sender)
+        ends = _receivers(receivers)
         baseline = number_of(metric(called(model, corrupt)))
     plain.say_missing(["*"], stacklevel=4)
     order = list(plain.attended)
@@ -106,7 +108,7 @@ def paths(
     senders = (
         [(path, head) for path in order[:last] for head in range(plain.attended[path])]
         if wanted is None
-        else [head_of(plain, *each) for each in wanted]
+        else [head_of(plain, *each) for *each, _ in wanted]
     )
     first = min((numbers[path] for path, _ in senders), default=last)
     late = [path for path, _ in senders if numbers[path] >= last]
@@ -213,6 +215,24 @@ class OtherInputs(OfContext):
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
         call = of_heads(at.places.problem, at.heads, at.path)
         return run(call.replace(**self.given, dropout=None)).to(context)
+
+
+def _receivers(given: Any) -> list[Receiver] | None:
+    if given is None:
+        return None
+    is_list = isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 0
+    if not is_list or not all(
+        isinstance(each, tuple)
+        and is_head(each[:2])
+        and each[2:] in {(part,) for part in get_args(Input)}
+        for each in given
+    ):
+        raise ArgumentTypeError(
+            "paths.receivers",
+            'receivers must be (layer, head, "query", "key" or "value"), a list of such, or None; got '
+            f"{shown(given)}.",
+        )
+    return list(given)
 
 
 def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
