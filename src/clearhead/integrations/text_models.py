@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import escape
 from logging import ERROR, getLogger
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import torch
@@ -125,15 +126,7 @@ class TextModel:
         return len(self._ids(text))
 
     def writes(self, text: str, *, query: int | None = -1) -> Writes:
-        """Run the model on a text, and return the ten tokens that each head raises most and lowers most.
-
-        Args:
-            text: the text.
-            query: the position that the logits are made at; None for all of them.
-
-        Raises:
-            ArgumentTypeError, ModelError, WatchError, UnsupportedError: as `read` and `clearhead.writes` do.
-        """
+        """What each head writes at a query of a text, None for all; it raises as `read` and `clearhead.writes` do."""
         return writes(self.model, {"input_ids": torch.tensor([self._ids(text)])}, query=query)
 
     def word(self, token: int) -> str:
@@ -338,16 +331,12 @@ def readable_tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
     if decoder is not None and decoder.decode(["a", "Ġa"]) == "a a":
         spell = _from_bytes
     elif decoder is not None and decoder.decode(["a", "▁a"]) == "a a":
-        spell = _from_metaspace
+        spell = methodcaller("replace", "▁", " ")
     else:
         return tuple(tokens)
     return tuple(
         token if each in special else spell(token) for each, token in zip(ids, tokens, strict=True)
     )
-
-
-def _from_metaspace(token: str) -> str:
-    return token.replace("▁", " ")
 
 
 def _from_bytes(token: str) -> str:
