@@ -2,6 +2,7 @@
 """The rows behind the heads, by the places of their numbers."""
 
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -14,6 +15,8 @@ import clearhead as ch
 from clearhead.checking.evidence import splitting
 
 BASE = 7
+merged: Any = splitting._merged
+sliced: Any = splitting._sliced
 
 
 @given(st.permutations(range(5)), st.sampled_from([1, 3]), st.sampled_from([1, 2]), st.booleans())
@@ -26,14 +29,14 @@ def test_rows_of_one_token_each_in_whatever_order(order, dim, batch, apart):
     element = element if apart else element[0]
     tags = SimpleNamespace(element=element, node=torch.ones_like(element))
     expected = True, list(order) == sorted(order)
-    assert splitting._merged(tags, group, found) == expected
+    assert merged(tags, group, found) == expected
     if dim > 1:  # a row that has a number of the next one
         mixed = element.clone()
         mixed[..., 0, 0] = element[..., 1, 0]
         tags = SimpleNamespace(element=mixed, node=tags.node)
-        assert splitting._merged(tags, group, found) == (False, True)
+        assert merged(tags, group, found) == (False, True)
     unknown = SimpleNamespace(element=element, node=torch.zeros_like(element))
-    assert splitting._merged(unknown, group, found) == (None, True)
+    assert merged(unknown, group, found) == (None, True)
 
 
 class Sliced(nn.Module):
@@ -50,7 +53,8 @@ class Sliced(nn.Module):
 
     def forward(self, x):
         contexts = []
-        for part, each in zip(self.parts, x.chunk(self.heads, -1), strict=True):
+        parts: Any = self.parts
+        for part, each in zip(parts, x.chunk(self.heads, -1), strict=True):
             query, key, value = (layer(each) for layer in part)
             contexts.append((query @ key.mT / 2).softmax(-1) @ value)
         return self.out(torch.cat(contexts, -1))
@@ -66,4 +70,4 @@ def test_queries_of_which_nobody_knows_what_they_are_made_of_are_not_sliced():
     node = SimpleNamespace(kind="linear", constant=1, tags=(None, None))
     recorded = SimpleNamespace(nodes=[])
     with mock.patch.object(splitting, "root_node", return_value=node):
-        assert not splitting._sliced(recorded, [SimpleNamespace()])
+        assert not sliced(recorded, [SimpleNamespace()])

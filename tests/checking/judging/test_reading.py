@@ -2,6 +2,7 @@
 """The mask that weights show, where there is no softmax."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.hypotheses.matching import Trial
 from clearhead.checking.hypotheses.recipe import Setting
 from clearhead.checking.judging.reading import _read_mask
+
+read: Any = _read_mask
 
 
 @pytest.mark.parametrize(
@@ -27,5 +30,5 @@ def test_only_a_score_that_a_weight_may_come_of_tells_of_the_mask(product, recti
         axis=None,
     )
     evidence = SimpleNamespace(contract=setting.contract)
-    claims = _read_mask(facts, Trial("", setting, empty, empty, empty, empty), evidence)
+    claims = read(facts, Trial("", setting, empty, empty, empty, empty), evidence)
     assert [each.code for each in claims] == codes

@@ -84,7 +84,7 @@ def checked(
 
 
 def causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return ch.attend(query, key, value, mask=ch.masks.causal())
+    return ch.attend(query, key, value, mask=ch.causal())
 
 
 def only_float32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -4,6 +4,7 @@
 import math
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -653,7 +654,8 @@ def test_what_nobody_can_guess_is_named(tmp_path):
 @pytest.mark.parametrize("axis", [-1, -2])
 def test_weights_that_sum_to_one_by_hand_are_attention(axis):
     def of(weights):
-        return _normalised(SimpleNamespace(stages=(), weights=weights))
+        observed: Any = SimpleNamespace(stages=(), weights=weights)
+        return _normalised(observed)
 
     shares = torch.rand(3, 4, 5).exp().softmax(axis)
     assert of(shares)
