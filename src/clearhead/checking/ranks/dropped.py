@@ -37,7 +37,9 @@ class Dropped:
 
     def alike(self) -> bool:
         """True if the same weights fall on every rank: by keys in the order of the text, by blocks in
-        the order of a ring, whichever way round, or by heads."""
+        the order of a ring, whichever way round, or by heads. One rank alone is like none."""
+        if self.here.world == 1:
+            return False
         others = range(1, self.here.world)
         heads = self.gone.shape[1] // self.here.world
         return any(
