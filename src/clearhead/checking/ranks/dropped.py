@@ -45,9 +45,7 @@ class Dropped:
         return any(
             all(_same(self._rows(0, ring), self._rows(rank, ring)) for rank in others)
             for ring in (False, True)
-        ) or (
-            heads > 0 and all(_same(self._heads(0, heads), self._heads(r, heads)) for r in others)
-        )
+        ) or all(_same(self._heads(0, heads), self._heads(rank, heads)) for rank in others)
 
     def _rows(self, rank: int, ring: bool) -> tuple[Tensor, Tensor]:
         """Return what falls of a rank's queries, and what could; round a ring the rank's own keys come first."""
