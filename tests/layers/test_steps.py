@@ -1,6 +1,6 @@
 """One more token: the same numbers as by the way of all calls, and the same cache."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ def _held(cache: Cache) -> list[Tensor]:
     return [store[:, :, : len(cache)] for store in cache._stores]
 
 
-def _assert_same(layers: list[MultiHeadAttention], caches: list[Cache], x: Tensor) -> Tensor:
+def _assert_same(layers: list[MultiHeadAttention], caches: Sequence[Cache], x: Tensor) -> Tensor:
     """The same output and the same in the cache, to the bit."""
     with torch.no_grad():
         mine, others = (layer(x, cache=cache) for layer, cache in zip(layers, caches, strict=True))

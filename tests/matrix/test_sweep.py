@@ -414,7 +414,7 @@ def test_nothing_waits_for_a_device(
     """Whether numbers are ordinary is read once, before; what chunks do is known to the host. By the stages, a mask
     may bring its own few numbers along for each chunk."""
     monkeypatch.setattr(sweep, "_is_ordinary", lambda problem: ordinary)
-    monkeypatch.setattr(sweep, "DEVICE_BUFFER", 40_000)
+    monkeypatch.setattr(sweep, "DEVICE_BUFFER", 120_000)
     options = ON_DEVICE[name] | {"sinks": empty(4)}
     problem = make_problem(
         empty(2, 4, 300, 16), *(empty(2, 2, 301, 16) for _ in range(2)), **options
