@@ -223,9 +223,13 @@ def in_words(report: Report, row: LessonRow) -> Report:
 
 def _told(finding: Finding, report: Report, row: LessonRow) -> Finding:
     speaking = [each for each in lessons_of(finding.code) if each.number <= row.number]
-    read = row if finding.code.startswith("law.") else (speaking or [row])[-1]
+    general = finding.code.startswith(("law.", "differs", "shape."))
+    read = row if general else (speaking or [row])[-1]
     place = finding.place or _mentioned(finding, report.place)
-    made = Finding(**vars(finding))
+    measured = finding.measured
+    if row.number < BATCHES and not row.is_part:  # one text, and one head: rows and columns
+        measured = re.sub(r"\[0, 0, (\d+, \d+)\]", r"[\1]", measured)
+    made = replace(Finding(**vars(finding)), measured=measured)
     return replace(made, place=place, read=f"lesson {read.number}, {read.title}: {read.told}")
 
 

@@ -46,6 +46,7 @@ OF_CLASSES: Mapping[str, tuple[str, ...]] = {
     "context.ignored": ("side", "tokens"),
     "length.fixed": ("lesson",),
     "scale.wrong": ("constant", "part"),
+    "shape.square-only": ("declared",),
 }
 
 

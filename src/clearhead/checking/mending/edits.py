@@ -88,7 +88,7 @@ def edits_of(
     """
     places = list(places_of(tree))
     ways = (
-        _keepdims, _copies, anew, conditions, reaches, counts, shapes, fractions, begins, taken_names, undefined,
+        _keepdims, _copies, anew, undefined, conditions, reaches, counts, shapes, fractions, begins, taken_names,
         appends, returns, cut, thrown_away, _everywhere, _attributes, _sides, _numbers, _names, sizes, by_rows,
         upright, products, cells, _operators, lines, late, steps, _keywords, _signs,
     )  # fmt: skip
@@ -260,6 +260,9 @@ def _operators(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
             if not isinstance(node.op, (kind, ast.Pow)):
                 new = altered(node, op=kind())
                 yield place, new, "operator", said(node, new)
+        if isinstance(node.op, ast.Pow) and number_in(node.left) is not None:
+            new = parsed(f"torch.exp({ast.unparse(node.right)})")
+            yield place, new, "operator", said(node, new)
     for place, node in expressions(places, ast.Call):
         if len(node.args) == 1 and ast.unparse(node.func).rpartition(".")[2] == "sqrt":
             new = ast.BinOp(node.args[0], ast.Pow(), ast.Constant(0.5))

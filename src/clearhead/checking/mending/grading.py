@@ -85,6 +85,7 @@ LINES = (
     "mask.batch-mixed",
     "mask.missing",
     "mask.on-queries",
+    "mask.non-finite",
 )
 # What is not judged by the readers, and is by the outcome.
 JUDGED = (

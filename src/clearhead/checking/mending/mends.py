@@ -14,6 +14,7 @@ from torch import nn
 
 from clearhead._common.lessons import LessonRow
 from clearhead.checking import words
+from clearhead.checking.lessons import BATCHES
 from clearhead.checking.mending.edits import ChangedTree, edits_of
 from clearhead.checking.mending.outcomes import is_right, is_sized, names_missing
 from clearhead.checking.subject.stubs import reached
@@ -60,6 +61,8 @@ def mends_of(
         for edit in edits_of(written.tree, written.held, certain=certain):
             if _right(written, edit, row, promises, args):
                 sentence = words.filled("mend", edit.key, edit.values)
+                if row.number < BATCHES:  # tables alone, of which both turn the same
+                    sentence = sentence.replace(".mT", ".T")
                 found.append(Mend(edit.key, sentence, (written.file, edit.line)))
             if len(found) == enough:
                 break

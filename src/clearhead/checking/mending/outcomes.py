@@ -19,7 +19,7 @@ from clearhead.checking import lessons
 from clearhead.checking.evidence.parts import CALLS, PARTS
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.hypotheses.recipe import rotated
-from clearhead.checking.thresholds import SPREAD_HEADS, SUMS
+from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS
 
 # Numbers of tokens that a class is called with: fewer than any example has, and more.
 LENGTHS = (5, 1, 7, 9)
@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     @property
     def right(self) -> bool:
         """True if what is right came, to what tables in float32 lose."""
-        return distance(self.found.double(), self.expected) <= SUMS
+        return distance(self.found.double(), self.expected) <= ROUNDING[torch.float32]
 
 
 @contextmanager
