@@ -127,13 +127,14 @@ def _lengthened(node: ast.AST) -> str:
 
 def _is_endless(tree: ast.Module) -> bool:
     """True if a loop may make longer what it goes over."""
-    return any(
-        _lengthened(inner)
-        in {each.id for each in ast.walk(loop.iter) if isinstance(each, ast.Name)}
-        for loop in ast.walk(tree)
-        if isinstance(loop, ast.For)
-        for inner in ast.walk(loop)
-    )
+    nodes = list(ast.walk(tree))
+    longer = {_lengthened(each) for each in nodes} - {""}
+    for loop in nodes:
+        if isinstance(loop, ast.For):
+            over = {each.id for each in ast.walk(loop.iter) if isinstance(each, ast.Name)} & longer
+            if over and any(_lengthened(inner) in over for inner in ast.walk(loop)):
+                return True
+    return False
 
 
 def _block(found: Any, file: str, line: int) -> ast.Module | None:

@@ -7,6 +7,7 @@ fused calls are all the same.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -91,15 +92,8 @@ def outcomes(
 
     with torch.set_grad_enabled(torch.is_grad_enabled() and isinstance(thing, nn.Module)):
         if row.takes in PARTS:
-            part = PARTS[row.takes]
-            for sizes in CALLS:
-                inputs = tuple(drawn(*shape) for shape in part.shapes(*sizes))
-                if part.names[0] == "weights":
-                    inputs = (inputs[0].softmax(-1), *inputs[1:])
-                yield _called(thing, inputs, part.right(*inputs))
-            if row.takes == "scores":  # rows that lie far apart
-                inputs = (drawn(4, 3) - 800 * torch.arange(4, dtype=torch.float64)[:, None],)
-                yield _called(thing, inputs, part.right(*inputs))
+            for inputs, right in calls_of(row.takes, row.number):
+                yield _called(thing, inputs, right)
         elif row.takes == "qkv":
             for queries, keys, width in CALLS:
                 inputs = drawn(queries, width), drawn(keys, width), drawn(keys, width + 2)
@@ -113,6 +107,22 @@ def outcomes(
                 yield _called(thing, inputs, right)
         else:
             yield from _of_modules(thing, row, promised, drawn, order, zeros=zeros)
+
+
+@cache
+def calls_of(takes: str, seed: int) -> tuple[tuple[Inputs, Tensor], ...]:
+    """What goes into each call of a part, and what is right."""
+    part, generator = PARTS[takes], torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64) * SPREAD_HEADS
+
+    given = [tuple(drawn(*shape) for shape in part.shapes(*sizes)) for sizes in CALLS]
+    if part.names[0] == "weights":
+        given = [(each[0].softmax(-1), *each[1:]) for each in given]
+    if takes == "scores":  # rows that lie far apart
+        given.append((drawn(4, 3) - 800 * torch.arange(4, dtype=torch.float64)[:, None],))
+    return tuple((each, part.right(*each)) for each in given)
 
 
 def _called(run: Callable[..., Any], inputs: Inputs, expected: Tensor) -> Outcome:
