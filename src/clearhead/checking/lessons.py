@@ -230,7 +230,7 @@ def _told(finding: Finding, report: Report, row: LessonRow) -> Finding:
     if row.number < BATCHES and not row.is_part:  # one text, and one head: rows and columns
         measured = re.sub(r"\[0, 0, (\d+, \d+)\]", r"[\1]", measured)
     made = replace(Finding(**vars(finding)), measured=measured)
-    return replace(made, place=place, read=f"lesson {read.number}, {read.title}: {read.told}")
+    return replace(made, place=place, read=read.pointer(finding.code))
 
 
 def mentioned_first(report: Report) -> Report:

@@ -32,7 +32,7 @@ from clearhead.checking.mending.places import (
     places_of,
     said,
 )
-from clearhead.checking.mending.stepping import conditions, lines, reaches, sizes, steps
+from clearhead.checking.mending.stepping import conditions, lines, passed, reaches, sizes, steps
 from clearhead.checking.mending.tables import (
     anew,
     by_rows,
@@ -90,7 +90,7 @@ def edits_of(
     ways = (
         _keepdims, _copies, anew, undefined, conditions, reaches, counts, shapes, fractions, begins, taken_names,
         appends, returns, cut, thrown_away, _everywhere, _attributes, _sides, _numbers, _names, sizes, by_rows,
-        upright, products, cells, _operators, lines, late, steps, _keywords, _signs,
+        upright, products, cells, _operators, lines, late, passed, steps, _keywords, _signs,
     )  # fmt: skip
     count = 0
     for way in ways[:3] if certain else ways:
