@@ -205,7 +205,7 @@ def _shares(e: PartEvidence, call: PartCall) -> Iterator[tuple[str, str, Any]]:
         else:
             yield "softmax.missing", "none", {}
         return
-    yield "law.scores", "other", {}
+    yield "law.scores", "part-shares", {}
 
 
 def _products(e: PartEvidence, call: PartCall) -> Iterator[tuple[str, str, Any]]:

@@ -247,7 +247,10 @@ def _attributes(places: Sequence[Spot], _: ast.Module, held: Sequence[str]) -> I
         for pair in TWINS:
             if node.attr in pair:
                 new = altered(node, attr=pair[1 - pair.index(node.attr)])
-                yield place, new, "name", said(node, new, around(place))
+                values = said(node, new, around(place))
+                if not isinstance(node.value, ast.Name):  # long enough to be said once
+                    values |= {"old": f".{node.attr}", "new": f".{new.attr}"}
+                yield place, new, "name", values
     for place, node in expressions(places, ast.Name):
         if place.field in ("left", "right") and isinstance(place.above, ast.BinOp):
             new = ast.Attribute(node, "mT", ast.Load())

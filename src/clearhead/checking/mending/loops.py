@@ -137,7 +137,10 @@ def begins(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
             line = body[nth]
             if not isinstance(line, ast.Assign):
                 continue
-            for inside in (loop, *(each for each in loop.body if isinstance(each, ast.For | ast.While))):
+            for inside in (
+                loop,
+                *(each for each in loop.body if isinstance(each, ast.For | ast.While)),
+            ):
                 deeper = altered(inside, body=[line, *inside.body])
                 whole = deeper
                 if inside is not loop:

@@ -196,4 +196,9 @@ def reaches(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Itera
         bound = node.test.comparators[0] if _is_compared(node) else None
         if isinstance(bound, ast.BinOp):
             spot = Spot(bound, node.test, "comparators", 0)
-            yield spot, bound.left, "reach", said(node.test, altered(node.test, comparators=[bound.left]))
+            yield (
+                spot,
+                bound.left,
+                "reach",
+                said(node.test, altered(node.test, comparators=[bound.left])),
+            )

@@ -97,7 +97,9 @@ def _of_names(words: str, thing: Any, kind: type) -> str:
         wanted = wanted or "__init__"
     if wanted and issubclass(kind, nn.Module):
         own = [
-            name.removeprefix(f"_{kind.__name__}") if "__" in name[1:] else name  # as Python keeps __init_
+            name.removeprefix(f"_{kind.__name__}")
+            if "__" in name[1:]
+            else name  # as Python keeps __init_
             for name, each in vars(kind).items()
             if inspect.isfunction(each)
         ]
@@ -135,7 +137,11 @@ def _of_elsewhere(error: BaseException) -> str:
         for top, path in ((torch, "torch"), (nn, "nn")):
             if hasattr(top, name) and not name.startswith("_"):
                 return f"{name} is one of {path}, and called by that name: {path}.{name}"
-    if isinstance(error, AttributeError) and error.name and isinstance(error.obj, ModuleType | Tensor):
+    if (
+        isinstance(error, AttributeError)
+        and error.name
+        and isinstance(error.obj, ModuleType | Tensor)
+    ):
         near = get_close_matches(error.name, dir(error.obj), 1, 0.8)
         return f"there is no {error.name}: {near[0]} is meant" if near else ""
     return ""
