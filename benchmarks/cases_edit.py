@@ -99,6 +99,32 @@ def effects_at_once() -> Sides:
     return _effects(parallel=HEADS)
 
 
+@case(
+    "edit-effects-14-parallel",
+    work="SmolLM2, 14 tokens: effects of the 144 heads of 16 layers one by one, on a metric of the last position, with "
+    "logits_to_keep=1, against so many in one run with parallel=, and against 16 plain runs, a ninth of as many; CPU "
+    "time of one thread",
+    compare=_same_metric,
+    memory=False,
+    rounds=3,
+    clock=time.process_time,
+)
+def short_effects_at_once() -> Sides:
+    model, ids = _smollm2(), _ids(14)
+    last = {"input_ids": ids, "logits_to_keep": 1}
+
+    def measured(parallel: int) -> Any:
+        options: dict[str, Any] = {"layers": SIXTEEN, "parallel": parallel, "progress": False}
+        return ch.effects(model, last, _last, **options).baseline
+
+    sides: dict[str, Side] = {
+        "one by one": lambda: measured(1),
+        **{f"parallel={each}": lambda each=each: measured(each) for each in (3, 9, 18)},
+        "16 plain runs": lambda: [float(_last(model(**last))) for _ in SIXTEEN][-1],
+    }
+    return {name: _on_one_thread(side) for name, side in sides.items()}
+
+
 def _same_before_the_other_half(ours: Any, theirs: Any) -> None:
     torch.testing.assert_close(ours[:, :256], theirs[:, :256], rtol=1e-3, atol=1e-3)
     assert not torch.allclose(ours[:, 256:], theirs[:, 256:], rtol=1e-3, atol=1e-3)

@@ -1,9 +1,10 @@
 """The cost of a page: its size, the time to write it, and how it moves in a real browser.
 
-    .venv/bin/python -m benchmarks.pages [--long 50000] [--beside 512] [--peaked]
+    .venv/bin/python -m benchmarks.pages [--long 50000] [--beside 512] [--peaked | --figures]
 
 It needs chromium, prints a line for each page, and files them in benchmarks/results/pages.md; with --peaked
-only those of peaked weights, below the others and with the machine beside them.
+only those of peaked weights, with --figures only what figures whose numbers are touched take, below the others and
+with the machine beside them.
 Weights are those of random query and key; those of a trained model deflate worse, and peaked ones stand in for
 them. Where BertViz (Vig, 2019, https://arxiv.org/abs/1906.05714) and CircuitsVis are installed, their pages of the same
 weights are written beside ours. These load scripts from a network, so that nothing is drawn of them
@@ -13,11 +14,13 @@ here; BertViz's neuron view reads its own copies of three models, and has no pag
 import argparse
 import gzip
 import importlib.util
+import os
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -28,9 +31,11 @@ import clearhead as ch
 from benchmarks.harness import environment
 from benchmarks.report import RESULTS, stamp
 from benchmarks.report import place as place_of
+from clearhead import ladder
 from clearhead._common.text import format_bytes
 from clearhead.drawing.page.head_page import write_heads
 from clearhead.drawing.page.page import asset
+from tests.browser.test_ten_figures import TOUCHED
 
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64
 BUNDLES = {
@@ -39,6 +44,23 @@ BUNDLES = {
     "figure": ("figure.js",),
 }
 FRAMES = 60
+
+# Keys on one number, each until what follows is drawn.
+EDIT = """async ([at, times]) => {
+  const frame = () => new Promise(requestAnimationFrame);
+  const cell = document.querySelector("ch-figure").shadowRoot.querySelector(`[data-at="${at}"]`);
+  for (let time = 0; time < times; time++) {
+    const key = time % 2 ? "ArrowDown" : "ArrowUp";
+    cell.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    await frame();
+    await frame();
+  }
+}"""
+# Frames in which nothing happens.
+IDLE = """async (count) => {
+  for (let at = 0; at < count; at++) await new Promise(requestAnimationFrame);
+}"""
+EDITS, ROUNDS = 10, 9
 
 MEASURE = """async (frames) => {
   const canvas = document.querySelector(".ch-map-canvas");
@@ -148,6 +170,75 @@ def of_peaked(folder: Path) -> list[str]:
     return lines
 
 
+def of_figures(folder: Path) -> list[str]:
+    """A line for each figure that is edited, and one for ten in a page, in CPU time of the page's main thread.
+
+    It does not count what other processes take meanwhile; on a busy machine the caches are theirs too.
+    """
+    rung = ladder.SelfAttention(3, head_dim=2, value_head_dim=2)
+    query, key, value = torch.randn(3, 32, 8, generator=torch.Generator().manual_seed(0))
+    edited = {
+        "6 × 6": ch.figure(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=ladder.EXAMPLE_TOKENS),
+        "32 × 32": ch.figure(query, key, value, mask=ch.causal()),
+    }
+    paths = [made.to_html(folder / f"{at}.html") for at, made in enumerate(edited.values())]
+    together = "".join(
+        touched.make().to_element(script=not at) for at, touched in enumerate(TOUCHED.values())
+    )
+    ten = folder / "ten.html"
+    ten.write_text(f"<!doctype html><meta charset=utf-8><title>ten</title>{together}", "utf-8")
+    blank = folder / "blank.html"
+    blank.write_text("<!doctype html><title>blank</title>", "utf-8")
+    edits: dict[str, list[float]] = {name: [] for name in edited}
+    opened: list[float] = []
+    with browser() as page:
+        busy = page.context.new_cdp_session(page)
+        busy.send("Performance.enable", {"timeDomain": "threadTicks"})
+        # One after the other in each round, so that a busy moment falls on all.
+        for _ in range(ROUNDS):
+            for times, path in zip(edits.values(), paths, strict=True):
+                page.goto(path.as_uri())
+                page.locator("ch-figure [data-at]").first.wait_for()
+                for warm in (True, False):
+                    page.wait_for_timeout(700)  # Until nothing is lit from before.
+                    before = worked(busy)
+                    page.evaluate(EDIT, ["query.1.0", EDITS])
+                    if not warm:
+                        times.append((worked(busy) - before) / EDITS)
+            page.goto(blank.as_uri())
+            page.evaluate(IDLE, 10)
+            before = worked(busy)
+            page.goto(ten.as_uri())
+            page.wait_for_timeout(700)
+            opened.append(worked(busy) - before)
+    lines = [
+        f"a figure of {name}, {made}: {1000 * statistics.median(edits[name]):.1f} ms of CPU time for "
+        f"an edit until it is drawn ({1000 * min(edits[name]):.1f} to {1000 * max(edits[name]):.1f} in {ROUNDS} rounds)"
+        for name, made in edited.items()
+    ]
+    lines.append(
+        f"{len(TOUCHED)} figures in one page of {format_bytes(ten.stat().st_size)}: "
+        f"{1000 * statistics.median(opened):.0f} ms of CPU time until idle ({1000 * min(opened):.0f} to "
+        f"{1000 * max(opened):.0f} in {ROUNDS} rounds)"
+    )
+    lines.append(f"meanwhile the load of the machine was {os.getloadavg()[1]:.1f}")
+    print(*lines, sep="\n", flush=True)
+    return lines
+
+
+@contextmanager
+def browser() -> Iterator[Page]:
+    """A window of chromium."""
+    known = ("chromium", "chromium-browser", "chromium-headless-shell")
+    place = next(filter(None, map(shutil.which, known)), None)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=place, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield chromium.new_page(viewport={"width": 1280, "height": 800})
+        chromium.close()
+
+
 def drawn(page: Page, path: Path) -> str:
     """The speed at which the page in this file is drawn, moved and pointed at, in words."""
     start = time.perf_counter()
@@ -243,36 +334,43 @@ def main() -> None:
         default=512,
         help="tokens of the longest text of which others draw a page",
     )
-    arguments.add_argument("--peaked", action="store_true", help="only pages of peaked weights")
+    only = arguments.add_mutually_exclusive_group()
+    only.add_argument("--peaked", action="store_true", help="only pages of peaked weights")
+    only.add_argument("--figures", action="store_true", help="only figures that are touched")
     given = arguments.parse_args()
     long = given.long
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        lines = [] if given.peaked else of_random(Path(folder), long, given.beside)
-        lines += of_peaked(Path(folder))
+        lines = [] if given.peaked else [of_bundles()]
+        if not (given.peaked or given.figures):
+            lines += of_random(Path(folder), long, given.beside)
+        if not given.figures:
+            lines += of_peaked(Path(folder))
+        if not given.peaked:
+            lines += of_figures(Path(folder))
     there = stamp({}, environment())
     file = RESULTS / "pages.md"
-    before = f"{file.read_text('utf-8')}\n## " if given.peaked else "# Pages\n\n"
+    before = f"{file.read_text('utf-8')}\n## " if given.peaked or given.figures else "# Pages\n\n"
     listed = "\n".join(f"- {line}" for line in lines)
     file.write_text(f"{before}{place_of(there)}\n\n{listed}\n", "utf-8")
 
 
-def of_random(folder: Path, long: int, most: int) -> list[str]:
-    """A line for the scripts, and lines for pages of random query and key, which a browser draws."""
+def of_bundles() -> str:
+    """A line for the scripts and styles."""
     sizes = {
         kind: format_bytes(len(gzip.compress("".join(map(asset, names)).encode(), 9)))
         for kind, names in BUNDLES.items()
     }
     listed = ", ".join(f"{kind} {size}" for kind, size in sizes.items())
-    lines = [f"script and style in each page, gzipped: {listed}"]
-    print(*lines, flush=True)
-    known = ("chromium", "chromium-browser", "chromium-headless-shell")
-    place = next(filter(None, map(shutil.which, known)), None)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=place, args=["--no-sandbox", "--disable-gpu"]
-        )
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
+    line = f"script and style in each page, gzipped: {listed}"
+    print(line, flush=True)
+    return line
+
+
+def of_random(folder: Path, long: int, most: int) -> list[str]:
+    """Lines for pages of random query and key, which a browser draws."""
+    lines: list[str] = []
+    with browser() as page:
         for tokens, layers in ((64, LAYERS), (512, LAYERS), (long, 1)):
             words = [f" w{n % 997}" for n in range(tokens)]
             path = folder / f"{tokens}.html"
@@ -286,7 +384,6 @@ def of_random(folder: Path, long: int, most: int) -> list[str]:
             if isinstance(seen, ch.Seen) and tokens <= most:
                 lines += beside(seen, words, size, seconds)
                 print(*lines[-len(PEERS) :], sep="\n", flush=True)
-        browser.close()
     return lines
 
 

@@ -81,6 +81,36 @@ def test_a_query_is_changed_by_keys_and_all_else_follows(opens: Opens, tmp_path:
     assert state(page) == ""
 
 
+def test_what_changed_is_lit_for_half_a_second_where_motion_is_wanted(
+    opens: Opens, tmp_path: Path
+) -> None:
+    page = drawn(opens, figure(), tmp_path)
+    page.clock.install(time=0)
+    page.clock.pause_at(1000)
+    colour = "(each) => getComputedStyle(each).backgroundColor"
+    changed, same = cell(page, "context.1.0"), cell(page, "context.2.0")
+
+    def press() -> None:
+        cell(page, "query.1.0").press("ArrowUp")
+
+    press()
+    plain = changed.evaluate(colour)
+    page.clock.run_for(501)
+    assert changed.evaluate(colour) == plain
+    page.emulate_media(reduced_motion="no-preference")
+    before = same.evaluate(colour)
+    press()
+    lit = changed.evaluate(colour)
+    assert same.evaluate(colour) == before
+    page.clock.run_for(400)
+    # An edit while it is lit begins anew.
+    press()
+    page.clock.run_for(400)
+    assert changed.evaluate(colour) == lit
+    page.clock.run_for(101)
+    assert changed.evaluate(colour) != lit
+
+
 def test_a_score_that_is_set_is_cut_and_says_so(opens: Opens, tmp_path: Path) -> None:
     page = drawn(opens, figure(), tmp_path)
     score = cell(page, "scores.1.0")

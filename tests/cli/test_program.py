@@ -50,7 +50,7 @@ from tests.surface import ROOT
         ),
         (
             ["show", "a", "--image", "a.jpg"],
-            "[show.image] --image is shown alone; leave the text, --file, --find and --why out.",
+            "[show.image] --image is shown alone; leave the text, --file, --find, --why and --writes out.",
         ),
         (
             ["show", "a", "--png", "/nowhere/a.png"],

@@ -1,13 +1,16 @@
 """`clearhead show`: what it prints, draws and writes."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from clearhead.drawing.labels import label
 from clearhead.drawing.page import head_page
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
+from clearhead.integrations.huggingface import load
 from clearhead.samples import models
 from tests import tiny_models
 from tests.cli.commands import invoke, lines
@@ -89,6 +92,64 @@ def test_show_says_why(tmp_path: Path) -> None:
     assert max(map(len, found[at : at + 16])) <= 80
     own = lines("show", SENTENCE, "--layer", "5", "--head", "11", "--why", "it,animal")
     assert found[at : at + 12] == own[own.index(found[at]) :][:12]
+
+
+def test_show_says_what_a_head_writes(
+    tmp_path: Path, gpt2: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Payload] = []
+    monkeypatch.setattr(
+        head_page,
+        "write_page",
+        lambda path, payload: written.append(payload) or write_page(path, payload),
+    )
+    file = tmp_path / "a.html"
+    own = ["--layer", "1", "--head", "2"]
+    found = lines("show", "the cat sat", "--model", gpt2, *own, "--writes", "--html", str(file))
+    reader = load(gpt2, logits=True)
+    reading = reader.read("the cat sat")
+    query = len(reading.tokens) - 1
+    at = found.index(f"What layer 1, head 2 writes at {label(reading.tokens[query])}")
+    rows = reader.writes("the cat sat").of(1, head=2)
+    pairs = zip(rows.raised, rows.lowered, strict=True)
+    expected = [
+        [
+            word
+            for row in pair
+            for word in (f"{row.above:.4f}", *label(reader.word(row.token)).split())
+        ]
+        for pair in pairs
+    ]
+    assert len(expected) == 10
+    assert [line.split() for line in found[at + 3 : at + 13]] == expected
+    assert all(len(line) <= 80 for line in found[at : at + 13])
+    page = written[0].data
+    assert page["writes"]["top"] == 10
+    assert all("writes" in each for each in page["layers"])
+    assert page["start"]["query"] == query
+    # Of all heads the one that is shown, at the query of its link.
+    found = lines(
+        "show", "the cat sat", "--model", gpt2, "--writes", "--find", f"{reading.tokens[0]},"
+    )
+    heading = next(line for line in found if line.startswith("Layer "))
+    layer, number = (int(each) for each in re.findall(r"\d+", heading)[:2])
+    first = label(reading.tokens[0])
+    assert f"What layer {layer}, head {number} writes at {first}" in found
+
+
+def test_a_page_has_room_for_what_heads_write_in_a_short_text(
+    tmp_path: Path, gpt2: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["clearhead.cli.show"], "WRITES", 4)
+    file = tmp_path / "a.html"
+    result = invoke("show", "the cat sat", "--model", gpt2, "--writes", "--html", str(file))
+    assert result.exit_code == 1
+    count = len(load(gpt2).read("the cat sat").tokens)
+    words = (
+        f"[show.writes] --writes with --html needs a text of 4 tokens at most; this has {count}."
+    )
+    assert words in " ".join(result.stderr.split())
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(

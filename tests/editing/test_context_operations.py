@@ -254,7 +254,11 @@ def test_what_does_not_fit_is_refused() -> None:
             lambda edit: edit.replace(good[:1].repeat(3, 1, 1, 1)),
             f"[edit.context] {shape} = (2, 4, …, 3) in the model; it has (3, 4, 5, 3).",
         ),
-        (lambda edit: edit.heads[1].replace(good), f"{shape} = (2, 1, …, 3)"),
+        (
+            lambda edit: edit.heads[1].replace(good),
+            f"{shape} = (2, 1, …, 3) in the model; it has (2, 4, 5, 3). A tensor is of just the heads that are "
+            "edited, context[:, heads]; of beams, repeat each row",
+        ),
         (lambda edit: edit.replace(good[..., :2]), f"{shape} = (2, 4, …, 3)"),
         (
             lambda edit: edit.replace(good[:, :, :3]),
@@ -292,6 +296,21 @@ def test_what_does_not_fit_is_refused() -> None:
         text = '[edit.other] other must be what watch has seen with keep="contexts"'
         with pytest.raises(ArgumentTypeError, match=re.escape(text)):
             chosen.replace(wrong)  # pyright: ignore[reportArgumentType]
+    with ch.watch(layer, heads=[1, 2], keep="contexts") as some:
+        layer(x)
+    text = (
+        "[edit.mean] heads [2, 3] of the model are ablated to their means; seen were heads [1, 2]."
+    )
+    edit = ch.edit(layer)
+    edit[0].heads[2, 3].ablate(mean=some)
+    with pytest.raises(EditError, match=re.escape(text)), edit:
+        layer(x)
+    with ch.watch(layer, keep="total") as no_contexts:
+        layer(x)
+    for wrong in (matrices, no_contexts, no_contexts[0], good.tolist()):
+        text = "[mean.type] mean must be a tensor (heads, value_head_dim), or what watch has seen with contexts"
+        with pytest.raises(ArgumentTypeError, match=re.escape(text)):
+            chosen.ablate(mean=wrong)  # pyright: ignore[reportArgumentType]
     text = "[edit.ablate] give mean=, or resample=; got both."
     with pytest.raises(ArgumentError, match=re.escape(text)):
         chosen.ablate(mean=good[0], resample=good)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, EditError
+from clearhead.watching.logit_shares import LogitShare
 
 WIDTH, HEADS, LEN = 12, 4, 5
 effects: Any = ch.effects  # with arguments that no overload has
@@ -229,12 +230,88 @@ def test_a_metric_of_all_copies_is_refused() -> None:
         effects(model, given, metric=metric, parallel=2)
 
 
+@pytest.mark.parametrize("by", ["head", "layer", "head,position"])
+def test_heads_are_ablated_to_means_and_draws_as_in_an_edit(by: str) -> None:
+    attending = model()
+    texts, x = torch.randn(3, 7, WIDTH), torch.randn(2, LEN, WIDTH)
+    with torch.no_grad(), ch.watch(attending, keep="contexts") as seen:
+        attending(texts)
+    with torch.no_grad(), ch.watch(attending, keep="total", contexts=True) as totals:
+        attending(texts)
+    ways: list[dict[str, Any]] = [{"mean": seen}, {"mean": totals}, {"resample": seen, "seed": 3}]
+    for to in ways:
+        found = effects(attending, x, metric, by=by, **to)
+        again = effects(attending, x, metric=metric, by=by, parallel=1, **to)
+        assert list(found) == list(again)
+        for row in found:
+            with torch.no_grad(), ch.edit(attending) as edit:
+                layer = edit[row.layer]
+                chosen = layer if row.head is None else layer.heads[row.head]
+                chosen.ablate(**to, query=row.position)
+                assert row.metric == pytest.approx(float(metric(attending(x))), abs=1e-12)
+        assert len({row.metric for row in found}) == len(found)
+    text = "[effects.ablate] mean= and resample= are what heads are ablated to, and with corrupt inputs"
+    with pytest.raises(ArgumentError, match=re.escape(text)):
+        effects(attending, x, x, metric=metric, mean=seen)
+    # The mean is that of all queries, also by hand.
+    with torch.no_grad(), ch.edit(attending) as edit:
+        edit["0"].heads[1].ablate(mean=seen["0"].context.mean(dim=(0, 2))[1])
+        by_hand = float(metric(attending(x)))
+    (row,) = (row for row in effects(attending, x, metric, mean=seen) if row[:2] == ("0", 1))
+    assert row.metric == pytest.approx(by_hand, abs=1e-12)
+
+
+def test_heads_that_are_named_alone_are_measured() -> None:
+    attending, clean, corrupt = pair()
+    options: dict[str, Any] = {"metric": metric, "progress": False}
+    every = {row[:2]: row for row in effects(attending, clean, corrupt, **options)}
+    near = effects(attending, clean, corrupt, **options, approximate=True)
+    best = near.top(3)
+    pairs = [(row.layer, row.head) for row in best]
+    runs: list[tuple[int, int]] = []
+    found = effects(
+        attending, clean, corrupt, metric=metric, heads=best, progress=lambda *at: runs.append(at)
+    )
+    assert runs[-1] == (3, 3)
+    assert list(found) == [every[pair] for pair in sorted(pairs)]  # in the order of the layers
+    assert list(effects(attending, clean, corrupt, **options, heads=pairs)) == list(found)
+    assert list(effects(attending, clean, corrupt, **options, heads=list(best))) == list(found)
+    for one in (best[0], pairs[0]):
+        assert list(effects(attending, clean, corrupt, **options, heads=one)) == [every[pairs[0]]]
+    assert effects(attending, clean, metric=metric, heads=[(-1, -1)])[0][:2] == ("1", 3)
+    # Rows of other tables name heads too, and those with a position that position alone.
+    shares = ch.LogitShares([LogitShare("1", 0, 4, 0.5)], torch.zeros(1), torch.ones(1, 1))
+    (row,) = effects(attending, clean, corrupt, **options, heads=shares)
+    assert row == every["1", 0]
+    at = {"by": "head,position", **options}
+    places = effects(attending, clean, corrupt, **at, approximate=True)
+    (row,) = effects(attending, clean, corrupt, **at, heads=places.top(1))
+    assert (row.layer, row.head, row.position) == (*places.top(1)[0][:2], places.top(1)[0].position)
+    assert len(effects(attending, clean, corrupt, **at, heads=[("1", 0), ("0", 1)])) == 2 * LEN
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        (3, ArgumentTypeError, "[effects.heads] heads must be (layer, head), a list of such, rows that name them, or"),
+        ([], ArgumentTypeError, "[effects.heads] heads must be (layer, head)"),
+        ("0", ArgumentTypeError, "[effects.heads] heads must be (layer, head)"),
+        (effects(attending, clean, metric, by="layer"), ArgumentTypeError, "[effects.heads] heads must be"),
+        ([(0, 99)], EditError, "[edit.heads] heads[99] are edited; 0 has num_heads="),
+        ([(9, 0)], EditError, "[edit.layers] a layer must be the number"),
+    ]  # fmt: skip
+    for given, kind, text in wrong:
+        with pytest.raises(kind, match=re.escape(text)):
+            effects(attending, clean, corrupt, **options, heads=given)
+    text = '[effects.heads] heads= chooses heads, and by="layer" has none of them by itself.'
+    with pytest.raises(ArgumentError, match=re.escape(text)):
+        effects(attending, clean, corrupt, **options, heads=best, by="layer")
+
+
 def test_estimates_are_exact_where_the_metric_is_linear() -> None:
     attending, clean, corrupt = pair()
     linear = lambda output: (output * torch.arange(WIDTH)).sum()  # noqa: E731
-    for given in ((clean, corrupt), (clean,)):
+    with torch.no_grad(), ch.watch(attending, keep="contexts") as seen:
+        attending(corrupt)
+    for given, to in (((clean, corrupt), {}), ((clean,), {}), ((clean,), {"mean": seen})):
         for by in ("head", "head,position", "layer"):
-            options: dict[str, Any] = {"metric": linear, "by": by, "layers": [1]}
+            options: dict[str, Any] = {"metric": linear, "by": by, "layers": [1], **to}
             exact = effects(attending, *given, **options)
             with torch.no_grad():  # gradients are taken all the same
                 near = effects(attending, *given, **options, approximate=True)

@@ -188,6 +188,8 @@ def test_all_heads_before_the_receivers_are_senders() -> None:
     assert done == [(each, 8) for each in range(9)]
     some = paths(model, clean, corrupt, metric=total, sender=[(0, 2), (1, -1)], receivers=receivers)
     assert list(some) == [found[2], found[7]]
+    rows = paths(model, clean, corrupt, metric=total, sender=some, receivers=receivers)
+    assert list(rows) == list(some)
     whole = paths(model, clean, corrupt, metric=total)
     assert len(whole) == 12
     assert whole[0].change == pytest.approx(0.0, abs=1e-9)
@@ -221,7 +223,7 @@ def test_what_is_no_path_is_refused() -> None:
         ({"frozen": "mlp"}, ArgumentError, '[frozen.value] frozen must be one of "others", "heads"; got'),
         ({"metric": 3}, ArgumentTypeError, "[effects.metric] metric must make one number"),
         ({"progress": 3}, ArgumentTypeError, "[effects.progress] progress must be True, False"),
-        ({"sender": 3}, ArgumentTypeError, "[paths.sender] sender must be (layer, head), a list of such, or None"),
+        ({"sender": 3}, ArgumentTypeError, "[paths.sender] sender must be (layer, head), a list of such, rows that"),
         ({"sender": []}, ArgumentTypeError, "[paths.sender] sender must be (layer, head), a list"),
         ({"sender": (0, "x")}, ArgumentTypeError, "[paths.sender] sender must be (layer, head)"),
         ({"receivers": [(1, 0, "z")]}, ArgumentTypeError, '[paths.receivers] receivers must be (layer, head, "'),

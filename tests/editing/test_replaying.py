@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.editing import effects as of_effects
+from clearhead.editing import measuring
 from clearhead.editing.replaying import Replay
 from tests.integrations.models import KINDS, inputs, make
 
@@ -23,13 +23,13 @@ def score(output: Any) -> Tensor:
 
 def attending(model: nn.Module, given: object) -> list[str]:
     with torch.no_grad(), ch.edit(model) as edit:
-        of_effects.called(model, given)
+        measuring.called(model, given)
     return list(edit.attended)
 
 
 def whole(monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> list[float]:
     with monkeypatch.context() as patched:
-        patched.setattr(of_effects, "Replay", lambda *given: None)
+        patched.setattr(measuring, "Replay", lambda *given: None)
         return ch.effects(*args, **options)["metric"].tolist()
 
 

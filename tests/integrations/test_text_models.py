@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+import clearhead as ch
 from clearhead.errors import (
     ArgumentTypeError,
     ModelError,
@@ -227,6 +228,35 @@ def test_a_text_that_is_too_long_is_refused(minilm: TextModel) -> None:
     with pytest.raises(ModelError, match=message) as refusal:
         minilm.read("word " * 511)
     assert refusal.value.code == "model.too-long"
+
+
+def test_what_heads_write_is_that_of_the_whole_model(gpt2: Path) -> None:
+    reader = load(str(gpt2), logits=True)
+    found = reader.writes("was too tired", query=None)
+    ids = torch.tensor([reader.tokenizer("was too tired")["input_ids"]])
+    model = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()
+    assert found.lists() == ch.writes(model, ids, query=None).lists()
+    last = reader.writes("was too tired")
+    assert set(last["query"].tolist()) == {ids.shape[1] - 1}
+    assert tuple(dict.fromkeys(last["layer"])) == reader.read("was too tired").layers
+    words = [reader.word(token) for token in ids[0].tolist()]
+    assert tuple(words) == reader.read("was too tired").tokens
+    assert reader.word(10**6) == "1000000"
+
+
+@pytest.mark.parametrize("save", [tiny_models.save_llama, tiny_models.save_bart])
+def test_a_model_that_makes_no_logits_is_refused(
+    tmp_path: Path, save: Callable[[Path], Path]
+) -> None:
+    folder = save(tmp_path)
+    with pytest.raises(ModelError) as refusal:
+        load(str(folder), logits=True)
+    assert refusal.value.code == "model.logits"
+    assert refusal.value.message == (
+        f"{folder} must make logits of the next token from what it reads, as smollm2 does; there are no weights for "
+        "that in it."
+    )
+    assert load(str(folder)).read("was too tired").layers
 
 
 @pytest.fixture(scope="module")

@@ -83,22 +83,24 @@ class Slider extends Component<Sliding> {
   override render({ label, range: [min, max, step], value, text, slide }: Sliding) {
     return (
       <>
-        <input
-          type="range"
-          aria-label={label}
-          min={min}
-          max={max}
-          step={step}
-          value={value}
-          aria-valuetext={`${text}`}
-          onInput={(event) => {
-            slide(Number(event.currentTarget.value), this.going);
-            this.going = true;
-          }}
-          onChange={() => {
-            this.going = false;
-          }}
-        />
+        <label>
+          {label}
+          <input
+            type="range"
+            min={min}
+            max={max}
+            step={step}
+            value={value}
+            aria-valuetext={`${text}`}
+            onInput={(event) => {
+              slide(Number(event.currentTarget.value), this.going);
+              this.going = true;
+            }}
+            onChange={() => {
+              this.going = false;
+            }}
+          />
+        </label>
         <span>{text}</span>
       </>
     );
@@ -130,7 +132,6 @@ function Scale({ data, state, act }: Props) {
         now={same ? root : scale}
         pick={(scale) => act({ scale })}
       />
-      temperature
       <Slider
         label="temperature"
         range={[-3, 3, 0.1]}
@@ -153,7 +154,7 @@ function Width({ data, state, act, stages }: Props) {
   );
   const mean = rows.reduce((sum, each) => sum + each, 0) / rows.length;
   return (
-    <Group of="width">
+    <>
       <Slider
         label="width"
         range={[0, widths.length - 1, 1]}
@@ -164,7 +165,7 @@ function Width({ data, state, act, stages }: Props) {
       <span class="quiet">
         entropy {mean.toFixed(2)} nats; even is {Math.log(keys.length).toFixed(2)}
       </span>
-    </Group>
+    </>
   );
 }
 
@@ -174,7 +175,7 @@ function Dropout({ state, act }: Props) {
   return (
     <Group of="dropout">
       <Slider
-        label="dropout"
+        label="rate"
         range={[0, 0.9, 0.1]}
         value={state.dropout}
         text={state.dropout}
@@ -366,18 +367,16 @@ export class Predict extends Component<PredictProps, { text?: string }> {
       return (
         <div class="predict">
           <dl>
-            <div>
-              <dt>your guess</dt>
-              <dd>{number(state.guess)}</dd>
-            </div>
-            <div>
-              <dt>{what}</dt>
-              <dd>{number(truth)}</dd>
-            </div>
-            <div>
-              <dt>between them</dt>
-              <dd>{number(Math.abs(truth - state.guess))}</dd>
-            </div>
+            {[
+              ["your guess", state.guess] as const,
+              [what, truth] as const,
+              ["between them", Math.abs(truth - state.guess)] as const,
+            ].map(([name, value]) => (
+              <div key={name}>
+                <dt>{name}</dt>
+                <dd>{number(value)}</dd>
+              </div>
+            ))}
           </dl>
           {children}
           <button type="button" onClick={() => act({ guess: null })}>

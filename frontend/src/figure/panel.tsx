@@ -113,26 +113,15 @@ interface RowProps {
   typing: number;
   text: string;
   stop: number;
-  count: number;
 }
 
 /** A row of cells, which is worked out again only when a number or a mark of it is another. */
 class Row extends Component<RowProps> {
   override shouldComponentUpdate(next: RowProps) {
     const now = this.props;
-    for (const name of [
-      "top",
-      "cut",
-      "marks",
-      "mask",
-      "whole",
-      "hues",
-      "asked",
-      "typing",
-      "text",
-      "stop",
-    ] as const)
-      if (now[name] !== next[name]) return true;
+    const names = Object.keys(next) as (keyof RowProps)[];
+    const plain = (each: unknown) => typeof each !== "object" && each !== undefined;
+    if (names.some((name) => plain(now[name]) && now[name] !== next[name])) return true;
     const same = (one: Touched | undefined, other: Touched | undefined) =>
       one === other ||
       next.columns.every((_, j) => Object.is(one?.at(next.row, j), other?.at(next.row, j)));
@@ -159,7 +148,7 @@ class Row extends Component<RowProps> {
           const kind = pairs && editable ? "pair" : editable && !waits ? "number" : "still";
           const what = pairs ? `${label} sees ${column}` : `${stage.name} ${label}, ${column}`;
           const classes = [
-            changed && `changed${props.count % 2}`,
+            changed && "changed",
             hidden && "hidden",
             props.cut[j] === "1" && "cut",
             waits && "asked",
@@ -206,8 +195,6 @@ export interface PanelProps {
   /** The colour of a cell, where that is no matter of its number. */
   hue: ((row: number, column: number) => number) | null;
   marked: (row: number, column: number) => boolean;
-  /** Goes up by one with each edit, so that what changed flashes anew. */
-  count: number;
 }
 
 export function Panel(props: PanelProps) {
@@ -268,7 +255,6 @@ export function Panel(props: PanelProps) {
                 typing={columnIn(typing?.at, i)}
                 text={columnIn(typing?.at, i) < 0 ? "" : typing!.text}
                 stop={columnIn(stop, i)}
-                count={props.count}
               />
             ))}
           </tbody>

@@ -50,18 +50,18 @@ export function touching(hands: Hands) {
   };
 
   return {
-    pointerover: (event: PointerEvent) => {
+    onPointerOver: (event: PointerEvent) => {
       const at = placeUnder(event.target);
       if (event.buttons === 0) drag = null; // It ended where nothing tells.
       if (at !== null && !drag?.moved) hands.point(at);
     },
-    pointerdown: (event: PointerEvent) => {
+    onPointerDown: (event: PointerEvent) => {
       const at = placeUnder(event.target);
       if (at === null || typing === at || event.button !== 0 || !hands.editable(at)) return;
       const rows = isPair(at) ? hands.rows() : [];
       drag = { at, x: event.clientX, value: hands.valueAt(at), moved: false, rows };
     },
-    pointermove: (event: PointerEvent) => {
+    onPointerMove: (event: PointerEvent) => {
       if (!drag || event.buttons === 0) return;
       const { at, x, value } = drag;
       if (isPair(at)) {
@@ -92,10 +92,10 @@ export function touching(hands: Hands) {
       hands.set(at, stepped(value, steps * STEP), drag.moved);
       drag.moved = true;
     },
-    pointercancel: () => {
+    onPointerCancel: () => {
       drag = null;
     },
-    click: (event: MouseEvent) => {
+    onClick: (event: MouseEvent) => {
       const at = placeUnder(event.target);
       const moved = drag?.moved;
       drag = null;
@@ -111,17 +111,17 @@ export function touching(hands: Hands) {
       ready = at;
       focus(at);
     },
-    focusin: (event: FocusEvent) => {
+    onFocusIn: (event: FocusEvent) => {
       const at = placeUnder(event.target);
       if (at === null) return;
       if (at !== ready) ready = null;
       hands.point(at);
     },
-    focusout: (event: FocusEvent) => {
+    onFocusOut: (event: FocusEvent) => {
       if (event.target instanceof HTMLInputElement && typing !== null)
         close(typed(event.target.value), false);
     },
-    keydown: (event: KeyboardEvent) => {
+    onKeyDown: (event: KeyboardEvent) => {
       const at = placeUnder(event.target);
       if (at === null || event.metaKey) return;
       if (typing === at) {

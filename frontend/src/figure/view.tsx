@@ -1,7 +1,7 @@
 // A figure: panels of stages, what may be touched beside them, and the arithmetic of what is pointed at.
 import { Component } from "preact";
 import { type Arithmetic, arithmeticOf } from "../views/steps/arithmetic";
-import { number, type Stage, type TraceData } from "../views/steps/model";
+import { type CallData, number, type Stage } from "../views/steps/model";
 import { Blocks, Predict, TOOLS } from "./controls";
 import { entropy, matrix, stageOf, type Touched } from "./core";
 import {
@@ -25,7 +25,6 @@ export interface Drawn {
   state: State;
   stages: Map<string, Touched>;
   old: Map<string, Touched> | null;
-  count: number;
   said: string;
 }
 
@@ -53,13 +52,14 @@ interface Looks {
 export class Figure extends Component<ViewProps, Looks> {
   place: HTMLElement | null = null;
   told: State;
+  flash = 0;
   hands;
 
   constructor(props: ViewProps) {
     super(props);
     const { data, start, ready } = props;
     this.told = start;
-    const drawn = { state: start, stages: all(data, start), old: null, count: 0, said: "" };
+    const drawn = { state: start, stages: all(data, start), old: null, said: "" };
     this.state = { drawn, pointed: null, typing: null, stops: {} };
     ready((state) => this.act({ state }));
     this.hands = touching({
@@ -82,15 +82,20 @@ export class Figure extends Component<ViewProps, Looks> {
     });
   }
 
-  act = (action: Step) =>
+  act = (action: Step) => {
+    // Once for all that changes, however often within a drag.
+    this.place?.classList.add("flash");
+    clearTimeout(this.flash);
+    this.flash = setTimeout(() => this.place?.classList.remove("flash"), FLASH);
     this.setState(({ drawn: now }) => {
       const { data } = this.props;
       const state = reduce(now.state, action);
       const stages = all(data, state);
       const said = told(action, ordered(data, state.order), now, stages);
       const old = action.going ? now.old : now.stages;
-      return { drawn: { state, stages, old, count: now.count + 1, said } };
+      return { drawn: { state, stages, old, said } };
     });
+  };
 
   /** The place of the number that is asked for, until it is told. */
   asked() {
@@ -107,12 +112,12 @@ export class Figure extends Component<ViewProps, Looks> {
 
   override render({ data: came, level }: ViewProps, { drawn, pointed, typing, stops }: Looks) {
     const Heading = `h${level}` as "h2";
-    const { state, stages, old, count } = drawn;
+    const { state, stages, old } = drawn;
     const { hands, act } = this;
     const data = ordered(came, state.order);
     const asked = this.asked();
     const dropout = state.draws ? state.dropout : null;
-    const trace: TraceData = { ...TRACE, ...data, scale: scaleOf(data, state), dropout };
+    const trace: CallData = { ...TRACE, ...data, scale: scaleOf(data, state), dropout };
     const rows = data.edit.includes("mask") || data.mask ? maskRows(data, state) : null;
     const found =
       pointed !== null && pointed !== asked ? explained(pointed, stages, trace, state) : null;
@@ -143,17 +148,7 @@ export class Figure extends Component<ViewProps, Looks> {
           </button>
         </div>
         <div class="work">
-          <div
-            class="panels"
-            onPointerOver={hands.pointerover}
-            onPointerDown={hands.pointerdown}
-            onPointerMove={hands.pointermove}
-            onPointerCancel={hands.pointercancel}
-            onClick={hands.click}
-            onFocusIn={hands.focusin}
-            onFocusOut={hands.focusout}
-            onKeyDown={hands.keydown}
-          >
+          <div class="panels" {...hands}>
             {data.show.map((name) => {
               if (name === "plane") {
                 const move = (stage: string, row: number, numbers: number[], going: boolean) =>
@@ -184,7 +179,6 @@ export class Figure extends Component<ViewProps, Looks> {
                         (each.column === null || each.column === column),
                     )
                   }
-                  count={count}
                 />
               );
             })}
@@ -219,32 +213,13 @@ export class Figure extends Component<ViewProps, Looks> {
 }
 
 const HUES = 6;
+/** How long what changed is lit, in milliseconds. */
+const FLASH = 500;
 
-/** What the arithmetic of a trace wants to know beside the numbers. */
-const TRACE = {
-  of: "",
-  steps: [],
-  dropout: null,
-  sinks: null,
-  renormalised: false,
-  samples: [0],
-  heads: [0],
-  kernel: "",
-  difference: null,
-};
+/** What no figure has, and the arithmetic asks for. */
+const TRACE = { sinks: null, renormalised: false, heads: [0] };
 
-const NOTHING: Arithmetic = {
-  stage: "",
-  row: "",
-  arrow: "",
-  column: "",
-  ofKey: false,
-  value: "",
-  lines: [],
-  keys: [],
-  more: "",
-  origins: [],
-};
+const NOTHING: Shown = { lines: [], keys: [], more: "", origins: [] };
 
 function handy({ edit }: FigureData): string {
   const cells = edit.filter((name) => !(name in TOOLS));
@@ -283,17 +258,19 @@ function labels(
   );
 }
 
+type Shown = Pick<Arithmetic, "lines" | "keys" | "more" | "origins">;
+
 interface Explained {
   heading: string;
   words: string;
-  arithmetic: Arithmetic | null;
+  arithmetic: Shown | null;
 }
 
 /** How the number at a place comes about, or that a hand has set it, and what it would be. */
 function explained(
   at: string,
   stages: Map<string, Touched>,
-  data: TraceData,
+  data: CallData,
   state: State,
 ): Explained {
   const [name, row, column] = placeOf(at);

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from clearhead.integrations.text_models import TextModel
 
 
-def load_for_text(model: str | None) -> "TextModel":
-    """Load what `--model` names, MiniLM without it, to read a text."""
+def load_for_text(model: str | None, *, logits: bool = False) -> "TextModel":
+    """Load what `--model` names, MiniLM without it, to read a text; with what makes its logits as well."""
     # While something is downloaded, the bars of the hub say more than we could.
     downloads = model is not None and not Path(model).expanduser().exists()
     with nullcontext() if downloads else busy("loading the model"):
@@ -24,7 +24,8 @@ def load_for_text(model: str | None) -> "TextModel":
         if model is not None and downloads:
             folder = _sample(model, "text")
             model, downloads = folder or model, folder is None
-        return huggingface.load(model, progress=downloads and sys.stderr.isatty())
+        progress = downloads and sys.stderr.isatty()
+        return huggingface.load(model, logits=logits, progress=progress)
 
 
 def load_for_pictures(model: str | None) -> "ImageModel":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clearhead.drawing.page.runs import Layer
     from clearhead.integrations.image_models import ImageModel, ImageReading
     from clearhead.integrations.text_models import LongReading, TextModel, TextReading
+    from clearhead.watching.writes import Writes
 
 
 def show(
@@ -41,6 +42,10 @@ def show(
             metavar="QUERY,KEY",
         ),
     ] = None,
+    writes: Annotated[
+        bool,
+        typer.Option("--writes", help="Also which tokens the head raises and lowers by itself."),
+    ] = False,
     model: Annotated[
         str | None,
         typer.Option(
@@ -76,7 +81,9 @@ def show(
     map over the tokens. Of a text of more than 1024 tokens it shows numbers, a pooled map and the
     tokens that receive most, in memory that grows with the tokens; of a book, ask for one --layer.
     """
-    sentence = _read_text(text, file) if image is None else _no_text(text, file, find, why)
+    sentence = (
+        _read_text(text, file) if image is None else _no_text(text, file, find, why, writes or None)
+    )
     if head is not None and layer is None:
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
     wanted = None if find is None else _read_find(find, layer)
@@ -89,20 +96,35 @@ def show(
         from clearhead._common.writing import check_writable
 
         check_writable(written)
-    asked = ShowRequest(Console(), sentence, layer, head, wanted, explained, png, html, save, image)
+    asked = ShowRequest(
+        Console(), sentence, layer, head, wanted, explained, writes, png, html, save, image
+    )
     if image is not None:
         _write_files(asked, _show_image(asked, load_for_pictures(model)), "photo")
         return
     from clearhead.drawing.page.located import LONG
 
-    reader = load_for_text(model)
-    long = reader.count(sentence) > LONG
+    reader = load_for_text(model, logits=writes)
+    tokens = reader.count(sentence)
+    long = tokens > LONG
+    # A page has those of every token of the text, one of the terminal alone.
+    most = LONG if html is None else WRITES
+    if writes and tokens > most:
+        where = "" if html is None else " with --html"
+        raise ArgumentError(
+            "show.writes",
+            f"--writes{where} needs a text of {most} tokens at most; this has {tokens}.",
+        )
     if long and wanted is not None:
         raise ArgumentError("show.find", f"--find needs a text of {LONG} tokens at most.")
     if long and explained is not None:
         raise ArgumentError("show.why", f"--why needs a text of {LONG} tokens at most.")
     shown = _show_long(asked, reader) if long else _show_short(asked, reader)
     _write_files(asked, shown, "map" if long else "head")
+
+
+WRITES = 256
+"""Tokens of a text at most, of which a page has what the heads write at each."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +137,7 @@ class ShowRequest:
     head: int | None
     find: tuple[str, str] | None
     why: tuple[str, str] | None
+    writes: bool
     png: Path | None
     html: Path | None
     save: Path | None
@@ -131,6 +154,7 @@ class Shown(NamedTuple):
     head: int
     picture: "Callable[[], Axes]"
     pin: tuple[int | None, int | None] | None = None
+    writes: "tuple[Writes, Callable[[int], str]] | None" = None
 
 
 def _show_short(asked: ShowRequest, reader: "TextModel") -> Shown:
@@ -160,6 +184,14 @@ def _show_short(asked: ShowRequest, reader: "TextModel") -> Shown:
         assert query is not None
         assert key is not None
         screens.why(layer, head, query, key)
+    written = None
+    if asked.writes:
+        query = len(reading.tokens) - 1 if pin is None or pin[0] is None else pin[0]
+        pin = (query, None if pin is None else pin[1])
+        with busy("reading what heads write"):
+            found = reader.writes(asked.text, query=query if asked.html is None else None)
+        screens.writes(layer, head, query, found, reader.word)
+        written = found, reader.word
     layers = _layers(asked, reading)
     return Shown(
         reader.name,
@@ -169,6 +201,7 @@ def _show_short(asked: ShowRequest, reader: "TextModel") -> Shown:
         head,
         lambda: screens.picture(layer, head),
         pin,
+        written,
     )
 
 
@@ -296,6 +329,8 @@ def _write_page(html: Path, asked: ShowRequest, shown: Shown) -> tuple[Path, str
         else f"head={shown.layer}.{shown.head}&why=1",
         pin=shown.pin,
         why=asked.why is not None,
+        writes=None if shown.writes is None else shown.writes[0],
+        words=None if shown.writes is None else shown.writes[1],
         note=f"{shown.model} · {counted} · {count(len(tokens), 'token')}",
         **media,
     )
@@ -355,6 +390,6 @@ def _no_text(text: str | None, file: Path | None, *others: object) -> str:
     if any(each is not None for each in (text, file, *others)):
         raise ArgumentError(
             "show.image",
-            "--image is shown alone; leave the text, --file, --find and --why out.",
+            "--image is shown alone; leave the text, --file, --find, --why and --writes out.",
         )
     return ""

@@ -78,11 +78,19 @@ class OfContext(Operation):
         """Return the context of all queries, of which those of `rows` are taken, bool, (batch or 1, query_len)."""
 
 
+FindMean = Callable[[str, list[int]], Tensor]
+"""Returns the mean context of some heads of a module, by its path and their numbers."""
+
+
 @dataclass(eq=False)
 class Ablate(OfContext):
-    """The context of a head is 0, or a mean."""
+    """The context of a head is 0, or a mean.
 
-    mean: Tensor | None = None
+    Attributes:
+        mean: finds it; None for 0.
+    """
+
+    mean: FindMean | None = None
 
     @property
     def always(self) -> bool:
@@ -92,14 +100,14 @@ class Ablate(OfContext):
         new = context.new_zeros(context.shape)
         if self.mean is None:
             return new
-        width = context.shape[3]
-        if tuple(self.mean.shape) not in ((width,), (len(at.every), width)):
+        mean, width = self.mean(at.path, at.every), context.shape[3]
+        if tuple(mean.shape) not in ((width,), (len(at.every), width)):
             raise EditError(
                 "edit.mean",
                 f"mean must have shape (heads, value_head_dim) = {(len(at.every), width)} in "
-                f"{at.name}; got {tuple(self.mean.shape)}.",
+                f"{at.name}; got {tuple(mean.shape)}.",
             )
-        return new + _of_heads(self.mean.to(context), at)
+        return new + _of_heads(mean.to(context), at)
 
 
 @dataclass(eq=False)
@@ -190,8 +198,9 @@ def _fitting(found: Contexts, context: Tensor, at: HeadsAt) -> Tensor:
         raise EditError(
             "edit.context",
             "what replaces the context must have shape (batch or 1, heads, positions, value_head_dim) = "
-            f"({batch}, {len(at.every)}, …, {width}) in {at.name}; it has {tuple(other.shape)}. Of beams, "
-            "repeat each row: context.repeat_interleave(num_beams, 0).",
+            f"({batch}, {len(at.every)}, …, {width}) in {at.name}; it has {tuple(other.shape)}. A tensor "
+            "is of just the heads that are edited, context[:, heads]; of beams, repeat each row: "
+            "context.repeat_interleave(num_beams, 0).",
         )
     return other[:, [numbers.index(head) for head in at.heads]]
 

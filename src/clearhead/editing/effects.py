@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple, Self, cast, get_args, overload
 
 import torch
@@ -14,20 +13,24 @@ from clearhead._common.lazy import drawing
 from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import shown
 from clearhead.editing.edit import edit, is_like
+from clearhead.editing.layer_edit import Means
+from clearhead.editing.measuring import measured
 from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
 from clearhead.editing.patching import (
+    Heads,
     Patch,
     Patched,
-    as_found,
+    ablated_contexts,
     by_gradients,
+    check_heads,
     contexts_in,
+    head_of,
     patched_contexts,
-    repeated,
-    samples_of,
 )
-from clearhead.editing.replaying import Replay
 from clearhead.errors import ArgumentError, EditError
+from clearhead.matrix.contexts import Contexts
 from clearhead.watching.finding import check_layers
+from clearhead.watching.seen import Seen
 from clearhead.watching.stream import called
 
 
@@ -119,8 +122,6 @@ class Effects(MeasuredRows[Effect]):
 
 
 By = Literal["head", "head,position", "layer"]
-# A recording costs about three runs, and a replayed run two thirds of one: with fewer edits it does not pay.
-REPAYS = 10
 
 
 @overload
@@ -132,6 +133,10 @@ def effects(
     *,
     by: By = "head",
     layers: Sequence[str | int] | None = None,
+    heads: Heads | None = None,
+    mean: Means | None = None,
+    resample: Seen[Any] | Contexts | Tensor | None = None,
+    seed: int = 0,
     approximate: bool = False,
     parallel: int = 1,
     progress: Progress | bool = True,
@@ -147,6 +152,10 @@ def effects(
     patch: Patch = "z",
     by: By = "head",
     layers: Sequence[str | int] | None = None,
+    heads: Heads | None = None,
+    mean: Means | None = None,
+    resample: Seen[Any] | Contexts | Tensor | None = None,
+    seed: int = 0,
     approximate: bool = False,
     parallel: int = 1,
     progress: Progress | bool = True,
@@ -162,6 +171,10 @@ def effects(
     patch: Patch = "z",
     by: By = "head",
     layers: Sequence[str | int] | None = None,
+    heads: Heads | None = None,
+    mean: Means | None = None,
+    resample: Seen[Any] | Contexts | Tensor | None = None,
+    seed: int = 0,
     approximate: bool = False,
     parallel: int = 1,
     progress: Progress | bool = True,
@@ -185,6 +198,11 @@ def effects(
             "query" or "key" that it makes its context of.
         by: "head", "head,position" for each query by itself, or "layer" for all heads of a layer at once.
         layers: only these, as `edit[layer]` takes them; None for all that attend.
+        heads: only these, (layer, head), or rows that name them, such as the `top` of other effects or what
+            `Seen.find` has found; with "head,position", of rows that have a position just that one.
+        mean: of an ablation, what heads get in place of 0, as `edit[layer].ablate` takes it.
+        resample: likewise, contexts of another run to draw from, by the seed.
+        seed: of what is drawn.
         approximate: True estimates all effects by gradients, in one run and its backward pass: attribution patching
             (Nanda, 2023, https://www.neelnanda.io/mechanistic-interpretability/attribution-patching), exact for a
             metric that is linear in the context, such as that of a last layer without a norm.
@@ -199,9 +217,10 @@ def effects(
 
     Raises:
         ArgumentTypeError: codes `edit.model`, `effects.progress`, `layers.list`, `argument.type`, `approximate.type`,
-            and `effects.metric`, for a metric that makes no number.
-        ArgumentError: codes `by.value`, `patch.value` and `argument.size`.
-        EditError: codes `edit.layers`, `effects.none`, if nothing attends in a way that can be
+            `effects.heads`, `mean.type`, `edit.other`, and `effects.metric`, for a metric that makes no number.
+        ArgumentError: codes `by.value`, `patch.value`, `argument.size`, `edit.ablate`, `effects.ablate` for a mean
+            beside corrupt inputs, and `effects.heads` for heads where `by` has none.
+        EditError: codes `edit.layers`, `edit.heads`, `effects.none`, if nothing attends in a way that can be
             edited, `effects.inputs` for clean and corrupt ones that do not fit, `effects.parallel` where the batch or
             the metric of a part of it cannot be told, `effects.gradients`, `edit.missing` with `strict`, and those of
             `edit`.
@@ -230,14 +249,28 @@ def effects(
     check_layers(layers)
     check_bool("approximate", approximate)
     check_sizes(parallel=parallel)
+    is_ablated = mean is not None or resample is not None
+    if is_ablated and corrupt is not None:
+        raise ArgumentError(
+            "effects.ablate",
+            "mean= and resample= are what heads are ablated to, and with corrupt inputs they are patched from the "
+            "clean ones. Leave corrupt out, or both of these.",
+        )
+    wanted = check_heads("effects.heads", "heads", heads)
+    if wanted is not None and by == "layer":
+        raise ArgumentError(
+            "effects.heads", 'heads= chooses heads, and by="layer" has none of them by itself.'
+        )
     edited = inputs if corrupt is None else corrupt
     with torch.no_grad(), edit(model, strict=strict) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
         baseline = number_of(metric(called(model, edited)))
+    named = None if wanted is None else {(*head_of(plain, *head), at) for *head, at in wanted}
     attended = {
-        path: heads
-        for path, heads in plain.attended.items()
-        if chosen is None or any(is_like(path, each) for each in chosen)
+        path: number
+        for path, number in plain.attended.items()
+        if (chosen is None or any(is_like(path, each) for each in chosen))
+        and (named is None or any(path == each for each, _, _ in named))
     }
     if not attended:
         raise EditError(
@@ -245,17 +278,25 @@ def effects(
             f"nothing in {type(model).__name__} that was asked for attends in a way that can be "
             "edited.",
         )
-    plain.say_missing(["*"] if chosen is None else chosen, stacklevel=4)
+    asked = ["*"] if named is None else list(attended)
+    plain.say_missing(asked if chosen is None else chosen, stacklevel=4)
     clean, contexts = None, None
-    if corrupt is not None:
+    if is_ablated:
+        to = {"mean": mean, "resample": resample, "seed": seed}
+        contexts = ablated_contexts(model, inputs, list(attended), **to)
+    elif corrupt is not None:
         with torch.no_grad(), edit(model):
             clean = number_of(metric(called(model, inputs)))
         contexts = patched_contexts(model, inputs, corrupt, patch, list(attended))
-    places = list(_places(model, edited, attended, by, contexts))
+    places = [
+        place
+        for place in _places(model, edited, attended, by, contexts)
+        if named is None or {place, place._replace(position=None)} & named
+    ]
     if approximate:
         changes = _estimated(model, edited, metric, contexts, places)
     else:
-        changes = _measured(model, edited, metric, contexts, places, baseline, parallel, done)
+        changes = measured(model, edited, metric, contexts, places, baseline, parallel, done)
     rows = [
         effect(place.layer, place.head, number, baseline, clean, place.position)
         for place, number in zip(places, changes, strict=False)
@@ -303,84 +344,6 @@ def _estimated(
         heads = changes[layer] if head is None else changes[layer][head]
         found.append(float(number) + float(heads.sum() if position is None else heads[position]))
     return found
-
-
-def _measured(
-    model: nn.Module,
-    inputs: object,
-    metric: Callable[[Any], Any],
-    contexts: Mapping[str, Tensor] | None,
-    places: Sequence[Patched],
-    baseline: float,
-    parallel: int,
-    progress: Progress,
-) -> list[float]:
-    """The metric of each edit, run by run; of those before an interrupt."""
-    found: list[float] = []
-    given, batch = repeated(inputs, parallel) if parallel > 1 else (inputs, 0)
-    layers = list(dict.fromkeys(place.layer for place in places))
-
-    def number_at(output: Any, at: int, times: int) -> float:
-        part = slice(at * batch, (at + 1) * batch)
-        part = output if parallel == 1 else samples_of(output, part, times * batch)
-        return number_of(metric(part))
-
-    # Several edits in one run begin with none at all: its number must be that of the run alone.
-    waiting: list[Patched | None] = [None, *places] if parallel > 1 else list(places)
-    replay = None
-    try:
-        if len(places) > REPAYS + parallel:
-            progress(0, len(places))
-            replay = Replay(model, inputs, layers)
-            if replay and waiting[0] is None:
-                output = replay.of_copies(given, parallel, batch)
-                if output is None:
-                    replay = None
-                else:
-                    _check_copy(number_at(output, 0, parallel), baseline, parallel)
-                    del waiting[0]
-        with edit(model) as edits:
-            edits.expects_changes = False
-            for start in range(0, len(waiting), parallel):
-                some = waiting[start : start + parallel]
-                if start or not replay:
-                    progress(len(found), len(places))
-                times = len(some)
-                if parallel > 1:
-                    given = repeated(inputs, times)[0]
-                find = None if contexts is None else as_found(contexts, times)
-                edited = [place.layer for place in some if place is not None]
-                for at, place in enumerate(some):
-                    rows = None if parallel == 1 else slice(at * batch, (at + 1) * batch)
-                    if place is not None:
-                        edits.add(place.layer, "patched", place.operation(find, rows))
-                from_there = replay.before(edited, times, batch) if replay else nullcontext()
-                with torch.no_grad(), from_there:
-                    output = called(model, given)
-                edits.check_effects()
-                edits.clear()
-                for at, place in enumerate(some):
-                    number = number_at(output, at, times)
-                    if place is not None:
-                        found.append(number)
-                    else:
-                        _check_copy(number, baseline, times)
-    except KeyboardInterrupt:
-        if not found:
-            raise
-    else:
-        progress(len(places), len(places))
-    return found
-
-
-def _check_copy(number: float, baseline: float, times: int) -> None:
-    """Refuse a metric that is another number for one of several copies than for the inputs alone."""
-    if not math.isclose(number, baseline, rel_tol=1e-3, abs_tol=1e-4):
-        raise EditError(
-            "effects.parallel",
-            f"the metric of one copy of the inputs among {times} is {number:.6g}, and alone {baseline:.6g}: it is no "
-            "number of the rows of one copy, such as a loss that the model returns. Leave parallel= out.",
-        )
 
 
 def effect(

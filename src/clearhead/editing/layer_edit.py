@@ -8,22 +8,38 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int, as_ints, check_bool, check_number, check_tensor
 from clearhead._common.text import shown
-from clearhead.editing.context_operations import Ablate, AddVector, Find, Replace, Resample
+from clearhead.editing.context_operations import (
+    Ablate,
+    AddVector,
+    Find,
+    FindMean,
+    Replace,
+    Resample,
+)
 from clearhead.editing.layer_output import AddToOutput
 from clearhead.editing.operation import Operation
 from clearhead.editing.operations import Hide, Patterns, Restrict, ScaleKeys
 from clearhead.editing.selections import heads_text, selection
-from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
 from clearhead.masks.base import Mask
 from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.totals import Totals
 from clearhead.watching.seen import Seen
 
 Add = Callable[[str, Operation], None]
 """Takes an operation on the layer, and what it is in a few words."""
 
 Positions = int | slice | Sequence[int] | Tensor | None
+
+Means = Seen[Any] | Contexts | Totals | Tensor
+"""Whatever a mean of the contexts of heads is read from."""
+
+MEAN = (
+    'a tensor (heads, value_head_dim), or what watch has seen with contexts: keep="total" and contexts=True, or '
+    'keep="contexts"'
+)
 
 
 class LayerEdit:
@@ -39,7 +55,7 @@ class LayerEdit:
 
     def ablate(
         self,
-        mean: Tensor | None = None,
+        mean: Means | None = None,
         *,
         resample: Seen[Any] | Contexts | Tensor | None = None,
         seed: int = 0,
@@ -49,7 +65,8 @@ class LayerEdit:
 
         Args:
             mean: (heads, value_head_dim), or (value_head_dim,) for all, or (heads, positions, value_head_dim) for each
-                position of the text; `Contexts.mean` is a mean over a data set.
+                position of the text; or what `watch` has seen of a data set, with keep="total" and contexts=True, or
+                with contexts: the mean of all real queries.
             resample: contexts as `replace` takes them; each query gets that of a real one of any sample and position.
             seed: of what is drawn.
             query: the queries whose context it is, as in `hide`; None for all.
@@ -69,8 +86,7 @@ class LayerEdit:
             True
         """
         chosen = selection("query", query)
-        if mean is not None:
-            check_tensor("mean", mean, "a tensor (heads, value_head_dim), or None for 0")
+        means = means_of(mean)
         if resample is not None:
             if mean is not None:
                 raise ArgumentError("edit.ablate", "give mean=, or resample=; got both.")
@@ -80,12 +96,10 @@ class LayerEdit:
                     "argument.type", f"seed must be a whole number; got {shown(seed)}."
                 )
             self._add("ablate(resample)", Resample(self._heads, chosen, find, number))
-        elif mean is not None and mean.ndim == 3:
+        elif isinstance(mean, Tensor) and mean.ndim == 3:
             self._add("ablate", Replace(self._heads, chosen, contexts_of(mean.detach()[None])))
         else:
-            self._add(
-                "ablate", Ablate(self._heads, chosen, None if mean is None else mean.detach())
-            )
+            self._add("ablate", Ablate(self._heads, chosen, means))
 
     def replace(self, other: Seen[Any] | Contexts | Tensor, *, query: Positions = None) -> None:
         """Use the context of the heads in another run, z = weights · values: activation patching (Vig et al., 2020,
@@ -308,6 +322,45 @@ def contexts_of(other: object) -> Find:
         return Contexts(found.context, found.kv_len, found.real, numbers_of_heads(found))
 
     return find
+
+
+def means_of(mean: object) -> FindMean | None:
+    """Return what finds the mean of a module in a record, in what was kept of one layer, or in a tensor of those heads
+    that an operation is for; None for none.
+
+    Raises:
+        ArgumentTypeError: code `mean.type`.
+    """
+    if mean is None:
+        return None
+    if isinstance(mean, Tensor):
+        check_tensor("mean", mean, MEAN)
+        return lambda path, heads: mean.detach()
+    kept: list[Any] = list(mean.values()) if isinstance(mean, Seen) else [mean]
+    if not kept or any(_mean_in(each) is None for each in kept):
+        raise ArgumentTypeError("mean.type", f"mean must be {MEAN}; got {shown(mean)}.")
+
+    def find(path: str, heads: list[int]) -> Tensor:
+        found: Any = mean[path] if isinstance(mean, Seen) else mean
+        numbers, made = numbers_of_heads(found), _mean_in(found)
+        if made is None or not set(heads) <= set(numbers):
+            raise EditError(
+                "edit.mean",
+                f"heads {heads} of {path or 'the model'} are ablated to their means; seen were heads {list(numbers)}.",
+            )
+        return made[[numbers.index(head) for head in heads]]
+
+    return find
+
+
+def _mean_in(kept: Any) -> Tensor | None:
+    """The mean context of what was kept of a layer, (num_heads, value_head_dim)."""
+    if isinstance(kept, Totals):
+        return kept.context
+    context = getattr(kept, "context", None)
+    if not isinstance(context, Tensor) or context.ndim != 4:
+        return None
+    return Contexts(context.detach(), 0, kept.real).mean
 
 
 def numbers_of(heads: object) -> tuple[int, ...] | slice:

@@ -1,24 +1,31 @@
 """The contexts that heads are patched with, runs that patch several of them, and the effect by gradients."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
+from clearhead._common.checks import as_int
 from clearhead._common.text import shown
 from clearhead.attention.planning import run
 from clearhead.editing.context_operations import Ablate, Find, OfContext, Replace
-from clearhead.editing.edit import edit
+from clearhead.editing.edit import Edit, edit, is_like
+from clearhead.editing.layer_edit import LayerEdit
+from clearhead.editing.operation import Operation
 from clearhead.editing.selections import selection
-from clearhead.errors import EditError
+from clearhead.errors import ArgumentTypeError, EditError
 from clearhead.matrix.contexts import Contexts
 from clearhead.watching.seen import Seen
 from clearhead.watching.stream import called
 from clearhead.watching.watch import watch
 
 Patch = Literal["z", "pattern", "value", "query", "key"]
+Head = tuple[str | int, int]
+Heads = Head | Sequence[Any]
+"""A head, several, or rows of a table that have a layer and a head."""
 
 
 class Patched(NamedTuple):
@@ -48,6 +55,19 @@ def contexts_in(model: nn.Module, inputs: object) -> dict[str, Tensor]:
     with torch.no_grad(), edit(model), watch(model, keep="contexts") as seen:
         called(model, inputs)
     return {path: seen[path].context for path in seen}
+
+
+def ablated_contexts(
+    model: nn.Module, inputs: object, layers: Sequence[str], **to: Any
+) -> dict[str, Tensor]:
+    """Return the context of each module whose heads are ablated to a mean, or to draws, as `LayerEdit.ablate` has it,
+    which does not depend on what is upstream: (batch, num_heads, query_len, value_head_dim)."""
+    with torch.no_grad(), edit(model) as edits, watch(model, keep="contexts") as seen:
+        edits.expects_changes = False
+        for path in layers:
+            LayerEdit(partial(edits.add, path), slice(None)).ablate(**to)
+        called(model, inputs)
+    return {path: seen[path].context for path in layers}
 
 
 def patched_contexts(
@@ -198,3 +218,47 @@ def by_gradients(
         given = torch.zeros_like(own) if gradient is None else gradient
         changes[path] = ((new - own) * given).double().sum(dim=(0, 3))
     return number.detach(), changes
+
+
+def check_heads(code: str, name: str, given: Any) -> list[Any] | None:
+    """Return heads, or rows that name them, as (layer, head, position), which None is for all; None for None.
+
+    Raises:
+        ArgumentTypeError: the code that is given.
+    """
+    if given is None:
+        return None
+    is_one = hasattr(given, "head") or is_head(given)
+    rows: list[Any] = list(given) if isinstance(given, Sequence) and not is_one else [given]
+    pairs = [(each.layer, each.head) if hasattr(each, "head") else each for each in rows]
+    if not rows or isinstance(given, str) or not all(map(is_head, pairs)):
+        raise ArgumentTypeError(
+            code,
+            f"{name} must be (layer, head), a list of such, rows that name them, or None; got {shown(given)}.",
+        )
+    return [(*pair, getattr(row, "position", None)) for pair, row in zip(pairs, rows, strict=True)]
+
+
+def is_head(given: object) -> bool:
+    """Return True for a layer and the number of a head."""
+    if not isinstance(given, tuple) or len(given) != 2:
+        return False
+    layer, head = given
+    return (isinstance(layer, str) or as_int(layer) is not None) and as_int(head) is not None
+
+
+def head_of(plain: Edit, layer: str | int, head: int) -> tuple[str, int]:
+    """Return the path of a module that attended and the number of its head, from 0.
+
+    Raises:
+        EditError: codes `edit.layers` and `edit.heads`.
+    """
+    pattern = plain.pattern(layer)
+    like = [path for path in plain.attended if is_like(path, pattern)]
+    if len(like) != 1:
+        known = ", ".join(map(shown, plain.attended)) or "none"
+        raise EditError(
+            "edit.layers",
+            f"a layer must be one module that attends; {shown(layer)} is {len(like)} of these: {known}.",
+        )
+    return like[0], Operation((head,)).chosen(plain.attended[like[0]], like[0])[0]

@@ -9,16 +9,22 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from clearhead._common.checks import as_int
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.attention.planning import run
 from clearhead.editing.context_operations import HeadsAt, OfContext, Replace
-from clearhead.editing.edit import Edit, edit, is_like
+from clearhead.editing.edit import Edit, edit
 from clearhead.editing.effects import Effects, effect
 from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
-from clearhead.editing.operation import Operation
-from clearhead.editing.patching import as_found, check_alike, contexts_in
+from clearhead.editing.patching import (
+    Heads,
+    as_found,
+    check_alike,
+    check_heads,
+    contexts_in,
+    head_of,
+    is_head,
+)
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
 from clearhead.watching.projections import attention_at, projection_of
 from clearhead.watching.recording import of_heads
@@ -27,7 +33,6 @@ from clearhead.watching.watch import watch
 
 Input = Literal["query", "key", "value"]
 Frozen = Literal["others", "heads"]
-Head = tuple[str | int, int]
 Receiver = tuple[str | int, int, Input]
 
 
@@ -38,7 +43,7 @@ def paths(
     corrupt: object,
     *,
     metric: Callable[[Any], Tensor | float],
-    sender: Head | Sequence[Head] | None = None,
+    sender: Heads | None = None,
     receivers: Sequence[Receiver] | None = None,
     frozen: Frozen = "others",
     progress: Progress | bool = True,
@@ -56,8 +61,9 @@ def paths(
         clean: what it is called with, a mapping of named arguments, a tuple, or one tensor.
         corrupt: others, of as many samples and tokens.
         metric: makes a number of the model's output, such as a difference of two logits.
-        sender: the layer and the head that is patched, as `edit[layer].heads[head]` takes them; a list of such,
-            each by itself; None for each head of the layers before the last receiver.
+        sender: the layer and the head that is patched, as `edit[layer].heads[head]` takes them; a list of such, or
+            rows that name them, such as the `top` of effects, each by itself; None for each head of the layers before
+            the last receiver.
         receivers: layer, head, and which of its inputs, "query", "key" or "value", of this head alone where
             others share it; all at once. None is the output of the model.
         frozen: "others" freezes the other heads, and beside attention whatever has weights in their blocks; with
@@ -91,8 +97,8 @@ def paths(
     check_metric(metric)
     done = reporter(progress)
     with torch.no_grad(), edit(model, strict=True) as plain:
-        wanted = _heads("paths.sender", "sender", sender, 2)
-        ends = _heads("paths.receivers", "receivers", receivers, 3)
+        wanted = check_heads("paths.sender", "sender", sender)
+        ends = _receivers(receivers)
         baseline = number_of(metric(called(model, corrupt)))
     plain.say_missing(["*"], stacklevel=4)
     order = list(plain.attended)
@@ -102,7 +108,7 @@ def paths(
     senders = (
         [(path, head) for path in order[:last] for head in range(plain.attended[path])]
         if wanted is None
-        else [_one_of(plain, *each) for each in wanted]
+        else [head_of(plain, *each) for *each, _ in wanted]
     )
     first = min((numbers[path] for path, _ in senders), default=last)
     late = [path for path, _ in senders if numbers[path] >= last]
@@ -211,45 +217,28 @@ class OtherInputs(OfContext):
         return run(call.replace(**self.given, dropout=None)).to(context)
 
 
-def _heads(code: str, name: str, given: Any, size: int) -> list[Any] | None:
-    """Heads as tuples of so many; None for None."""
+def _receivers(given: Any) -> list[Receiver] | None:
     if given is None:
         return None
-    some = [given] if size == 2 and _is_head(given, size) else given
-    is_list = isinstance(some, Sequence) and not isinstance(some, str) and len(some) > 0
-    if not is_list or not all(_is_head(each, size) for each in some):
-        form = "(layer, head)" if size == 2 else '(layer, head, "query", "key" or "value")'
+    is_list = isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 0
+    if not is_list or not all(
+        isinstance(each, tuple)
+        and is_head(each[:2])
+        and each[2:] in {(part,) for part in get_args(Input)}
+        for each in given
+    ):
         raise ArgumentTypeError(
-            code, f"{name} must be {form}, a list of such, or None; got {shown(given)}."
+            "paths.receivers",
+            'receivers must be (layer, head, "query", "key" or "value"), a list of such, or None; got '
+            f"{shown(given)}.",
         )
-    return list(some)
-
-
-def _is_head(given: object, size: int) -> bool:
-    if not isinstance(given, tuple) or len(given) != size:
-        return False
-    layer, head, *part = given
-    is_layer = isinstance(layer, str) or as_int(layer) is not None
-    return is_layer and as_int(head) is not None and set(part) <= set(get_args(Input))
-
-
-def _one_of(plain: Edit, layer: str | int, head: int) -> tuple[str, int]:
-    """The path of a module that attended and the number of its head, from 0."""
-    pattern = plain.pattern(layer)
-    like = [path for path in plain.attended if is_like(path, pattern)]
-    if len(like) != 1:
-        known = ", ".join(map(shown, plain.attended)) or "none"
-        raise EditError(
-            "edit.layers",
-            f"a layer must be one module that attends; {shown(layer)} is {len(like)} of these: {known}.",
-        )
-    return like[0], Operation((head,)).chosen(plain.attended[like[0]], like[0])[0]
+    return list(given)
 
 
 def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
     found: Inputs = {}
     for layer, head, part in receivers:
-        found.setdefault(_one_of(plain, layer, head), []).append(part)
+        found.setdefault(head_of(plain, layer, head), []).append(part)
     return found
 
 

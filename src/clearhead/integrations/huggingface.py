@@ -50,7 +50,7 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".h5", ".msgpack")
 AFTER_ATTENTION = ("pooler",)
 
 
-def load(name: str | None = None, *, progress: bool = False) -> TextModel:
+def load(name: str | None = None, *, logits: bool = False, progress: bool = False) -> TextModel:
     """Load a model of transformers with its tokenizer, by its name or from a folder.
 
     A folder is read without the network. The attention is the one that transformers takes by
@@ -59,13 +59,14 @@ def load(name: str | None = None, *, progress: bool = False) -> TextModel:
 
     Args:
         name: a folder, a name on the Hugging Face Hub, or None for the sample `minilm`.
+        logits: load what makes the logits of the next token as well, which `TextModel.writes` needs.
         progress: let transformers draw its own bars while it downloads and loads.
 
     Raises:
         MissingExtraError: if transformers is not installed, or for None the sample `minilm`.
         ModelError: codes `model.not-found`, for no such folder or name; `model.unreadable`, for one
             that transformers cannot load like this; `model.incomplete`, if weights are missing;
-            `model.no-tokenizer`, if it does not read text.
+            `model.no-tokenizer`, if it does not read text; `model.logits`, if it makes no logits.
 
     Example:
         >>> from clearhead.integrations import huggingface
@@ -76,7 +77,7 @@ def load(name: str | None = None, *, progress: bool = False) -> TextModel:
         >>> reading.layers[0], reading.matrices[0].shape
         ('encoder.layer.0.attention.self', torch.Size([1, 12, 7, 7]))
     """
-    where, called, options, model = _loaded(name, progress=progress)
+    where, called, options, model = _loaded(name, logits=logits, progress=progress)
     # Of a folder without one, transformers makes a tokenizer that knows no word.
     if _is_bare(Path(where)):
         raise _no_tokenizer(called)
@@ -134,7 +135,9 @@ def load_for_pictures(name: str, *, progress: bool = False) -> ImageModel:
     return ImageModel(called, reader.eval(), processor, part=reader is not model)
 
 
-def _loaded(name: str | None, *, progress: bool) -> tuple[str, str, dict[str, Any], Any]:
+def _loaded(
+    name: str | None, *, logits: bool = False, progress: bool
+) -> tuple[str, str, dict[str, Any], Any]:
     """The place of a model, its name, the options to read more from there, and the model, complete."""
     try:
         import transformers
@@ -157,12 +160,24 @@ def _loaded(name: str | None, *, progress: bool) -> tuple[str, str, dict[str, An
     options: dict[str, Any] = {"local_files_only": is_local, "trust_remote_code": False}
     missing = "model.unreadable" if is_local else "model.not-found"
     with quiet(progress=progress), _translated(called, missing=missing, broken="model.unreadable"):
-        model, report = transformers.AutoModel.from_pretrained(
+        loads = transformers.AutoModel
+        if logits:
+            config = transformers.AutoConfig.from_pretrained(where, **options)
+            known = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+            # Of an encoder and a decoder it is the encoder that reads.
+            if not known or config.is_encoder_decoder:
+                raise _no_logits(called)
+            loads = transformers.AutoModelForCausalLM
+        model, report = loads.from_pretrained(
             where,
             use_safetensors=True,
             output_loading_info=True,
             **options,
         )
+    if logits:
+        own = f"{model.base_model_prefix}."
+        if any(not key.startswith(own) for key in report["missing_keys"]):
+            raise _no_logits(called)
     _check_complete(called, report)
     return where, called, options, model
 
@@ -181,6 +196,14 @@ def _no_tokenizer(name: str) -> ModelError:
         f"there is no tokenizer with {name}. Save that of the model beside it, "
         f"tokenizer.save_pretrained({shown(name)}), or watch the model while it reads ids: "
         "clearhead.watch(model).",
+    )
+
+
+def _no_logits(name: str) -> ModelError:
+    return ModelError(
+        "model.logits",
+        f"{name} must make logits of the next token from what it reads, as smollm2 does; there are no weights for "
+        "that in it.",
     )
 
 
@@ -225,6 +248,8 @@ def _translated(name: str, *, missing: str, broken: str) -> Iterator[None]:
     """Raise any error of transformers as a ModelError of one of two codes."""
     try:
         yield
+    except ModelError:
+        raise
     # It has no common type; OSError says that something is not there.
     except Exception as error:
         code = missing if isinstance(error, OSError) else broken

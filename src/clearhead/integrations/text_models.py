@@ -26,6 +26,7 @@ from clearhead.matrix.summary import Summary
 from clearhead.watching.seen import Seen
 from clearhead.watching.watch import watch
 from clearhead.watching.watcher import Watch
+from clearhead.watching.writes import Writes, writes
 
 MOST_OF_MESSAGE = 300
 
@@ -122,6 +123,23 @@ class TextModel:
             ArgumentTypeError, ModelError: for a text that `read` refuses.
         """
         return len(self._ids(text))
+
+    def writes(self, text: str, *, query: int | None = -1) -> Writes:
+        """Run the model on a text, and return the ten tokens that each head raises most and lowers most.
+
+        Args:
+            text: the text.
+            query: the position that the logits are made at; None for all of them.
+
+        Raises:
+            ArgumentTypeError, ModelError, WatchError, UnsupportedError: as `read` and `clearhead.writes` do.
+        """
+        return writes(self.model, {"input_ids": torch.tensor([self._ids(text)])}, query=query)
+
+    def word(self, token: int) -> str:
+        """Return a token of the vocabulary as a person reads it; its number where the tokenizer has none."""
+        name = self.tokenizer.convert_ids_to_tokens(token)
+        return str(token) if name is None else readable_tokens(self.tokenizer, [token])[0]
 
     def read_long(
         self,

@@ -1,6 +1,6 @@
 // How one number of a stage comes about: what was multiplied and added, and where that stands.
 import type { changed } from "./changed";
-import { factor, number, rowLabel, type Stage, type TraceData } from "./model";
+import { type CallData, factor, number, rowLabel, type Stage } from "./model";
 
 /** A part of another stage: a row, a column or a cell. */
 export interface Origin {
@@ -47,7 +47,7 @@ const KEYS = 24;
 /** How a number comes about; `partsOf` is asked what a layer's parts make of a projection. */
 export function arithmeticOf(
   stages: Map<string, Stage>,
-  data: TraceData,
+  data: CallData,
   queryHead: number,
   name: string,
   row: number,
@@ -251,7 +251,7 @@ function projected(
 /** Softmax, step by step: the largest score, every exp, their sum, the share. */
 function weights(
   stages: Map<string, Stage>,
-  data: TraceData,
+  data: CallData,
   queryHead: number,
   row: number,
   column: number,

@@ -27,19 +27,23 @@ export interface StepData {
   changes?: Change[] | null;
 }
 
-export interface TraceData {
-  /** What was traced. */
-  of: string;
+/** What the arithmetic wants to know beside the numbers. */
+export interface CallData {
   tokens: string[];
   source_tokens: string[];
-  steps: StepData[];
-  samples: number[];
   heads: number[];
   scale: number;
   softcap: number | null;
   dropout: number | null;
   sinks: number[] | null;
   renormalised: boolean;
+}
+
+export interface TraceData extends CallData {
+  /** What was traced. */
+  of: string;
+  steps: StepData[];
+  samples: number[];
   kernel: string;
   difference: number | null;
 }
@@ -157,7 +161,7 @@ function named(step: StepData) {
 }
 
 /** What a row is called: a token, the bias, or a place in the vector that is multiplied. */
-export function rowLabel(stage: Stage, data: TraceData, row: number): string {
+export function rowLabel(stage: Stage, data: CallData, row: number): string {
   if (stage.rowAxis === "query") return data.tokens[row]!;
   if (stage.rowAxis === "key") return data.source_tokens[row]!;
   return stage.bias && row === stage.rows - 1 ? "bias" : `${stage.rowName} ${row}`;

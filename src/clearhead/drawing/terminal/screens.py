@@ -1,12 +1,14 @@
 """The screens of `clearhead show`: a model, one of its layers, or one of its heads."""
 
+from collections.abc import Callable
 from functools import cache
+from itertools import zip_longest
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from clearhead.drawing.labels import label
+from clearhead.drawing.labels import fit, label
 from clearhead.drawing.terminal.heat_maps import HeatMap
 from clearhead.drawing.terminal.shading import Console, Text
 from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview
@@ -23,6 +25,7 @@ from clearhead.matrix.head_view import HeadView
 from clearhead.matrix.links import Link, pairs_of_words, strongest_links
 from clearhead.matrix.pairs import PairStages, stages_of_pair
 from clearhead.watching.finding import links_of_heads
+from clearhead.watching.writes import Writes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -157,6 +160,31 @@ class Screens:
         self._print(Text())
         for line in why_lines(stages, *(self._reading.tokens[at] for at in (query, key))):
             self._print(line)
+
+    def writes(
+        self, layer: int, head: int, query: int, found: Writes, word: Callable[[int], str]
+    ) -> None:
+        """Print the tokens that a head raises most at a query, and those that it lowers most.
+
+        Args:
+            layer, head: the head.
+            query: the position that the logits are made at.
+            found: of the same run.
+            word: what a token of the vocabulary is called.
+        """
+        token = label(self._reading.tokens[query])
+        self._heading(f"What layer {layer}, head {head} writes at {token}")
+        remark = "logits that it adds, above their mean over all tokens"
+        self._print(Text(remark, "dim"))
+        rows = found.of(self._reading.layers[layer], head=head)
+        sides = [
+            [(label(word(row.token)), row.above) for row in side if row.query == query]
+            for side in (rows.raised, rows.lowered)
+        ]
+        self._print(Text(f"{'raises':30}lowers", "dim"))
+        for pairs in zip_longest(*sides):
+            cells = ["" if each is None else f"{each[1]:8.4f}  {each[0]}" for each in pairs]
+            self._print(Text(f"{fit(cells[0], 29)} {cells[1]}".rstrip()))
 
     def picture(self, layer: int, head: int) -> "Axes":
         """Draw the head as a picture.
