@@ -167,10 +167,12 @@ def named_files(text: str) -> set[str]:
 
 
 def test_the_files_that_the_design_names_are_there() -> None:
-    there = [path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*")]
-    there += [f"{each}/" for each in there]
     root = SOURCE.parents[1]
-    texts = {"DESIGN.md": (root / "DESIGN.md").read_text(encoding="utf-8")}
+    folders = (SOURCE, root / "tests")
+    there = [path.relative_to(each).as_posix() for each in folders for path in each.rglob("*")]
+    there += [f"{each}/" for each in there]
+    pages = ("DESIGN.md", "CONTRIBUTING.md")
+    texts = {page: (root / page).read_text(encoding="utf-8") for page in pages}
     for path in SOURCE.rglob("__init__.py"):
         texts[str(path.parent)] = ast.get_docstring(parse(path)) or ""
     missing = [
@@ -181,7 +183,7 @@ def test_the_files_that_the_design_names_are_there() -> None:
         if not any(f"/{place}".endswith(f"/{each}") for place in there)
     ]
     assert missing == []
-    assert len(named_files(texts["DESIGN.md"])) > 20
+    assert all(len(named_files(texts[page])) > 20 for page in pages)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def _step() -> Callable[[], object]:
         (_one_token_padded, 7),
         (_attend_padded, 7),
         (_layer, 55),
-        (_step, 86),
+        (_step, 25),
     ],
 )
 def test_a_small_call_makes_few(make: Callable[[], Callable[[], object]], most: int) -> None:

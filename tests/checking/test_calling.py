@@ -314,6 +314,21 @@ def behind(query, key, value):
     return causal(query, key, value).transpose(1, 2)
 
 
+def test_grouped_heads_side_by_side_leak_as_others_do():
+    def grouped(query, key, value):
+        group = query.shape[1] // key.shape[1]
+        given = (each.repeat_interleave(group, 1) for each in (key, value))
+        return behind(query, *given).flatten(2)
+
+    heads = {"num_heads": 6, "num_kv_heads": 2}
+    report = ch.check(grouped, takes="qkv", causal=True, nan_safe=True, **heads)
+    assert [each.code for each in report.findings] == ["mask.leaks-nan"]
+
+
+def test_a_mask_that_nobody_declared_is_told_as_what_it_is():
+    assert "causal" in ch.check(causal, takes="qkv").passed
+
+
 @pytest.mark.parametrize(
     "function",
     [causal, behind, lambda *given: behind(*given).flatten(2)],

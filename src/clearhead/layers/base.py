@@ -21,6 +21,7 @@ from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
     Across,
     LayerCall,
+    Projected,
     Rollback,
     check_alone,
     check_cache,
@@ -89,13 +90,8 @@ class AttentionLayer(nn.Module, ABC):
     output_projection: nn.Linear
 
     @abstractmethod
-    def _project(self, call: LayerCall) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Project a call, to what the parts transform and a cache holds.
-
-        Returns:
-            query, key; value, or None if it is not wanted; the part of the query that no position
-            rotates, or None.
-        """
+    def _project(self, call: LayerCall) -> Projected:
+        """Project a call, to what the parts transform and a cache holds."""
 
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
@@ -230,8 +226,8 @@ class AttentionLayer(nn.Module, ABC):
 
     def _posed(self, call: LayerCall) -> tuple[Heads, dict[str, Any]]:
         """The heads of a call, and the options of `attend`; its cache takes the tokens."""
-        query, key, value, unrotated = self._project(call)
-        if call.positions is not None:
+        query, key, value, unrotated = call.projected or self._project(call)
+        if call.positions is not None and call.projected is None:
             query, key = self._transform(query, key, call)
         value = key if value is None else value
         cache = call.cache

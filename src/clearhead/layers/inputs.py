@@ -51,6 +51,10 @@ class Across(NamedTuple):
     given: Tensor
 
 
+Projected = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+"""Query, key; value, or None if it is not wanted; the part of the query that no position rotates, or None."""
+
+
 class LayerCall(NamedTuple):
     """One call of a layer, checked.
 
@@ -71,6 +75,7 @@ class LayerCall(NamedTuple):
         placed: the positions that the parts go by, in place of the counted ones; None if none were given.
         axes: the same where each token has several, (axes, batch, tokens); else None.
         across: what is known of the ranks that share the tokens; else None.
+        projected: what x and the source were projected and transformed to, where they have been; else None.
     """
 
     x: Tensor
@@ -88,6 +93,7 @@ class LayerCall(NamedTuple):
     placed: Positions | None = None
     axes: Positions | None = None
     across: Across | None = None
+    projected: Projected | None = None
 
     def in_order(self) -> bool:
         """True if columns of keys are as far apart as their tokens, in every row."""

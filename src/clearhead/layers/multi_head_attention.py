@@ -15,6 +15,7 @@ from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.inputs import CallOptions, LayerCall, Rollback, split_heads
 from clearhead.layers.parts import Part, check_parts
+from clearhead.layers.steps import next_token
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import as_mask
 from clearhead.matrix.matrix import AttentionMatrix
@@ -186,6 +187,12 @@ class MultiHeadAttention(AttentionLayer):
             ...     torch.allclose(torch.cat(steps, dim=1), layer(x), atol=1e-6)
             True
         """
+        if cache is not None and context is mask is valid is positions is across is None:
+            output = (
+                next_token(self, x, cache, kernel) if type(self) is MultiHeadAttention else None
+            )
+            if output is not None:
+                return output
         call = self._check_call(
             x,
             context,

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.checking.bank.entry import Built, right, wrong
+from tests.checking.bank.lessons import first
 
 # output.nondeterministic
 
@@ -417,13 +418,7 @@ class OutProjFromInput(nn.Module):
 d_k = 2
 
 
-class SelfAttention_v1(nn.Module):
-    def __init__(self, d_in, d_out):
-        super().__init__()
-        self.W_query = nn.Parameter(torch.rand(d_in, d_out))
-        self.W_key = nn.Parameter(torch.rand(d_in, d_out))
-        self.W_value = nn.Parameter(torch.rand(d_in, d_out))
-
+class SelfAttention_v1(first.SelfAttentionParameters):
     def forward(self, x):
         queries = x @ self.W_query
         keys = x @ self.W_key
@@ -436,11 +431,11 @@ class SelfAttention_v1(nn.Module):
 
 
 class SelfAttention_v2(nn.Module):
-    def __init__(self, d_in, d_out):
+    def __init__(self, d_in, d_out, qkv_bias=True):
         super().__init__()
-        self.W_query = nn.Linear(d_in, d_out)
-        self.W_key = nn.Linear(d_in, d_out)
-        self.W_value = nn.Linear(d_in, d_out)
+        self.W_query = nn.Linear(d_in, d_out, bias=qkv_bias)
+        self.W_key = nn.Linear(d_in, d_out, bias=qkv_bias)
+        self.W_value = nn.Linear(d_in, d_out, bias=qkv_bias)
 
     def forward(self, x):
         queries = self.W_query(x)
@@ -452,44 +447,16 @@ class SelfAttention_v2(nn.Module):
         return context_vecs
 
 
-class SelfAttention_v1_randn(nn.Module):
+class SelfAttention_v1_randn(SelfAttention_v1):
     def __init__(self, d_in, d_out):
-        super().__init__()
-        self.W_query = torch.nn.Parameter(torch.randn(d_in, d_out))  # trainable weights
-        self.W_key = torch.nn.Parameter(torch.randn(d_in, d_out))  # trainable weights
-        self.W_value = torch.nn.Parameter(torch.randn(d_in, d_out))  # trainable weights
-
-    def forward(self, x):
-        queries = x @ self.W_query
-        keys = x @ self.W_key
-        values = x @ self.W_value
-
-        attn_scores = queries @ keys.T
-        # ** 0.5 is the square root of the dimension of the keys
-        attn_weights = torch.softmax(attn_scores / d_k**0.5, dim=-1)
-        context_vec = attn_weights @ values
-
-        return context_vec
+        super().__init__(d_in, d_out)
+        for matrix in self.parameters():
+            nn.init.normal_(matrix)
 
 
-class SelfAttention_v2_bias(nn.Module):
+class SelfAttention_v2_bias(SelfAttention_v2):
     def __init__(self, d_in, d_out, qkv_bias=False):
-        super().__init__()
-        self.W_query = torch.nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_key = torch.nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_value = torch.nn.Linear(d_in, d_out, bias=qkv_bias)
-
-    def forward(self, x):
-        queries = self.W_query(x)
-        keys = self.W_key(x)
-        values = self.W_value(x)
-
-        attn_scores = queries @ keys.T
-        # ** 0.5 is the square root of the dimension of the keys
-        attn_weights = torch.softmax(attn_scores / d_k**0.5, dim=-1)
-        context_vec = attn_weights @ values
-
-        return context_vec
+        super().__init__(d_in, d_out, qkv_bias)
 
 
 head_size = 16
@@ -516,84 +483,26 @@ class Head(nn.Module):
 # Saved with its buffers, as in most tutorials: a custom that is told of.
 
 
-class CausalAttention(nn.Module):
+class CausalAttention(first.CausalAttention):
     def __init__(self, d_in, d_out, context_length, dropout, qkv_bias=False):
-        super().__init__()
-        self.d_out = d_out
-        self.W_query = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_key = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_value = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.context_length = context_length
-        self.dropout = nn.Dropout(dropout)
-        self.register_buffer(
-            "mask", torch.triu(torch.ones(context_length, context_length), diagonal=1)
-        )
-
-    def forward(self, x):
-        b, num_tokens, d_in = x.shape
-        queries = self.W_query(x)
-        keys = self.W_key(x)
-        values = self.W_value(x)
-        attn_scores = queries @ keys.transpose(1, 2)
-        attn_scores.masked_fill_(self.mask.bool()[:num_tokens, :num_tokens], -torch.inf)
-        attn_weights = torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)
-        attn_weights = self.dropout(attn_weights)
-        context_vec = attn_weights @ values
-        return context_vec
+        super().__init__(d_in, d_out, context_length, dropout, qkv_bias)
+        self.register_buffer("mask", self.mask)
 
 
 class MultiHeadAttentionWrapper(nn.Module):
     def __init__(self, d_in, d_out, context_length, dropout, num_heads, qkv_bias=False):
         super().__init__()
-        self.heads = nn.ModuleList(
-            [
-                CausalAttention(d_in, d_out, context_length, dropout, qkv_bias)
-                for _ in range(num_heads)
-            ]
-        )
+        given = d_in, d_out, context_length, dropout, qkv_bias
+        self.heads = nn.ModuleList([CausalAttention(*given) for _ in range(num_heads)])
 
     def forward(self, x):
         return torch.cat([head(x) for head in self.heads], dim=-1)
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(first.MultiHeadAttention):
     def __init__(self, d_in, d_out, context_length, dropout, num_heads, qkv_bias=False):
-        super().__init__()
-        assert d_out % num_heads == 0, "d_out must be divisible by num_heads"
-        self.d_out = d_out
-        self.num_heads = num_heads
-        # reduces the projection dim to match the desired output dim
-        self.head_dim = d_out // num_heads
-        self.W_query = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_key = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_value = nn.Linear(d_in, d_out, bias=qkv_bias)
-        # uses a linear layer to combine head outputs
-        self.out_proj = nn.Linear(d_out, d_out)
-        self.dropout = nn.Dropout(dropout)
-        self.register_buffer(
-            "mask", torch.triu(torch.ones(context_length, context_length), diagonal=1)
-        )
-
-    def forward(self, x):
-        b, num_tokens, d_in = x.shape
-        keys = self.W_key(x)
-        values = self.W_value(x)
-        queries = self.W_query(x)
-        keys = keys.view(b, num_tokens, self.num_heads, self.head_dim)
-        values = values.view(b, num_tokens, self.num_heads, self.head_dim)
-        queries = queries.view(b, num_tokens, self.num_heads, self.head_dim)
-        keys = keys.transpose(1, 2)
-        queries = queries.transpose(1, 2)
-        values = values.transpose(1, 2)
-        attn_scores = queries @ keys.transpose(2, 3)
-        mask_bool = self.mask.bool()[:num_tokens, :num_tokens]
-        attn_scores.masked_fill_(mask_bool, -torch.inf)
-        attn_weights = torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)
-        attn_weights = self.dropout(attn_weights)
-        context_vec = (attn_weights @ values).transpose(1, 2)
-        context_vec = context_vec.contiguous().view(b, num_tokens, self.d_out)
-        context_vec = self.out_proj(context_vec)
-        return context_vec
+        super().__init__(d_in, d_out, context_length, dropout, num_heads, qkv_bias)
+        self.register_buffer("mask", self.mask)
 
 
 class MultiHeadAttentionProjected(nn.Module):

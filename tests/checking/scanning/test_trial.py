@@ -3,6 +3,8 @@
 
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.checking.scanning.sources import Definition, Source
 from clearhead.checking.scanning.takes import is_callable, ways
-from clearhead.checking.scanning.trial import tried, tried_in
+from clearhead.checking.scanning.trial import _normalised, tried, tried_in
 from clearhead.checking.subject.constructing import GuessedConfig
 from clearhead.checking.subject.subject import prepare
 from tests.checking.test_embedding import Model
@@ -647,3 +649,16 @@ def test_what_nobody_can_guess_is_named(tmp_path):
     *_, (_, row) = tried_in(source, ["Wants"], ch.Contract(), None, 0)
     assert row is not None
     assert row.why.startswith("nothing says what inner_layer should be; Wants was called with")
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_weights_that_sum_to_one_by_hand_are_attention(axis):
+    def of(weights):
+        observed: Any = SimpleNamespace(stages=(), weights=weights)
+        return _normalised(observed)
+
+    shares = torch.rand(3, 4, 5).exp().softmax(axis)
+    assert of(shares)
+    assert not of(shares * 1.1)
+    assert not of(torch.tensor([[[1.5, -0.5], [-0.5, 1.5]]]))
+    assert not of(torch.rand(3, 4, 5).softmax(0))

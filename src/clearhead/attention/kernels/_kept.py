@@ -62,7 +62,7 @@ def repeat(query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
     if answers is None:
         return None
     call = answers.get(_asked(query, key, value, question))
-    if call is None or not _is_plain(query, key, value):
+    if call is None or not is_plain_call(query, key, value):
         return None
     if call.keys is not None:
         key, value = key[:, :, call.keys], value[:, :, call.keys]
@@ -95,7 +95,7 @@ def keep(problem: Problem, mask: Mask | Tensor | None) -> None:
         or problem.dims != 4
         or not type(query) is type(key) is type(value) is Tensor
         or not (shape[1] == key.shape[1] and shape[3] == value.shape[3])
-        or not _is_plain(query, key, value)
+        or not is_plain_call(query, key, value)
     ):
         return
     strides = [each.stride() for each in (query, key, value)]
@@ -198,7 +198,7 @@ def _asked(query: Tensor, key: Tensor, value: Tensor, question: Hashable) -> Has
         return None
 
 
-def _is_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def is_plain_call(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Return True on the CPU if nothing lowers, traces or transforms the call, and no gradient is wanted."""
     if torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad

@@ -1,7 +1,7 @@
 """A recipe: attention as the stages of the definition, any of which can be another function.
 
-The right recipe is `stages.py`. A wrong one (`references.py`) has one of its functions replaced by
-the mistake, on the same query, key and value. What a recipe is given besides is its `Setting`.
+The right recipe is `stages.py`. A wrong one (a `Mutant`) has one of its functions replaced by the
+mistake, on the same query, key and value. What a recipe is given besides is its `Setting`.
 """
 
 import math

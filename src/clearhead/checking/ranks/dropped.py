@@ -37,23 +37,21 @@ class Dropped:
 
     def alike(self) -> bool:
         """True if the same weights fall on every rank: by keys in the order of the text, by blocks in
-        the order of a ring, or by heads."""
+        the order of a ring, whichever way round, or by heads. One rank alone is like none."""
+        if self.here.world == 1:
+            return False
         others = range(1, self.here.world)
         heads = self.gone.shape[1] // self.here.world
         return any(
-            all(_same(self._rows(0, steps), self._rows(rank, steps)) for rank in others)
-            for steps in (0, 1, -1)
-        ) or (
-            heads > 0 and all(_same(self._heads(0, heads), self._heads(r, heads)) for r in others)
-        )
+            all(_same(self._rows(0, ring), self._rows(rank, ring)) for rank in others)
+            for ring in (False, True)
+        ) or all(_same(self._heads(0, heads), self._heads(rank, heads)) for rank in others)
 
-    def _rows(self, rank: int, steps: int) -> tuple[Tensor, Tensor]:
-        """Return what falls of a rank's queries, and what could, the keys in the order of steps round a ring."""
+    def _rows(self, rank: int, ring: bool) -> tuple[Tensor, Tensor]:
+        """Return what falls of a rank's queries, and what could; round a ring the rank's own keys come first."""
         here, size = self.here, min(self.here.counts)
-        blocks = [
-            here.positions[(rank + step * steps) % here.world][:size] for step in range(here.world)
-        ]
-        columns = torch.cat(blocks) if steps else torch.arange(self.gone.shape[-1])
+        blocks = [here.positions[(rank + step) % here.world][:size] for step in range(here.world)]
+        columns = torch.cat(blocks) if ring else torch.arange(self.gone.shape[-1])
         rows = here.positions[rank][:size]
         return self.gone[..., rows, :][..., columns], self.visible[..., rows, :][..., columns]
 

@@ -1,6 +1,5 @@
 """Mutants of what ranks send each other, and of how the contexts of the keys of each rank are merged."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.checking.hypotheses.mutants.mutant import Mutant
-from clearhead.checking.hypotheses.recipe import Setting, right_group, right_visible
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_visible
 from clearhead.checking.ranks.placement import placement
 
 
@@ -35,20 +34,18 @@ def _blockwise(merge: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[..
     def around(
         inner: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, at: Setting
     ) -> Tensor:
-        here, seen, contexts, sums, some = (
-            placement(at.kv_len, at.contract),
-            right_visible(at),
-            [],
-            [],
-            [],
-        )
-        scale = at.contract.scale if at.contract.scale is not None else 1 / math.sqrt(at.head_dim)
-        scores = stages.scores(query, right_group(key, at)) * scale
+        here, seen = placement(at.kv_len, at.contract), right_visible(at)
+        turned, keys = RIGHT.rotate(query, RIGHT.group(key, at), at)
+        raw = stages.scores(turned, keys)
+        scores = RIGHT.prepare(raw, seen, RIGHT.scale(at), at, RIGHT)
+        contexts: list[Tensor] = []
+        sums: list[Tensor] = []
+        some: list[Tensor] = []
         for rank in range(here.world):
             mine = (here.owner == rank).expand(at.query_len, -1)
             mask = mine if at.mask is None else mine & at.mask
             contexts.append(inner(query, key, value, at._replace(mask=mask)).nan_to_num(0.0))
-            sums.append(scores.masked_fill(~(seen & mine), -torch.inf).logsumexp(-1, keepdim=True))
+            sums.append(scores.masked_fill(~mine, -torch.inf).logsumexp(-1, keepdim=True))
             some.append((seen & mine).any(-1, keepdim=True).expand(sums[-1].shape))
         return merge(torch.stack(contexts), torch.stack(sums), torch.stack(some))
 

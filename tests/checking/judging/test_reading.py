@@ -1,0 +1,34 @@
+# pyright: basic
+"""The mask that weights show, where there is no softmax."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from clearhead.checking.contract import Contract
+from clearhead.checking.hypotheses.matching import Trial
+from clearhead.checking.hypotheses.recipe import Setting
+from clearhead.checking.judging.reading import _read_mask
+
+read: Any = _read_mask
+
+
+@pytest.mark.parametrize(
+    ("product", "rectified", "codes"),
+    [(0.5, True, ["mask.missing"]), (-0.5, True, []), (-0.5, False, ["mask.missing"])],
+)
+def test_only_a_score_that_a_weight_may_come_of_tells_of_the_mask(product, rectified, codes):
+    """What is below 0 and cut off says nothing, however small what is above."""
+    setting, empty = Setting(Contract(causal=True), 1, 1, 1, 5, 5, 2, 2), torch.zeros(1, 1, 5, 2)
+    facts = SimpleNamespace(
+        visible=torch.ones(1, 1, 5, 5, dtype=torch.bool),
+        products=torch.full((1, 1, 5, 5), product),
+        rectified=rectified,
+        weighing=None,
+        axis=None,
+    )
+    evidence = SimpleNamespace(contract=setting.contract)
+    claims = read(facts, Trial("", setting, empty, empty, empty, empty), evidence)
+    assert [each.code for each in claims] == codes
