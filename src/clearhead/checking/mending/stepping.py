@@ -164,9 +164,10 @@ def _name(argument: ast.arg) -> str:
     return argument.arg
 
 
-def _is_compared(node: ast.AST) -> bool:
-    """True of a `while` loop that compares."""
-    return isinstance(node, ast.While) and isinstance(node.test, ast.Compare)
+def _compared(node: ast.AST) -> Any:
+    """What a `while` loop compares, or None."""
+    is_compared = isinstance(node, ast.While) and isinstance(node.test, ast.Compare)
+    return node.test if is_compared else None
 
 
 class _Filled(ast.NodeTransformer):
@@ -192,13 +193,8 @@ def reaches(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Itera
                         new = parsed(count)
                         yield place, new, "reach", said(node, new)
     for place in places:
-        node = place.node
-        bound = node.test.comparators[0] if _is_compared(node) else None
+        test = _compared(place.node)
+        bound = test.comparators[0] if test is not None else None
         if isinstance(bound, ast.BinOp):
-            spot = Spot(bound, node.test, "comparators", 0)
-            yield (
-                spot,
-                bound.left,
-                "reach",
-                said(node.test, altered(node.test, comparators=[bound.left])),
-            )
+            shorter = altered(test, comparators=[bound.left])
+            yield Spot(bound, test, "comparators", 0), bound.left, "reach", said(test, shorter)
