@@ -1,6 +1,6 @@
 """One more token: the same numbers as by the way of all calls, and the same cache."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ def _held(cache: Cache) -> list[Tensor]:
     return [store[:, :, : len(cache)] for store in cache._stores]
 
 
-def _assert_same(layers: list[MultiHeadAttention], caches: list[Cache], x: Tensor) -> Tensor:
+def _assert_same(layers: list[MultiHeadAttention], caches: Sequence[Cache], x: Tensor) -> Tensor:
     """The same output and the same in the cache, to the bit."""
     with torch.no_grad():
         mine, others = (layer(x, cache=cache) for layer, cache in zip(layers, caches, strict=True))
@@ -118,7 +118,8 @@ def test_the_projections_run_once_on_either_way() -> None:
 
 
 def test_one_that_fails_leaves_the_cache_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers, caches = _pair(), [GrowingCache(), GrowingCache()]
+    layers = _pair()
+    caches: list[Cache] = [GrowingCache(), GrowingCache()]
     _assert_same(layers, caches, torch.randn(1, 3, WIDTH))
 
     def fail(*arguments: Any, **options: Any) -> Tensor:

@@ -48,18 +48,6 @@ def test_a_rectangle_is_a_view_of_the_tensor() -> None:
     assert part.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
 
 
-def test_rows_of_one_fit_no_queries() -> None:
-    mask = ch.dense(rows("● · ●"))
-    assert mask.to_dense(0, 3).shape == (0, 3)
-    assert (~mask).to_dense(0, 3).shape == (0, 3)
-
-
-def test_columns_of_one_fit_no_keys() -> None:
-    mask = ch.dense(rows("●", "·"))
-    assert mask.to_dense(2, 0).shape == (2, 0)
-    assert (~mask).to_dense(2, 0).shape == (2, 0)
-
-
 def test_columns_of_one_are_not_copied() -> None:
     tensor = torch.rand(2, 1, 5, 1) > 0.5
     part = ch.dense(tensor).block(slice(1, 3), slice(2, 6), Extent(2, 1, 5, 7, torch.device("cpu")))

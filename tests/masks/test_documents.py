@@ -57,12 +57,6 @@ def test_queries_are_the_last_tokens() -> None:
     assert torch.equal(ch.documents([1, 2, 2]).to_dense(2, 3), rows("· ● ●", "· ● ●"))
 
 
-def test_each_row_of_the_batch_may_be_packed_differently() -> None:
-    dense = ch.documents([[1, 1], [1, 2]]).to_dense(2, 2)
-    assert torch.equal(dense[0, 0], rows("● ●", "● ●"))
-    assert torch.equal(dense[1, 0], rows("● ·", "· ●"))
-
-
 def test_a_document_may_come_back() -> None:
     expected = rows("● · ●", "· ● ·", "● · ●")
     mask = ch.documents([5, 6, 5])

@@ -1,7 +1,6 @@
 import pytest
 import torch
 from hypothesis import given
-from torch import Tensor
 
 import clearhead as ch
 from tests.masks.drawn import docstring_drawings, rows
@@ -17,40 +16,6 @@ from tests.masks.expressions import (
 def test_the_docstring_is_true() -> None:
     drawn = [ch.padding([3]).draw(4, 4), ch.padding([3], side="left").draw(4, 4)]
     assert [f"batch 0\n{each}" for each in docstring_drawings(ch.padding)] == drawn
-
-
-@pytest.mark.parametrize(
-    "lengths", [[1, 3], (1, 3), torch.tensor([1, 3]), torch.tensor([1, 3]).int()]
-)
-def test_lengths(lengths: list[int] | Tensor) -> None:
-    right = ch.padding(lengths).to_dense(2, 4)
-    assert right.shape == (2, 1, 2, 4)
-    assert torch.equal(right[0, 0], rows("● · · ·", "● · · ·"))
-    assert torch.equal(right[1, 0], rows("● ● ● ·", "● ● ● ·"))
-    assert torch.equal(ch.padding(lengths, side="right").to_dense(2, 4), right)
-    left = ch.padding(lengths, side="left").to_dense(1, 4)
-    assert torch.equal(left[:, 0, 0], rows("· · · ●", "· ● ● ●"))
-
-
-def test_one_length_for_all_rows() -> None:
-    assert ch.padding(3).batch is None
-    assert torch.equal(ch.padding(3).to_dense(1, 4), rows("● ● ● ·"))
-    assert torch.equal(ch.padding(torch.tensor(3)).to_dense(1, 4), rows("● ● ● ·"))
-
-
-def test_nothing_is_real_and_everything_is_real() -> None:
-    for side in ("right", "left"):
-        dense = ch.padding([0, 4], side=side).to_dense(2, 4)
-        assert not dense[0].any()
-        assert dense[1].all()
-
-
-def test_valid_is_true_at_real_tokens() -> None:
-    valid = rows("● · ● ·", "· ● ● ●")
-    assert torch.equal(ch.padding(valid).to_dense(1, 4)[:, 0, 0], valid)
-    alike = ch.padding(valid[0])
-    assert alike.batch is None
-    assert torch.equal(alike.to_dense(2, 4), valid[0].expand(2, 4))
 
 
 def test_valid_may_be_a_view() -> None:

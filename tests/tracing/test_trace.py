@@ -37,6 +37,14 @@ def test_attend(lead: tuple[int, ...]) -> None:
     assert steps.difference < 1e-14
 
 
+def test_code_of_ones_own_has_no_kernel_to_differ_from() -> None:
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
+
+    steps = ch.trace(attend, *inputs(2, 4))
+    assert (steps.kernel, steps.difference) == (None, 0.0)
+
+
 def test_layer_with_grouped_heads_and_dropout() -> None:
     layer = ch.MultiHeadAttention(
         12, num_heads=6, num_kv_heads=2, value_head_dim=5, mask=ch.causal(), dropout=0.5

@@ -149,6 +149,12 @@ def dropping(alike: str) -> Attend:
     return attend
 
 
+def test_dropout_of_one_rank_is_like_that_of_none() -> None:
+    report = checked(dropping(""), 1, causal=False, dropout=0.4)
+    assert report.ok
+    assert "dropout" in report.passed
+
+
 @pytest.mark.parametrize("alike", ["", "always", "by seed"])
 def test_dropout_of_ranks_with_seeds_of_their_own(alike: str) -> None:
     report = checked(dropping(alike), causal=False, dropout=0.4)

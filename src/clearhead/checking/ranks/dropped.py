@@ -37,15 +37,15 @@ class Dropped:
 
     def alike(self) -> bool:
         """True if the same weights fall on every rank: by keys in the order of the text, by blocks in
-        the order of a ring, whichever way round, or by heads."""
+        the order of a ring, whichever way round, or by heads. One rank alone is like none."""
+        if self.here.world == 1:
+            return False
         others = range(1, self.here.world)
         heads = self.gone.shape[1] // self.here.world
         return any(
             all(_same(self._rows(0, ring), self._rows(rank, ring)) for rank in others)
             for ring in (False, True)
-        ) or (
-            heads > 0 and all(_same(self._heads(0, heads), self._heads(r, heads)) for r in others)
-        )
+        ) or all(_same(self._heads(0, heads), self._heads(rank, heads)) for rank in others)
 
     def _rows(self, rank: int, ring: bool) -> tuple[Tensor, Tensor]:
         """Return what falls of a rank's queries, and what could; round a ring the rank's own keys come first."""
