@@ -164,10 +164,11 @@ def _name(argument: ast.arg) -> str:
     return argument.arg
 
 
-def _compared(node: ast.AST) -> Any:
+def _compared(node: ast.AST) -> ast.Compare | None:
     """What a `while` loop compares, or None."""
-    is_compared = isinstance(node, ast.While) and isinstance(node.test, ast.Compare)
-    return node.test if is_compared else None
+    if isinstance(node, ast.While) and isinstance(node.test, ast.Compare):
+        return node.test
+    return None
 
 
 class _Filled(ast.NodeTransformer):
@@ -194,7 +195,9 @@ def reaches(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Itera
                         yield place, new, "reach", said(node, new)
     for place in places:
         test = _compared(place.node)
-        bound = test.comparators[0] if test is not None else None
+        if test is None:
+            continue
+        bound = test.comparators[0]
         if isinstance(bound, ast.BinOp):
             shorter = altered(test, comparators=[bound.left])
             yield Spot(bound, test, "comparators", 0), bound.left, "reach", said(test, shorter)
