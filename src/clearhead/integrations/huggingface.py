@@ -160,7 +160,7 @@ def _loaded(
     options: dict[str, Any] = {"local_files_only": is_local, "trust_remote_code": False}
     missing = "model.unreadable" if is_local else "model.not-found"
     with quiet(progress=progress), _translated(called, missing=missing, broken="model.unreadable"):
-        loads = transformers.AutoModel
+        loads: Any = transformers.AutoModel
         if logits:
             config = transformers.AutoConfig.from_pretrained(where, **options)
             known = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
