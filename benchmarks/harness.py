@@ -108,6 +108,7 @@ class Case:
     rounds: int = 5
     beside: bool = False
     clock: Callable[[], float] = time.perf_counter
+    limit: str = ""
 
     def prepare(self) -> Sides:
         """The sides, on the same inputs whenever and wherever it is called."""
@@ -138,6 +139,7 @@ def case(
     rounds: int = 5,
     beside: bool = False,
     clock: Callable[[], float] = time.perf_counter,
+    limit: str = "",
 ) -> Callable[[Callable[[], Sides]], Callable[[], Sides]]:
     """Register the function as a case; it builds the inputs and returns the sides, ours first.
 
@@ -151,6 +153,7 @@ def case(
         rounds: how often the sides are timed at least, for work that takes long.
         beside: True times them beside a busy process on each core, after a few rounds without.
         clock: `time.process_time` counts the CPU time of the process, which other ones change least.
+        limit: what a bound that is not reached comes up against, with its arithmetic, for the table.
     """
     targets = tuple(map(Target.parse, [reach] if isinstance(reach, str) else reach))
 
@@ -161,7 +164,7 @@ def case(
                 f"two cases are called {name!r}, in {known.module} and {build.__module__}"
             )
         CASES[name] = Case(
-            name, build, targets, work, dtype, compare, memory, rounds, beside, clock
+            name, build, targets, work, dtype, compare, memory, rounds, beside, clock, limit
         )
         return build
 
@@ -416,6 +419,7 @@ class Outcome:
         return {
             "case": self.case.name,
             "work": self.case.work,
+            "limit": self.case.limit,
             "dtype": self.case.dtype,
             "sides": {
                 name: {

@@ -124,7 +124,7 @@ def table(records: list[Record]) -> str:
                 "<br>".join(f"{name} {seconds(side['median_seconds'])}" for name, side in sides),
                 ratio(record),
                 "<br>".join(f"{name} {megabytes(side['peak_megabytes'])}" for name, side in sides),
-                "<br>".join(reach(record)),
+                "<br>".join([*reach(record), *filter(None, [record.get("limit")])]),
             ]
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")

@@ -74,12 +74,13 @@ class Session:
         if block.role == "train":
             assert STEPS.search(source), f"line {block.line}: a block that trains has steps = …"
             source = STEPS.sub("steps = 3", source) if self.brief else source
-        # The blank lines give a traceback the line numbers of the page.
-        tree = ast.parse("\n" * (block.line - 1) + source)
+        # Lines are those of the block, which is what a learner sees; the name says where that stands.
+        tree = ast.parse(source)
+        name = f"{self.lesson.row.slug}.md, block of line {block.line}"
         last = tree.body.pop() if block.role == "live" else None
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(tree, f"{self.lesson.row.slug}.md", "exec"), self.namespace)
+            exec(compile(tree, name, "exec"), self.namespace)
             if last is not None:
                 assert isinstance(last, ast.Expr), f"line {block.line}: ends in nothing to see"
                 self.live[block.line] = self._seen(last.value)

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
+import { cssSigned } from "../src/shared/colour";
 
 // Machado, Oliveira and Fernandes (2009), https://doi.org/10.1109/TVCG.2009.113, table of severity 1: of linear sRGB.
 const EYES = {
@@ -66,6 +67,28 @@ test("heads that are shown at once differ to eyes of every kind, in both themes"
           const apart = Math.hypot(...one.map((each, axis) => each - other[axis]));
           assert.ok(apart >= LEAST, `${kind}: ${theme[at]} and ${theme[before]} are ${apart}`);
         }
+      }
+    }
+  }
+});
+
+test("both ends of a difference have a hue, and differ to eyes of every kind, in both themes", () => {
+  const rgb = (colour) => colour.match(/\d+/g).map((each) => linear(Number(each) / 255));
+  for (const theme of ["light", "dark"]) {
+    const [more, less, same] = [1, -1, 0].map((share) => rgb(cssSigned(share, theme)));
+    for (const end of [more, less]) {
+      const [, ...hue] = oklab(end);
+      assert.ok(Math.hypot(...hue) >= LEAST, `${theme}: an end is next to grey`);
+    }
+    for (const [kind, eye] of Object.entries(EYES)) {
+      const seen = [more, less, same].map((each) => oklab(times(eye, each)));
+      for (const [one, other] of [
+        [0, 1],
+        [0, 2],
+        [1, 2],
+      ]) {
+        const apart = Math.hypot(...seen[one].map((each, axis) => each - seen[other][axis]));
+        assert.ok(apart >= LEAST, `${kind}, ${theme}: ${one} and ${other} are ${apart}`);
       }
     }
   }

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,23 @@ def test_keys_step_through_stages_queries_and_numbers(opens: Opens) -> None:
         page.keyboard.press("ArrowLeft")
     assert current.inner_text() == "x"
     assert page.get_by_label("The stage before").is_disabled()
+
+
+def test_panels_stand_in_the_order_of_the_document_at_every_step(opens: Opens) -> None:
+    page = drawn(opens, steps_payload(journey()))
+    boxes = """(all) => all.map((each) => {
+        const { top, bottom, left, right } = each.getBoundingClientRect();
+        return [top, bottom, left, right].map(Math.round);
+    })"""
+    for _ in range(20):
+        page.keyboard.press("ArrowLeft")
+    for _ in range(12):
+        places = page.locator(".ch-st-strip section").evaluate_all(boxes)
+        assert places
+        # Each stands to the right of the one before it, or below.
+        for (top, bottom, _left, right), after in pairwise(places):
+            assert after[0] >= bottom or (after[2] >= right and after[1] > top), places
+        page.keyboard.press("ArrowRight")
 
 
 def test_the_slider_is_the_query(opens: Opens) -> None:

@@ -79,9 +79,91 @@ def test_a_report_of_a_lesson() -> None:
         "✗ law.pairs   a token does not see itself: keys[:i] stops before i, keys[: i + 1] holds it",
         "    measured   no weight on themselves: tokens 0, 1, 2, 3, 4, 5, 6",
         "    line 20    rows.append(torch.softmax(scores, dim=0) @ values[:i])",
-        "    read       lesson 7, Not the future: clearhead lesson 7 --read",
+        '    read       lesson 7, Not the future, under "Why": clearhead lesson 7 --read',
         "    see        clearhead explain law.pairs",
     ]
+
+
+LOOPS = """def scores(query, key):
+    table = torch.zeros(len(query), len(key))
+    for i in range(len(query)):
+        for j in range(len(key)):
+            for n in range(len(query[i])):
+                table[i, j] += query[i][n] * key[j][n]
+    return table
+"""
+SHARES = """def weights(scores):
+    s = scores - scores.amax(dim=-1, keepdim=True)
+    e = torch.exp(s)
+    return e / e.sum(dim=-1, keepdim=True)
+"""
+TURNS = """def scores(query, key):
+    table = torch.zeros(len(query), len(key))
+    i = 0
+    while i < len(query):
+        j = 0
+        while j < len(key):
+            table[i, j] = query[i] @ key[j]
+            j += 1
+        i += 1
+    return table
+"""
+MATRICES = """class SelfAttention(nn.Module):
+    def __init__(self, d_in, d_out):
+        super().__init__()
+        self.W_query = nn.Parameter(0.3 * torch.randn(d_in, d_out))
+        self.W_key = nn.Parameter(0.3 * torch.randn(d_in, d_out))
+        self.W_value = nn.Parameter(0.3 * torch.randn(d_in, d_out))
+
+    def forward(self, x):
+        q = x @ self.W_query
+        k = x @ self.W_key
+        return torch.softmax(q @ k.T, dim=-1) @ (x @ self.W_value)
+"""
+TURNED = """def rotate(rows):
+    t, d = rows.shape[-2:]
+    h = d // 2
+    angle = torch.outer(torch.arange(t), 10000 ** (-2 * torch.arange(h) / d))
+    a, b = rows[..., :h], rows[..., h:]
+    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], dim=-1)
+"""
+
+# What beginners wrote: the lesson, what was right, the edits, the code of the answer, and the words that it holds.
+TOLD = {
+    "2.718": (2, SHARES, {"torch.exp(s)": "2.718 ** s"}, "law.scores", "powers of 2.718 are taken, and exp takes powers of e"),
+    "sum of the shifted": (2, SHARES, {"e.sum": "s.sum"}, "softmax.missing", "divided by the sum of the scores, not by the sum of the exps"),
+    "sigmoid": (2, SHARES, {"torch.exp(s)": "torch.sigmoid(scores)"}, "law.scores", "its shares are not those of exp(score)"),
+    "not given back": (2, SHARES, {"return ": ""}, "check.call", "line 10: e / e.sum(dim=-1, keepdim=True) is worked out, and not given back"),
+    "true": (2, SHARES, {"amax(dim=-1, keepdim=True)": "amax(dim=-1, keepdim=true)"}, "check.call", "Python writes True, and not true."),
+    "exp": (2, SHARES, {"torch.exp": "exp"}, "check.call", "exp is one of torch, and called by that name: torch.exp."),
+    "misspelt": (1, LOOPS, {"range(len(key))": "range(len(keys))"}, "check.call", "there is no keys here: key is meant."),
+    "transpose": (1, "def scores(query, key):\n    return query @ key.T\n", {"key.T": "key"}, "check.call", "key is not turned round: key.T."),
+    "not added up": (1, TURNS, {"query[i] @ key[j]": "query[i] * key[j]"}, "check.call", "are products, and are not added up: (query[i] * key[j]).sum()."),
+    "two at once": (1, LOOPS, {"+= query": "= query", "range(len(key))": "range(len(key) - 1)"}, "law.pairs", "+= query[i][n] * key[j][n] is meant; and in line 10: "),
+    "while, not begun anew": (1, TURNS, {"        j = 0\n": "", "    i = 0\n": "    i = 0\n    j = 0\n"}, "law.pairs", "the line j = 0 stands before while i < len(query)"),
+    "while, too far": (1, TURNS, {"i < len(query)": "i <= len(query)"}, "check.call", "i <= len(query) stands where i < len(query) is meant."),
+    "earlier": (4, MATRICES, {"torch.softmax(q @ k.T, dim=-1)": "weights(q @ k.T)"}, "check.call", "from lesson_02 import weights."),
+    "__init_": (4, MATRICES, {"__init__(self": "__init_(self"}, "check.call", "the method is called __init_, and PyTorch calls __init__."),
+    "Parameters": (4, MATRICES, {"W_query = nn.Parameter": "W_query = nn.Parameters"}, "check.made", "there is no Parameters: Parameter is meant."),
+    "sides": (4, MATRICES, {"x @ self.W_query": "self.W_query @ x"}, "shape.square-only", "self.W_query @ x has its parts in the wrong places: x @ self.W_query"),
+    "from 1": (12, TURNED, {"arange(t)": "arange(1, t + 1)"}, "rope.offset", "places are counted from 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_a_beginner_wrote_is_told_as_it_is(name: str) -> None:
+    lesson, text, edits, code, said = TOLD[name]
+    for old, new in edits.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    thing = Case(lesson, (), text, name).make()
+    if code.startswith("check."):
+        with pytest.raises(ch.ModelError) as caught:
+            ch.check(thing, lesson=lesson)
+        assert (caught.value.code, said in caught.value.message) == (code, True), caught.value
+        return
+    (finding,) = ch.check(thing, lesson=lesson).findings
+    assert (finding.code, said in finding.sentence) == (code, True), finding.sentence
 
 
 STUBS = {

@@ -118,7 +118,8 @@ def test_the_projections_run_once_on_either_way() -> None:
 
 
 def test_one_that_fails_leaves_the_cache_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers, caches = _pair(), [GrowingCache(), GrowingCache()]
+    layers = _pair()
+    caches: list[Cache] = [GrowingCache(), GrowingCache()]
     _assert_same(layers, caches, torch.randn(1, 3, WIDTH))
 
     def fail(*arguments: Any, **options: Any) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 
 import clearhead as ch
 from clearhead._common.lessons import LESSONS
+from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.lessons.cells import begun, compare
 from clearhead.lessons.lesson import Lesson, page_of, read_lesson
 from clearhead.lessons.notebook import notebook
@@ -24,6 +25,8 @@ from tests.environment import SEED
 from tests.test_docs import agrees, difference
 
 ORDER = ["Why", "Predict", "Write", "See", "Check", "Gallery", "Recap", "Where it stands"]
+# The names of mistakes.
+RULED = [each.code for each in (*RULES, *IN_LESSONS)]
 # No word before its lesson.
 LATER = {"mask": 7, "batch": 8, "head": 10}
 
@@ -76,6 +79,14 @@ def test_its_page_has_the_parts_of_a_lesson(lesson: Lesson) -> None:
     for word, number in LATER.items():
         if lesson.row.number < number:
             assert not re.search(rf"\b{word}", readable), word
+
+
+def test_the_headings_that_reports_point_to_are_on_its_page(lesson: Lesson) -> None:
+    text = "".join(each for each in lesson.parts if isinstance(each, str))
+    there = set(re.findall(r"^## (.+)$", text, re.MULTILINE))
+    assert {"Write", *lesson.row.headings.values()} <= there
+    for began in lesson.row.headings:
+        assert any(code.startswith(began) for code in (*RULED, *lesson.row.codes)), began
 
 
 def test_its_notebook_is_valid_and_runs_with_its_solutions(

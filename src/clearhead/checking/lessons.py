@@ -37,13 +37,15 @@ MENTIONS = {
     "law.scores": r"cos.*[-+].*sin",
     "rope.layout": r"::2|reshape|view|unflatten|stack",
     "dropout.unscaled": r"\.sum\(|normalize",
-    "dropout": r"self\.\w*drop\w*\(|functional\.dropout|F\.dropout",
+    "dropout": r"rand(_like)?\(|bernoulli|self\.\w*drop\w*\(|functional\.dropout|F\.dropout",
     "mask.after-softmax": r"\*.*(mask|hidden|past|tril|triu)|(mask|hidden|past|tril|triu).*\*|masked_fill|where\(",
     "state": r"self\.\w*(mask|future|past|tril|triu)\w* *=",
     "heads": r"(view|reshape|unflatten|split|chunk|permute|transpose)\(",
     "differs": r"== ?0|\bmax\(|amax\(",
     "length": r"self\.\w*(mask|future|past|tril|triu|bias|pos)",
     "context": r"\bcontext\b.*\)|x_?2",
+    "mask.padding-ignored": r"\bmask\b",
+    "mask.batch-mixed": r"\bmask\b",
     "mask": r"triu|tril|masked_fill",
     "cache": r"cat\(|append\(|triu|tril",
     "rope": r"cat\(|stack\(|sin\(",
@@ -51,7 +53,9 @@ MENTIONS = {
 # Of a cache, where what is kept is put together.
 KEPT = r"cat\(|append\("
 # Of these the line that mentions them says more than that of an operation.
-MENTIONED = ("heads.split", "heads.count", "dropout", "state", "mask.after-softmax")
+MENTIONED = (
+    "heads.split", "heads.count", "dropout", "state", "mask.after-softmax", "mask.padding-ignored", "mask.batch-mixed",
+)  # fmt: skip
 # Codes that need no lesson; and of those of a later lesson the law that they break.
 ALWAYS = frozenset(("differs", "output.nondeterministic", "input.modified", "shape.square-only"))
 LAWS = {
@@ -223,10 +227,14 @@ def in_words(report: Report, row: LessonRow) -> Report:
 
 def _told(finding: Finding, report: Report, row: LessonRow) -> Finding:
     speaking = [each for each in lessons_of(finding.code) if each.number <= row.number]
-    read = row if finding.code.startswith("law.") else (speaking or [row])[-1]
+    general = finding.code.startswith(("law.", "differs", "shape."))
+    read = row if general else (speaking or [row])[-1]
     place = finding.place or _mentioned(finding, report.place)
-    made = Finding(**vars(finding))
-    return replace(made, place=place, read=f"lesson {read.number}, {read.title}: {read.told}")
+    measured = finding.measured
+    if row.number < BATCHES and not row.is_part:  # one text, and one head: rows and columns
+        measured = re.sub(r"\[0, 0, (\d+, \d+)\]", r"[\1]", measured)
+    made = replace(Finding(**vars(finding)), measured=measured)
+    return replace(made, place=place, read=read.pointer(finding.code))
 
 
 def mentioned_first(report: Report) -> Report:

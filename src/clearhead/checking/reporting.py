@@ -33,7 +33,7 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
 BY_EFFECT: Mapping[str, tuple[str, ...]] = {
     "law.pairs": ("part-rows", "part-unread", "never", "alone", "queries"),
     "law.value": ("part-bent", "part-other"),
-    "law.scores": ("part-bent", "part-numbers", "other"),
+    "law.scores": ("part-bent", "part-numbers", "part-shares"),
     "softmax.missing": ("none", "raw", "part-sums"),
     "shape.square-only": ("tokens", "sizes"),
     "mask.non-finite": ("part",),
@@ -46,6 +46,7 @@ OF_CLASSES: Mapping[str, tuple[str, ...]] = {
     "context.ignored": ("side", "tokens"),
     "length.fixed": ("lesson",),
     "scale.wrong": ("constant", "part"),
+    "shape.square-only": ("declared",),
 }
 
 

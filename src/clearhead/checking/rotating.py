@@ -52,7 +52,8 @@ def turned(rotate: Any, finding: Finding | None) -> Finding | None:
         return finding
     if finding is not None and way == "speeds" and finding.code == "differs":
         return finding  # by another base, which it says
-    made = Finding("rope.layout", "", "") if finding is None else Finding(**vars(finding))
+    code = "rope.offset" if way == "begun" else "rope.layout"
+    made = Finding(code, "", "") if finding is None else Finding(**vars(finding))
     return replace(made, sentence=words.filled("rotation", way, {}))
 
 
@@ -132,6 +133,8 @@ def _made(x: Tensor, layout: Split) -> Iterator[tuple[str, Tensor]]:
     yield "end", join(*by(ANGLES.flip(0)))
     for factor in (math.pi / 180, 180 / math.pi):
         yield "degrees", join(*by(ANGLES * factor))
+    for begun in (-1, 1):
+        yield "begun", join(*by((PLACES + begun) * SPEEDS))
     yield "faster", join(*by(PLACES / SPEEDS))
     yield "one-speed", join(*by(PLACES.expand(-1, WIDTH // 2)))
     for whole in (-2 * PAIRS // WIDTH, -(2 * PAIRS // WIDTH)):

@@ -65,7 +65,8 @@ def _explain_finding(code: str) -> list[str]:
     from clearhead.cli.law_figures import figure
 
     drawn = figure(code)
-    lessons = [f"lesson {each.number}, {each.title}: `{each.told}`" for each in lessons_of(code)]
+    told = [each.pointer(code).rpartition(": ") for each in lessons_of(code)]
+    lessons = [f"{where}: `{command}`" for where, _, command in told]
     met = [f"It is met in {', and in '.join(lessons)}"] if lessons else []
     return [section.strip(), *([f"```text\n{drawn}\n```"] if drawn else []), *met, how_to_read]
 

@@ -86,7 +86,7 @@ class Valid(Mask, kind="valid"):
     @cached_property
     def runs(self) -> tuple[Tensor, Tensor] | None:
         """First and one-past-last valid key of each row; None unless all of them are neighbours."""
-        rows = torch.atleast_2d(self.valid)
+        rows = self.valid if self.valid.ndim > 1 else self.valid[None]
         count = rows.sum(-1)
         if rows.shape[-1] == 0:
             return count, count
@@ -100,7 +100,7 @@ class Valid(Mask, kind="valid"):
         """The valid keys of all rows, if they are one run, the same for all."""
         if not self.valid.numel() or not is_concrete(self.valid):
             return None
-        rows = torch.atleast_2d(self.valid)
+        rows = self.valid if self.valid.ndim > 1 else self.valid[None]
         if rows.numel() <= FEW:
             row, *others = rows.tolist()
             first, count = row.index(True) if True in row else 0, sum(row)

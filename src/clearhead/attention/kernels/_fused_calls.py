@@ -75,7 +75,12 @@ def _run_tiles(
         else:
             context = fused_call(problem, query, key, some_value, added, piece.causal)
         contexts.append(_side_by_side(context, group))
-    return torch.cat(contexts), torch.cat(totals) if wants_total else None
+    return _joined(contexts), _joined(totals) if wants_total else None
+
+
+def _joined(samples: list[Tensor]) -> Tensor:
+    """The results of all samples; of one alone without a copy."""
+    return samples[0] if len(samples) == 1 else torch.cat(samples)
 
 
 def _tiles_of(tensor: Tensor, run: slice, piece: Piece) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from clearhead.checking.evidence.parts import PartCall, PartEvidence, flattened
 from clearhead.checking.hypotheses.mutants.parts import MUTANTS, PartMutant
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
-from clearhead.checking.thresholds import SAME, SLOPE, SUMS
+from clearhead.checking.thresholds import ROUNDING, SAME, SLOPE, SUMS
 
 CODES = (
     "shape.square-only", "sum.carried", "sum.overwritten", "sum.left-out", "softmax.keepdim",
@@ -20,8 +20,9 @@ CODES = (
     "differs",
 )  # fmt: skip
 TOPIC = "part"
-# Of powers that are taken in place of those of e.
+# Of powers that are taken in place of those of e; and how near to 1 a slope is that of e in a few digits.
 BASES = (2, 10)
+NEAR_E = 0.02
 
 
 _claims: WeakKeyDictionary[PartEvidence, Claim | Verdict] = WeakKeyDictionary()
@@ -185,8 +186,10 @@ def _shares(e: PartEvidence, call: PartCall) -> Iterator[tuple[str, str, Any]]:
         logs, plain = (each - each.mean(-1, keepdim=True) for each in (logs, scores))
         slope = float((logs * plain).sum() / plain.square().sum())
         if float((logs - slope * plain).abs().max()) <= SLOPE * float(plain.abs().max()):
-            if abs(slope - 1) > SLOPE:
+            digits = ROUNDING[call.found.dtype] < abs(slope - 1) < NEAR_E
+            if digits or abs(slope - 1) > SLOPE:
                 base = next((b for b in BASES if abs(slope - math.log(b)) < SLOPE), None)
+                base = f"{math.exp(slope):.6g}" if digits else base
                 way = "part-sign" if abs(slope + 1) < SLOPE else "part-weights"
                 way = way if base is None else "part-base"
                 yield "scale.wrong", way, {"used": f"{slope:.4g}", "base": base}
@@ -202,7 +205,7 @@ def _shares(e: PartEvidence, call: PartCall) -> Iterator[tuple[str, str, Any]]:
         else:
             yield "softmax.missing", "none", {}
         return
-    yield "law.scores", "other", {}
+    yield "law.scores", "part-shares", {}
 
 
 def _products(e: PartEvidence, call: PartCall) -> Iterator[tuple[str, str, Any]]:

@@ -139,8 +139,10 @@ def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
     picture = ("mask", drawn_mask(first, None, facts.visible[0, 0]))
     for change in facts.weighing.before if facts.weighing is not None else ():
         if change.kind == "fill":
-            way = "zero" if abs(change.number) < 1e-3 else "number"
-            values = {"number": f"{change.number:.4g}"}
+            # A number that is put over another one counts.
+            number = [each.number for each in facts.weighing.before if each.kind == "fill"][-1]
+            way = "zero" if abs(number) < 1e-3 else "number"
+            values = {"number": f"{number:.4g}"}
             yield Claim("mask", "mask.multiplied", Found(way, values, picture))
             return
         if change.kind == "number" and _is_the_mask(change.cells, right):

@@ -32,7 +32,7 @@ from clearhead.checking.mending.places import (
     places_of,
     said,
 )
-from clearhead.checking.mending.stepping import conditions, lines, reaches, sizes, steps
+from clearhead.checking.mending.stepping import conditions, lines, passed, reaches, sizes, steps
 from clearhead.checking.mending.tables import (
     anew,
     by_rows,
@@ -88,9 +88,9 @@ def edits_of(
     """
     places = list(places_of(tree))
     ways = (
-        _keepdims, _copies, anew, conditions, reaches, counts, shapes, fractions, begins, taken_names, undefined,
+        _keepdims, _copies, anew, undefined, conditions, reaches, counts, shapes, fractions, begins, taken_names,
         appends, returns, cut, thrown_away, _everywhere, _attributes, _sides, _numbers, _names, sizes, by_rows,
-        upright, products, cells, _operators, lines, late, steps, _keywords, _signs,
+        upright, products, cells, _operators, lines, late, passed, steps, _keywords, _signs,
     )  # fmt: skip
     count = 0
     for way in ways[:3] if certain else ways:
@@ -247,7 +247,10 @@ def _attributes(places: Sequence[Spot], _: ast.Module, held: Sequence[str]) -> I
         for pair in TWINS:
             if node.attr in pair:
                 new = altered(node, attr=pair[1 - pair.index(node.attr)])
-                yield place, new, "name", said(node, new, around(place))
+                values = said(node, new, around(place))
+                if not isinstance(node.value, ast.Name):  # long enough to be said once
+                    values |= {"old": f".{node.attr}", "new": f".{new.attr}"}
+                yield place, new, "name", values
     for place, node in expressions(places, ast.Name):
         if place.field in ("left", "right") and isinstance(place.above, ast.BinOp):
             new = ast.Attribute(node, "mT", ast.Load())
@@ -260,6 +263,9 @@ def _operators(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
             if not isinstance(node.op, (kind, ast.Pow)):
                 new = altered(node, op=kind())
                 yield place, new, "operator", said(node, new)
+        if isinstance(node.op, ast.Pow) and number_in(node.left) is not None:
+            new = parsed(f"torch.exp({ast.unparse(node.right)})")
+            yield place, new, "operator", said(node, new)
     for place, node in expressions(places, ast.Call):
         if len(node.args) == 1 and ast.unparse(node.func).rpartition(".")[2] == "sqrt":
             new = ast.BinOp(node.args[0], ast.Pow(), ast.Constant(0.5))

@@ -85,6 +85,7 @@ LINES = (
     "mask.batch-mixed",
     "mask.missing",
     "mask.on-queries",
+    "mask.non-finite",
 )
 # What is not judged by the readers, and is by the outcome.
 JUDGED = (
@@ -196,7 +197,8 @@ def _mended(report: Report, first: Finding, mends: Sequence[Mend]) -> Report:
     told = isinstance(first, EffectAlone) or best.key in CERTAIN
     sentence = best.sentence if told else first.sentence
     code = "softmax.keepdim" if best.key == "keepdim" else first.code
-    return _with(report, replace(first, code=code, sentence=sentence, place=best.place))
+    place = best.place if told or best.key != "both" else first.place
+    return _with(report, replace(first, code=code, sentence=sentence, place=place))
 
 
 def _is_sized(subject: Subject) -> bool:

@@ -130,14 +130,17 @@ def begins(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     """A line before a loop that belongs to each of its rounds."""
     for place in places:
         loop, at = place.node, place.nth
-        if not isinstance(loop, ast.For) or at is None:
+        if not isinstance(loop, ast.For | ast.While) or at is None:
             continue
         body = getattr(place.above, place.field)
         for nth in range(at - 1, max(at - 4, -1), -1):
             line = body[nth]
             if not isinstance(line, ast.Assign):
                 continue
-            for inside in (loop, *(each for each in loop.body if isinstance(each, ast.For))):
+            for inside in (
+                loop,
+                *(each for each in loop.body if isinstance(each, ast.For | ast.While)),
+            ):
                 deeper = altered(inside, body=[line, *inside.body])
                 whole = deeper
                 if inside is not loop:

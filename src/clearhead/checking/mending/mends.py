@@ -2,12 +2,15 @@
 
 import ast
 import contextlib
+import copy
 import inspect
 import io
+import itertools
 import linecache
 import re
 import textwrap
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -15,11 +18,15 @@ from torch import nn
 from clearhead._common.lessons import LessonRow
 from clearhead.checking import words
 from clearhead.checking.mending.edits import ChangedTree, edits_of
-from clearhead.checking.mending.outcomes import is_right, is_sized, names_missing
+from clearhead.checking.mending.outcomes import is_right, is_sized, names_missing, progress
 from clearhead.checking.subject.stubs import reached
 
+# The lesson that begins to write .mT in the place of .T, which says the same of tables.
+TURNED = 5
 # So many changes are looked for.
 ENOUGH = 3
+# What each round of a `while` loop asks first, and so many times all of them may.
+ROUND, ROUNDS = "_is_another_round", 5000
 # What makes a list longer, by a method.
 GROWS = ("append", "extend", "insert")
 Promises = tuple[Mapping[str, Any], ...]
@@ -57,13 +64,30 @@ def mends_of(
         return []
     found: list[Mend] = []
     with contextlib.redirect_stdout(io.StringIO()):  # what it prints, hundreds of times
+        half, most = None, written.progress(written.tree, row) if row.is_part else None
         for edit in edits_of(written.tree, written.held, certain=certain):
             if _right(written, edit, row, promises, args):
-                sentence = words.filled("mend", edit.key, edit.values)
-                found.append(Mend(edit.key, sentence, (written.file, edit.line)))
+                found.append(_mend(written, edit, row))
+            elif most is not None and not found:
+                reached = written.progress(edit.tree, row)
+                if reached is not None and reached > most:
+                    half, most = edit._replace(tree=copy.deepcopy(edit.tree)), reached
             if len(found) == enough:
                 break
+        if half is not None and not found:
+            for edit in edits_of(half.tree, written.held):
+                if _right(written, edit, row, promises, args):
+                    one, other = _mend(written, half, row), _mend(written, edit, row)
+                    values = {"one": one.sentence, "line": other.place[1], "other": other.sentence}
+                    return [Mend("both", words.filled("mend", "both", values), one.place)]
     return found
+
+
+def _mend(written: "_Written", edit: ChangedTree, row: LessonRow) -> Mend:
+    sentence = words.filled("mend", edit.key, edit.values)
+    if row.number < TURNED:
+        sentence = sentence.replace(".mT", ".T")
+    return Mend(edit.key, sentence, (written.file, edit.line))
 
 
 class _Written(NamedTuple):
@@ -75,6 +99,7 @@ class _Written(NamedTuple):
     held: tuple[str, ...]
     around: Mapping[str, Any]
     grows: bool
+    turns: bool
 
     @classmethod
     def of(cls, thing: Any) -> "_Written | None":
@@ -102,15 +127,37 @@ class _Written(NamedTuple):
                 return None
             body += part.body
         tree = ast.Module(body, [])
-        if any(isinstance(each, ast.While) for each in ast.walk(tree)):
-            return None
         _Bare().visit(tree)
         held = dict.fromkeys(
             each.attr for each in ast.walk(tree)
             if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "self"
         )  # fmt: skip
-        grows = any(_lengthened(each) for each in ast.walk(tree))
-        return cls(thing.__name__, file, tree, tuple(held), around, grows)
+        nodes = list(ast.walk(tree))
+        grows = any(map(_lengthened, nodes))
+        turns = any(isinstance(each, ast.While) for each in nodes)
+        return cls(thing.__name__, file, tree, tuple(held), around, grows, turns)
+
+    def made(self, tree: ast.Module) -> Any:
+        """What the tree defines.
+
+        Raises:
+            Exception: whatever a change that makes no sense raises.
+        """
+        around = dict(self.around)
+        if self.turns:
+            tree = ast.fix_missing_locations(_Bounded().visit(copy.deepcopy(tree)))
+            around[ROUND] = partial(next, itertools.repeat(True, ROUNDS))
+        exec(compile(tree, self.file, "exec"), around)
+        return around[self.name]
+
+    def progress(self, tree: ast.Module, row: LessonRow) -> tuple[int, float] | None:
+        """How far what the tree defines comes, of a part; None of what may have no end, or is nothing."""
+        if self.grows and _is_endless(tree):
+            return None
+        try:
+            return progress(self.made(tree), row)
+        except Exception:  # most changes make no sense
+            return None
 
 
 def _lengthened(node: ast.AST) -> str:
@@ -124,13 +171,14 @@ def _lengthened(node: ast.AST) -> str:
 
 def _is_endless(tree: ast.Module) -> bool:
     """True if a loop may make longer what it goes over."""
-    return any(
-        _lengthened(inner)
-        in {each.id for each in ast.walk(loop.iter) if isinstance(each, ast.Name)}
-        for loop in ast.walk(tree)
-        if isinstance(loop, ast.For)
-        for inner in ast.walk(loop)
-    )
+    nodes = list(ast.walk(tree))
+    longer = {_lengthened(each) for each in nodes} - {""}
+    for loop in nodes:
+        if isinstance(loop, ast.For):
+            over = {each.id for each in ast.walk(loop.iter) if isinstance(each, ast.Name)} & longer
+            if over and any(_lengthened(inner) in over for inner in ast.walk(loop)):
+                return True
+    return False
 
 
 def _block(found: Any, file: str, line: int) -> ast.Module | None:
@@ -147,6 +195,16 @@ def _block(found: Any, file: str, line: int) -> ast.Module | None:
         return None
     made = ast.parse(textwrap.dedent("".join(inspect.getblock(lines[first:]))))
     return ast.Module(list(ast.increment_lineno(made, first).body), [])
+
+
+class _Bounded(ast.NodeTransformer):
+    """Functions whose `while` loops end by an error where nothing else ends them."""
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        self.generic_visit(node)
+        asked = ast.Call(ast.Name(ROUND, ast.Load()), [], [])
+        node.test = ast.BoolOp(ast.And(), [asked, node.test])
+        return node
 
 
 class _Bare(ast.NodeTransformer):
@@ -171,10 +229,8 @@ def _right(
 ) -> bool:
     if written.grows and _is_endless(edit.tree):
         return False
-    around = dict(written.around)
     try:
-        exec(compile(edit.tree, written.file, "exec"), around)
-        thing = around[written.name]
+        thing = written.made(edit.tree)
         if inspect.isclass(thing):
             thing = thing(**(args or {}))
             thing = thing.eval().double() if isinstance(thing, nn.Module) else thing

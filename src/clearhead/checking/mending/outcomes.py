@@ -7,6 +7,7 @@ fused calls are all the same.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from clearhead.checking import lessons
 from clearhead.checking.evidence.parts import CALLS, PARTS
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.hypotheses.recipe import rotated
-from clearhead.checking.thresholds import SPREAD_HEADS, SUMS
+from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS, SUMS
 
 # Numbers of tokens that a class is called with: fewer than any example has, and more.
 LENGTHS = (5, 1, 7, 9)
@@ -38,7 +39,7 @@ class Outcome(NamedTuple):
     @property
     def right(self) -> bool:
         """True if what is right came, to what tables in float32 lose."""
-        return distance(self.found.double(), self.expected) <= SUMS
+        return distance(self.found.double(), self.expected) <= ROUNDING[torch.float32]
 
 
 @contextmanager
@@ -91,15 +92,8 @@ def outcomes(
 
     with torch.set_grad_enabled(torch.is_grad_enabled() and isinstance(thing, nn.Module)):
         if row.takes in PARTS:
-            part = PARTS[row.takes]
-            for sizes in CALLS:
-                inputs = tuple(drawn(*shape) for shape in part.shapes(*sizes))
-                if part.names[0] == "weights":
-                    inputs = (inputs[0].softmax(-1), *inputs[1:])
-                yield _called(thing, inputs, part.right(*inputs))
-            if row.takes == "scores":  # rows that lie far apart
-                inputs = (drawn(4, 3) - 800 * torch.arange(4, dtype=torch.float64)[:, None],)
-                yield _called(thing, inputs, part.right(*inputs))
+            for inputs, right in calls_of(row.takes, row.number):
+                yield _called(thing, inputs, right)
         elif row.takes == "qkv":
             for queries, keys, width in CALLS:
                 inputs = drawn(queries, width), drawn(keys, width), drawn(keys, width + 2)
@@ -113,6 +107,22 @@ def outcomes(
                 yield _called(thing, inputs, right)
         else:
             yield from _of_modules(thing, row, promised, drawn, order, zeros=zeros)
+
+
+@cache
+def calls_of(takes: str, seed: int) -> tuple[tuple[Inputs, Tensor], ...]:
+    """What goes into each call of a part, and what is right."""
+    part, generator = PARTS[takes], torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64) * SPREAD_HEADS
+
+    given = [tuple(drawn(*shape) for shape in part.shapes(*sizes)) for sizes in CALLS]
+    if part.names[0] == "weights":
+        given = [(each[0].softmax(-1), *each[1:]) for each in given]
+    if takes == "scores":  # rows that lie far apart
+        given.append((drawn(4, 3) - 800 * torch.arange(4, dtype=torch.float64)[:, None],))
+    return tuple((each, part.right(*each)) for each in given)
 
 
 def _called(run: Callable[..., Any], inputs: Inputs, expected: Tensor) -> Outcome:
@@ -290,6 +300,28 @@ def is_right(
             other = "dtype" in str(error) or "scalar type" in str(error)
             known = False if called and not other else known
     return known
+
+
+def progress(part: Callable[..., Any], row: LessonRow) -> tuple[int, float]:
+    """How many calls give what they should, and how many numbers of the next one do, as a share."""
+    count = 0
+    try:
+        with doubles(), torch.no_grad():
+            for inputs, right in calls_of(row.takes, row.number):
+                each = _called(part, inputs, right)
+                if not each.right:
+                    return count, _share_right(each)
+                count += 1
+    except Exception:  # whatever the code of another raises
+        pass
+    return count, 0.0
+
+
+def _share_right(outcome: Outcome) -> float:
+    if outcome.found.shape != outcome.expected.shape:
+        return 0.0
+    close = torch.isclose(outcome.found.double(), outcome.expected, rtol=0, atol=SUMS)
+    return float(close.double().mean())
 
 
 def names_missing(thing: Any, row: LessonRow) -> list[str]:

@@ -80,9 +80,11 @@ def parsed(text: str) -> Any:
     return ast.parse(text, mode="eval").body
 
 
-def head_of(node: ast.For | ast.If) -> str:
+def head_of(node: ast.For | ast.While | ast.If) -> str:
     if isinstance(node, ast.For):
         return f"for {ast.unparse(node.target)}"
+    if isinstance(node, ast.While):
+        return f"while {ast.unparse(node.test)}"
     return f"if {ast.unparse(node.test)}"
 
 

@@ -81,7 +81,7 @@ def lines(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
             yield place._replace(nth=None), turned, "order", values
     for place in places:
         node, at = place.node, place.nth
-        if not isinstance(node, ast.For | ast.If):
+        if not isinstance(node, ast.For | ast.While | ast.If):
             continue
         if len(node.body) > 1:
             last = node.body[-1]
@@ -139,6 +139,36 @@ def sizes(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterato
                     yield place, new, "by-heart", values
 
 
+def passed(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:
+    """What a method of one's own is to be asked of first: self.merge(context)."""
+    methods = [each for each in functions_of(tree) if [*map(_name, each.args.args)][:1] == ["self"]]
+    for method in methods:
+        if len(method.args.args) != 2 or method.name in ("__init__", "forward"):
+            continue
+        called = f"self.{method.name}"
+        for function in methods:
+            inside = places_of(function) if function is not method else ()
+            for place, node in expressions(list(inside), ast.Call, ast.BinOp, ast.Name):
+                above = place.above
+                is_done = isinstance(above, ast.Call) and ast.unparse(above.func) == called
+                if place.field not in ("args", "value", "left", "right") or is_done:
+                    continue
+                if isinstance(node, ast.Name) and node.id in ("self", "torch", "nn", "F", "math"):
+                    continue
+                new = parsed(f"{called}({ast.unparse(node)})")
+                if ast.unparse(node) != ast.unparse(new):
+                    yield place, new, "passed", said(node, new)
+
+
+def _name(argument: ast.arg) -> str:
+    return argument.arg
+
+
+def _is_compared(node: ast.AST) -> bool:
+    """True of a `while` loop that compares."""
+    return isinstance(node, ast.While) and isinstance(node.test, ast.Compare)
+
+
 class _Filled(ast.NodeTransformer):
     def __init__(self, number: int, size: str) -> None:
         self.number, self.size = number, size
@@ -161,3 +191,14 @@ def reaches(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Itera
                     if count != ast.unparse(node):
                         new = parsed(count)
                         yield place, new, "reach", said(node, new)
+    for place in places:
+        node = place.node
+        bound = node.test.comparators[0] if _is_compared(node) else None
+        if isinstance(bound, ast.BinOp):
+            spot = Spot(bound, node.test, "comparators", 0)
+            yield (
+                spot,
+                bound.left,
+                "reach",
+                said(node.test, altered(node.test, comparators=[bound.left])),
+            )

@@ -171,6 +171,9 @@ def products(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
                 )
                 yield place, new, "operator", said(node, new)
     for place, node in expressions(places, ast.BinOp):
+        if isinstance(node.op, ast.Mult):
+            new = parsed(f"({ast.unparse(node)}).sum()")
+            yield place, new, "added-up", said(node, new)
         if isinstance(node.op, ast.MatMult):
             left, right = node.left, node.right
             if isinstance(right, ast.Attribute) and right.attr in ("T", "mT"):
@@ -229,6 +232,11 @@ def returns(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Itera
                 each.id for each in ast.walk(node)
                 if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
             ]  # fmt: skip
+            worked_out = node.body[-1]
+            if isinstance(worked_out, ast.Expr) and not isinstance(worked_out.value, ast.Constant):
+                last = ast.copy_location(ast.Return(worked_out.value), worked_out)
+                made, values = altered(node, body=[*node.body[:-1], last]), said(worked_out, last)
+                yield place._replace(node=worked_out), made, "given-back", values
             for name in dict.fromkeys(reversed(names)) if not inner else ():
                 last = ast.Return(ast.Name(name, ast.Load()))
                 made = altered(node, body=[*node.body, ast.copy_location(last, node.body[-1])])

@@ -8,10 +8,13 @@ import ast
 import inspect
 import re
 from difflib import get_close_matches
+from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from clearhead._common.lessons import ROWS
 from clearhead._common.text import raised_words
 from clearhead.checking.subject.operands import FailedExpression, failure_of
 
@@ -26,6 +29,9 @@ IMPORTS = {
     "F": "from torch.nn import functional as F",
 }
 METHODS = ("__init__", "forward", "__call__")
+CONSTANTS = {"true": "True", "false": "False", "none": "None"}
+# What the first lessons write, which the next ones may want again.
+EARLIER = {row.names[0]: row for row in ROWS if row.is_part and row.number < 4}
 PLAIN_T = re.compile(r"\.T$|\.t\(\)$")
 NAMES = r"'?([A-Za-z_]\w*)'?"
 # What is certain, and says less than the change that mends it.
@@ -68,7 +74,7 @@ def cause(error: BaseException, thing: Any) -> str:
     words = raised_words(error)
     kind = thing if inspect.isclass(thing) else type(thing)
     failed = failure_of(error)
-    found = _of_names(words, thing, kind) or _of_operations(words, failed)
+    found = _of_names(words, thing, kind) or _of_elsewhere(error) or _of_operations(words, failed)
     return f"{found}.\n" if found else ""
 
 
@@ -90,7 +96,13 @@ def _of_names(words: str, thing: Any, kind: type) -> str:
     if lost or re.search(r"__init__\(\) (takes|got)|takes no arguments", words):
         wanted = wanted or "__init__"
     if wanted and issubclass(kind, nn.Module):
-        own = [name for name, each in vars(kind).items() if inspect.isfunction(each)]
+        own = [
+            name.removeprefix(f"_{kind.__name__}")
+            if "__" in name[1:]
+            else name  # as Python keeps __init_
+            for name, each in vars(kind).items()
+            if inspect.isfunction(each)
+        ]
         near = get_close_matches(wanted, [each for each in own if each not in METHODS], 1, 0.6)
         if near and wanted not in own:
             return f"the method is called {near[0]}, and PyTorch calls {wanted}"
@@ -111,6 +123,27 @@ def _of_names(words: str, thing: Any, kind: type) -> str:
         return f"it is called {near[0]} in __init__, and {lost[1]} here" if near else ""
     if re.search(r"takes (0|1) positional arguments? but 2 were given", words):
         return "a method takes self first: def forward(self, x)"
+    return ""
+
+
+def _of_elsewhere(error: BaseException) -> str:
+    """Causes of a name of Python, of PyTorch or of an earlier file."""
+    if isinstance(error, NameError) and (name := error.name):
+        if name in CONSTANTS:
+            return f"Python writes {CONSTANTS[name]}, and not {name}"
+        if name in EARLIER:
+            file = EARLIER[name].file.removesuffix(".py")
+            return f"{name} is written in another file, and unknown here: from {file} import {name}"
+        for top, path in ((torch, "torch"), (nn, "nn")):
+            if hasattr(top, name) and not name.startswith("_"):
+                return f"{name} is one of {path}, and called by that name: {path}.{name}"
+    if (
+        isinstance(error, AttributeError)
+        and error.name
+        and isinstance(error.obj, ModuleType | Tensor)
+    ):
+        near = get_close_matches(error.name, dir(error.obj), 1, 0.8)
+        return f"there is no {error.name}: {near[0]} is meant" if near else ""
     return ""
 
 

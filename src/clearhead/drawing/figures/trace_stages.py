@@ -1,5 +1,6 @@
 """The stages of a trace, from left to right."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -66,7 +67,8 @@ def of_trace(
         axes, named = given(ax, len(steps), "one for each stage"), set(range(len(steps)))
     for place, (each, step, part) in enumerate(zip(axes, steps, parts, strict=True)):
         hidden = trace._hidden(part, sample, head).cpu().numpy()
-        _draw(each, step, part, hidden, log=log, planned=ax is None)
+        title = f"{step.name}\n{_formula(trace, step)}"
+        _draw(each, step, part, hidden, title, log=log, planned=ax is None)
         _label(each, trace, step, rows=place in named)
     return array(axes)
 
@@ -148,8 +150,24 @@ def _has_room_for_numbers(part: Tensor) -> bool:
     return part.shape[0] <= WRITTEN_ROWS and part.shape[1] <= WRITTEN_COLUMNS
 
 
+def _formula(trace: Trace, step: Step) -> str:
+    """How a stage comes from those before it, of which one that merely repeats another is called by that name."""
+    formula = step.formula
+    for name, before in reversed(trace.steps.items()):
+        if before.same_as is not None:
+            formula = re.sub(rf"\b{name}\b", before.same_as, formula)
+    return formula
+
+
 def _draw(
-    axes: Axes, step: Step, part: Tensor, hidden: np.ndarray, *, log: bool, planned: bool
+    axes: Axes,
+    step: Step,
+    part: Tensor,
+    hidden: np.ndarray,
+    title: str,
+    *,
+    log: bool,
+    planned: bool,
 ) -> None:
     """A stage as an image, with its numbers where there is room for them."""
     numbers = part.detach().cpu().double().numpy()
@@ -166,7 +184,7 @@ def _draw(
     # White is the middle of a scale around 0, so that what is hidden is hatched.
     axes.patch.set(hatch="////", edgecolor=HATCH)
     wide, high = inches(axes)
-    entitle(axes, f"{step.name}\n{step.formula}", size="small")
+    entitle(axes, title, size="small")
     fits = planned or min(wide / part.shape[1], 2 * high / part.shape[0]) >= WRITTEN
     if _has_room_for_numbers(part) and fits:
         texts = [

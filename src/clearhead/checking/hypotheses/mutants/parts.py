@@ -178,8 +178,8 @@ OF_WEIGHTS = [
     ),
     PartMutant("softmax.missing", "by-largest", lambda s: s / s.amax(-1, keepdim=True)),
     *(
-        PartMutant("softmax.missing", "scores-below", lambda s, p=powers: p(s) / s.sum(-1, True))
-        for powers in POWERS
+        PartMutant("softmax.missing", "scores-below", lambda s, p=powers, o=below: p(s) / o(s).sum(-1, True))
+        for powers in POWERS for below in (torch.clone, lambda s, p=powers: p(s).log())
     ),
     PartMutant("softmax.missing", "relu", lambda s: s.relu() / s.relu().sum(-1, keepdim=True)),
     PartMutant("softmax.missing", "largest-only", _one_hot),
