@@ -137,10 +137,11 @@ def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
             yield Claim("mask", "mask.after-softmax", Found("zeroed", {}, sums))
         return
     picture = ("mask", drawn_mask(first, None, facts.visible[0, 0]))
-    for change in facts.weighing.before if facts.weighing is not None else ():
+    before = facts.weighing.before if facts.weighing is not None else ()
+    for change in before:
         if change.kind == "fill":
             # A number that is put over another one counts.
-            number = [each.number for each in facts.weighing.before if each.kind == "fill"][-1]
+            number = [each.number for each in before if each.kind == "fill"][-1]
             way = "zero" if abs(number) < 1e-3 else "number"
             values = {"number": f"{number:.4g}"}
             yield Claim("mask", "mask.multiplied", Found(way, values, picture))
