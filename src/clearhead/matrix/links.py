@@ -73,7 +73,7 @@ def telling_links(
     """Return for each head the link that stands out most; None where there is none.
 
     A key that everybody looks at tells nothing of one query, so that from each weight the median of
-    its key is taken. Of strong links the one of the largest contrast · distance is chosen; where
+    its key is taken; and no weight counts that is the even share of its query, unless it is strong. Of strong links the one of the largest contrast · distance is chosen; where
     there is none, the one of the largest contrast.
 
     Args:
@@ -92,11 +92,14 @@ def telling_links(
     if not weights.numel():
         return [None] * heads
     weights = weights.float().nan_to_num(0.0)
-    seen, chosen = weights, allowed & (weights > 0)
+    seen, count = weights, torch.tensor(keys, device=weights.device)
+    chosen = allowed & (weights > 0)
     if visible is not None:
         seen = weights.masked_fill(~visible, torch.nan)
         count = visible.sum(-1, keepdim=True)
         chosen &= visible & (count >= count.amax().clamp(max=CHOICE))
+    # What looks at all keys alike says nothing of one, however few there are.
+    chosen &= (weights * count > 1 + LEAST) | (weights > HALF)
     at = torch.arange(max(queries, keys), device=weights.device)
     apart = (at[:queries, None] + keys - queries - at[:keys]).abs()
     strong = (chosen & (weights > HALF)).flatten(1).any(-1)[:, None, None]

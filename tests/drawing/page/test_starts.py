@@ -104,3 +104,28 @@ def test_a_pin_is_of_the_layer_that_is_opened() -> None:
     run = Run("", [Layer("a", EVEN), Layer("b", wide)])
     start = heads_payload([run], "", start=Start(None, (3, 6))).data["start"]
     assert start == {"layer": 0, "head": 0, "query": 3, "key": 6}
+
+
+def test_it_opens_at_no_head_that_is_even_or_looks_beside_itself() -> None:
+    """Of a causal model the first tokens have few keys to look at, so that even heads give them much, and some
+    head of most models looks at the token before: neither says anything of the text."""
+    tokens = 48
+    far = torch.zeros(tokens, tokens)
+    far[40, 7] = 9.0
+    before = 9.0 * torch.eye(tokens).roll(-1, dims=1)
+    even = torch.zeros(tokens, tokens)
+    causal = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+    layers = [
+        Layer(
+            name,
+            ch.AttentionMatrix.from_weights(
+                torch.stack(heads).masked_fill(~causal, -torch.inf).softmax(-1)
+            ),
+        )
+        for name, heads in (("a", [even, before]), ("b", [before, far]), ("c", [even, even]))
+    ]
+    words = read_text("tokens", [f" w{number}" for number in range(tokens)])
+    start = heads_payload([Run("", layers, words)], "").data["start"]
+    assert start == {"layer": 1, "head": 1, "query": 40, "key": 7}
+    # Where no head says anything it is the first one, without a link.
+    assert heads_payload([Run("", layers[2:], words)], "").data["start"] is None
