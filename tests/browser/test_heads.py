@@ -1074,3 +1074,18 @@ def test_a_page_cut_short_says_so(opens: Opens, tmp_path: Any) -> None:
     place.write_text(html[:start] + html[start + 400 :], encoding="utf-8")
     page = opens(place.as_uri())
     assert "was cut short" in page.get_by_role("alert").inner_text()
+
+
+def test_shares_too_small_for_a_bar_are_said_in_words(opens: Opens) -> None:
+    """Of 1100 even shares there were ten bars of 0.09 %, and a key "received 1.00 queries"."""
+    even = torch.zeros(1, 1, 1100, 3)
+    words = read_text("tokens", [f" w{n}" for n in range(1100)])
+    layer = Layer("attention", ch.AttentionMatrix(even, even))
+    page = opens(heads_payload([Run("", [layer], words)], "an even head"))
+    panel = page.locator("section", has=page.get_by_role("heading", name="Most received")).last
+    expect(panel).to_contain_text("No key receives 0.1 %.")
+    expect(panel.locator("li")).to_have_count(0)
+    canvas(page).click()
+    facts = page.locator(".ch-facts").filter(has_text="received")
+    expect(facts.first).to_contain_text("the attention of 1 query")
+    expect(page.get_by_text("nothing above 0.1 %").first).to_be_visible()
