@@ -15,6 +15,7 @@ from clearhead.checking.lessons import promises_of
 from clearhead.checking.mending.edits import edits_of
 from clearhead.checking.mending.mends import mends_of
 from clearhead.checking.mending.outcomes import is_right, without_gradient
+from clearhead.checking.mending.places import functions_of
 
 SCORES = """
 def scores(query, key):
@@ -90,3 +91,28 @@ def test_what_no_change_mends_is_wrong_all_the_same() -> None:
     report = ch.check(written(text, "scores"), lesson=1)
     assert report.outcome == "wrong"
     assert report.findings[0].place is not None
+
+
+CACHED = """
+class Cached(nn.Module):
+    def full(self, x):
+        return x @ self.weight
+
+    def step(self, x):
+        self.x = torch.cat([self.x, x], 1)
+        return self.full(self.x)
+
+    def twice(self, x):
+        return self.step(x)
+"""
+
+
+def test_no_change_makes_a_method_ask_what_asks_it() -> None:
+    """Such a change calls without an end; as the text that is kept doubles with each call, 22 GB were taken."""
+    asked = set()
+    for edit in edits_of(ast.parse(CACHED), ()):
+        if edit.key == "passed":
+            for method in functions_of(edit.tree):
+                called = {each.attr for each in ast.walk(method) if isinstance(each, ast.Attribute)}
+                asked |= {(method.name, each) for each in called & {"full", "step", "twice"}}
+    assert asked == {("step", "full"), ("twice", "step"), ("twice", "full")}

@@ -146,8 +146,10 @@ def passed(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterat
         if len(method.args.args) != 2 or method.name in ("__init__", "forward"):
             continue
         called = f"self.{method.name}"
+        # Asked by what it calls itself, it would call without an end, and what it keeps would grow meanwhile.
+        below = _called_by(method.name, methods)
         for function in methods:
-            inside = places_of(function) if function is not method else ()
+            inside = places_of(function) if function.name not in below else ()
             for place, node in expressions(list(inside), ast.Call, ast.BinOp, ast.Name):
                 above = place.above
                 is_done = isinstance(above, ast.Call) and ast.unparse(above.func) == called
@@ -162,6 +164,22 @@ def passed(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterat
 
 def _name(argument: ast.arg) -> str:
     return argument.arg
+
+
+def _called_by(name: str, methods: Sequence[ast.FunctionDef]) -> set[str]:
+    """The name of a method, and of those that it calls, at once or by others."""
+    own = {each.name: each for each in methods}
+    found, new = set[str](), {name}
+    while new:
+        found |= new
+        called = {
+            each.attr
+            for method in new
+            for each in ast.walk(own[method])
+            if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self"
+        }
+        new = (called & own.keys()) - found
+    return found
 
 
 def _compared(node: ast.AST) -> ast.Compare | None:
