@@ -73,8 +73,9 @@ def telling_links(
     """Return for each head the link that stands out most; None where there is none.
 
     A key that everybody looks at tells nothing of one query, so that from each weight the median of
-    its key is taken; and no weight counts that is the even share of its query, unless it is strong. Of strong links the one of the largest contrast · distance is chosen; where
-    there is none, the one of the largest contrast.
+    its key is taken; and no weight counts that is the even share of its query, unless it is strong.
+    Of strong links the one of the largest contrast · distance is chosen; where there is none, the one
+    of the largest contrast.
 
     Args:
         weights: (heads, query_len, kv_len).
