@@ -257,8 +257,8 @@ export function Overview(props: OverviewProps) {
       </div>
       {!inModel && <RunNames data={data} />}
       <p class="ch-remark">
-        {every.length} {every.length === 1 ? "head" : "heads"}. The colours of each map go up
-        to its own largest weight, and by the square root, so that small ones are seen.
+        {every.length} {every.length === 1 ? "head" : "heads"}. The colours of each map go up to its
+        own largest weight, and by the square root, so that small ones are seen.
         {mayMix || every.length < 2
           ? ""
           : " Several at once, or a mean, need all weights, which are in the page for texts of up to 1,024 tokens."}
