@@ -62,9 +62,10 @@ def window(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
-def opens(window: BrowserContext, tmp_path: Path) -> Iterator[Opens]:
+def opens(chromium: Browser, window: BrowserContext, tmp_path: Path) -> Iterator[Opens]:
     """Opens a payload as a page in a file, or an address: `opens(payload, width=390)`.
 
+    A clock that a test stops is that of all pages of a window, so that such a page is opened `alone`.
     At the end of the test it fails for any error or warning of the console, and any request that
     is not for the file itself, or below `allowed`; if that may stop, a request may fail.
     """
@@ -79,14 +80,16 @@ def opens(window: BrowserContext, tmp_path: Path) -> Iterator[Opens]:
         allowed: str | None = None,
         may_stop: bool = False,
         forced: bool = False,
+        alone: bool = False,
     ) -> Page:
         if isinstance(what, Payload):
             path = write_page(tmp_path / f"page{len(pages)}.html", what)
             address = path.as_uri()
         else:
             address = what
-        window.set_offline(allowed is None)
-        page = window.new_page()
+        around = chromium.new_context() if alone else window
+        around.set_offline(allowed is None)
+        page = around.new_page()
         pages.append(page)
         page.set_viewport_size({"width": size["width"], "height": size["height"]})
         page.emulate_media(
@@ -124,6 +127,8 @@ def opens(window: BrowserContext, tmp_path: Path) -> Iterator[Opens]:
     yield open_page
     for page in pages:
         page.close()
+        if page.context is not window:
+            page.context.close()
     assert not complaints, "\n".join(complaints)
 
 

@@ -84,7 +84,7 @@ def test_a_query_is_changed_by_keys_and_all_else_follows(opens: Opens, tmp_path:
 def test_what_changed_is_lit_for_half_a_second_where_motion_is_wanted(
     opens: Opens, tmp_path: Path
 ) -> None:
-    page = drawn(opens, figure(), tmp_path)
+    page = drawn(opens, figure(), tmp_path, alone=True)
     page.clock.install(time=0)
     page.clock.pause_at(1000)
     colour = "(each) => getComputedStyle(each).backgroundColor"
