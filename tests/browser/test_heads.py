@@ -19,7 +19,7 @@ from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
 from clearhead.matrix.pairs import stages_of_pair
-from tests.browser.conftest import DESKTOP, PHONE, Opens, still
+from tests.browser.conftest import DESKTOP, PHONE, TWO_FRAMES, Opens, still
 
 WORDS = ["the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired", "."]
 HOSTILE = [
@@ -247,7 +247,8 @@ def test_two_heads_side_by_side(opens: Opens) -> None:
 
 
 def arcs(page: Page, place: int = 0) -> list[str | None]:
-    """The arcs of a panel, by what they are drawn as."""
+    """The arcs of a panel, by what they are drawn as, once they are."""
+    page.evaluate(TWO_FRAMES)
     drawn = page.locator(".ch-panel").nth(place).locator(".ch-arcs > path")
     return [
         f"{each.get_attribute('d')} {each.get_attribute('stroke-width')}" for each in drawn.all()
@@ -272,7 +273,8 @@ def test_arcs_are_those_of_the_head_that_is_shown(opens: Opens) -> None:
     expect(page.get_by_role("article")).to_have_count(2)
     choose(page, 0, 1)
     page.get_by_role("heading", name="Layer 0, head 1").wait_for()
-    assert len(arcs(page, 1)) == len(other)
+    second = page.locator(".ch-panel").nth(1)
+    expect(second.locator(".ch-arcs > path")).to_have_count(len(other))
     assert [each and each.split()[-1] for each in arcs(page, 1)] == [
         each and each.split()[-1] for each in other
     ]
