@@ -228,6 +228,7 @@ def test_what_is_no_path_is_refused() -> None:
         ({"sender": (0, "x")}, ArgumentTypeError, "[paths.sender] sender must be (layer, head)"),
         ({"receivers": [(1, 0, "z")]}, ArgumentTypeError, '[paths.receivers] receivers must be (layer, head, "'),
         ({"receivers": (1, 0, "key")}, ArgumentTypeError, "[paths.receivers] receivers must be"),
+        ({"receivers": [(1, 0, ["key"])]}, ArgumentTypeError, "[paths.receivers] receivers must be"),
         ({"sender": (7, 0)}, EditError, "[edit.layers] a layer must be the number"),
         ({"sender": ("*", 0)}, EditError, "[edit.layers] a layer must be one module that attends; '*' is 3 of these"),
         ({"sender": (0, 4)}, EditError, "[edit.heads] heads[4] are edited; 0 has num_heads=4."),

@@ -224,7 +224,7 @@ def _receivers(given: Any) -> list[Receiver] | None:
     if not is_list or not all(
         isinstance(each, tuple)
         and is_head(each[:2])
-        and each[2:] in {(part,) for part in get_args(Input)}
+        and each[2:] in [(part,) for part in get_args(Input)]
         for each in given
     ):
         raise ArgumentTypeError(
