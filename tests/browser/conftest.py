@@ -88,6 +88,7 @@ def opens(chromium: Browser, window: BrowserContext, tmp_path: Path) -> Iterator
         else:
             address = what
         around = chromium.new_context() if alone else window
+        around.set_default_timeout(WAIT)
         around.set_offline(allowed is None)
         page = around.new_page()
         pages.append(page)
