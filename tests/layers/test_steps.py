@@ -45,7 +45,7 @@ def _assert_same(layers: list[MultiHeadAttention], caches: Sequence[Cache], x: T
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each token went the short way, of those that were asked about."""
+    """Record whether each token that was asked about went the short way."""
     found: list[bool] = []
     inside = module._append_and_attend
 

@@ -44,7 +44,7 @@ class LessonRow:
     headings: Mapping[str, str] = field(default_factory=dict)
 
     def pointer(self, code: str) -> str:
-        """Where a mistake is explained, in words: lesson, heading and the command that prints them.
+        """Say where a mistake is explained: lesson, heading and the command that prints them.
 
         Example:
             >>> LESSONS[9].pointer("state.mask-saved")

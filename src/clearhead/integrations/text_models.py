@@ -126,7 +126,7 @@ class TextModel:
         return len(self._ids(text))
 
     def writes(self, text: str, *, query: int | None = -1) -> Writes:
-        """What each head writes at a query of a text, None for all; it raises as `read` and `clearhead.writes` do."""
+        """Read what each head writes at a query of a text, None for all; raises as `read` and `clearhead.writes` do."""
         return writes(self.model, {"input_ids": torch.tensor([self._ids(text)])}, query=query)
 
     def word(self, token: int) -> str:

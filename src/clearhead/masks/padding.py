@@ -83,10 +83,15 @@ class Valid(Mask, kind="valid"):
 
     valid: Tensor
 
+    @property
+    def _rows(self) -> Tensor:
+        """The valid keys of each row, (batch or 1, kv_len)."""
+        return self.valid if self.valid.ndim > 1 else self.valid[None]
+
     @cached_property
     def runs(self) -> tuple[Tensor, Tensor] | None:
         """First and one-past-last valid key of each row; None unless all of them are neighbours."""
-        rows = self.valid if self.valid.ndim > 1 else self.valid[None]
+        rows = self._rows
         count = rows.sum(-1)
         if rows.shape[-1] == 0:
             return count, count
@@ -100,7 +105,7 @@ class Valid(Mask, kind="valid"):
         """The valid keys of all rows, if they are one run, the same for all."""
         if not self.valid.numel() or not is_concrete(self.valid):
             return None
-        rows = self.valid if self.valid.ndim > 1 else self.valid[None]
+        rows = self._rows
         if rows.numel() <= FEW:
             row, *others = rows.tolist()
             first, count = row.index(True) if True in row else 0, sum(row)
@@ -150,7 +155,7 @@ class Valid(Mask, kind="valid"):
             yield self
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        valid = torch.atleast_2d(self.valid)
+        valid = self._rows
         if key_index.shape[:3] == (1, 1, 1):
             return valid[:, None, None, key_index.flatten()]
         rows = torch.arange(valid.shape[0], device=valid.device).view(-1, 1, 1, 1)

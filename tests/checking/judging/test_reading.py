@@ -20,7 +20,7 @@ read: Any = _read_mask
     [(0.5, True, ["mask.missing"]), (-0.5, True, []), (-0.5, False, ["mask.missing"])],
 )
 def test_only_a_score_that_a_weight_may_come_of_tells_of_the_mask(product, rectified, codes):
-    """What is below 0 and cut off says nothing, however small what is above."""
+    """Take nothing from what is below 0 and cut off, however small what is above."""
     setting, empty = Setting(Contract(causal=True), 1, 1, 1, 5, 5, 2, 2), torch.zeros(1, 1, 5, 2)
     facts = SimpleNamespace(
         visible=torch.ones(1, 1, 5, 5, dtype=torch.bool),

@@ -69,9 +69,9 @@ def mends_of(
             if _right(written, edit, row, promises, args):
                 found.append(_mend(written, edit, row))
             elif most is not None and not found:
-                reached = written.progress(edit.tree, row)
-                if reached is not None and reached > most:
-                    half, most = edit._replace(tree=copy.deepcopy(edit.tree)), reached
+                now = written.progress(edit.tree, row)
+                if now is not None and now > most:
+                    half, most = edit._replace(tree=copy.deepcopy(edit.tree)), now
             if len(found) == enough:
                 break
         if half is not None and not found:
@@ -138,11 +138,13 @@ class _Written(NamedTuple):
         return cls(thing.__name__, file, tree, tuple(held), around, grows, turns)
 
     def made(self, tree: ast.Module) -> Any:
-        """What the tree defines.
+        """Make what the tree defines.
 
         Raises:
-            Exception: whatever a change that makes no sense raises.
+            Exception: whatever a change that makes no sense raises; for what may have no end.
         """
+        if self.grows and _is_endless(tree):
+            raise RecursionError("a loop makes longer what it goes over")
         around = dict(self.around)
         if self.turns:
             tree = ast.fix_missing_locations(_Bounded().visit(copy.deepcopy(tree)))
@@ -151,9 +153,7 @@ class _Written(NamedTuple):
         return around[self.name]
 
     def progress(self, tree: ast.Module, row: LessonRow) -> tuple[int, float] | None:
-        """How far what the tree defines comes, of a part; None of what may have no end, or is nothing."""
-        if self.grows and _is_endless(tree):
-            return None
+        """Return how far what the tree defines comes, of a part; None of what cannot be made."""
         try:
             return progress(self.made(tree), row)
         except Exception:  # most changes make no sense
@@ -227,8 +227,6 @@ def _right(
     promises: Promises,
     args: Mapping[str, Any] | None,
 ) -> bool:
-    if written.grows and _is_endless(edit.tree):
-        return False
     try:
         thing = written.made(edit.tree)
         if inspect.isclass(thing):

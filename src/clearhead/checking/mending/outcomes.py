@@ -111,7 +111,7 @@ def outcomes(
 
 @cache
 def calls_of(takes: str, seed: int) -> tuple[tuple[Inputs, Tensor], ...]:
-    """What goes into each call of a part, and what is right."""
+    """Return what goes into each call of a part, and what is right."""
     part, generator = PARTS[takes], torch.Generator().manual_seed(seed)
 
     def drawn(*shape: int) -> Tensor:
@@ -303,7 +303,7 @@ def is_right(
 
 
 def progress(part: Callable[..., Any], row: LessonRow) -> tuple[int, float]:
-    """How many calls give what they should, and how many numbers of the next one do, as a share."""
+    """Count the calls that give what they should; of the next one, the share of its numbers that do."""
     count = 0
     try:
         with doubles(), torch.no_grad():

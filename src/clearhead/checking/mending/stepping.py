@@ -140,8 +140,10 @@ def sizes(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterato
 
 
 def passed(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:
-    """What a method of one's own is to be asked of first: self.merge(context)."""
-    methods = [each for each in functions_of(tree) if [*map(_name, each.args.args)][:1] == ["self"]]
+    """Put a method of one's own around what it is to be asked of first: self.merge(context)."""
+    methods = [
+        each for each in functions_of(tree) if each.args.args and each.args.args[0].arg == "self"
+    ]
     for method in methods:
         if len(method.args.args) != 2 or method.name in ("__init__", "forward"):
             continue
@@ -162,10 +164,6 @@ def passed(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterat
                     yield place, new, "passed", said(node, new)
 
 
-def _name(argument: ast.arg) -> str:
-    return argument.arg
-
-
 def _called_by(name: str, methods: Sequence[ast.FunctionDef]) -> set[str]:
     """The name of a method, and of those that it calls, at once or by others."""
     own = {each.name: each for each in methods}
@@ -183,7 +181,7 @@ def _called_by(name: str, methods: Sequence[ast.FunctionDef]) -> set[str]:
 
 
 def _compared(node: ast.AST) -> ast.Compare | None:
-    """What a `while` loop compares, or None."""
+    """Return what a `while` loop compares, or None."""
     if isinstance(node, ast.While) and isinstance(node.test, ast.Compare):
         return node.test
     return None

@@ -97,9 +97,7 @@ def _of_names(words: str, thing: Any, kind: type) -> str:
         wanted = wanted or "__init__"
     if wanted and issubclass(kind, nn.Module):
         own = [
-            name.removeprefix(f"_{kind.__name__}")
-            if "__" in name[1:]
-            else name  # as Python keeps __init_
+            re.sub(rf"^_{kind.__name__}(?=__)", "", name)  # as Python keeps __init_
             for name, each in vars(kind).items()
             if inspect.isfunction(each)
         ]

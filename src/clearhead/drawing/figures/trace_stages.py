@@ -151,7 +151,7 @@ def _has_room_for_numbers(part: Tensor) -> bool:
 
 
 def _formula(trace: Trace, step: Step) -> str:
-    """How a stage comes from those before it, of which one that merely repeats another is called by that name."""
+    """Say how a stage comes from those before it, calling one that merely repeats another by that one's name."""
     formula = step.formula
     for name, before in reversed(trace.steps.items()):
         if before.same_as is not None:
