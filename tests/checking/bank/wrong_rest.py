@@ -20,6 +20,14 @@ def noise_left_in(query, key, value):
     return F.softmax(scores, dim=-1) @ value
 
 
+def never_filled(query, key, value):
+    """By chance the context: it lay where the result is put."""
+    lost = F.scaled_dot_product_attention(query, key, value)
+    shape, dtype = lost.shape, lost.dtype
+    del lost
+    return torch.empty(shape, dtype=dtype)
+
+
 class SampledKeys(nn.Module):
     def __init__(self, d_model, num_heads, share=0.7):
         super().__init__()
@@ -581,6 +589,7 @@ BOTH = (torch.float32, torch.float16)
 
 ENTRIES = [
     wrong("output.nondeterministic", noise_left_in, "qkv"),
+    wrong("output.nondeterministic", never_filled, "qkv"),
     wrong("output.nondeterministic", Built(SampledKeys, 15, 3), "x", num_heads=3),
     wrong("output.nondeterministic", Built(HashedBuckets, 7, 5), "x", num_heads=1),
     wrong("grad.wrong", diagonal_jacobian, "qkv"),

@@ -6,14 +6,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead.checking.evidence.operations import Unfilled
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
 
 
 def repeated(run: Callable[[], Tensor]) -> float:
-    """The largest difference between three equal calls, of the largest number."""
-    first = run().detach()
-    return max(_gap(run().detach(), first) for _ in range(2))
+    """The largest difference between three equal calls, of the largest number.
+
+    What is never filled holds another number at each call: what it finds in memory may by chance be the same.
+    """
+
+    def call(number: float) -> Tensor:
+        try:
+            with Unfilled(number):
+                return run().detach()
+        except Exception:  # code that no mode can look at, compiled or mapped
+            return run().detach()
+
+    first, *others = map(call, (3.0, 5.0, 7.0))
+    return max(_gap(each, first) for each in others)
 
 
 def written(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[int, ...]:

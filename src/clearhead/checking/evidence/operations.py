@@ -47,3 +47,16 @@ class Operations(DispatchMode):
     @abstractmethod
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of an operation, which this runs."""
+
+
+class Unfilled(Operations):
+    """Let what is never filled hold this number, and not what some earlier call has left in memory."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+
+    def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = func(*args, **kwargs)
+        unfilled = name.removeprefix("new_").startswith("empty")
+        return found.fill_(self.number) if unfilled and found.is_floating_point() else found

@@ -10,6 +10,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.foreign_names import side_of
 from clearhead.checking.evidence.base import Evidence, Settled
+from clearhead.checking.evidence.operations import Unfilled
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.signatures import needed, of_call
@@ -120,12 +121,8 @@ class PartEvidence(Evidence):
     def call(self, subject: Subject, inputs: Inputs) -> PartCall:
         """One call."""
         expected = self.right(*inputs)
-        # So that what torch.empty makes does not hold what an earlier call has left.
-        for dtype in (torch.float32, torch.float64):
-            spoilt = [torch.full(expected.shape, torch.nan, dtype=dtype) for _ in range(8)]
-            spoilt.clear()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), Unfilled(torch.nan):
                 found = subject.spare()(*inputs).detach()
         except Exception as error:  # whatever the code of another raises
             return PartCall(inputs, expected, None, error)

@@ -35,6 +35,10 @@ OF_PARTS = {
 
 def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | None:
     """File and line of the operation that a finding of this topic is about; None where it is about none."""
+    if topic == "repetition":
+        names = evidence.lines.names.items()
+        drawn = (n for n, name in names if name in RANDOM or "empty" in name)
+        return evidence.lines.found.get(next(drawn, 0))
     if isinstance(evidence, PartEvidence):
         return _of_part(evidence.lines, code) if topic in ("part", "inputs") else None
     if code in ("mask.non-finite", "differs") and evidence.broke is not None:
@@ -46,9 +50,6 @@ def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | Non
         lines = re.findall(r"\n  (\S+), line (\d+)", "".join(evidence.lengths.values()))
         files = {Path(file).name: file for file, _ in evidence.lines.found.values()}
         return (files[lines[0][0]], int(lines[0][1])) if lines and lines[0][0] in files else None
-    if topic == "repetition":
-        drawn = (n for n, name in evidence.lines.names.items() if name in RANDOM or name == "empty")
-        return evidence.lines.found.get(next(drawn, 0))
     topic = "mask" if topic in OF_MASKS else topic
     if topic not in (*CHANGES, *SCORES, *CONTEXT):
         return None

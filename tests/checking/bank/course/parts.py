@@ -29,6 +29,13 @@ LISTS = """
 def scores(query, key):
     return torch.tensor([[sum(a * b for a, b in zip(q, k)).item() for k in key] for q in query])
 """
+NEVER_FILLED = """
+def scores(query, key):
+    found = query @ key.T
+    shape = found.shape
+    del found
+    return torch.empty(shape)
+"""
 EINSUM = """
 def scores(query, key):
     return torch.einsum("qd,kd->qk", query, key)
@@ -52,6 +59,7 @@ FIRST = [
     wrong(1, "sum.overwritten", LOOPS, ("total = total + query", "total = query")),
     wrong(1, "sum.left-out", LOOPS, ("range(query.shape[1])", "range(query.shape[1] - 1)")),
     wrong(1, "sum.left-out", LOOPS, ("range(len(key))", "range(1, len(key))")),
+    wrong(1, "output.nondeterministic", NEVER_FILLED, label="never filled"),
     wrong(1, "sum.left-out", COLUMNS, ("enumerate(key)", "enumerate(key[:-1])")),
     wrong(1, "law.pairs", LOOPS, ("key[j, k]", "key[0, k]")),
     wrong(1, "law.pairs shape.square-only", LOOPS, ("key[j, k]", "key[i, k]")),
