@@ -1,6 +1,7 @@
 """What learners write in the lessons of the course is graded: right is right, and each mistake has its name."""
 
 # ruff: noqa: E501
+import linecache
 import re
 from pathlib import Path
 from typing import cast
@@ -10,14 +11,17 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead._common.lessons import ROWS
+from clearhead._common.lessons import ROWS, LessonRow
+from clearhead._common.pages import docs
 from clearhead.checking import lessons
+from clearhead.checking.report import Finding, Report
 from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.words import catalogue
 from tests.checking.bank.course import (
     Case,
     batches,
     blind,
+    fifth,
     fourth,
     heads,
     parts,
@@ -28,7 +32,7 @@ from tests.checking.bank.course import (
 
 CASES = [
     *parts.CASES, *single.CASES, *batches.CASES, *heads.CASES, *blind.CASES, *second.CASES, *third.CASES,
-    *fourth.CASES,
+    *fourth.CASES, *fifth.CASES,
 ]  # fmt: skip
 
 
@@ -80,7 +84,6 @@ def test_a_report_of_a_lesson() -> None:
         "    measured   no weight on themselves: tokens 0, 1, 2, 3, 4, 5, 6",
         "    line 20    rows.append(torch.softmax(scores, dim=0) @ values[:i])",
         '    read       lesson 7, Not the future, under "Why": clearhead lesson 7 --read',
-        "    see        clearhead explain law.pairs",
     ]
 
 
@@ -164,6 +167,38 @@ def test_what_a_beginner_wrote_is_told_as_it_is(name: str) -> None:
         return
     (finding,) = ch.check(thing, lesson=lesson).findings
     assert (finding.code, said in finding.sentence) == (code, True), finding.sentence
+
+
+@pytest.mark.parametrize("told", fifth.TOLD, ids=lambda told: str(told.case))
+def test_the_line_to_change_and_its_cause_are_told(told: fifth.Told) -> None:
+    (finding,) = ch.check(told.case.make(), lesson=told.case.lesson).findings
+    assert finding.sentence == told.sentence
+    assert finding.place is not None
+    assert linecache.getline(*finding.place).strip() == told.line
+
+
+# What shows code of a later lesson, by what stands in it.
+LATER = {4: r"\bclass\b", 10: r"\b[Hh]eads?\b"}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
+def test_a_lesson_sends_to_no_code_of_a_later_lesson(row: LessonRow) -> None:
+    page = docs("check.md").read_text(encoding="utf-8")
+    for code in {*row.codes, *lessons.ALWAYS}:
+        report = Report("", (Finding(code, "", ""),))
+        (finding,) = lessons.in_words(report, row).findings
+        section = re.search(
+            rf"^## {re.escape(code)}\n(.*?)(?:^## |\Z)", page, re.MULTILINE | re.DOTALL
+        )
+        assert section is not None, code
+        shown = "".join(re.findall(r"```python\n(.*?)```", section[1], re.DOTALL))
+        later = [
+            lesson
+            for lesson, words in LATER.items()
+            if re.search(words, shown) and lesson > row.number
+        ]
+        assert not (later and finding.see), (code, later)
+        assert finding.see or later, code
 
 
 STUBS = {

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from clearhead._common.checks import as_int
 from clearhead._common.lessons import LESSONS, LessonRow, lessons_of
 from clearhead._common.text import shown
-from clearhead.checking.report import Finding, Report
+from clearhead.checking.report import Finding, Report, Unexplained
 from clearhead.checking.rotating import rotating
 from clearhead.checking.subject.locating import defined, imported, located
 from clearhead.checking.subject.stubs import reached
@@ -47,6 +47,7 @@ MENTIONS = {
     "mask.padding-ignored": r"\bmask\b",
     "mask.batch-mixed": r"\bmask\b",
     "mask": r"triu|tril|masked_fill",
+    "cache.unmasked": r"\bif .*(==|!=|[<>])",
     "cache": r"cat\(|append\(|triu|tril",
     "rope": r"cat\(|stack\(|sin\(",
 }
@@ -64,6 +65,10 @@ LAWS = {
     "law": "differs", "length": "differs", "state": "differs", "rope": "law.scores", "cache": "differs",
     "dtype": "differs", "sum": "law.pairs", "softmax": "law.scores", "parameter": "differs", "grad": "differs",
 }  # fmt: skip
+# Codes that `clearhead explain` shows with a class of several heads.
+WITH_HEADS = (
+    "law.", "parameter.dead", "parameter.shared", "dropout.misplaced", "state.mask-plain",
+)  # fmt: skip
 # The families of codes that hang on a promise, where another one is as good.
 # Where errors begin to speak of what a lesson fixes.
 HINTS = ("\n  args=dict(", " If the output is another part", "\nIf it needs other sizes")
@@ -233,7 +238,9 @@ def _told(finding: Finding, report: Report, row: LessonRow) -> Finding:
     measured = finding.measured
     if row.number < BATCHES and not row.is_part:  # one text, and one head: rows and columns
         measured = re.sub(r"\[0, 0, (\d+, \d+)\]", r"[\1]", measured)
-    made = replace(Finding(**vars(finding)), measured=measured)
+    later = row.number < SEVERAL_HEADS and finding.code.startswith(WITH_HEADS)
+    kind = Unexplained if later else Finding
+    made = replace(kind(**vars(finding)), measured=measured)
     return replace(made, place=place, read=read.pointer(finding.code))
 
 

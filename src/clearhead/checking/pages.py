@@ -91,7 +91,7 @@ def _finding(finding: "Finding") -> Html:
         rows += [element("dt", f"line {finding.place[1]}"), element("dd", element("code", line))]
     if finding.read:
         rows += [element("dt", "read"), element("dd", finding.read)]
-    if not finding.follows_from:
+    if not finding.follows_from and finding.see:
         rows += [element("dt", "see"), element("dd", element("code", finding.see))]
     return element(
         "section",

@@ -53,6 +53,15 @@ class EffectAlone(Finding):
     """A mistake of which is known what it does, and not what was written."""
 
 
+class Unexplained(Finding):
+    """A mistake of a lesson, explained with code that no lesson up to it has."""
+
+    @property
+    def see(self) -> str:
+        """Nothing: the lesson explains it."""
+        return ""
+
+
 @dataclass(frozen=True, repr=False)
 class Report(Drawn):
     """The report of `check`: right, wrong, not judged, or not begun.
@@ -258,7 +267,7 @@ def _lines(finding: Finding) -> list[str]:
         for line in text.splitlines():
             lines += _wrapped(line, lead, " " * len(lead))
             lead = " " * len(lead)
-    if not finding.follows_from:
+    if not finding.follows_from and finding.see:
         lines.append(f"    {'see':<10} {finding.see}")
     return lines
 

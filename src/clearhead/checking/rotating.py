@@ -1,6 +1,8 @@
 """Rotations of query and key in a lesson: graded as the attention that it is in, and named by its own rows."""
 
+import inspect
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,9 +13,22 @@ from torch import Tensor, nn
 from clearhead import stages
 from clearhead.checking import words
 from clearhead.checking.report import Finding
+from clearhead.checking.subject.stubs import reached
 from clearhead.checking.thresholds import SLOPE
 
 TOKENS, WIDTH = 7, 6
+# Where a mistake is likely written: what makes the speeds, and what counts the places.
+POWERS = (r"\*\*|\bpow\(|exp\(|log", r"/ *d\b|arange")
+COUNTS = (
+    r"\b(a?range|enumerate)\((-?1\b|.*-1\))|[\w)\]] *[-+] *1\b",
+    r"flip|\[::-1\]",
+    r"\b(a?range|enumerate|linspace)\(",
+)
+PATTERNS = {
+    "faster": POWERS, "halved": POWERS, "one-speed": POWERS, "speeds": POWERS,
+    "begun": COUNTS, "end": COUNTS, "sample": COUNTS, "same": COUNTS, "columns": COUNTS[-1:],
+    "degrees": (r"deg|rad|180|pi\b", r"cos"),
+}  # fmt: skip
 PLACES, PAIRS = torch.arange(TOKENS).double()[:, None], torch.arange(WIDTH // 2).double()
 SPEEDS = 10000 ** (-2 * PAIRS / WIDTH)
 ANGLES = PLACES * SPEEDS
@@ -51,10 +66,24 @@ def turned(rotate: Any, finding: Finding | None) -> Finding | None:
     if way is None:
         return finding
     if finding is not None and way == "speeds" and finding.code == "differs":
-        return finding  # by another base, which it says
+        at = _line(rotate, POWERS) or finding.place
+        return replace(finding, place=at)  # by another base, which it says
     code = "rope.offset" if way == "begun" else "rope.layout"
     made = Finding(code, "", "") if finding is None else Finding(**vars(finding))
-    return replace(made, sentence=words.filled("rotation", way, {}))
+    place = _line(rotate, PATTERNS.get(way, ())) or made.place
+    return replace(made, sentence=words.filled("rotation", way, {}), place=place)
+
+
+def _line(rotate: Any, patterns: tuple[str, ...]) -> tuple[str, int] | None:
+    """File and line of what rotates, or of what it calls, where the first of the patterns is found."""
+    functions = [each for each in (rotate, *reached(rotate)) if inspect.isfunction(each)]
+    for pattern in patterns:
+        for each in functions:
+            lines, first = inspect.getsourcelines(each)
+            for number, line in enumerate(lines[1:], first + 1):
+                if re.search(pattern, line):
+                    return each.__code__.co_filename, number
+    return None
 
 
 def _ways(rotate: Any, x: Tensor) -> Iterator[str]:
@@ -130,7 +159,8 @@ def _made(x: Tensor, layout: Split) -> Iterator[tuple[str, Tensor]]:
     yield "minus", join(first * cos - second * sin, second * cos - first * sin)
     yield "plus", join(first * cos + second * sin, second * cos + first * sin)
     yield "overwritten", join(one, second * cos + one * sin)
-    yield "end", join(*by(ANGLES.flip(0)))
+    for begun in (0, 1):
+        yield "end", join(*by((PLACES.flip(0) + begun) * SPEEDS))
     for factor in (math.pi / 180, 180 / math.pi):
         yield "degrees", join(*by(ANGLES * factor))
     for begun in (-1, 1):

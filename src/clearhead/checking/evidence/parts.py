@@ -118,11 +118,11 @@ class PartEvidence(Evidence):
         scale = self.contract.scale
         return found if scale is None or self.given.takes != "query,key" else found * scale
 
-    def call(self, subject: Subject, inputs: Inputs) -> PartCall:
-        """One call."""
+    def call(self, subject: Subject, inputs: Inputs, unfilled: float = torch.nan) -> PartCall:
+        """One call, in which what is never filled holds a number."""
         expected = self.right(*inputs)
         try:
-            with torch.no_grad(), Unfilled(torch.nan):
+            with torch.no_grad(), Unfilled(unfilled):
                 found = subject.spare()(*inputs).detach()
         except Exception as error:  # whatever the code of another raises
             return PartCall(inputs, expected, None, error)
@@ -203,6 +203,14 @@ class PartEvidence(Evidence):
                 masks.append(felt.flatten(0, -3).any(0) if felt.ndim > 2 else felt)
             found.append(torch.stack(masks))
         return tuple(found)
+
+    def is_unfilled(self, call: PartCall, place: Sequence[int]) -> bool:
+        """True if a NaN of a call comes of a cell that is never filled."""
+        assert call.found is not None
+        if not call.found[tuple(place)].isnan():
+            return False
+        other = self.call(self.subject, call.inputs, 1.0).found
+        return other is not None and not bool(other[tuple(place)].isnan())
 
     def by(self, change: Callable[[Inputs], Inputs]) -> Tensor | None:
         """The result of the asked call with its inputs changed."""

@@ -271,7 +271,8 @@ def _difference(e: PartEvidence, calls: list[PartCall]) -> tuple[str, Any]:
         got, right = (float(each[tuple(place)]) for each in (call.found, call.expected))
         where = ", ".join(map(str, place))
         at = {"name": name, "at": where, "got": f"{got:.4g}", "expected": f"{right:.4g}"}
-        return "part", {**at, "sizes": _sizes(e, call)}
+        unfilled = call.found.ndim == 2 and not e.leading and e.is_unfilled(call, place)
+        return "part-unfilled" if unfilled else "part", {**at, "sizes": _sizes(e, call)}
     bad = next(each for each in calls if not each.right)
     if bad.found is not None:
         got, expected = list(bad.found.shape), list(bad.expected.shape)

@@ -1,10 +1,12 @@
-"""Ways to put what is new beside what is kept, read from the numbers that a step gives."""
+"""Ways to put what is new beside what is kept, read from the numbers that a step gives; what a reset leaves."""
 
+import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead._common.lessons import LessonRow
 from clearhead.checking.hypotheses.matching import distance
@@ -12,6 +14,8 @@ from clearhead.checking.mending.outcomes import attended, doubles, layers_of
 from clearhead.checking.thresholds import SUMS
 
 BEFORE, NEW = 4, 3
+# What every module keeps.
+EVERY = frozenset(vars(nn.Module()))
 
 
 def kept_as(module: Any, row: LessonRow, promised: Mapping[str, Any]) -> str | None:
@@ -55,3 +59,43 @@ def kept_as(module: Any, row: LessonRow, promised: Mapping[str, Any]) -> str | N
         if all(distance(one, other) <= SUMS for one, other in zip(pieces, made, strict=True)):
             return way
     return None
+
+
+def left_behind(module: Any) -> list[str]:
+    """The names of what a reset does not put back to what it was before the first step."""
+    try:
+        with torch.no_grad():
+            matrix = layers_of(module)["q"].matrix
+            module.reset()
+            before = _copied(module)
+            with suppress(Exception):  # by then it has kept what it keeps
+                module.step(matrix.new_ones(2, NEW, matrix.shape[0]))
+            module.reset()
+            after = _copied(module)
+    except Exception:  # whatever the code of another raises is told elsewhere
+        return []
+    return [name for name, each in after.items() if not _same(before.get(name), each)]
+
+
+def _copied(module: Any) -> dict[str, Any]:
+    """What a module and its parts keep beside their parameters, by its names."""
+    parts = module.named_modules() if isinstance(module, nn.Module) else [("", module)]
+    own = {
+        f"{path}.{name}".removeprefix("."): each
+        for path, part in parts
+        for name, each in (*vars(part).items(), *getattr(part, "_buffers", {}).items())
+        if name not in EVERY
+    }
+    return copy.deepcopy(own)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    return _same(vars(one), vars(other)) if hasattr(one, "__dict__") else bool(one == other)

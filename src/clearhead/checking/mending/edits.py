@@ -14,6 +14,7 @@ from clearhead.checking.mending.loops import (
     begins,
     counts,
     late,
+    overwritten,
     taken_names,
     thrown_away,
     undefined,
@@ -37,7 +38,9 @@ from clearhead.checking.mending.tables import (
     anew,
     by_rows,
     cells,
+    corners,
     cut,
+    diagonals,
     fractions,
     products,
     returns,
@@ -89,8 +92,8 @@ def edits_of(
     places = list(places_of(tree))
     ways = (
         _keepdims, _copies, anew, undefined, conditions, reaches, counts, shapes, fractions, begins, taken_names,
-        appends, returns, cut, thrown_away, _everywhere, _attributes, _sides, _numbers, _names, sizes, by_rows,
-        upright, products, cells, _operators, lines, late, passed, steps, _keywords, _signs,
+        appends, returns, corners, cut, diagonals, overwritten, thrown_away, _everywhere, _attributes, _sides, _numbers,
+        _names, sizes, by_rows, upright, products, cells, _operators, lines, late, passed, steps, _keywords, _signs,
     )  # fmt: skip
     count = 0
     for way in ways[:3] if certain else ways:

@@ -18,15 +18,18 @@ from clearhead.checking import words
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.parts import PARTS
 from clearhead.checking.lessons import (
+    BATCHES,
     early,
     is_asked,
     mentioned_first,
     promises_of,
     without_hints,
 )
-from clearhead.checking.mending.caching import kept_as
+from clearhead.checking.mending.caching import kept_as, left_behind
 from clearhead.checking.mending.dropping import dropped
-from clearhead.checking.mending.mends import Mend, Promises, mends_of
+from clearhead.checking.mending.edits import MOST
+from clearhead.checking.mending.mends import ENOUGH, Mend, Promises, mends_of
+from clearhead.checking.mending.naming import chained, first_use, misnamed, one_sample
 from clearhead.checking.mending.outcomes import (
     Outcome,
     doubles,
@@ -37,7 +40,9 @@ from clearhead.checking.mending.outcomes import (
     outcomes,
     without_gradient,
 )
+from clearhead.checking.mending.sharing import shared_as
 from clearhead.checking.report import EffectAlone, Finding, Report
+from clearhead.checking.reporting import defined_in
 from clearhead.checking.subject.causes import in_general
 from clearhead.checking.subject.subject import Subject, prepare
 from clearhead.checking.thresholds import SUMS
@@ -72,6 +77,8 @@ CERTAIN = (
     "kept",
     "given-away",
     "fractions",
+    "corner",
+    "overwritten",
 )
 # Of these a change that mends it gives the line, and the words say more than it.
 LINES = (
@@ -86,7 +93,14 @@ LINES = (
     "mask.missing",
     "mask.on-queries",
     "mask.non-finite",
+    "parameter.dead",
 )
+# Changes that use what is not used.
+USES = ("name", "unused")
+# Changes that take a step away, of which one too many was taken.
+STEPS = ("step", "line")
+# What is said of samples where rows are taken of one of them alone.
+OF_SAMPLES = ("law.samples", "batch.mixed", "context.ignored", "law.pairs")
 # What is not judged by the readers, and is by the outcome.
 JUDGED = (
     "softmax",
@@ -128,6 +142,9 @@ def held_to_outcome(
             found = _of_state(subject.fresh().run, row)
     if found is not None and (first is None or first.code.startswith(INSTEAD.get(found.code, ()))):
         return _with(report, found)
+    found = None if right else _of_source(first, thing, subject, row, promises)
+    if found is not None:
+        return _with(report, found)
     if right is None:
         mends = _by_mend(first, thing, subject, row, promises)
         return report if first is None or not mends else _mended(report, first, mends)
@@ -137,6 +154,32 @@ def held_to_outcome(
     if right:
         return _of_right(report, thing, subject, row, promises)
     return _of_wrong(report, thing, subject, row, promises)
+
+
+def _of_source(
+    first: Finding | None, thing: Any, subject: Subject, row: LessonRow, promises: Promises
+) -> Finding | None:
+    """A mistake that can be read in what was written, or in what it keeps; None where none is read."""
+    if first is None or subject.module is None:
+        return None
+    if first.code == "cache.stale":
+        names = left_behind(subject.fresh().run)
+        if not names:
+            return None
+        told = {"names": " and ".join(f"self.{each}" for each in names)}
+        place = defined_in(getattr(type(subject.module), "reset", None))
+        return replace(first, sentence=words.filled("outcome", "left", told), place=place)
+    if first.code.startswith(OF_SAMPLES) and row.number >= BATCHES:
+        one = one_sample(thing)
+        if one is not None and is_right(subject.fresh().run, row, promises, samples=1):
+            told = {"text": one.text, "rows": one.rows, "which": one.which}
+            sentence = words.filled("outcome", "one-sample", told)
+            return replace(first, sentence=sentence, measured="", place=one.place)
+    link = chained(thing)
+    if link is not None:
+        sentence = words.filled("outcome", "renamed" if link.at else "chained", link._asdict())
+        return replace(first, sentence=sentence, place=link.place)
+    return None
 
 
 def _of_right(
@@ -170,6 +213,9 @@ def _of_wrong(
         way = kept_as(subject.fresh().run, row, promises[0])
         if way is not None:
             return _with(report, replace(first, sentence=words.filled("outcome", way, {})))
+    way = shared_as(subject.fresh().run, row, promises[0]) if row.has_out else None
+    if way is not None:
+        return _with(report, _of_heads(way, first, thing, subject, row, promises))
     if first is not None and row.takes == "query,key" and _is_mirrored(thing):
         return _with(
             report, Finding("law.pairs", words.filled("outcome", "mirrored", {}), first.measured)
@@ -180,6 +226,22 @@ def _of_wrong(
     return _mended(report, first, mends) if mends else report
 
 
+def _of_heads(
+    way: str,
+    first: Finding | None,
+    thing: Any,
+    subject: Subject,
+    row: LessonRow,
+    promises: Promises,
+) -> Finding:
+    """Heads that share their weights: at the line that mends it, or at what was seen."""
+    mends = _mends(thing, subject, row, promises)
+    place = mends[0].place if mends else first_use(thing, "qk") if first is None else first.place
+    measured = "" if first is None else first.measured if first.code == "differs" else ""
+    sentence = words.filled("outcome", way, {})
+    return Finding("heads.identical", sentence, measured, place=place or first_use(thing, "qk"))
+
+
 def _by_mend(
     first: Finding | None, thing: Any, subject: Subject, row: LessonRow, promises: Promises
 ) -> list[Mend]:
@@ -188,7 +250,8 @@ def _by_mend(
         return []
     by_line = isinstance(first, EffectAlone) or first.code.startswith(LINES)
     certain = not (by_line or row.takes in PARTS)
-    return _mends(thing, subject, row, promises, certain=certain)
+    enough = MOST if first.code == "scale.wrong" else ENOUGH
+    return _mends(thing, subject, row, promises, certain=certain, enough=enough)
 
 
 def _mended(report: Report, first: Finding, mends: Sequence[Mend]) -> Report:
@@ -196,9 +259,26 @@ def _mended(report: Report, first: Finding, mends: Sequence[Mend]) -> Report:
     best = next((each for each in mends if each.place == first.place), mends[0])
     told = isinstance(first, EffectAlone) or best.key in CERTAIN
     sentence = best.sentence if told else first.sentence
+    steps = [each for each in mends if each.key in STEPS]
+    if first.code == "scale.wrong" and steps:
+        best, sentence = steps[0], _scaled(steps)
+    if first.code == "parameter.dead" and not told:
+        used = [each for each in mends if each.key in USES]
+        if not used:
+            return report
+        best, sentence = used[0], f"{first.sentence}; {used[0].sentence}"
     code = "softmax.keepdim" if best.key == "keepdim" else first.code
     place = best.place if told or best.key != "both" else first.place
     return _with(report, replace(first, code=code, sentence=sentence, place=place))
+
+
+def _scaled(steps: Sequence[Mend]) -> str:
+    """The sentence for a scale of which one step is too many: whichever of two, where there are two."""
+    if len(steps) == 1:
+        return words.filled("outcome", "scaled-more", {"step": steps[0].sentence})
+    lines = sorted({each.place[1] for each in steps})
+    where = "this line" if len(lines) == 1 else " and ".join(f"line {each}" for each in lines)
+    return words.filled("outcome", "scaled-twice", {"where": where})
 
 
 def _is_sized(subject: Subject) -> bool:
@@ -213,12 +293,18 @@ def _sizes(subject: Subject) -> str:
 
 
 def _mends(
-    thing: Any, subject: Subject, row: LessonRow, promises: Promises, *, certain: bool = False
+    thing: Any,
+    subject: Subject,
+    row: LessonRow,
+    promises: Promises,
+    *,
+    certain: bool = False,
+    enough: int = ENOUGH,
 ) -> list[Mend]:
     """The changes that mend what was written; none of an object, whose class is not what was handed over."""
     if not (inspect.isclass(thing) or inspect.isroutine(thing)):
         return []
-    return mends_of(thing, row, promises, subject.args, certain=certain)
+    return mends_of(thing, row, promises, subject.args, certain=certain, enough=enough)
 
 
 def _first_of(
@@ -343,8 +429,8 @@ def _unseen(subject: Subject, thing: Any, row: LessonRow, promises: Promises) ->
         for order in list(permutations("qkv"))[1:]:
             if is_right(subject.fresh().run, row, promises, "".join(order)):
                 moved = [each for each, other in zip(order, "qkv", strict=True) if each != other]
-                names = " and ".join(ROLES[each] for each in sorted(moved, key="qkv".index))
-                return _said("exchanged", {"names": names}, measured=measured)
+                moved.sort(key="qkv".index)
+                return _exchanged(moved, measured, thing, subject, row, promises)
         if is_right(subject.fresh().run, row, promises, zeros=False):
             return _said("zeros", {}, measured=measured)
     mends = _mends(thing, subject, row, promises)
@@ -354,6 +440,29 @@ def _unseen(subject: Subject, thing: Any, row: LessonRow, promises: Promises) ->
     if mends:
         return Finding("differs", mends[0].sentence, measured, place=place)
     return _said("formula" if subject.module is not None else "other", {}, measured=measured)
+
+
+def _exchanged(
+    moved: Sequence[str],
+    measured: str,
+    thing: Any,
+    subject: Subject,
+    row: LessonRow,
+    promises: Promises,
+) -> Finding:
+    """Sides that have changed places: where a name belongs to another matrix, or else where they meet."""
+    named = misnamed(thing)
+    if named is not None:
+        return _said("misnamed", named._asdict(), measured=measured, place=named.place)
+    names = " and ".join(ROLES[each] for each in moved)
+    place = first_use(thing, "".join(moved))
+    mends = _mends(thing, subject, row, promises, enough=MOST)
+    steps = [each for each in mends if each.key in STEPS]
+    here = [each for each in mends if each.place == place]
+    for mend in (*steps, *here)[:1]:
+        told = {"names": names, "mend": mend.sentence}
+        return _said("exchanged-here", told, measured=measured, place=mend.place)
+    return _said("exchanged", {"names": names}, measured=measured, place=place)
 
 
 def _measured(outcome: Outcome | None, row: LessonRow) -> str:

@@ -174,6 +174,36 @@ def taken_names(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> I
                 yield place._replace(node=stored[0]), made, "builtin", values
 
 
+def overwritten(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
+    """What is given, under whose name a matrix puts something else while others still want it: x = self.W_query(x)."""
+    for place, function in _functions(places):
+        for line in function.body:
+            target = line.targets[0] if isinstance(line, ast.Assign) else None
+            if not isinstance(target, ast.Name) or target.id not in given_to(function):
+                continue
+            made = copy.copy(function)
+            at, other = function.body.index(line), f"one_{target.id}"
+            first = altered(line, targets=[ast.Name(other, ast.Store())])
+            renamed = _Afterwards(target.id, other)
+            rest = [renamed.visit(copy.deepcopy(each)) for each in function.body[at + 1 :]]
+            made.body = [*function.body[:at], first, *rest]
+            values = {"old": target.id, "new": other, "at": ast.unparse(line)}
+            yield place._replace(node=line), made, "overwritten", values
+
+
+class _Afterwards(ast.NodeTransformer):
+    """Lines in which what is given is still given to layers of one's own, and is another name elsewhere."""
+
+    def __init__(self, name: str, new: str) -> None:
+        self.name, self.new = name, new
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        return node if ast.unparse(node.func).startswith("self.") else self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(self.new, node.ctx) if node.id == self.name else node
+
+
 class _Renamed(ast.NodeTransformer):
     """A function whose loops leave the names alone that it is given."""
 

@@ -59,7 +59,7 @@ def mends_of(
         certain: only those that are the cause, whatever else is seen.
         enough: so many are looked for.
     """
-    written = _Written.of(thing)
+    written = Written.of(thing)
     if written is None:
         return []
     found: list[Mend] = []
@@ -83,14 +83,14 @@ def mends_of(
     return found
 
 
-def _mend(written: "_Written", edit: ChangedTree, row: LessonRow) -> Mend:
+def _mend(written: "Written", edit: ChangedTree, row: LessonRow) -> Mend:
     sentence = words.filled("mend", edit.key, edit.values)
     if row.number < TURNED:
         sentence = sentence.replace(".mT", ".T")
     return Mend(edit.key, sentence, (written.file, edit.line))
 
 
-class _Written(NamedTuple):
+class Written(NamedTuple):
     """The classes and functions of one file that a learner wrote, and what else that has."""
 
     name: str
@@ -102,7 +102,7 @@ class _Written(NamedTuple):
     turns: bool
 
     @classmethod
-    def of(cls, thing: Any) -> "_Written | None":
+    def of(cls, thing: Any) -> "Written | None":
         if inspect.isclass(thing):
             functions = [each for each in reached(thing) if "." not in each.__qualname__]
         else:
@@ -221,7 +221,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def _right(
-    written: _Written,
+    written: Written,
     edit: ChangedTree,
     row: LessonRow,
     promises: Promises,

@@ -71,6 +71,7 @@ def outcomes(
     order: str = "qkv",
     *,
     zeros: bool = True,
+    samples: int | None = None,
 ) -> Iterator[Outcome]:
     """The calls of a lesson, one after the other.
 
@@ -80,6 +81,7 @@ def outcomes(
         promised: what it promises, of those that the lesson takes for right.
         order: the names of query, key and value in the places of these.
         zeros: one of the tokens is 0 throughout, so that scores are 0.
+        samples: so many in each batch; None of two and of three.
 
     Raises:
         LookupError: if it is not known what would be right, as of parameters without names.
@@ -106,7 +108,7 @@ def outcomes(
                 right = rotated(rows, 0, 10000.0, promised["rope"]["layout"])
                 yield _called(thing, inputs, right)
         else:
-            yield from _of_modules(thing, row, promised, drawn, order, zeros=zeros)
+            yield from _of_modules(thing, row, promised, drawn, order, zeros=zeros, samples=samples)
 
 
 @cache
@@ -204,6 +206,7 @@ def _of_modules(
     order: str = "qkv",
     *,
     zeros: bool = True,
+    samples: int | None = None,
 ) -> Iterator[Outcome]:
     layers = layers_of(module)
     with torch.no_grad():
@@ -222,7 +225,7 @@ def _of_modules(
         return layers["o"](context) if "o" in layers else context
 
     for number, tokens in enumerate(LENGTHS):
-        batch = () if row.number < lessons.BATCHES else (2 + number % 2,)
+        batch = () if row.number < lessons.BATCHES else (samples or 2 + number % 2,)
         x = drawn(*batch, tokens, width)
         if zeros:
             x[..., 0, :] = 0
@@ -278,6 +281,7 @@ def is_right(
     order: str = "qkv",
     *,
     zeros: bool = True,
+    samples: int | None = None,
 ) -> bool | None:
     """True if all calls give what one of the promises asks for; None where that is not known, as of what cannot be
     called so at all."""
@@ -286,7 +290,7 @@ def is_right(
         called = not isinstance(thing, nn.Module)
         try:
             with doubles(), torch.no_grad():
-                for each in outcomes(thing, row, promised, order, zeros=zeros):
+                for each in outcomes(thing, row, promised, order, zeros=zeros, samples=samples):
                     called = True
                     if not each.right:
                         break

@@ -205,6 +205,9 @@ def reaches(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Itera
             if isinstance(node.func, ast.Name) and node.func.id == "range":
                 counts = [f"range(len({name}))" for name in given]
                 counts += [f"range({name}.shape[-1])" for name in given]
+                if len(node.args) == 2:
+                    begin, end = map(ast.unparse, node.args)
+                    counts += [f"range({begin} + 1, {end})", f"range({begin} - 1, {end})"]
                 for count in counts:
                     if count != ast.unparse(node):
                         new = parsed(count)

@@ -246,6 +246,9 @@ def returns(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Itera
                     "missing",
                     {"new": ast.unparse(last)},
                 )
+    for place, name in _unused(places):
+        new = parsed(f"self.{name}({ast.unparse(place.node)})")
+        yield place, new, "unused", {"new": ast.unparse(new)}
     for function in functions_of(tree):
         given = given_to(function)
         sizes = [f"len({one}), {two}" for one in given for two in
@@ -259,6 +262,70 @@ def returns(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Itera
             for size in sizes if len(given) < 3 else ():
                 new = parsed(f"({text}).reshape({size})")
                 yield place, new, "reshaped", said(place.node, new)
+
+
+def _unused(places: Sequence[Spot]) -> Iterator[tuple[Spot, str]]:
+    """What is given back, with each layer that is made and that nothing calls."""
+    own = [
+        each.node for each in places
+        if isinstance(each.node, ast.Attribute) and ast.unparse(each.node.value) == "self"
+    ]  # fmt: skip
+    called = {each.attr for each in own if isinstance(each.ctx, ast.Load)}
+    made = dict.fromkeys(each.attr for each in own if each.attr not in called)
+    for place in reversed(places):  # forward is written last
+        if isinstance(place.above, ast.Return) and isinstance(place.node, ast.expr):
+            for name in made:
+                yield place, name
+
+
+def corners(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
+    """A table for the longest text that is cut at another corner than the first: self.hidden[-n:, :n]."""
+    for place, node in expressions(places, ast.Subscript):
+        slices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        kept = ast.unparse(node.value).startswith("self.")
+        if len(slices) != 2 and not kept:
+            continue
+        counts = [_count(each) for each in slices]
+        first = next(filter(None, counts), None)
+        if first is None or None in counts or all(_begins(each) for each in slices):
+            continue
+        cut: list[ast.expr] = [ast.Slice(None, parsed(first), None) for _ in slices]
+        new = altered(node, slice=ast.Tuple(cut, ast.Load()) if len(cut) == 2 else cut[0])
+        yield place, new, "corner", said(node, new)
+
+
+def _begins(node: ast.expr) -> bool:
+    """True of a slice that begins with the first."""
+    return isinstance(node, ast.Slice) and node.lower is None
+
+
+def _count(node: ast.expr) -> str | None:
+    """The number of rows that a slice takes: n of [:n], [-n:], [a - n:] and [1 : n + 1]; None of any other."""
+    if not isinstance(node, ast.Slice) or node.step is not None:
+        return None
+    lower, upper = node.lower, node.upper
+    if lower is None or upper is not None:
+        if isinstance(upper, ast.BinOp):
+            upper = upper.left
+        return None if upper is None else ast.unparse(upper)
+    if isinstance(lower, ast.UnaryOp) and isinstance(lower.op, ast.USub):
+        return ast.unparse(lower.operand)
+    return ast.unparse(lower.right) if isinstance(lower, ast.BinOp) else None
+
+
+def diagonals(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
+    """The diagonal that nobody has moved: torch.triu(ones)."""
+    for place, node in expressions(places, ast.Call):
+        called = node.func
+        if not isinstance(called, ast.Attribute) or called.attr.rstrip("_") not in ("triu", "tril"):
+            continue
+        given = len(node.args) - (isinstance(called.value, ast.Name) and called.value.id == "torch")
+        if given or any(each.arg == "diagonal" for each in node.keywords):
+            continue
+        for by in (1, -1):
+            more = ast.keyword("diagonal", parsed(str(by)))
+            new = altered(node, keywords=[*node.keywords, more])
+            yield place, new, "diagonal", said(node, new)
 
 
 def cut(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:

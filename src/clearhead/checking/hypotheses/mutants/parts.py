@@ -225,7 +225,7 @@ OF_CONTEXT = [
                    {"token": words})
         for row, words in ((0, "the first"), (-1, "the last"))
     ),
-    PartMutant("softmax.twice", "twice", lambda w, v: w.softmax(-1) @ v),
+    PartMutant("softmax.twice", "again", lambda w, v: w.softmax(-1) @ v),
     PartMutant("law.value", "reversed", lambda w, v: w.flip(-1) @ v),
     PartMutant("law.value", "largest", lambda w, v: v[w.argmax(-1)]),
     PartMutant("law.value", "largest", lambda w, v: _terms(w, v).amax(-1)),
