@@ -38,6 +38,7 @@ MENTIONS = {
     "rope.layout": r"::2|reshape|view|unflatten|stack",
     "dropout.unscaled": r"\.sum\(|normalize",
     "dropout": r"rand(_like)?\(|bernoulli|self\.\w*drop\w*\(|functional\.dropout|F\.dropout",
+    "mask.multiplied": r"\*.*(mask|hidden|past|tril|triu)|(mask|hidden|past|tril|triu).*\*|masked_fill|where\(",
     "mask.after-softmax": r"\*.*(mask|hidden|past|tril|triu)|(mask|hidden|past|tril|triu).*\*|masked_fill|where\(",
     "state": r"self\.\w*(mask|future|past|tril|triu)\w* *=",
     "heads": r"(view|reshape|unflatten|split|chunk|permute|transpose)\(",
@@ -55,7 +56,8 @@ MENTIONS = {
 KEPT = r"cat\(|append\("
 # Of these the line that mentions them says more than that of an operation.
 MENTIONED = (
-    "heads.split", "heads.count", "dropout", "state", "mask.after-softmax", "mask.padding-ignored", "mask.batch-mixed",
+    "heads.split", "heads.count", "dropout", "state", "mask.after-softmax", "mask.multiplied", "mask.padding-ignored",
+    "mask.batch-mixed",
 )  # fmt: skip
 # Codes that need no lesson; and of those of a later lesson the law that they break.
 ALWAYS = frozenset(("differs", "output.nondeterministic", "input.modified", "shape.square-only"))

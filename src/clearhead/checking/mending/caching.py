@@ -77,6 +77,22 @@ def left_behind(module: Any) -> list[str]:
     return [name for name, each in after.items() if not _same(before.get(name), each)]
 
 
+def never_kept(module: Any) -> list[str]:
+    """The names of what a reset sets to None, and no step to anything else, though another is set."""
+    try:
+        with torch.no_grad():
+            matrix = layers_of(module)["q"].matrix
+            module.reset()
+            empty = [name for name, each in _copied(module).items() if each is None]
+            with suppress(Exception):
+                module.step(matrix.new_ones(2, NEW, matrix.shape[0]))
+            after = _copied(module)
+    except Exception:  # whatever the code of another raises is told elsewhere
+        return []
+    left = [name for name in empty if after.get(name) is None]
+    return left if len(left) < len(empty) else []
+
+
 def _copied(module: Any) -> dict[str, Any]:
     """What a module and its parts keep beside their parameters, by its names."""
     parts = module.named_modules() if isinstance(module, nn.Module) else [("", module)]

@@ -92,8 +92,9 @@ def edits_of(
     places = list(places_of(tree))
     ways = (
         _keepdims, _copies, anew, undefined, conditions, reaches, counts, shapes, fractions, begins, taken_names,
-        appends, returns, corners, cut, diagonals, overwritten, thrown_away, _everywhere, _attributes, _sides, _numbers,
-        _names, sizes, by_rows, upright, products, cells, _operators, lines, late, passed, steps, _keywords, _signs,
+        appends, returns, corners, cut, diagonals, overwritten, thrown_away, _everywhere, _cuts, _attributes, _sides,
+        _numbers, _names, sizes, by_rows, upright, products, cells, _operators, lines, late, passed, steps, _keywords,
+        _signs,
     )  # fmt: skip
     count = 0
     for way in ways[:3] if certain else ways:
@@ -123,6 +124,40 @@ def _everywhere(places: Sequence[Spot], tree: ast.Module, names: Sequence[str]) 
                 if put.count:
                     spot = Spot(place.node, tree, "body", nth)
                     yield spot, made, "everywhere", {"said": filled("mend", key, values)}
+
+
+def _cuts(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:
+    """The same cut wherever it is made: k[:, -4:], v[:, -4:]."""
+    cut = [each.node for each in places if isinstance(each.node, ast.Subscript)]
+    cut = [each for each in cut if any(isinstance(e, ast.Slice) for e in ast.walk(each.slice))]
+    texts = Counter(ast.unparse(each.slice) for each in cut)
+    for text, count in texts.items():
+        first = next(each for each in cut if ast.unparse(each.slice) == text)
+        lower = first.slice.lower if isinstance(first.slice, ast.Slice) else None
+        begun = lower.operand if isinstance(lower, ast.UnaryOp) else None
+        for nth, top in enumerate(tree.body if count > 1 else ()):
+            spot = Spot(first, tree, "body", nth)
+            made = _Recut(text, None).visit(copy.deepcopy(top))
+            told = {"said": filled("mend", "step", said(first, first.value))}
+            yield spot, made, "everywhere", told
+            if begun is not None:
+                new = ast.Slice(None, begun, None)
+                values = said(first.slice, new, ast.unparse(first))
+                told = {"said": filled("mend", "slice", values)}
+                yield spot, _Recut(text, new).visit(copy.deepcopy(top)), "everywhere", told
+
+
+class _Recut(ast.NodeTransformer):
+    """A tree with another cut, or with none, wherever one is made."""
+
+    def __init__(self, cut: str, new: ast.expr | None) -> None:
+        self.cut, self.new = cut, new
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node.slice) != self.cut:
+            return node
+        return node.value if self.new is None else altered(node, slice=copy.deepcopy(self.new))
 
 
 def _axes(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
@@ -254,6 +289,10 @@ def _attributes(places: Sequence[Spot], _: ast.Module, held: Sequence[str]) -> I
                 if not isinstance(node.value, ast.Name):  # long enough to be said once
                     values |= {"old": f".{node.attr}", "new": f".{new.attr}"}
                 yield place, new, "name", values
+    for place, node in expressions(places, ast.Call):
+        if isinstance(node.func, ast.Name) and node.func.id == "len":
+            new = altered(node, func=ast.Name("sum", ast.Load()))
+            yield place, new, "name", said(node, new, around(place))
     for place, node in expressions(places, ast.Name):
         if place.field in ("left", "right") and isinstance(place.above, ast.BinOp):
             new = ast.Attribute(node, "mT", ast.Load())

@@ -25,11 +25,11 @@ from clearhead.checking.lessons import (
     promises_of,
     without_hints,
 )
-from clearhead.checking.mending.caching import kept_as, left_behind
+from clearhead.checking.mending.caching import kept_as, left_behind, never_kept
 from clearhead.checking.mending.dropping import dropped
 from clearhead.checking.mending.edits import MOST
 from clearhead.checking.mending.mends import ENOUGH, Mend, Promises, mends_of
-from clearhead.checking.mending.naming import chained, first_use, misnamed, one_sample
+from clearhead.checking.mending.naming import chained, first_use, misnamed, one_sample, read_first
 from clearhead.checking.mending.outcomes import (
     Outcome,
     doubles,
@@ -79,6 +79,7 @@ CERTAIN = (
     "fractions",
     "corner",
     "overwritten",
+    "top-left",
 )
 # Of these a change that mends it gives the line, and the words say more than it.
 LINES = (
@@ -142,7 +143,9 @@ def held_to_outcome(
             found = _of_state(subject.fresh().run, row)
     if found is not None and (first is None or first.code.startswith(INSTEAD.get(found.code, ()))):
         return _with(report, found)
-    found = None if right else _of_source(first, thing, subject, row, promises)
+    found = None
+    if not right or not _is_sized(subject):
+        found = _of_source(first, thing, subject, row, promises)
     if found is not None:
         return _with(report, found)
     if right is None:
@@ -169,6 +172,22 @@ def _of_source(
         told = {"names": " and ".join(f"self.{each}" for each in names)}
         place = defined_in(getattr(type(subject.module), "reset", None))
         return replace(first, sentence=words.filled("outcome", "left", told), place=place)
+    if first.code == "cache.offset":
+        names = never_kept(subject.fresh().run)
+        if names:
+            told = {"names": " and ".join(f"self.{each}" for each in names)}
+            sentence = words.filled("outcome", "never-kept", told)
+            place = read_first(thing, "step", names[0]) or first.place
+            return replace(first, sentence=sentence, place=place)
+    if first.code == "differs" and not _is_sized(subject):
+        names = (name for name, _ in subject.module.named_parameters() if role(name) == "v")
+        told = {"said": first.sentence, "name": next(names).removesuffix(".weight")}
+        return replace(first, sentence=words.filled("outcome", "width", told), place=None)
+    if first.code == "parameter.missing":
+        plain = next((n for n, each in vars(subject.module).items() if _has_layers(each)), None)
+        if plain is not None:
+            sentence = words.filled("outcome", "plain-list", {"name": f"self.{plain}"})
+            return replace(first, sentence=sentence)
     if first.code.startswith(OF_SAMPLES) and row.number >= BATCHES:
         one = one_sample(thing)
         if one is not None and is_right(subject.fresh().run, row, promises, samples=1):
@@ -180,6 +199,12 @@ def _of_source(
         sentence = words.filled("outcome", "renamed" if link.at else "chained", link._asdict())
         return replace(first, sentence=sentence, place=link.place)
     return None
+
+
+def _has_layers(kept: Any) -> bool:
+    """True of a plain list of layers."""
+    several = kept if isinstance(kept, list | tuple) else ()
+    return any(isinstance(each, nn.Module) for each in several)
 
 
 def _of_right(
@@ -249,8 +274,9 @@ def _by_mend(
     if first is None:
         return []
     by_line = isinstance(first, EffectAlone) or first.code.startswith(LINES)
+    by_line |= first.code == "law.pairs" and row.takes not in PARTS
     certain = not (by_line or row.takes in PARTS)
-    enough = MOST if first.code == "scale.wrong" else ENOUGH
+    enough = MOST if first.code in ("scale.wrong", "law.pairs") else ENOUGH
     return _mends(thing, subject, row, promises, certain=certain, enough=enough)
 
 
@@ -260,6 +286,8 @@ def _mended(report: Report, first: Finding, mends: Sequence[Mend]) -> Report:
     told = isinstance(first, EffectAlone) or best.key in CERTAIN
     sentence = best.sentence if told else first.sentence
     steps = [each for each in mends if each.key in STEPS]
+    if first.code == "law.pairs" and steps:
+        best = steps[0]
     if first.code == "scale.wrong" and steps:
         best, sentence = steps[0], _scaled(steps)
     if first.code == "parameter.dead" and not told:
@@ -308,12 +336,17 @@ def _mends(
 
 
 def _first_of(
-    run: Any, row: LessonRow, promised: Mapping[str, Any], wanted: Callable[[Outcome], bool]
+    run: Any,
+    row: LessonRow,
+    promised: Mapping[str, Any],
+    wanted: Callable[[Outcome], bool],
+    *,
+    zeros: bool = True,
 ) -> Outcome | None:
     """The first call of a lesson that is wanted; None where there is none, or where one raises before it."""
     try:
         with doubles(), torch.no_grad():
-            return next(filter(wanted, outcomes(run, row, promised)), None)
+            return next(filter(wanted, outcomes(run, row, promised, zeros=zeros)), None)
     except Exception:  # whatever the code of another raises is told elsewhere
         return None
 
@@ -435,7 +468,10 @@ def _unseen(subject: Subject, thing: Any, row: LessonRow, promises: Promises) ->
             return _said("zeros", {}, measured=measured)
     mends = _mends(thing, subject, row, promises)
     place = mends[0].place if mends else None
-    if "nan" in measured:
+    of_zeros = subject.module is not None and "nan" not in _measured(
+        _first_of(run, row, promises[0], lambda each: not each.right, zeros=False), row
+    )
+    if "nan" in measured and not (of_zeros and mends):
         return _said("rows" if row.takes == "scores" else "nan", {}, measured=measured, place=place)
     if mends:
         return Finding("differs", mends[0].sentence, measured, place=place)

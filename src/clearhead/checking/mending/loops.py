@@ -181,6 +181,8 @@ def overwritten(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
             target = line.targets[0] if isinstance(line, ast.Assign) else None
             if not isinstance(target, ast.Name) or target.id not in given_to(function):
                 continue
+            if "self." not in ast.unparse(line):
+                continue
             made = copy.copy(function)
             at, other = function.body.index(line), f"one_{target.id}"
             first = altered(line, targets=[ast.Name(other, ast.Store())])

@@ -75,6 +75,15 @@ def first_use(thing: Any, sides: str) -> tuple[str, int] | None:
     return None
 
 
+def read_first(thing: Any, method: str, name: str) -> tuple[str, int] | None:
+    """File and line where a method first names what is kept."""
+    for file, function in _functions(thing):
+        for node in ast.walk(function) if function.name == method else ():
+            if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{name}":
+                return file, node.lineno
+    return None
+
+
 def _is_product(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         return ast.unparse(node.func).rpartition(".")[2] in PRODUCTS

@@ -14,6 +14,7 @@ from clearhead.checking.mending.places import (
     first_line,
     functions_of,
     head_of,
+    number_in,
     parsed,
     places_of,
     said,
@@ -41,6 +42,10 @@ def steps(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
     for place, node in expressions(places, ast.Slice):
         if node.lower is None and isinstance(node.upper, ast.Constant):
             made = ast.Slice(ast.UnaryOp(ast.USub(), node.upper), None, None)
+            yield place, made, "slice", said(node, made, ast.unparse(place.above))
+        lower = node.lower
+        if isinstance(lower, ast.UnaryOp) and node.upper is None and number_in(lower) is None:
+            made = ast.Slice(None, lower.operand, None)
             yield place, made, "slice", said(node, made, ast.unparse(place.above))
         for side in ("lower", "upper"):
             bound = getattr(node, side)
@@ -205,7 +210,7 @@ def reaches(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Itera
             if isinstance(node.func, ast.Name) and node.func.id == "range":
                 counts = [f"range(len({name}))" for name in given]
                 counts += [f"range({name}.shape[-1])" for name in given]
-                if len(node.args) == 2:
+                if len(node.args) == 2 and number_in(node.args[0]) is None:
                     begin, end = map(ast.unparse, node.args)
                     counts += [f"range({begin} + 1, {end})", f"range({begin} - 1, {end})"]
                 for count in counts:

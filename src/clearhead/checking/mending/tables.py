@@ -12,6 +12,7 @@ from clearhead.checking.mending.places import (
     altered,
     expressions,
     functions_of,
+    number_in,
     parsed,
     places_of,
     said,
@@ -319,6 +320,9 @@ def diagonals(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
         called = node.func
         if not isinstance(called, ast.Attribute) or called.attr.rstrip("_") not in ("triu", "tril"):
             continue
+        by_keys = _by_keys(node)
+        if by_keys is not None:
+            yield place, by_keys, "top-left", said(node, by_keys)
         given = len(node.args) - (isinstance(called.value, ast.Name) and called.value.id == "torch")
         if given or any(each.arg == "diagonal" for each in node.keywords):
             continue
@@ -326,6 +330,25 @@ def diagonals(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
             more = ast.keyword("diagonal", parsed(str(by)))
             new = altered(node, keywords=[*node.keywords, more])
             yield place, new, "diagonal", said(node, new)
+
+
+def _by_keys(node: ast.Call) -> ast.expr | None:
+    """The same triangle of a table of n rows and m columns, counted from its last corner; None of any other."""
+    sizes = next(
+        (each.args for each in ast.walk(node)
+         if isinstance(each, ast.Call) and ast.unparse(each.func) == "torch.ones" and len(each.args) == 2),
+        None,
+    )  # fmt: skip
+    moved = [each.value for each in node.keywords if each.arg == "diagonal"]
+    moved += [each for each in node.args if number_in(each) is not None]
+    by = number_in(moved[0]) if moved else 0
+    if sizes is None or not isinstance(by, int) or ast.unparse(sizes[0]) == ast.unparse(sizes[1]):
+        return None
+    rows, columns = map(ast.unparse, sizes)
+    more = parsed(f"{by} + {columns} - {rows}" if by else f"{columns} - {rows}")
+    if not moved or any(each.arg == "diagonal" for each in node.keywords):
+        return altered(node, keywords=[ast.keyword("diagonal", more)])
+    return altered(node, args=[*node.args[:-1], more])
 
 
 def cut(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Iterator[Change]:
