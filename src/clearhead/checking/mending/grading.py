@@ -4,9 +4,8 @@ The readers of a report know causes; the outcome knows what is right. Where the 
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import permutations
 from typing import Any
 
 import torch
@@ -18,31 +17,27 @@ from clearhead.checking import words
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.parts import PARTS
 from clearhead.checking.lessons import (
-    BATCHES,
     early,
     is_asked,
     mentioned_first,
     promises_of,
     without_hints,
 )
-from clearhead.checking.mending.caching import kept_as, left_behind, never_kept
+from clearhead.checking.mending.caching import kept_as
 from clearhead.checking.mending.dropping import dropped
 from clearhead.checking.mending.edits import MOST
-from clearhead.checking.mending.mends import ENOUGH, Mend, Promises, mends_of
-from clearhead.checking.mending.naming import chained, first_use, misnamed, one_sample, read_first
+from clearhead.checking.mending.mends import ENOUGH, STEPS, Mend, Promises, mends_for, mends_of
+from clearhead.checking.mending.naming import first_use
 from clearhead.checking.mending.outcomes import (
-    Outcome,
-    doubles,
     is_right,
-    is_sized,
     layers_of,
     names_missing,
-    outcomes,
     without_gradient,
 )
 from clearhead.checking.mending.sharing import shared_as
+from clearhead.checking.mending.sources import as_told, of_source
+from clearhead.checking.mending.unseen import first_of, said, unseen
 from clearhead.checking.report import EffectAlone, Finding, Report
-from clearhead.checking.reporting import defined_in
 from clearhead.checking.subject.causes import in_general
 from clearhead.checking.subject.subject import Subject, prepare
 from clearhead.checking.thresholds import SUMS
@@ -98,10 +93,6 @@ LINES = (
 )
 # Changes that use what is not used.
 USES = ("name", "unused")
-# Changes that take a step away, of which one too many was taken.
-STEPS = ("step", "line")
-# What is said of samples where rows are taken of one of them alone.
-OF_SAMPLES = ("law.samples", "batch.mixed", "context.ignored", "law.pairs")
 # What is not judged by the readers, and is by the outcome.
 JUDGED = (
     "softmax",
@@ -115,7 +106,6 @@ JUDGED = (
     "decoding",
     "context",
 )
-ROLES = {"q": "W_query", "k": "W_key", "v": "W_value"}
 
 
 def held_to_outcome(
@@ -144,8 +134,8 @@ def held_to_outcome(
     if found is not None and (first is None or first.code.startswith(INSTEAD.get(found.code, ()))):
         return _with(report, found)
     found = None
-    if not right or not _is_sized(subject):
-        found = _of_source(first, thing, subject, row, promises)
+    if not right or not as_told(subject):
+        found = of_source(first, thing, subject, row, promises)
     if found is not None:
         return _with(report, found)
     if right is None:
@@ -159,66 +149,18 @@ def held_to_outcome(
     return _of_wrong(report, thing, subject, row, promises)
 
 
-def _of_source(
-    first: Finding | None, thing: Any, subject: Subject, row: LessonRow, promises: Promises
-) -> Finding | None:
-    """A mistake that can be read in what was written, or in what it keeps; None where none is read."""
-    if first is None or subject.module is None:
-        return None
-    if first.code == "cache.stale":
-        names = left_behind(subject.fresh().run)
-        if not names:
-            return None
-        told = {"names": " and ".join(f"self.{each}" for each in names)}
-        place = defined_in(getattr(type(subject.module), "reset", None))
-        return replace(first, sentence=words.filled("outcome", "left", told), place=place)
-    if first.code == "cache.offset":
-        names = never_kept(subject.fresh().run)
-        if names:
-            told = {"names": " and ".join(f"self.{each}" for each in names)}
-            sentence = words.filled("outcome", "never-kept", told)
-            place = read_first(thing, "step", names[0]) or first.place
-            return replace(first, sentence=sentence, place=place)
-    if first.code == "differs" and not _is_sized(subject):
-        names = (name for name, _ in subject.module.named_parameters() if role(name) == "v")
-        told = {"said": first.sentence, "name": next(names).removesuffix(".weight")}
-        return replace(first, sentence=words.filled("outcome", "width", told), place=None)
-    if first.code == "parameter.missing":
-        plain = next((n for n, each in vars(subject.module).items() if _has_layers(each)), None)
-        if plain is not None:
-            sentence = words.filled("outcome", "plain-list", {"name": f"self.{plain}"})
-            return replace(first, sentence=sentence)
-    if first.code.startswith(OF_SAMPLES) and row.number >= BATCHES:
-        one = one_sample(thing)
-        if one is not None and is_right(subject.fresh().run, row, promises, samples=1):
-            told = {"text": one.text, "rows": one.rows, "which": one.which}
-            sentence = words.filled("outcome", "one-sample", told)
-            return replace(first, sentence=sentence, measured="", place=one.place)
-    link = chained(thing)
-    if link is not None:
-        sentence = words.filled("outcome", "renamed" if link.at else "chained", link._asdict())
-        return replace(first, sentence=sentence, place=link.place)
-    return None
-
-
-def _has_layers(kept: Any) -> bool:
-    """True of a plain list of layers."""
-    several = kept if isinstance(kept, list | tuple) else ()
-    return any(isinstance(each, nn.Module) for each in several)
-
-
 def _of_right(
     report: Report, thing: Any, subject: Subject, row: LessonRow, promises: Promises
 ) -> Report:
     """The report of what gives what it should: without a mistake of the outcome, with one of what learns or falls."""
     if report.findings:
         first = report.findings[0]
-        if first.code == "shape.square-only" and not _is_sized(subject):
-            for mend in _mends(thing, subject, row, promises)[:1]:
+        if first.code == "shape.square-only" and not as_told(subject):
+            for mend in mends_for(thing, subject, row, promises)[:1]:
                 said = words.filled("outcome", "turned", {"sizes": _sizes(subject)})
                 return _with(report, replace(first, sentence=said, place=mend.place))
         of_outcome = first.code.startswith(OF_OUTCOME) and first.code != "differs"
-        none = (of_outcome or isinstance(first, EffectAlone)) and _is_sized(subject)
+        none = (of_outcome or isinstance(first, EffectAlone)) and as_told(subject)
         return _verified(replace(report, findings=())) if none else report
     if isinstance(subject.module, nn.Module) and is_asked(row, "gradients"):
         names = without_gradient(subject.fresh().run, row, promises[0])
@@ -246,7 +188,7 @@ def _of_wrong(
             report, Finding("law.pairs", words.filled("outcome", "mirrored", {}), first.measured)
         )
     if first is None:
-        return _with(report, _unseen(subject, thing, row, promises))
+        return _with(report, unseen(subject, thing, row, promises))
     mends = _by_mend(first, thing, subject, row, promises)
     return _mended(report, first, mends) if mends else report
 
@@ -260,7 +202,7 @@ def _of_heads(
     promises: Promises,
 ) -> Finding:
     """Heads that share their weights: at the line that mends it, or at what was seen."""
-    mends = _mends(thing, subject, row, promises)
+    mends = mends_for(thing, subject, row, promises)
     place = mends[0].place if mends else first_use(thing, "qk") if first is None else first.place
     measured = "" if first is None else first.measured if first.code == "differs" else ""
     sentence = words.filled("outcome", way, {})
@@ -277,7 +219,7 @@ def _by_mend(
     by_line |= first.code == "law.pairs" and row.takes not in PARTS
     certain = not (by_line or row.takes in PARTS)
     enough = MOST if first.code in ("scale.wrong", "law.pairs") else ENOUGH
-    return _mends(thing, subject, row, promises, certain=certain, enough=enough)
+    return mends_for(thing, subject, row, promises, certain=certain, enough=enough)
 
 
 def _mended(report: Report, first: Finding, mends: Sequence[Mend]) -> Report:
@@ -309,51 +251,15 @@ def _scaled(steps: Sequence[Mend]) -> str:
     return words.filled("outcome", "scaled-twice", {"where": where})
 
 
-def _is_sized(subject: Subject) -> bool:
-    """True where values are as wide as the constructor was told."""
-    return subject.module is None or is_sized(subject.module, subject.args)
-
-
 def _sizes(subject: Subject) -> str:
     """The widths that the constructor was told."""
     args = dict(subject.args or {})
     return ", ".join(f"{name}={args[name]}" for name in ("d_in", "d_out") if name in args)
 
 
-def _mends(
-    thing: Any,
-    subject: Subject,
-    row: LessonRow,
-    promises: Promises,
-    *,
-    certain: bool = False,
-    enough: int = ENOUGH,
-) -> list[Mend]:
-    """The changes that mend what was written; none of an object, whose class is not what was handed over."""
-    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
-        return []
-    return mends_of(thing, row, promises, subject.args, certain=certain, enough=enough)
-
-
-def _first_of(
-    run: Any,
-    row: LessonRow,
-    promised: Mapping[str, Any],
-    wanted: Callable[[Outcome], bool],
-    *,
-    zeros: bool = True,
-) -> Outcome | None:
-    """The first call of a lesson that is wanted; None where there is none, or where one raises before it."""
-    try:
-        with doubles(), torch.no_grad():
-            return next(filter(wanted, outcomes(run, row, promised, zeros=zeros)), None)
-    except Exception:  # whatever the code of another raises is told elsewhere
-        return None
-
-
 def _written(made: Any, row: LessonRow, promises: Promises) -> Finding | None:
     """A mistake of what writes to what it is handed."""
-    found = _first_of(made, row, promises[0], lambda each: each.written is not None)
+    found = first_of(made, row, promises[0], lambda each: each.written is not None)
     if found is None:
         return None
     handed = {"qkv": "query,key,value"}.get(row.takes, row.takes).replace("x2d", "x").split(",")
@@ -400,17 +306,17 @@ def _of_parameters(module: nn.Module, row: LessonRow) -> Finding | None:
     }
     biased = [name for name in sides if f"{name}.bias" in own]
     if biased and len(biased) < len(sides):
-        return _said("one-bias", {"name": " and ".join(biased)})
+        return said("one-bias", {"name": " and ".join(biased)})
     by_layers = len(sides) == 3 and all(sides.values()) and not any("." in each for each in sides)
     if by_layers and row.parameters:
         for each in names_missing(module, row):
-            return _said("named", {"name": each})
+            return said("named", {"name": each})
         for each in biased:
-            return _said("bias", {"name": each})
+            return said("bias", {"name": each})
     for name in own if row.has_out else ():
         path = name.removesuffix(".weight")
         if path != name and is_output(path) and f"{path}.bias" not in own:
-            return _said("no-bias", {"name": path})
+            return said("no-bias", {"name": path})
     for name, each in of_sides.items():
         if each.numel() > 1 and bool((each == each.flatten()[0]).all()):
             return Finding("parameter.dead", words.filled("outcome", "constant", {"name": name}))
@@ -448,80 +354,6 @@ def _kept(module: nn.Module) -> dict[str, Tensor]:
 
 def _with(report: Report, finding: Finding) -> Report:
     return replace(report, findings=(finding, *report.findings[1:]), unverified=())
-
-
-def _said(key: str, values: Mapping[str, Any], **fields: Any) -> Finding:
-    return Finding("differs", words.filled("outcome", key, values), **fields)
-
-
-def _unseen(subject: Subject, thing: Any, row: LessonRow, promises: Promises) -> Finding:
-    """A mistake that no reader has seen: by names, by scores of 0, by what mends it, or by its numbers."""
-    run = thing if inspect.isroutine(thing) else subject.fresh().run
-    measured = _measured(_first_of(run, row, promises[0], lambda each: not each.right), row)
-    if subject.module is not None:
-        for order in list(permutations("qkv"))[1:]:
-            if is_right(subject.fresh().run, row, promises, "".join(order)):
-                moved = [each for each, other in zip(order, "qkv", strict=True) if each != other]
-                moved.sort(key="qkv".index)
-                return _exchanged(moved, measured, thing, subject, row, promises)
-        if is_right(subject.fresh().run, row, promises, zeros=False):
-            return _said("zeros", {}, measured=measured)
-    mends = _mends(thing, subject, row, promises)
-    place = mends[0].place if mends else None
-    of_zeros = subject.module is not None and "nan" not in _measured(
-        _first_of(run, row, promises[0], lambda each: not each.right, zeros=False), row
-    )
-    if "nan" in measured and not (of_zeros and mends):
-        return _said("rows" if row.takes == "scores" else "nan", {}, measured=measured, place=place)
-    if mends:
-        return Finding("differs", mends[0].sentence, measured, place=place)
-    return _said("formula" if subject.module is not None else "other", {}, measured=measured)
-
-
-def _exchanged(
-    moved: Sequence[str],
-    measured: str,
-    thing: Any,
-    subject: Subject,
-    row: LessonRow,
-    promises: Promises,
-) -> Finding:
-    """Sides that have changed places: where a name belongs to another matrix, or else where they meet."""
-    named = misnamed(thing)
-    if named is not None:
-        return _said("misnamed", named._asdict(), measured=measured, place=named.place)
-    names = " and ".join(ROLES[each] for each in moved)
-    place = first_use(thing, "".join(moved))
-    mends = _mends(thing, subject, row, promises, enough=MOST)
-    steps = [each for each in mends if each.key in STEPS]
-    here = [each for each in mends if each.place == place]
-    for mend in (*steps, *here)[:1]:
-        told = {"names": names, "mend": mend.sentence}
-        return _said("exchanged-here", told, measured=measured, place=mend.place)
-    return _said("exchanged", {"names": names}, measured=measured, place=place)
-
-
-def _measured(outcome: Outcome | None, row: LessonRow) -> str:
-    if outcome is None:
-        return ""
-    inputs = " and ".join(str(list(each.shape)) for each in outcome.inputs)
-    if outcome.found.shape != outcome.expected.shape:
-        values = {
-            "got": list(outcome.found.shape),
-            "wanted": list(outcome.expected.shape),
-            "inputs": inputs,
-        }
-        return words.filled("outcome", "shape", values)
-    differs = ~torch.isclose(outcome.found.double(), outcome.expected.double(), rtol=0, atol=1e-4)
-    at = differs.nonzero()[0].tolist()
-    what = PARTS[row.takes].gives if row.takes in PARTS else "output"
-    values = {
-        "what": f"{what}{at}",
-        "got": f"{outcome.found[tuple(at)].item():.4g}",
-        "wanted": f"{outcome.expected[tuple(at)].item():.4g}",
-        "inputs": inputs,
-    }
-    return words.filled("outcome", "number", values)
 
 
 def mended(error: ModelError, thing: Any, row: LessonRow, seed: int) -> ModelError:

@@ -20,6 +20,7 @@ from clearhead.checking import words
 from clearhead.checking.mending.edits import ChangedTree, edits_of
 from clearhead.checking.mending.outcomes import is_right, is_sized, names_missing, progress
 from clearhead.checking.subject.stubs import reached
+from clearhead.checking.subject.subject import Subject
 
 # The lesson that begins to write .mT in the place of .T, which says the same of tables.
 TURNED = 5
@@ -29,6 +30,8 @@ ENOUGH = 3
 ROUND, ROUNDS = "_is_another_round", 5000
 # What makes a list longer, by a method.
 GROWS = ("append", "extend", "insert")
+# Changes that take a step away, of which one too many was taken.
+STEPS = ("step", "line")
 Promises = tuple[Mapping[str, Any], ...]
 
 
@@ -59,7 +62,7 @@ def mends_of(
         certain: only those that are the cause, whatever else is seen.
         enough: so many are looked for.
     """
-    written = Written.of(thing)
+    written = LearnersCode.of(thing)
     if written is None:
         return []
     found: list[Mend] = []
@@ -83,14 +86,29 @@ def mends_of(
     return found
 
 
-def _mend(written: "Written", edit: ChangedTree, row: LessonRow) -> Mend:
+def mends_for(
+    thing: Any,
+    subject: Subject,
+    row: LessonRow,
+    promises: Promises,
+    *,
+    certain: bool = False,
+    enough: int = ENOUGH,
+) -> list[Mend]:
+    """The changes that mend what was written; none of an object, whose class is not what was handed over."""
+    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+        return []
+    return mends_of(thing, row, promises, subject.args, certain=certain, enough=enough)
+
+
+def _mend(written: "LearnersCode", edit: ChangedTree, row: LessonRow) -> Mend:
     sentence = words.filled("mend", edit.key, edit.values)
     if row.number < TURNED:
         sentence = sentence.replace(".mT", ".T")
     return Mend(edit.key, sentence, (written.file, edit.line))
 
 
-class Written(NamedTuple):
+class LearnersCode(NamedTuple):
     """The classes and functions of one file that a learner wrote, and what else that has."""
 
     name: str
@@ -102,7 +120,7 @@ class Written(NamedTuple):
     turns: bool
 
     @classmethod
-    def of(cls, thing: Any) -> "Written | None":
+    def of(cls, thing: Any) -> "LearnersCode | None":
         if inspect.isclass(thing):
             functions = [each for each in reached(thing) if "." not in each.__qualname__]
         else:
@@ -221,7 +239,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def _right(
-    written: Written,
+    written: LearnersCode,
     edit: ChangedTree,
     row: LessonRow,
     promises: Promises,

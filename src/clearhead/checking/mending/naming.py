@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from clearhead._common.foreign_names import role
-from clearhead.checking.mending.mends import Written
+from clearhead.checking.mending.mends import LearnersCode
 from clearhead.checking.mending.places import functions_of
 
 SIDES = ("q", "k", "v")
@@ -142,7 +142,7 @@ def one_sample(thing: Any) -> FirstSample | None:
 
 def _functions(thing: Any) -> Iterator[tuple[str, ast.FunctionDef]]:
     """The functions that a learner wrote, each with its file."""
-    written = Written.of(thing) if inspect.isclass(thing) or inspect.isroutine(thing) else None
+    written = LearnersCode.of(thing) if inspect.isclass(thing) or inspect.isroutine(thing) else None
     if written is not None:
         for function in functions_of(written.tree):
             yield written.file, function
