@@ -689,10 +689,10 @@ def test_two_texts(opens: Opens) -> None:
     assert abs(value - true) <= error * 1.1 + 0.051 * true + 5e-4
     page.locator(".ch-token").nth(len(WORDS) + 1).hover()
     page.get_by_text("1 chat is looked at by").wait_for()
-    # There is no distance from one text to another, and no role that is one.
+    # There is no distance from one text to another, and no token before.
     facts = page.locator("article").inner_text()
     assert "distance" not in facts
-    assert "local" not in facts
+    assert "previous" not in facts
     page.mouse.move(5, 5)
     page.get_by_role("searchbox").fill("at")
     page.get_by_role("searchbox").press("Enter")

@@ -277,7 +277,7 @@ def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
     """The average of each head of a layer, (num_heads,), float64; of a role its score."""
     if sample is not None:
         sample = check_place("sample", sample, min(each.batch for each in parts))
-    if kind in ("distance", "previous", "local") and any(each.cross for each in parts):
+    if kind in ("distance", "previous") and any(each.cross for each in parts):
         # Between two texts, no place is before another.
         return torch.full((parts[0].num_heads,), torch.nan, dtype=torch.float64)
     with torch.no_grad():

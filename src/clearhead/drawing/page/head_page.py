@@ -42,7 +42,7 @@ from clearhead.drawing.page.head_arrays import (
     small_maps,
     strongest_links,
 )
-from clearhead.drawing.page.head_rows import PAGE_ROLES, beyond_chance, by_chance, rows_of_heads
+from clearhead.drawing.page.head_rows import beyond_chance, by_chance, rows_of_heads
 from clearhead.drawing.page.located import Located
 from clearhead.drawing.page.media import Media, read_media, texts_with
 from clearhead.drawing.page.page import write_page
@@ -53,7 +53,7 @@ from clearhead.drawing.page.starts import ANYWHERE, Start, start_of
 from clearhead.drawing.page.texts import PageText, beginning, offsets
 from clearhead.drawing.page.written import Written
 from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.matrix.head_numbers import MATCHING, numbers_of_heads
+from clearhead.matrix.head_numbers import MATCHING, ROLES, numbers_of_heads
 from clearhead.matrix.head_view import HeadMaps, HeadView, mask_of_summary
 from clearhead.matrix.links import between_words, telling_links
 from clearhead.matrix.matrix import AttentionMatrix, FileOptions
@@ -126,7 +126,7 @@ def heads_payload(
     texts = [text.tokens for text in packing.texts]
     data: dict[str, Any] = {
         "note": note,
-        "roles": {"all": PAGE_ROLES, "matching": MATCHING},
+        "roles": {"all": ROLES, "matching": MATCHING},
         "runs": [run.name for run in runs],
         "texts": texts,
         "layers": packing.layers,
