@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 import clearhead as ch
 from clearhead.drawing.page import head_arrays, head_page
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
-from clearhead.drawing.page.media import read_photo, read_sound
+from clearhead.drawing.page.media import read_photo, read_sound, with_media
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.starts import Start
@@ -493,7 +493,7 @@ def test_a_head_over_a_picture(opens: Opens) -> None:
     assert photo is not None
     seen = matrix(7, keys=7)
     run = Run("", [Layer("attention", seen)], read_text("tokens", photo.tokens))
-    page = opens(heads_payload([run], "a picture", start=Start("head=0.1"), media=photo))
+    page = opens(with_media(heads_payload([run], "a picture", start=Start("head=0.1")), photo))
     picture = page.locator(".ch-photo canvas")
     page.wait_for_function("() => document.querySelector('.ch-photo canvas').width === 900")
     picture.click(position={"x": 10, "y": 10})
@@ -524,7 +524,7 @@ def test_a_head_over_a_sound(opens: Opens) -> None:
     sound = read_sound(0.5, (torch.tensor([1.0, -1.0]).repeat(30), 20), 9)
     texts = read_text("tokens", WORDS[:4]), read_text("source_tokens", sound.tokens)
     run = Run("", [Layer("cross", seen)], *texts)
-    page = opens(heads_payload([run], "a sound", start=Start("head=0.1"), media=sound))
+    page = opens(with_media(heads_payload([run], "a sound", start=Start("head=0.1")), sound))
     picture = page.locator(".ch-sound canvas")
     expect(page.locator(".ch-sound")).to_contain_text("3.00 s")
     assert page.get_by_role("listbox").count() == 1
@@ -689,10 +689,10 @@ def test_two_texts(opens: Opens) -> None:
     assert abs(value - true) <= error * 1.1 + 0.051 * true + 5e-4
     page.locator(".ch-token").nth(len(WORDS) + 1).hover()
     page.get_by_text("1 chat is looked at by").wait_for()
-    # There is no distance from one text to another, and no role that is one.
+    # There is no distance from one text to another, and no token before.
     facts = page.locator("article").inner_text()
     assert "distance" not in facts
-    assert "local" not in facts
+    assert "previous" not in facts
     page.mouse.move(5, 5)
     page.get_by_role("searchbox").fill("at")
     page.get_by_role("searchbox").press("Enter")

@@ -1,6 +1,8 @@
-"""Tokens that a head raises and lowers, on the page of heads: in a file, served, in a notebook; names of two runs."""
+"""Tokens that a head raises and lowers, on the page of heads: in a file, in a notebook; names of two runs."""
 
 import base64
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,6 @@ from torch import nn
 
 import clearhead as ch
 from clearhead.drawing.live.routes import answer, routes_to
-from clearhead.drawing.live.server import serve_seen
 from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import asset
@@ -126,44 +127,18 @@ def test_a_query_of_which_nothing_was_written_says_so(opens: Opens, tmp_path: Pa
     assert [len(side) for side in lists(page)] == [10, 10]
 
 
-def test_a_server_works_a_query_out_when_it_is_asked(opens: Opens) -> None:
-    of, asked = model(), []
-
-    def writes(query: int | None) -> Writes:
-        asked.append(query)
-        if query == 9:
-            raise ch.errors.SelectionError("logits.query", "this one is not to be had.")
-        return ch.writes(of, IDS, query=query, top=4)
-
-    with serve_seen(seen_by(of), "a run", tokens=WORDS, writes=writes, words=NAMES) as server:
-        assert asked == []
-        page = opens(server.address, allowed=server.address, may_stop=True)
-        page.evaluate("location.hash = 'head=1.1&pin=7,1&writes=1'")
-        right = expected(ch.writes(of, IDS, query=None, top=4), "2.attention", 1, 7)
-        assert lists(page) == right
-        page.locator('[data-head="1/0"]').click()
-        expect(page.locator(".ch-panel h2")).to_have_text("Layer 1, head 0")
-        lists(page)
-        assert asked == [7]
-        page.evaluate("location.hash = 'head=1.1&pin=9,1&writes=1'")
-        expect(page.locator(f"{PANEL} .ch-remark")).to_contain_text("this one is not to be had")
-
-
-def test_a_kernel_that_answers_late_is_waited_for(opens: Opens, tmp_path: Path) -> None:
-    """A run of the model takes longer than the patience of the page with its kernel."""
-    of = model()
-    seen = seen_by(of)
-    run = read_run(seen.parts(), WORDS)
-    written = Written(lambda query: ch.writes(of, IDS, query=query, top=3), NAMES)
+def in_a_notebook(
+    opens: Opens, tmp_path: Path, of: nn.Module, writes: Any, answers: Callable[..., Any]
+) -> Page:
+    """The page behind a kernel, which gives a question and the routes to answers; of nothing it hears nothing."""
+    run = read_run(seen_by(of).parts(), WORDS)
+    written = Written(writes, NAMES)
     payload = heads_payload([run], "", start=Start("head=1.1&pin=7,1&writes=1"), writes=written)
     routes = routes_to(Tiles(run.matrices), AskedWrites(written, run))
-    kept: list[dict[str, Any]] = []
-    late = True
 
-    def answers(content: dict[str, Any]) -> Any:
+    def kernel(content: dict[str, Any]) -> Any:
         route, _, query = content["route"].partition("?")
-        if late and route == "writes":
-            kept.append(content)
+        if answers(route, content) is None:
             return None
         status, _, told = answer(routes, route, query)
         about = {"kind": "answer", "id": content["id"], "status": status}
@@ -172,9 +147,46 @@ def test_a_kernel_that_answers_late_is_waited_for(opens: Opens, tmp_path: Path) 
     path = tmp_path / "notebook.html"
     path.write_text(HOST.format(style=asset("heads.css")), encoding="utf-8")
     page = opens(path.as_uri())
-    page.expose_function("answer", answers)
+    page.expose_function("answer", kernel)
     content = base64.b64encode(payload.to_bytes()).decode("ascii")
     page.evaluate(MODEL, [asset("heads.js"), content, True])
+    return page
+
+
+def test_a_kernel_works_a_query_out_when_it_is_asked(opens: Opens, tmp_path: Path) -> None:
+    of, asked = model(), []
+
+    def writes(query: int | None) -> Writes:
+        asked.append(query)
+        if query == 9:
+            raise ch.errors.SelectionError("logits.query", "this one is not to be had.")
+        return ch.writes(of, IDS, query=query, top=4)
+
+    page = in_a_notebook(opens, tmp_path, of, writes, lambda route, content: content)
+    right = expected(ch.writes(of, IDS, query=None, top=4), "2.attention", 1, 7)
+    assert lists(page) == right
+    page.locator('[data-head="1/0"]').click()
+    expect(page.locator(".ch-panel h2")).to_have_text("Layer 1, head 0")
+    lists(page)
+    assert asked == [7]
+    page.locator(".ch-token").nth(9).click()
+    expect(page.locator(f"{PANEL} .ch-remark")).to_contain_text("this one is not to be had")
+
+
+def test_a_kernel_that_answers_late_is_waited_for(opens: Opens, tmp_path: Path) -> None:
+    """A run of the model takes longer than the patience of the page with its kernel."""
+    of = model()
+    kept: list[dict[str, Any]] = []
+    late = True
+
+    def answers(route: str, content: dict[str, Any]) -> Any:
+        if late and route == "writes":
+            kept.append(content)
+            return None
+        return content
+
+    writes = partial(ch.writes, of, IDS, top=3)
+    page = in_a_notebook(opens, tmp_path, of, lambda query: writes(query=query), answers)
     remark = page.locator(f"{PANEL} .ch-remark")
     expect(remark).to_have_text("The kernel has not answered.")
     late = False
@@ -183,7 +195,7 @@ def test_a_kernel_that_answers_late_is_waited_for(opens: Opens, tmp_path: Path) 
         "told => { for (const each of [...window.listeners]) each(told, [new DataView(new ArrayBuffer(0))]) }",
         told,
     )
-    assert lists(page) == expected(ch.writes(of, IDS, query=None, top=3), "2.attention", 1, 7)
+    assert lists(page) == expected(writes(query=None), "2.attention", 1, 7)
 
 
 def two_runs(names: tuple[str, str], start: str) -> Payload:

@@ -186,7 +186,7 @@ def test_ranks(tmp_path: Path) -> None:
         "def stays_at_home(query, key, value):\n"
         "    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value\n"
     )
-    options = ["--no-causal", "--world", "2", "--layout", "striped"]
+    options = ["--no-causal", "--world", "2", "--layout", "zigzag"]
     found = invoke(f"{place}:stays_at_home", *options)
     assert found.exit_code == 1
     assert found.stdout.startswith("✗ ranks.exchange   each rank attends to its own keys only")

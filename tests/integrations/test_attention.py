@@ -338,7 +338,7 @@ BEGINNINGS: dict[str, list[list[int]]] = {
 }
 MIDDLES: dict[str, tuple[list[list[int]], int]] = {
     "contiguous": ([[5, 6, 7, 8, 9]], 5),
-    "striped": ([[1, 3, 5, 7, 9]], 1),
+    "every other": ([[1, 3, 5, 7, 9]], 1),
     "zigzag": ([[3, 4, 5, 20, 21]], 3),
     "one row": ([[0, 1, 2, 3, 4], [4, 5, 6, 7, 8]], 4),
     "one token": ([[7]], 7),

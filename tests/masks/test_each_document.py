@@ -101,7 +101,7 @@ def test_statistics_know_no_place_before() -> None:
     assert matrix.cross
     summary = matrix.summary()
     assert summary.cross
-    assert ch.roles(matrix).previous is ch.roles(matrix).local is None
+    assert ch.roles(matrix).previous is None
     torch.testing.assert_close(summary.received, matrix.dense().sum(0))
     same = ch.documents(lengths=[3, 4], mask=ch.causal())
     assert not ch.AttentionMatrix(torch.randn(7, 3), torch.randn(7, 3), mask=same).cross

@@ -14,14 +14,14 @@ from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.matrix.head_numbers import Roles
-from clearhead.matrix.roles import roles
+from clearhead.matrix.roles import evenness, roles
 from tests.matrix.test_sweep import chunks_of
 from tests.memory import LargestTensor
 from tests.tolerances import assert_no_worse
 
 BATCH, HEADS, DIM = 2, 4, 3
-NEAR, RECENT = 8, 8
-NAMES = ("previous", "first", "duplicate", "induction", "local", "uniform")
+RECENT = 8
+NAMES = ("previous", "first", "duplicate", "induction")
 
 Options = dict[str, Any]
 
@@ -39,13 +39,14 @@ def visible_pairs(matrix: AttentionMatrix) -> Tensor:
 def by_definition(
     matrix: AttentionMatrix, tokens: Tensor | None = None, counts: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Every role from the whole matrix, query by query; tokens are (batch, kv_len)."""
+    """Every role, and the evenness, from the whole matrix, query by query; tokens are (batch, kv_len)."""
     weights, visible = eager.compute(matrix.problem).weights, visible_pairs(matrix)
     batch, heads, query_len, kv_len = weights.shape
     counts = torch.ones(batch, query_len, dtype=torch.bool) if counts is None else counts
-    found = {name: torch.zeros(batch, heads, dtype=weights.dtype) for name in NAMES}
+    names = (*NAMES, "evenness")
+    found = {name: torch.zeros(batch, heads, dtype=weights.dtype) for name in names}
     for b, h in torch.cartesian_prod(torch.arange(batch), torch.arange(heads)).tolist():
-        shares: dict[str, list[Tensor]] = {name: [] for name in NAMES}
+        shares: dict[str, list[Tensor]] = {name: [] for name in names}
         counting = [i for i in range(query_len) if counts[b, i]]
         anywhere = visible[b, :, counting].flatten(0, 1).any(dim=0).nonzero().flatten().tolist()
         for i in counting:
@@ -54,7 +55,6 @@ def by_definition(
             targets = {
                 "previous": {place - 1},
                 "first": set(anywhere[:1]),
-                "local": set(range(place - NEAR, place + NEAR + 1)),
             }
             if tokens is not None:
                 same = [j for j in range(place) if tokens[b, j] == tokens[b, place]][-RECENT:]
@@ -69,7 +69,7 @@ def by_definition(
                 total = row.sum()
                 even = torch.tensor(len(seen), dtype=row.dtype).log()
                 entropy = torch.special.entr(row / total).sum() if total > 0 else total
-                shares["uniform"].append(total * entropy / even)
+                shares["evenness"].append(total * entropy / even)
         for name, each in shares.items():
             if each:
                 found[name][b, h] = torch.stack(each).mean()
@@ -84,12 +84,14 @@ def assert_by_definition(matrix: AttentionMatrix, **given: Any) -> None:
         for each in (given.get("tokens"), given.get("queries"))
     )
     found, expected = roles(matrix, **given), by_definition(matrix, tokens, counts)
+    real = None if matrix.real is None else torch.atleast_2d(matrix.real).expand(problem.batch, -1)
+    expected["evenness"] = by_definition(matrix, counts=real)["evenness"]
     # Entropy is a difference of numbers as large as the scores, and is as wrong as their rounding.
     scores = eager.compute(problem).scaled_scores.abs()
     largest = 1 + (float(scores.max()) if scores.numel() else 0.0)
     allowed = 8 * largest * torch.finfo(torch.float64).eps
     for name, value in expected.items():
-        actual = getattr(found, name)
+        actual = evenness(matrix) if name == "evenness" else getattr(found, name)
         if tokens is None and name in ("duplicate", "induction"):
             assert actual is None
         else:
@@ -153,6 +155,7 @@ def test_float32_loses_no_more_than_the_whole_matrix_does() -> None:
     plain, truth = by_definition(matrix, tokens), by_definition(exact, tokens)
     for name in NAMES:
         assert_no_worse(getattr(found, name), truth[name], plain[name], what=name)
+    assert_no_worse(evenness(matrix), truth["evenness"], plain["evenness"], what="evenness")
 
 
 class Looking(nn.Module):
@@ -184,8 +187,8 @@ class TwoLayers(nn.Module):
             "previous": (nobody, where.roll(1, dims=-2)),
             "first": (nobody, where[..., :1, :].expand_as(where)),
             "duplicate": (who, -where),  # the same, but not here
-            "local": (nobody, where),  # here
-            "uniform": (nobody, nowhere),  # anything
+            "here": (nobody, where),
+            "anything": (nobody, nowhere),
         }
         query = torch.cat([torch.cat(each, dim=-1) for each in asked.values()], dim=1)
         heard = self.first(query, torch.cat([who, where], dim=-1), who)[:, :1]
@@ -209,15 +212,14 @@ def test_a_model_that_must_have_an_induction_head_has_it(times: int) -> None:
     # It does what induction heads are for: it says what comes next.
     assert torch.equal(predicted[:, 0, 54:-1].argmax(dim=-1), tokens[:, 55:])
     first, second = (roles(seen[name], tokens) for name in ("first", "second"))
-    assert first.names() == [["previous", "first", "duplicate", "local", "uniform"]] * BATCH
-    assert second.names() == [["induction", "uniform"]] * BATCH
+    assert first.names() == [["previous", "first", "duplicate", "", ""]] * BATCH
+    assert second.names() == [["induction", ""]] * BATCH
     assert first.duplicate is not None
     assert first.induction is not None
     assert second.duplicate is not None
     assert second.induction is not None
     assert first.previous is not None
     assert second.previous is not None
-    assert first.local is not None
     assert (second.induction[:, 0] > 0.9).all()
     assert (second.induction[:, 1] < 0.1).all()
     assert (first.induction < 0.1).all()
@@ -229,8 +231,8 @@ def test_a_model_that_must_have_an_induction_head_has_it(times: int) -> None:
     assert (second.duplicate < 0.1).all()
     assert (first.first[:, 1] > 0.9).all()
     assert (first.first[:, [0, 2, 3]] < 0.1).all()
-    assert (first.local[:, [0, 3]] > 0.9).all()
-    assert (first.uniform[:, 4] > 0.9).all()
+    assert (evenness(seen["first"])[:, :4] < 0.9).all()
+    assert (evenness(seen["first"])[:, 4] > 0.9).all()
 
 
 def even(query_len: int, kv_len: int, **options: Any) -> AttentionMatrix:
@@ -243,7 +245,6 @@ def test_the_roles_of_even_weights_are_known() -> None:
     found = roles(even(4, 4, mask=ch.causal()), tokens)
     # Rows are 1 · | ½ ½ | ⅓ ⅓ ⅓ | ¼ ¼ ¼ ¼; the first query has no choice.
     assert found.previous is not None
-    assert found.local is not None
     assert found.previous.item() == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
     assert found.first.item() == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
     # Token 3 was at 0 for query 2, and at 0 and 2 for query 3.
@@ -252,9 +253,7 @@ def test_the_roles_of_even_weights_are_known() -> None:
     # Behind these: 1 for query 2, and 1 and query 3 itself for query 3.
     assert found.induction is not None
     assert found.induction.item() == pytest.approx((1 / 3 + 2 / 4) / 2)
-    # Everything is near, so that nobody could look far.
-    assert found.local.item() == 0.0
-    assert found.uniform.item() == pytest.approx(1.0)
+    assert evenness(even(4, 4, mask=ch.causal())).item() == pytest.approx(1.0)
 
 
 def test_no_more_than_the_recent_occurrences_are_looked_at() -> None:
@@ -266,15 +265,16 @@ def test_no_more_than_the_recent_occurrences_are_looked_at() -> None:
 
 def test_rounding_does_not_lead_out_of_0_to_1() -> None:
     for kv_len in range(2, 200):
-        assert roles(even(1, kv_len)).uniform.item() <= 1.0
+        assert evenness(even(1, kv_len)).item() <= 1.0
 
 
 def test_what_a_sink_takes_counts_as_nowhere() -> None:
     # Four keys of score 0 and a sink of score ln 4: half of the weight stays.
     sinks = torch.tensor([4.0]).log()
     query, key = torch.zeros(1, 1, DIM), torch.zeros(1, 4, DIM)
-    found = roles(AttentionMatrix(query, key, sinks=sinks))
-    assert found.uniform.item() == pytest.approx(0.5)
+    matrix = AttentionMatrix(query, key, sinks=sinks)
+    assert evenness(matrix).item() == pytest.approx(0.5)
+    found = roles(matrix)
     assert found.first.item() == pytest.approx(1 / 8)
 
 
@@ -320,7 +320,7 @@ def test_portions_of_a_mask_are_put_together(monkeypatch: pytest.MonkeyPatch) ->
 def test_results_have_the_leading_dimensions_of_the_query(leading: Any, names: Any) -> None:
     start = torch.eye(5)[:1].expand(*leading, 5, 5)
     found = roles(AttentionMatrix(start, start.new_ones(5, 5).tril().expand(start.shape)))
-    for name in ("previous", "first", "local", "uniform"):
+    for name in ("previous", "first"):
         assert getattr(found, name).shape == leading
     key = (torch.eye(5) * torch.tensor([90.0, 0, 0, 0, 0])).expand(*leading, 5, 5)
     assert roles(AttentionMatrix(start, key, mask=ch.causal())).names() == names
@@ -332,7 +332,7 @@ def test_a_role_that_nobody_can_take_is_0(query_len: int, kv_len: int) -> None:
     for mask in masks:
         tokens = torch.zeros(kv_len, dtype=torch.int64) if query_len <= kv_len else None
         found = roles(even(query_len, kv_len, mask=mask), tokens)
-        for name in NAMES if tokens is not None else ("previous", "first", "local", "uniform"):
+        for name in NAMES if tokens is not None else ("previous", "first"):
             assert getattr(found, name).item() == 0.0
         assert found.names() == ""
 
@@ -370,7 +370,7 @@ def test_nothing_of_tokens_times_tokens_is_allocated() -> None:
         found = roles(matrix, ids, queries=torch.arange(tokens) < tokens - 3)
     # A bool for every pair would take forty times as much.
     assert memory.largest < tokens * tokens // 40
-    assert found.names() == [["uniform"] * heads]
+    assert found.names() == [[""] * heads]
 
 
 def test_nan_behind_the_mask_stays_there() -> None:
@@ -381,7 +381,7 @@ def test_nan_behind_the_mask_stays_there() -> None:
     seen = roles(AttentionMatrix(query, key, mask=ch.causal()), tokens)
     for name in NAMES:
         assert getattr(found, name).isfinite().all()
-    assert seen.uniform.isnan().all()
+    assert seen.first.isnan().all()
     assert seen.names() == [[""] * HEADS]
 
 
@@ -418,16 +418,14 @@ SCORES = {
     "first": [0.3, 0.7, 0.2, 0.1, 0.2],
     "duplicate": [0.0, 0.0, 0.1, 0.2, 0.3],
     "induction": [0.2, 0.1, 0.3, 0.2, 0.1],
-    "local": [0.9, 0.8, 0.9, 0.1, 0.6],
-    "uniform": [0.1, 0.1, 0.2, 0.4, 0.1],
 }
 
 
 def test_names_are_of_the_leading_role() -> None:
     alone: dict[str, Any] = {name: torch.tensor([scores]) for name, scores in SCORES.items()}
     found = Roles(**alone)
-    assert found.names() == [["previous", "first", "local", "", "previous"]]
-    assert found.names(threshold=0.4) == [["previous", "first", "previous", "uniform", "previous"]]
+    assert found.names() == [["previous", "first", "", "", "previous"]]
+    assert found.names(threshold=0.4) == [["previous", "first", "previous", "", "previous"]]
     assert found.names(threshold=1) == [[""] * 5]
     some: dict[str, Any] = {
         name: torch.tensor(scores)
@@ -435,7 +433,7 @@ def test_names_are_of_the_leading_role() -> None:
         if name not in ("duplicate", "induction")
     }
     without = Roles(**some)
-    assert without.names(threshold=0.2) == ["previous", "first", "previous", "uniform", "previous"]
+    assert without.names(threshold=0.2) == ["previous", "first", "previous", "", "previous"]
     none: dict[str, Any] = {name: torch.full((1,), torch.nan) for name in NAMES}
     unknown = Roles(**none)
     assert unknown.names() == [""]
@@ -443,10 +441,10 @@ def test_names_are_of_the_leading_role() -> None:
 
 def test_repr_names_sizes_and_fields() -> None:
     matrix = AttentionMatrix(torch.zeros(3, 5, DIM), torch.zeros(3, 5, DIM))
-    assert repr(roles(matrix)) == "Roles [num_heads=3] of previous, first, local, uniform"
+    assert repr(roles(matrix)) == "Roles [num_heads=3] of previous, first"
     found = roles(matrix, torch.arange(5))
     assert repr(found) == f"Roles [num_heads=3] of {', '.join(NAMES)}"
-    assert repr(roles(even(5, 5))) == "Roles [] of previous, first, local, uniform"
+    assert repr(roles(even(5, 5))) == "Roles [] of previous, first"
 
 
 @pytest.mark.parametrize(

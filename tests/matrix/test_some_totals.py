@@ -36,7 +36,7 @@ def read(**options: Any) -> ch.Seen[Any]:
 
 
 @pytest.mark.parametrize("few", [True, False])
-@pytest.mark.parametrize("names", [("entropy", "first"), ("induction",), NAMES, ("uniform",)])
+@pytest.mark.parametrize("names", [("entropy", "first"), ("induction",), NAMES, ("previous",)])
 def test_they_are_those_of_all(
     monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], few: bool
 ) -> None:
@@ -64,7 +64,7 @@ def test_of_some_heads_and_of_two_texts() -> None:
     cross, x = ch.MultiHeadAttention(8, num_heads=2), torch.randn(1, 3, 8)
     with torch.no_grad(), ch.watch(cross, keep="total", statistics=NAMES) as seen:
         cross(x, context=torch.randn(1, 5, 8))
-    assert list(seen[0].means) == ["entropy", "first", "uniform"]
+    assert list(seen[0].means) == ["entropy", "first"]
 
 
 def test_what_cannot_be_merged() -> None:

@@ -20,9 +20,8 @@ from clearhead.attention.distance_biases import Relative
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import UnsupportedError
-from clearhead.matrix import triton_launches, triton_pass
+from clearhead.matrix import passes, triton_launches, triton_pass
 from clearhead.matrix.distances import Near
-from clearhead.matrix.head_numbers import NEAR
 from clearhead.matrix.reductions import Entropy, Largest, OfKey, Received, Reduction
 from clearhead.matrix.triton_launches import Launches, is_interpreted
 from clearhead.matrix.triton_pass import AskedOfWeights
@@ -217,7 +216,7 @@ def definition(call: Given, dtype: torch.dtype) -> dict[str, Tensor]:
         "max": weights.amax(dim=-1),
         "max_score": scores.amax(dim=-1),
         "distance": (weights * tokens_away(weights)).sum(dim=-1),
-        "near": weights.masked_fill(tokens_away(weights) > NEAR, 0.0).sum(dim=-1),
+        "near": weights.masked_fill(tokens_away(weights) > 8, 0.0).sum(dim=-1),
         "first": weights[..., 0],
         "previous": before[..., 0].masked_fill(place < 1, 0.0),
         "received": weights.sum(dim=2).unflatten(1, (-1, group)).sum(dim=2),
@@ -255,7 +254,10 @@ def answered(call: Given) -> dict[str, Tensor]:
     numbers = {name: getattr(found, name) for name in names}
     assert found.top_k is not None
     _check_keys(matrix, found.top_k)
-    return numbers | {"near": matrix.near(NEAR), "top_k": found.top_k.weights}
+    near = Near(matrix.posed, 8)
+    passes.run(matrix.posed, [near], kernel="triton")
+    numbers["near"] = matrix.problem.restore(near.result)
+    return numbers | {"top_k": found.top_k.weights}
 
 
 def _check_keys(matrix: AttentionMatrix, top: ch.TopK) -> None:

@@ -139,6 +139,11 @@ def alone(call: Call, drawn: torch.dtype | None = None) -> Outcome:
     return Outcome(context.detach(), _named(found, wanted))
 
 
+def interleaved(tokens: int, world: int) -> list[Tensor]:
+    """Every world-th token: no rank has two neighbours."""
+    return [torch.arange(tokens)[rank::world] for rank in range(world)]
+
+
 def together(call: Call, group: Any, how: str, layout: str | list[Tensor]) -> Outcome:
     """The ranks of a group."""
     tensors, options = call.tensors(), call.options()
@@ -149,12 +154,15 @@ def together(call: Call, group: Any, how: str, layout: str | list[Tensor]) -> Ou
     )
     mask = options.get("mask")
     mask = mask if isinstance(mask, ch.Mask) else None
+    world = group.size()
+    if layout == "interleaved":
+        layout = interleaved(query_len, world)
     of_queries = ch.across(
         group, tokens=query_len, mask=mask, kv_len=kv_len, layout=layout, how=how
     )
     of_keys = of_queries
     if kv_len != query_len:
-        of_keys = ch.across(group, tokens=kv_len, layout="striped", how=how)
+        of_keys = ch.across(group, tokens=kv_len, layout=interleaved(kv_len, world), how=how)
     held = {"query": of_queries, "key": of_keys, "value": of_keys}
     leaves = {name: held[name].shard(each).requires_grad_() for name, each in tensors.items()}
     context = ch.attend(**leaves, **options, kernel=call.kernel, across=(of_queries, of_keys))

@@ -24,7 +24,7 @@ from tests.sharding.calls import (
     together,
 )
 
-LAYOUTS = ("balanced", "contiguous", "zigzag", "striped")
+LAYOUTS = ("balanced", "contiguous", "zigzag", "interleaved")
 
 
 def differences(actual: Outcome, expected: Outcome) -> dict[str, float]:
@@ -142,7 +142,7 @@ def dropped(group: Any) -> list[Tensor]:
     found = []
     single = dist.new_group([0])
     for how in ("gather", "ring", "heads"):
-        for layout in ("balanced", "striped"):
+        for layout in ("balanced", "zigzag"):
             groups = [group, single] if group.rank() == 0 else [group]
             for some in groups:
                 torch.manual_seed(5 + group.rank() * (some is group))

@@ -60,8 +60,8 @@ def sends(group: Any) -> list[tuple[str, tuple[int, int], tuple[int, int]]]:
             tensors, options = call.tensors(), call.options()
             query_len, kv_len = tensors["query"].shape[-2], tensors["key"].shape[-2]
             way = "gather" if how == "portions" else how
-            of_queries = ch.across(group, tokens=query_len, layout="striped", how=way)
-            of_keys = ch.across(group, tokens=kv_len, layout="striped", how=way)
+            of_queries = ch.across(group, tokens=query_len, layout="zigzag", how=way)
+            of_keys = ch.across(group, tokens=kv_len, layout="zigzag", how=way)
             held = {"query": of_queries, "key": of_keys, "value": of_keys}
             leaves = {name: held[name].shard(tensors[name]).requires_grad_() for name in held}
             pair = of_queries, of_keys

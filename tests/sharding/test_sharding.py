@@ -55,7 +55,9 @@ def test_balanced_gives_every_rank_as_many_pairs(name: str, world: int) -> None:
 
 
 def test_a_layout_has_a_fingerprint_without_numpy() -> None:
-    one, other = (ch.across(world=3, tokens=11, layout=layout) for layout in ("zigzag", "striped"))
+    one, other = (
+        ch.across(world=3, tokens=11, layout=layout) for layout in ("zigzag", "contiguous")
+    )
     absent = RuntimeError("Numpy is not available")
     with mock.patch.object(torch.Tensor, "numpy", side_effect=absent):
         assert one.fingerprint != other.fingerprint
@@ -74,12 +76,11 @@ def test_layouts_by_name() -> None:
             ch.across(world=3, tokens=10, layout=layout, rank=rank).positions.tolist()
             for rank in range(3)
         ]
-        for layout in ("contiguous", "zigzag", "striped")
+        for layout in ("contiguous", "zigzag")
     }
     assert positions == {
         "contiguous": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]],
         "zigzag": [[0, 8, 9], [1, 2, 6, 7], [3, 4, 5]],
-        "striped": [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]],
     }
 
 
@@ -173,7 +174,7 @@ def test_a_plan_without_processes_computes_nothing() -> None:
 def disagreements(group: Any) -> list[str]:
     """The error of this rank for calls on which the ranks disagree."""
     rank, world = group.rank(), group.size()
-    where = ch.across(group, tokens=11, layout="striped")
+    where = ch.across(group, tokens=11, layout="zigzag")
     x = torch.zeros(2, where.count, 4)
     y = torch.zeros(2, 11, 4)
     found = []
@@ -190,7 +191,7 @@ def disagreements(group: Any) -> list[str]:
     refused(lambda: ch.attend(x, x, x[:, :1] if last else x, across=where))
     refused(lambda: ch.attend(x, x, x, across=where, softcap=2.0 if last else None))
     refused(lambda: ch.attend(*[x.half() if last else x] * 3, across=where))
-    other = ch.across(group, tokens=11, layout="zigzag" if last else "striped")
+    other = ch.across(group, tokens=11, layout="contiguous" if last else "zigzag")
     mine = other.shard(y)
     refused(lambda: ch.attend(mine, mine, mine, across=other))
     refused(
@@ -199,14 +200,14 @@ def disagreements(group: Any) -> list[str]:
     refused(lambda: ch.attend(x, x, x, across=where, kernel="no" if last else "auto"))
     refused(lambda: ch.attend(x, x, x, across=where, dropout=0.5, kernel="eager"))
     refused(lambda: where.gather(x[:, :1] if last else x))
-    few = ch.across(group, tokens=11, layout="striped", how="heads")
+    few = ch.across(group, tokens=11, layout="zigzag", how="heads")
     one = torch.zeros(1, few.count, 4)
     refused(lambda: ch.attend(one, one, one, across=few))
-    ring = ch.across(group, tokens=11, layout="striped", how="ring")
+    ring = ch.across(group, tokens=11, layout="zigzag", how="ring")
     refused(lambda: ch.attend(x, x, x, across=ring, kernel="fused"))
     refused(lambda: ch.attend(x, x, x, across=(where, ring)))
     refused(lambda: ch.attend(x, x, x, across=group))
-    more = ch.across(group, tokens=11 + rank, layout="striped")
+    more = ch.across(group, tokens=11 + rank, layout="zigzag")
     z = torch.zeros(2, more.count, 4)
     refused(lambda: ch.attend(z, z, z, across=more))
     refused(lambda: where.gather(x[:1] if last else x))
@@ -231,7 +232,7 @@ def test_ranks_that_disagree_are_refused_on_every_rank() -> None:
         "rank 1.",
         "[across.rank] rank 1 refused this call: [kernel.name]",
         "UnsupportedError [across.dropout] where ranks share a matrix, dropout is drawn by the place",
-        "[across.rank] rank 1 refused this call: [across.rows] rank 1 has 5 tokens",
+        "[across.rank] rank 1 refused this call: [across.rows] rank 1 has 6 tokens",
         'UnsupportedError [across.refused] how="heads" cannot run this call.\n'
         "  - 1 heads are fewer than 2 ranks",
         'UnsupportedError [across.refused] how="ring" cannot run this call.\n'

@@ -58,7 +58,7 @@ def compared(group: Any, how: str = "gather") -> dict[str, float]:
         tensors, options = call.tensors(), call.options()
         query, key, vectors = tensors["query"], tensors["key"], tensors["grad"]
         query_len, kv_len = query.shape[-2], key.shape[-2]
-        layout = ("balanced", "striped", "zigzag")[place % 3]
+        layout = ("balanced", "contiguous", "zigzag")[place % 3]
         of_queries = ch.across(group, tokens=query_len, layout=layout, how=how)
         of_keys = ch.across(
             group, tokens=kv_len, layout="contiguous" if how == "gather" else layout, how=how
@@ -104,7 +104,7 @@ def of_gradients(group: Any, call: Call, how: str) -> dict[str, float]:
     tensors, options = call.tensors(), call.options()
     given = {"query": tensors["query"], "key": tensors["key"], "vectors": tensors["grad"]}
     toward = torch.randn(*tensors["query"].shape[:3], 3, dtype=torch.float64)
-    where = ch.across(group, tokens=toward.shape[2], layout="striped", how=how)
+    where = ch.across(group, tokens=toward.shape[2], layout="zigzag", how=how)
 
     def grads(across: Any) -> dict[str, Tensor]:
         share = (lambda tensor: tensor) if across is None else across.shard
@@ -154,7 +154,7 @@ def rounds_of_a_ring(group: Any) -> dict[str, Any]:
     """Keys in a ring: the bytes that are sent, the blocks that are held, and numbers of every kind."""
     generator, width, tokens = torch.Generator().manual_seed(0), 13, 101
     query, key = torch.randn(2, 1, 2, tokens, width, generator=generator, dtype=torch.float64)
-    where = ch.across(group, tokens=tokens, layout="striped", how="ring")
+    where = ch.across(group, tokens=tokens, layout="zigzag", how="ring")
     mine, mine_key = where.shard(query), where.shard(key)
     plan = ch.plan(mine, mine_key, mine_key, mask=ch.causal(), across=where)
     assert isinstance(plan, ch.ShardedPlan)
@@ -210,7 +210,7 @@ def test_the_keys_of_a_ring_stay_where_they_are() -> None:
 def parts_of_a_matrix(group: Any) -> list[Any]:
     call = CALLS["causal"]
     query, key = call.tensors()["query"], call.tensors()["key"]
-    where = ch.across(group, tokens=query.shape[2], layout="striped", how="ring")
+    where = ch.across(group, tokens=query.shape[2], layout="zigzag", how="ring")
     matrix = ch.AttentionMatrix(
         where.shard(query), where.shard(key), mask=ch.causal(), across=where
     )

@@ -171,7 +171,7 @@ def two_dimensions(group: Any) -> dict[str, float]:
         assert isinstance(tensor, Tensor)
         found[f"FSDP, saved {name}"] = apart(tensor, one.state_dict()[name])
     # Tokens over one dimension and heads over the other.
-    where = ch.across(mesh["dp"], tokens=TOKENS, layout="striped")
+    where = ch.across(mesh["dp"], tokens=TOKENS, layout="zigzag")
     for name in ("grouped", "mask of heads", "alibi"):
         both = tensor_parallel(made(name), mesh["tp"])
         output = where.gather(both(where.shard(x), across=where).detach())

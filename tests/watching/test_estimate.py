@@ -121,7 +121,7 @@ def test_an_estimate_is_what_is_kept(
     else:
         found = seen[0]
         names = ("logsumexp", "entropy", "max", "max_score", "distance", "first", "previous")
-        measured = ("first", "uniform", "previous", "local")[: 2 if found.cross else 4]
+        measured = ("first", "previous")[: 1 if found.cross else 2]
         both = found.roles, found.roles.counts
         roles = (getattr(each, name) for each in both for name in measured)
         tensors = [getattr(found, name) for name in (*names, "received")] + [

@@ -71,7 +71,7 @@ def test_the_numbers_are_averages_over_all_calls() -> None:
         scores = [ch.roles(call, TOKENS) for call in calls]
         assert row.entropy == pytest.approx(float(entropy.mean()))
         assert row.distance == pytest.approx(float(distance.mean()))
-        for name in ("first", "previous", "duplicate", "induction", "local", "uniform"):
+        for name in ("first", "previous", "duplicate", "induction"):
             score = torch.stack([getattr(each, name)[:, row.head] for each in scores])
             number = torch.stack([getattr(each.counts, name)[:, row.head] for each in scores])
             mean = (score * number).sum() / number.sum().clamp(min=1)
@@ -98,7 +98,7 @@ def test_without_tokens_two_columns_are_missing(keep: Keep) -> None:
     table = found.table()
     assert all(row.duplicate is None and row.induction is None for row in table)
     assert "induction" not in repr(table)
-    assert "uniform" in repr(table)
+    assert "previous" in repr(table)
 
 
 @pytest.mark.parametrize("keep", ["matrix", "summary"])

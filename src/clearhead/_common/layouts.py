@@ -14,7 +14,7 @@ from clearhead._common.checks import check_tensor
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 
-LAYOUTS = ("balanced", "contiguous", "zigzag", "striped")
+LAYOUTS = ("balanced", "contiguous", "zigzag")
 
 BALANCED = 0.01
 """The largest difference of two ranks in pairs, as a share of the mean, before chunks are made
@@ -59,8 +59,6 @@ def layout_of(
             edges = [tokens * place // (2 * world) for place in range(2 * world + 1)]
             runs = [torch.arange(*pair) for pair in itertools.pairwise(edges)]
             return _joined([torch.cat([runs[rank], runs[-1 - rank]]) for rank in range(world)])
-        if layout == "striped":
-            return _joined([torch.arange(tokens)[rank::world] for rank in range(world)])
         return _balanced(tokens, world, pairs())
     if not isinstance(layout, Sequence):
         raise ArgumentTypeError(

@@ -52,8 +52,8 @@ class Contract:
         padded_queries: "zero" if the outputs of padding tokens are zero.
         dtypes: 16-bit dtypes that it works in.
         world: how many ranks share the tokens: it is called on each of them, with its own.
-        layout: of those tokens: "contiguous" (if None), "zigzag", "striped" or "balanced", as
-            `across` has them.
+        layout: of those tokens: "contiguous" (if None), "zigzag" or "balanced", as `across`
+            has them.
         sizes: d_in, d_out, d_context, num_heads, num_kv_heads, head_dim, value_head_dim,
             context_length, as far as they are known.
 

@@ -66,7 +66,7 @@ def check(
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(help="Beside --world: contiguous, zigzag, striped or balanced."),
+        typer.Option(help="Beside --world: contiguous, zigzag or balanced."),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="All that was measured, asked and not judged.")

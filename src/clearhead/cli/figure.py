@@ -30,7 +30,7 @@ def figure(
     from clearhead._common.writing import check_writable
 
     check_writable(file)
-    steps = steps_of(text, seed, head_dim, value_head_dim, causal, init)
+    steps = steps_of(text, seed, causal, init, head_dim=head_dim, value_head_dim=value_head_dim)
     import clearhead as ch
 
     words = " ".join(each.partition(" ")[2] for each in steps.tokens)

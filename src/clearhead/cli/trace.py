@@ -86,7 +86,8 @@ def trace(
     if code is not None:
         steps = steps_of_code(code, text, context, seed, heads, causal)
     else:
-        steps = steps_of(text, seed, head_dim, value_head_dim, causal, init, heads, context)
+        sizes = {"head_dim": head_dim, "value_head_dim": value_head_dim}
+        steps = steps_of(text, seed, causal, init, heads, context, **sizes)
     from clearhead.drawing.terminal.terminal import Traced
 
     console = Console()
@@ -99,14 +100,13 @@ def trace(
 def steps_of(
     text: str | None,
     seed: int,
-    head_dim: int,
-    value_head_dim: int | None,
     causal: bool,
     init: Draws | None,
     heads: int = 1,
     context: str | None = None,
+    **sizes: int | None,
 ) -> "Trace":
-    """Trace a rung of the ladder on a sentence, as the options of the command say."""
+    """Trace a rung of the ladder, of these sizes, on a sentence, as the options of the command say."""
     import torch
 
     import clearhead as ch
@@ -116,18 +116,17 @@ def steps_of(
     if init is None:
         init = Draws.normal if text is None else Draws.uniform
     torch.manual_seed(seed)
-    sizes: dict[str, Any] = {"head_dim": head_dim, "value_head_dim": value_head_dim}
-    sizes["init"] = init.value
+    options_of_rung: dict[str, Any] = {**sizes, "init": init.value}
     mask = ch.causal() if causal else None
     width = inputs[0].shape[1]
     rung: Any
     if heads > 1:
-        rung = ladder.SplitHeads(width, num_heads=heads, mask=mask, **sizes)
+        rung = ladder.SplitHeads(width, num_heads=heads, mask=mask, **options_of_rung)
     elif mask is not None:
-        rung = ladder.MaskedAttention(width, mask=mask, **sizes)
+        rung = ladder.MaskedAttention(width, mask=mask, **options_of_rung)
     else:
         kind = ladder.SelfAttention if context is None else ladder.CrossAttention
-        rung = kind(width, **sizes)
+        rung = kind(width, **options_of_rung)
     return ch.trace(rung, *inputs, **options)
 
 

@@ -20,6 +20,7 @@ from clearhead.editing.patching import (
     Heads,
     Patch,
     Patched,
+    Runs,
     ablated_contexts,
     by_gradients,
     check_heads,
@@ -293,10 +294,12 @@ def effects(
         for place in _places(model, edited, attended, by, contexts)
         if named is None or {place, place._replace(position=None)} & named
     ]
-    if approximate:
-        changes = _estimated(model, edited, metric, contexts, places)
-    else:
-        changes = measured(model, edited, metric, contexts, places, baseline, parallel, done)
+    runs = Runs(model, edited, metric, contexts)
+    changes = (
+        _estimated(runs, places)
+        if approximate
+        else measured(runs, places, baseline, parallel, done)
+    )
     rows = [
         effect(place.layer, place.head, number, baseline, clean, place.position)
         for place, number in zip(places, changes, strict=False)
@@ -324,16 +327,10 @@ def _places(
                 yield Patched(path, head, position)
 
 
-def _estimated(
-    model: nn.Module,
-    inputs: object,
-    metric: Callable[[Any], Any],
-    contexts: Mapping[str, Tensor] | None,
-    places: Sequence[Patched],
-) -> list[float]:
+def _estimated(runs: Runs, places: Sequence[Patched]) -> list[float]:
     """The metric of each edit, to first order."""
     layers = list(dict.fromkeys(place.layer for place in places))
-    number, changes = by_gradients(model, inputs, metric, contexts, layers)
+    number, changes = by_gradients(runs, layers)
     found = []
     for layer, head, position in places:
         if layer not in changes:

@@ -1,16 +1,15 @@
 """The metric of each edit: runs of a model, one edit or several in each, from the block on that is edited."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from clearhead.editing.edit import edit
 from clearhead.editing.metrics import Progress, number_of
-from clearhead.editing.patching import Patched, as_found, repeated, samples_of
+from clearhead.editing.patching import Patched, Runs, as_found, repeated, samples_of
 from clearhead.editing.replaying import Replay
 from clearhead.errors import EditError
 from clearhead.watching.stream import called
@@ -20,20 +19,14 @@ REPAYS = 10
 
 
 def measured(
-    model: nn.Module,
-    inputs: object,
-    metric: Callable[[Any], Any],
-    contexts: Mapping[str, Tensor] | None,
-    places: Sequence[Patched],
-    baseline: float,
-    parallel: int,
-    progress: Progress,
+    runs: Runs, places: Sequence[Patched], baseline: float, parallel: int, progress: Progress
 ) -> list[float]:
     """Return the metric of each edit, run by run; of those before an interrupt.
 
     Raises:
         EditError: code `effects.parallel`, where the metric of one of several copies is another than of it alone.
     """
+    model, inputs, metric, contexts = runs
     found: list[float] = []
     given, batch = repeated(inputs, parallel) if parallel > 1 else (inputs, 0)
     layers = list(dict.fromkeys(place.layer for place in places))

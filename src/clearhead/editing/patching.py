@@ -1,6 +1,6 @@
 """The contexts that heads are patched with, runs that patch several of them, and the effect by gradients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -48,6 +48,21 @@ class Patched(NamedTuple):
         made = Ablate(heads, query) if find is None else Replace(heads, query, find)
         made.samples = samples
         return made
+
+
+class Runs(NamedTuple):
+    """What is run, with an edit.
+
+    Attributes:
+        model, inputs: what runs, and on what.
+        metric: the number of an output.
+        contexts: what heads say instead, by the path of the module; None for nothing.
+    """
+
+    model: nn.Module
+    inputs: object
+    metric: Callable[[Any], Any]
+    contexts: Mapping[str, Tensor] | None
 
 
 def contexts_in(model: nn.Module, inputs: object) -> dict[str, Tensor]:
@@ -177,19 +192,14 @@ def as_found(contexts: Mapping[str, Tensor], times: int) -> Find:
     return lambda path, heads: Contexts(contexts[path].repeat(times, 1, 1, 1), 0)
 
 
-def by_gradients(
-    model: nn.Module,
-    inputs: object,
-    metric: Any,
-    contexts: Mapping[str, Tensor] | None,
-    layers: Sequence[str],
-) -> tuple[Tensor, dict[str, Tensor]]:
+def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
     """Return a metric, and how much it changes, to first order, where the contexts are others, or 0 for None: (new − z)
     · ∂metric/∂z, (num_heads, query_len), by the paths of these modules.
 
     Raises:
         EditError: code `effects.gradients`, where the metric has no gradient.
     """
+    model, inputs, metric, contexts = runs
     with torch.enable_grad(), edit(model), watch(model, keep="gradients", contexts=True) as seen:
         number = metric(called(model, inputs))
     calls = {

@@ -20,16 +20,10 @@ from clearhead.errors import ArgumentError, ShapeError
 if TYPE_CHECKING:
     from clearhead.matrix.summary import Summary
 
-NEAR = 8
-"""Tokens on either side that are local."""
-
 MATCHING = ("induction", "duplicate", "previous")
-POINTING = (*MATCHING, "first")
-SPREADING = ("local", "uniform")
-"""Roles that find an earlier token by what or where it is; those that point at any one token, the
-attention sink included; and those that say how the weight is spread."""
+"""Roles that find an earlier token by what or where it is; `first`, the attention sink, is the other."""
 
-ROLES = ("first", "previous", "duplicate", "induction", "local", "uniform")
+ROLES = ("first", "previous", "duplicate", "induction")
 """All of them, in the order of a table's columns."""
 
 NEED_IDS = frozenset({"duplicate", "induction"})
@@ -45,8 +39,6 @@ class RoleCounts:
     first: Tensor
     duplicate: Tensor | None = None
     induction: Tensor | None = None
-    local: Tensor | None = None
-    uniform: Tensor
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,27 +58,23 @@ class Roles(Drawn):
         induction: the weight on the tokens behind these occurrences, those that the query sees:
             prefix matching (Olsson et al., 2022, https://arxiv.org/abs/2209.11895); None without
             tokens.
-        local: the weight on the token itself and eight tokens on either side; None in cross-attention.
-        uniform: how even the weights are over the visible keys, as entropy / ln(number of keys):
-            the evenness of Pielou (1966). What a sink parameter takes counts as nowhere.
         counts: how many queries each of them is the mean of; None where they were not counted.
 
     Example:
         >>> import torch, clearhead as ch
-        >>> query = key = torch.zeros(1, 2, 20, 4)
-        >>> found = ch.roles(ch.AttentionMatrix(query, key, mask=ch.causal()))
+        >>> token = torch.eye(20)
+        >>> query = torch.stack([60 * token.roll(1, dims=0), 0 * token])  # the one before, all alike
+        >>> found = ch.roles(ch.AttentionMatrix(query, token.expand(2, 20, 20), mask=ch.causal()))
         >>> found
-        Roles [batch=1, num_heads=2] of previous, first, local, uniform
-        >>> found.uniform, found.names()
-        (tensor([[1., 1.]]), [['uniform', 'uniform']])
+        Roles [num_heads=2] of previous, first
+        >>> found.names()
+        ['previous', '']
     """
 
     previous: Tensor | None = None
     first: Tensor
     duplicate: Tensor | None = None
     induction: Tensor | None = None
-    local: Tensor | None = None
-    uniform: Tensor
     counts: RoleCounts | None = None
 
     @property
@@ -96,9 +84,6 @@ class Roles(Drawn):
 
     def names(self, threshold: float = 0.5) -> list[Any] | str:
         """The leading role of each head, "" where none reaches the threshold.
-
-        A role that points at a token (previous, first, duplicate, induction) goes before one that
-        tells how the weight is spread (local, uniform), since the token before is local as well.
 
         Args:
             threshold: the least that a role must reach, above 0 and up to 1.
@@ -116,21 +101,16 @@ class Roles(Drawn):
             >>> query = 50 * torch.stack([token, token.roll(1, dims=0)])  # itself, the one before
             >>> matrix = ch.AttentionMatrix(query, torch.stack([token, token]), mask=ch.causal())
             >>> ch.roles(matrix).names()
-            ['local', 'previous']
+            ['', 'previous']
         """
         if not is_number(threshold) or not 0 < threshold <= 1:
             raise ArgumentError(
                 "roles.threshold",
                 f"threshold must be a number above 0 and up to 1; got {shown(threshold)}.",
             )
-        names: list[str] = []
-        leading = torch.full_like(self.first, -1, dtype=torch.int64)
-        for group in (SPREADING, POINTING):
-            scores = {name: getattr(self, name) for name in group}
-            scores = {name: score for name, score in scores.items() if score is not None}
-            highest, best = torch.stack(list(scores.values())).max(dim=0)
-            leading = torch.where(highest >= threshold, best + len(names), leading)
-            names += scores
+        names = [name for name in (*MATCHING, "first") if getattr(self, name) is not None]
+        highest, best = torch.stack([getattr(self, name) for name in names]).max(dim=0)
+        leading = torch.where(highest >= threshold, best, len(names))
         return _named(leading.tolist(), [*names, ""])
 
     def __repr__(self) -> str:

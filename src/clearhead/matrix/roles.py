@@ -13,7 +13,7 @@ from clearhead._common.checks import check_ids
 from clearhead._common.hints import with_hints
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError
-from clearhead.matrix.head_numbers import NEAR, RoleCounts, Roles
+from clearhead.matrix.head_numbers import RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.parts import visible_pairs
 from clearhead.matrix.real_queries import counting
@@ -35,8 +35,8 @@ def roles(
 ) -> Roles:
     """Measure the roles of each head, from a few pairs per query of its attention matrix.
 
-    Exact, in O(tokens) memory; beside the logsumexp and the entropy it takes O(tokens) time, where
-    the mask describes the keys of a query as spans. The definitions are those of `Roles`. The
+    Exact, in O(tokens) memory; beside the logsumexp it takes O(tokens) time, where the mask describes
+    the keys of a query as spans. The definitions are those of `Roles`. The
     patterns of duplicate and induction are those of TransformerLens (`detect_head`), cut to the
     last eight occurrences. The result carries no gradient.
 
@@ -106,6 +106,21 @@ def mean_weight(matrix: AttentionMatrix, keys: Sequence[Tensor]) -> Tensor:
     """
     with torch.no_grad():
         return _Means(matrix, counting("real", matrix.real, matrix.problem)).on_keys(keys)
+
+
+def evenness(matrix: AttentionMatrix) -> Tensor:
+    """How even the weights of each head are over the visible keys: entropy / ln(number of keys), the evenness of
+    Pielou (1966), on average over the real queries that see two or more; what a sink parameter takes counts as
+    nowhere. As `mean_weight` has it.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> matrix = ch.AttentionMatrix(torch.zeros(3, 2), torch.zeros(3, 2), mask=ch.causal())
+        >>> evenness(matrix)
+        tensor(1.)
+    """
+    with torch.no_grad():
+        return _Means(matrix, counting("real", matrix.real, matrix.problem)).evenness()
 
 
 def first_keys(matrix: AttentionMatrix) -> Tensor:
@@ -230,11 +245,9 @@ class _Means:
         first = self.first.expand(-1, self.matrix.query_len)
         every: dict[str, Callable[[], Tensor]] = {
             "first": lambda: self.on_keys([first]),
-            "uniform": self.evenness,
         }
         if not self.matrix.problem.cross:
             every["previous"] = lambda: self.on_keys([self.position - 1])
-            every["local"] = self.nearby
         if ids is not None:
             every["duplicate"] = lambda: self.on_keys(earlier)
             every["induction"] = lambda: self.on_keys(earlier, behind=1)
@@ -255,18 +268,6 @@ class _Means:
                 weight = weight + more
                 hits = hits + found
         return self._mean(weight, hits)
-
-    def nearby(self) -> Tensor:
-        """The mean weight on the keys up to NEAR tokens away."""
-        problem = self.matrix.problem
-        query = torch.arange(problem.query_len, device=problem.device)[None]
-        hits = torch.zeros_like(self.visible)
-        for step in range(-NEAR, NEAR + 1) if problem.kv_len else ():
-            keys = self.position + step
-            inside = (keys >= 0) & (keys < problem.kv_len)
-            seen = _sees(problem, query, keys.clamp(0, problem.kv_len - 1))
-            hits = hits + (inside[:, None] & seen)
-        return self._mean(self.matrix.near(NEAR).reshape(problem.query.shape[:3]), hits)
 
     def evenness(self) -> Tensor:
         """The mean of entropy / ln(number of visible keys), over queries that see two or more."""

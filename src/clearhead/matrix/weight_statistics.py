@@ -13,7 +13,7 @@ from clearhead.errors import ArgumentTypeError
 from clearhead.matrix import parts, passes
 from clearhead.matrix.base import BaseMatrix
 from clearhead.matrix.distances import Distance, Near
-from clearhead.matrix.head_numbers import NEAR, numbers_of_heads
+from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.indexing import bins, check_bins, read_k, read_segments, read_slice
 from clearhead.matrix.reductions import (
     Context,
@@ -152,7 +152,7 @@ class WeightStatistics(BaseMatrix):
         """
         return self._gather(Distance(self.posed))
 
-    def near(self, tokens: int = NEAR) -> Tensor:
+    def near(self, tokens: int = 8) -> Tensor:
         """The weight of each query on the keys at most so many tokens away, itself included.
 
         The last query sits on the last key, as everywhere.
@@ -327,19 +327,18 @@ class WeightStatistics(BaseMatrix):
             )
         context = None if posed is None else Context(problem, posed.value)
         total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
-        distance, near, received = Distance(problem), Near(problem, NEAR), Received(problem)
+        distance, received = Distance(problem), Received(problem)
         # The token before by position: the last query sits on the last key.
         place = problem.query_positions
         before = OfKey(problem, place - 1)
         first = OfKey(problem, torch.zeros_like(place))
         score = MaxScore(problem)
-        single = [total, maximum, score, distance, near, first, before, received, entropy]
+        single = [total, maximum, score, distance, first, before, received, entropy]
         every = [largest, pooled, mass, context, *single]
         passes.run(problem, [each for each in every if each is not None], progress, kernel)
         if self._logsumexp is None:
             self._logsumexp = total.result.clone()
         self._entropy = self._restore(entropy.result)
-        self._near[NEAR] = self._restore(near.result)
         return Summary(
             logsumexp=self._restore(total.result),
             entropy=self._entropy.clone(),

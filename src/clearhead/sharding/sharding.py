@@ -308,8 +308,7 @@ def across(
         kv_len: the number of keys that the mask is for; None is as many as tokens.
         layout: "balanced" gives every rank as many visible pairs, within one hundredth or a token;
             "contiguous" runs of neighbours; "zigzag" a run from the beginning and one from the end
-            (https://arxiv.org/abs/2407.21783); "striped" every world-th token
-            (https://arxiv.org/abs/2311.09431). Or the positions of each rank, a tensor each.
+            (https://arxiv.org/abs/2407.21783). Or the positions of each rank, a tensor each.
         how: the way to communicate. "gather": every rank gets all keys and values, in
             portions of key heads. "ring": keys and values go round, a block at a time, so that no
             rank ever has all of them. "heads": tokens are changed for heads and back, so that every

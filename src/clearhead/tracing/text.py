@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,16 +84,25 @@ def fenced(text: str) -> str:
     return f"{ticks}text\n{text}\n{ticks}"
 
 
+class Softmax(NamedTuple):
+    """The softmax of a head.
+
+    Attributes:
+        renormalised: weights are hidden after it, and divided by their sum.
+        sink: the sink of the head, or None.
+    """
+
+    renormalised: bool
+    sink: float | None
+
+
 def arithmetic(
     parts: Mapping[str, Tensor],
     query: int,
     name: str,
     words: Sequence[str],
     formulas: Mapping[str, str],
-    *,
-    renormalised: bool,
-    sink: float | None,
-    own: bool = False,
+    softmax: Softmax | None,
 ) -> Iterator[str]:
     """Write out the arithmetic of one query, line by line.
 
@@ -102,9 +112,8 @@ def arithmetic(
         name: the label of the query.
         words: the labels of the keys.
         formulas: of the stages that differ from the one before.
-        renormalised: weights are hidden after the softmax, and divided by their sum.
-        sink: the sink of the head, or None.
-        own: the code goes another way than the definition, so that each stage is written down as it is.
+        softmax: what it is; None where the code goes another way than the definition, so that each stage is
+            written down as it is.
     """
     tables = [name for name in parts if name in stages.NAMES or name.startswith("changed_")]
     rows = {name: parts[name][query].tolist() for name in tables}
@@ -127,10 +136,10 @@ def arithmetic(
         yield f"query {name}"
     if "scores" in rows and "weights" in rows:
         yield ""
-        if own:
+        if softmax is None:
             yield from _as_computed(rows, label, formulas)
         else:
-            yield from _softmax(rows, label, formulas, renormalised, sink)
+            yield from _softmax(rows, label, formulas, softmax)
         yield from more
     if "value" not in parts:
         return
@@ -167,19 +176,19 @@ def _softmax(
     rows: dict[str, list[float]],
     label: list[str],
     formulas: Mapping[str, str],
-    renormalised: bool,
-    sink: float | None,
+    softmax: Softmax,
 ) -> Iterator[str]:
     """Write out the softmax, from scores to weights, a line per key."""
     before = ("scaled_scores", "capped_scores", "masked_scores")
     changes = [formulas[stage] for stage in before if stage in formulas]
     masked, weights = rows.get("masked_scores", rows["scores"]), rows["weights"]
+    sink = softmax.sink
     scores = masked if sink is None else [*masked, sink]
     top = max((score for score in scores if math.isfinite(score)), default=0.0)
     share = f"softmax: exp(score − {_factor(top)}, the largest), divided by their sum"
     if all(score == -math.inf for score in masked):
         share = "no key is visible, so that every weight is 0"
-    elif renormalised:
+    elif softmax.renormalised:
         share += "; then 0 where hidden, and the rest divided by its sum"
     yield "weights: " + "; ".join([*changes, share])
     exps = [math.exp(score - top) for score in masked]

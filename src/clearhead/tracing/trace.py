@@ -19,7 +19,7 @@ from clearhead.attention.functional import attend
 from clearhead.errors import SelectionError, UnsupportedError
 from clearhead.tracing.own_call import OwnCall, own_call
 from clearhead.tracing.own_part import OwnPart
-from clearhead.tracing.text import arithmetic, fenced, labels, table
+from clearhead.tracing.text import Softmax, arithmetic, fenced, labels, table
 from clearhead.tracing.traced_call import Expected, Step, TracedCall
 from clearhead.tracing.ways import way_of
 
@@ -230,16 +230,9 @@ class Trace(Mapping[str, Tensor]):
         query %= count
         sink = None if self.sinks is None else float(self.sinks[head])
         formulas = {step.name: step.formula for step in self.steps.values() if not step.same_as}
-        lines = arithmetic(
-            parts,
-            query,
-            self.tokens[query],
-            self.source_tokens,
-            formulas,
-            renormalised=self.renormalised,
-            sink=sink,
-            own=not all(step.standard for step in self.steps.values()),
-        )
+        standard = all(step.standard for step in self.steps.values())
+        softmax = Softmax(self.renormalised, sink) if standard else None
+        lines = arithmetic(parts, query, self.tokens[query], self.source_tokens, formulas, softmax)
         return "\n".join(lines)
 
     def plot(

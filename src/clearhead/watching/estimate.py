@@ -25,9 +25,9 @@ ATTENDING_KINDS = re.compile("^(?!linear).*attention|^hybrid", re.IGNORECASE)
 STATISTICS = 7
 """Of each query: logsumexp, entropy, max, max_score, distance, first, previous."""
 
-ROLES = 4
+ROLES = 2
 """Of each head without tokens, with the number of queries in each; with them there are two more, and
-in cross-attention two fewer."""
+in cross-attention one fewer."""
 
 
 class AttentionSizes(NamedTuple):
@@ -193,7 +193,7 @@ def estimated(
             kept += batch * used * keys * wide
             pooled = min(POOL, queries) * min(POOL, keys)
             crosses = size.text == "cross" or queries != keys - size.more_keys
-            roles = ROLES - 2 if crosses else ROLES
+            roles = ROLES - 1 if crosses else ROLES
             kept += batch * len(chosen) * ((pooled + roles) * wide + roles * 8)
         if contexts:
             per_head = 8 if keep == "total" else batch * queries * size.dtype.itemsize

@@ -27,9 +27,8 @@ class HeadRow(NamedTuple):
         queries: the number of queries, of all samples and calls, in the averages.
         entropy: nats; None where it was not asked for.
         distance: tokens; None in cross-attention, whose places are those of two texts.
-        first, previous, duplicate, induction, local, uniform: its score in each role, 0 to 1, as
-            `Roles` has them; None for what needs tokens where there are none, and for what compares
-            places or tokens in cross-attention.
+        first, previous, duplicate, induction: its score in each role, 0 to 1, as `Roles` has them; None for
+            what needs tokens where there are none, and for what compares places or tokens in cross-attention.
         role: the leading role, "" for none; None where not all roles were asked for.
 
     Example:
@@ -51,8 +50,6 @@ class HeadRow(NamedTuple):
     previous: float | None
     duplicate: float | None
     induction: float | None
-    local: float | None
-    uniform: float | None
     role: str | None
 
 

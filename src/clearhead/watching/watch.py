@@ -136,7 +136,7 @@ def watch(
             `tokens` are then those of the decoder.
         values: True keeps the value of each call beside its key, as `AttentionMatrix.value`.
         statistics: with keep="total" only these are worked out, of "entropy", "distance" and the roles: "first",
-            "previous", "duplicate", "induction", "local", "uniform"; None is all.
+            "previous", "duplicate", "induction"; None is all.
         contexts: True keeps the context of each head as well, as the model went on with it, after dropout: `context` of
             the matrix or the summary, and with keep="total" the mean of it over all queries. Not with statistics= or a
             function.

@@ -190,3 +190,25 @@ def test_a_context_that_is_not_used():
         "the context is not used: it is computed, nothing reads it, and w_key.weight, w_value.weight "
         "moves nothing"
     )
+
+
+class LessTheMean(nn.Module):
+    """Exponentials of scores less their mean, whose keys have a bias: all scores of a query are large together."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+        with torch.no_grad():
+            self.key.weight[0] = 0
+            self.key.bias[0] = 40.0
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).mT / 6**0.5
+        top = (scores - scores.mean(-1, keepdim=True)).exp()
+        return top / top.sum(-1, keepdim=True) @ self.value(x)
+
+
+def test_inputs_are_made_so_large_that_the_scores_of_one_query_lie_far_apart():
+    torch.manual_seed(0)
+    report = ch.check(LessTheMean(), takes="x", dtypes=(torch.float16,))
+    assert [each.code for each in report.findings] == ["dtype.overflow"], report

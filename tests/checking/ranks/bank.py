@@ -99,12 +99,13 @@ def wrong() -> Iterator[Entry]:
     for place, each in enumerate(ONCE):
         layout, world = (("contiguous", 2), ("zigzag", 3))[place % 2]
         yield entry(*each, layout=layout, world=world)
-    for layout in ("zigzag", "striped"):
-        yield entry("gather", "in a row", "ranks.order", layout=layout)
-        yield entry("gather", "keys in a row", "ranks.order", layout=layout)
-        yield entry("heads", "rank order", "ranks.order", layout=layout, world=3)
-        yield entry("heads", "order of rows", "ranks.order", layout=layout)
-        yield entry("gather", "positions in a row", "ranks.local-positions", ROPE, layout=layout)
+    for world in (2, 3):
+        dealt = {"layout": "zigzag", "world": world}
+        yield entry("gather", "in a row", "ranks.order", **dealt)
+        yield entry("gather", "keys in a row", "ranks.order", **dealt)
+        yield entry("heads", "order of rows", "ranks.order", **dealt)
+        yield entry("gather", "positions in a row", "ranks.local-positions", ROPE, **dealt)
+    yield entry("heads", "rank order", "ranks.order", layout="zigzag", world=3)
     yield entry("ring", "earlier blocks", "ranks.order", layout="zigzag", world=3)
     yield entry("heads", "heads padded", "ranks.heads-padded", GROUPED)
     for mistake, code, declared in (
@@ -116,25 +117,24 @@ def wrong() -> Iterator[Entry]:
         yield entry("gather", mistake, code, {}, alone=True, world=3, layout="zigzag")
     yield entry("gather", "blocks", "ranks.tail-dropped")
     for place, (mistake, code) in enumerate(LOSSES.items()):
-        layout, world = (("contiguous", 2), ("zigzag", 3), ("striped", 2))[place % 3]
+        layout, world = (("contiguous", 2), ("zigzag", 3), ("zigzag", 2))[place % 3]
         yield Entry(Loss(mistake), code, {}, world, layout, takes="logits,ids")
 
 
 def right() -> Iterator[Entry]:
     """Without a mistake, in every way to write it, over layouts and ranks."""
-    layouts = ("contiguous", "zigzag", "striped")
     for how in ("gather", "ring", "heads"):
         for place, declared in enumerate((CAUSAL, {}, WINDOW, ROPE, DROPOUT)):
-            world, layout = 2 + place % 2, layouts[place % 3]
+            world, layout = 2 + place % 2, "zigzag" if place % 3 else "contiguous"
             yield Entry(Sharded(how, rope="rope" in declared), "", declared, world, layout)
         yield Entry(Sharded(how), "", GROUPED, 3, "zigzag")
         yield Entry(Sharded(how), "", CAUSAL, 4, "zigzag")
-        yield Entry(Sharded(how), "", CAUSAL, 3, "striped", alone=True)
+        yield Entry(Sharded(how), "", CAUSAL, 3, "zigzag", alone=True)
         for place, declared in enumerate((CAUSAL, {}, WINDOW, DROPOUT)):
-            layout = ("balanced", *layouts)[place]
+            layout = ("balanced", "contiguous", "zigzag", "zigzag")[place]
             yield Entry(Ours(how), "", declared, 2 + place % 2, layout)
         yield Entry(Ours(how), "", CAUSAL, 4, "balanced")
         yield Entry(Ours(how), "", CAUSAL, 2, "balanced", alone=True)
-    for place, layout in enumerate((*layouts, "balanced")):
+    for place, layout in enumerate(("contiguous", "zigzag", "zigzag", "balanced")):
         yield Entry(Loss(), "", {}, 2 + place % 2, layout, takes="logits,ids")
     yield Entry(Loss(), "", {}, 3, "zigzag", alone=True, takes="logits,ids")

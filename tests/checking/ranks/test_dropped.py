@@ -55,7 +55,7 @@ def dropped(here: Placement, gone: Tensor, before: Tensor | None = None) -> Drop
 @pytest.mark.parametrize("name", ALIKE)
 @settings(max_examples=10)
 @given(
-    st.sampled_from([(2, "contiguous"), (3, "zigzag"), (2, "striped"), (3, "contiguous")]),
+    st.sampled_from([(2, "contiguous"), (3, "zigzag"), (2, "zigzag"), (3, "contiguous")]),
     st.integers(0, 99),
 )
 def test_one_pattern_for_all_ranks(name: str, world: tuple[int, str], seed: int) -> None:

@@ -239,7 +239,7 @@ def wants_more(query: Tensor, key: Tensor, value: Tensor, flavour: str) -> Tenso
             refuses,
             {"world": 2, "layout": "round"},
             "layout.value",
-            '"striped", beside world=…; got \'r',
+            '"zigzag", beside world=…; got \'r',
         ),
         (
             refuses,

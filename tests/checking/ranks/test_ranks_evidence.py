@@ -171,7 +171,7 @@ CONTRACTS: tuple[dict[str, Any], ...] = (
     {"causal": True, "num_heads": 12, "num_kv_heads": 3},
     {"causal": True, "rope": {"base": 10000.0, "layout": "half"}},
 )
-WORLDS = ((2, "contiguous"), (3, "zigzag"), (2, "striped"), (4, "zigzag"))
+WORLDS = ((2, "contiguous"), (3, "zigzag"), (2, "balanced"), (4, "zigzag"))
 
 
 def following(recipe: Recipe, contract: Contract) -> Attend:

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.drawing.figures import png_files
 from clearhead.drawing.figures.png_files import check_place, head_picture, pooled_picture, save_png
-from clearhead.errors import ArgumentError, MissingExtraError, ShapeError
+from clearhead.errors import ArgumentError, MissingExtraError
 
 HOSTILE = ["$x^2$", "$\\frac{", "[red]", "\x1b[31m", "\u202eabc", "😀", "猫", "\n", "", "a" * 40]
 
@@ -37,21 +36,6 @@ def test_hidden_pairs_are_blank() -> None:
     axes = head_picture(square(2), ["a", "b"], title="", visible=visible)
     blank = np.ma.masked_invalid(np.ma.asarray(axes.images[0].get_array())).mask
     assert blank.tolist() == [[False, True], [False, False]]
-
-
-def test_queries_and_keys_may_be_different_tokens(tmp_path: Path) -> None:
-    axes = head_picture(
-        torch.full((2, 3), 1 / 3), ["a", "b"], title="", source_tokens=["x", "y", "z"]
-    )
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["x", "y", "z"]
-    with pytest.raises(ShapeError, match=r"\(query_len, kv_len\) = \(2, 2\)") as refusal:
-        head_picture(torch.full((2, 3), 1 / 3), ["a", "b"], title="")
-    assert refusal.value.code == "picture.tokens"
-
-
-def test_it_draws_where_it_is_told() -> None:
-    axes = png_files._empty_axes(3.0, 3.0)
-    assert head_picture(square(2), ["a", "b"], title="", axes=axes) is axes
 
 
 def test_what_tokens_hold_is_drawn_and_not_obeyed(tmp_path: Path) -> None:

@@ -8,7 +8,14 @@ import torch
 
 import clearhead as ch
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_heads
-from clearhead.drawing.page.media import KINDS, PAIRS, read_media, read_photo, read_sound
+from clearhead.drawing.page.media import (
+    KINDS,
+    PAIRS,
+    read_media,
+    read_photo,
+    read_sound,
+    with_media,
+)
 from clearhead.drawing.png import png
 from clearhead.errors import ArgumentError
 
@@ -104,13 +111,13 @@ def test_a_page_has_the_picture_and_a_name_for_each_patch(tmp_path: Path) -> Non
     weights = ch.AttentionMatrix(torch.randn(5, 3), torch.randn(5, 3))
     photo = read_photo(PIXELS, (2, 2), 1)
     assert photo is not None
-    payload = heads_payload([Run("", [Layer("", weights)])], "", media=photo)
+    payload = with_media(heads_payload([Run("", [Layer("", weights)])], ""), photo)
     assert payload.data["photo"] == {"kind": "image/png", "grid": (2, 2), "skip": 1}
     assert payload.arrays["photo"].tolist() == list(photo.content)  # pyright: ignore
     file = write_heads(tmp_path / "a.html", [[("", weights)]], image=PIXELS, grid=(2, 2), skip=1)
     assert "<title>Attention</title>" in file.read_text()
     with pytest.raises(ArgumentError) as caught:
-        heads_payload([Run("", [Layer("", weights)])], "", media=photo._replace(skip=2))
+        with_media(heads_payload([Run("", [Layer("", weights)])], ""), photo._replace(skip=2))
     assert str(caught.value) == (
         "[page.grid] grid and skip must be those of a layer: 2 + 2 × 2 = 6 keys; got layers of 5."
     )
@@ -204,7 +211,7 @@ def test_every_weight_of_few_words_over_many_moments_is_there() -> None:
     """1500 moments are those of 30 seconds of Whisper."""
     weights = ch.AttentionMatrix(torch.randn(2, 7, 3), torch.randn(2, 1500, 3), cross=True)
     media = read_media([("", weights)], {"times": 0.02})
-    payload = heads_payload([Run("", [Layer("", weights)])], "", media=media)
+    payload = with_media(heads_payload([Run("", [Layer("", weights)])], ""), media)
     assert payload.data["layers"][0]["weights"]["shape"] == [7, 1500]
     assert payload.data["sound"]["keys"] == 1500
     longer = ch.AttentionMatrix(torch.randn(2, 7, 3), torch.randn(2, 4097, 3), cross=True)

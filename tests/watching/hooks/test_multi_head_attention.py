@@ -67,7 +67,7 @@ def test_keys_that_are_no_tokens_have_no_place_in_the_text(name: str) -> None:
         output, _ = layer(x, x, x, need_weights=False)
     assert seen[0].cross
     row = seen.table()[0]
-    assert (row.distance, row.previous, row.local) == (None, None, None)
+    assert (row.distance, row.previous) == (None, None)
     with pytest.raises(ch.WatchError, match=r"\[relevance.cross\] .*or to keys that are no"):
         ch.relevance(seen, output.sum())
 
@@ -123,7 +123,7 @@ def test_padded_queries_beside_keys_that_are_no_tokens(
     for row in rows.values():
         assert row.queries == 8
         assert row.entropy == pytest.approx(float(entropy), rel=1e-5)
-        assert (row.distance, row.previous, row.local) == (None, None, None)
+        assert (row.distance, row.previous) == (None, None)
 
 
 @pytest.mark.parametrize("norm_first", [True, False])

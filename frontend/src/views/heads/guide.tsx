@@ -7,7 +7,6 @@ export const ROLES: Record<string, string> = {
   first: "the share on the first token, where attention goes that is needed nowhere (a sink)",
   duplicate: "the share on where the same token was before",
   induction: "the share on what came after the same token before",
-  local: "the share on the token itself and eight tokens on either side",
 };
 
 const CELLS = [

@@ -44,8 +44,7 @@ function interesting(data: HeadsData): Chosen {
     if (run > 0) break;
     for (const [head, row] of rows.entries()) {
       const points = data.roles.matching.includes(row.role) ? 1 : 0;
-      // A head that looks at everything near is the least telling one.
-      const tells = row.role === "local" ? 0 : points + score(row);
+      const tells = points + score(row);
       if (tells > most) [best, most] = [{ layer, head }, tells];
     }
   }

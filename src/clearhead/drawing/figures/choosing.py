@@ -85,24 +85,11 @@ def of_attention(
         shares, which = _received(view, one)
         title = ", ".join([*where, *which])
         return received.bars(shares, title=title, tokens=columns, log=log, ax=ax)
-    quantity, values = QUANTITIES[kind], view.statistic(kind)
     most = most or numbers.MOST_CELLS
+    draw = numbers.strips
     if one is not None:
-        title = ", ".join([*where, *_head(one, weights)])
-        return numbers.line(
-            values[0], quantity, title=title, tokens=rows, log=log, most=most, ax=ax
-        )
-    title = ", ".join(where)
-    return numbers.strips(
-        values,
-        view.numbers,
-        quantity,
-        title=title,
-        tokens=rows,
-        log=log,
-        most=most,
-        ax=ax,
-    )
+        draw, where = numbers.line, [*where, *_head(one, weights)]
+    return draw(view, kind, title=", ".join(where), tokens=rows, log=log, most=most, ax=ax)
 
 
 def of_seen(
@@ -127,8 +114,13 @@ def of_seen(
     if kind == "map" and pairs:
         check_options(kind, {"layers": layers, "ax": ax}, ())
         most = check_cells(cells)
-        words = (tokens, source_tokens)
-        return _of_chosen(seen, heads or (), sample or 0, words, columns, width, most, log)
+        _check_size("columns", as_int(columns), columns)
+        _check_size("width", width, width)
+        maps, titles = _of_chosen(seen, heads or (), sample or 0, most)
+        rows, keys = check_words(tokens, source_tokens, maps[0].query_len, maps[0].kv_len)
+        return head_grid.of_chosen(
+            maps, titles, tokens=rows, source_tokens=keys, columns=columns, width=width, log=log
+        )
     used = {"map": ("cells",), "received": ("tokens", "cells")}.get(kind, ())
     options = {"source_tokens": source_tokens, "columns": columns, "width": width}
     check_options(kind, {"tokens": tokens, "cells": cells} | options, used)
@@ -169,28 +161,22 @@ def of_seen(
     return received.by_layer(rows, short, tokens=words, log=log, most=most, ax=ax)
 
 
+def _check_size(name: str, number: Any, given: object) -> None:
+    """Refuse a size of a figure, as a number and as it was given, that is none."""
+    if given is not None and (
+        isinstance(given, bool) or not isinstance(number, int | float) or not 0 < number < inf
+    ):
+        raise ArgumentError(
+            "plot.option", f"{name} must be a number above 0, or None; got {shown(given)}."
+        )
+
+
 def _of_chosen(
-    seen: Seen[Any],
-    heads: Sequence[Any],
-    sample: int,
-    words: tuple[Sequence[str] | None, Sequence[str] | None],
-    columns: int | None,
-    width: float | None,
-    most: int | None,
-    log: bool,
-) -> Any:
-    """Some heads of any layers, each by the number of its layer and its own."""
-    for name, given in (("columns", columns), ("width", width)):
-        number = as_int(given) if name == "columns" else given
-        if given is not None and (
-            isinstance(given, bool) or not isinstance(number, int | float) or not 0 < number < inf
-        ):
-            raise ArgumentError(
-                "plot.option", f"{name} must be a number above 0, or None; got {shown(given)}."
-            )
+    seen: Seen[Any], heads: Sequence[Any], sample: int, most: int | None
+) -> tuple[list[Cells], list[str]]:
+    """The maps of some heads of any layers, each by the number of its layer and its own, and their titles."""
     maps: list[Cells] = []
     titles: list[str] = []
-    lengths: list[tuple[int, int]] = []
     for each in heads:
         if not isinstance(each, tuple) or len(each) != 2:
             raise SelectionError(
@@ -204,23 +190,14 @@ def _of_chosen(
         place = check_head("heads", each[1], numbers_of_heads(weights))
         maps.append(_cells(HeadView(weights, row, [place]), most, False))
         titles.append(f"layer {each[0]}, head {each[1]}")
-        lengths.append((weights.query_len, weights.kv_len))
-    if len(set(lengths)) > 1:
+    lengths = {(each.query_len, each.kv_len) for each in maps}
+    if len(lengths) > 1:
         raise ShapeError(
             "plot.lengths",
             "heads side by side must have the same queries and keys; got (query_len, kv_len) of "
-            f"{sorted(set(lengths))}.",
+            f"{sorted(lengths)}.",
         )
-    rows, columns_of = check_words(*words, *lengths[0])
-    return head_grid.of_chosen(
-        maps,
-        titles,
-        tokens=rows,
-        source_tokens=columns_of,
-        columns=columns,
-        width=width,
-        log=log,
-    )
+    return maps, titles
 
 
 def _layers(seen: Seen[Any], layers: Sequence[str | int] | None) -> list[str]:
@@ -277,7 +254,7 @@ def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
     """The average of each head of a layer, (num_heads,), float64; of a role its score."""
     if sample is not None:
         sample = check_place("sample", sample, min(each.batch for each in parts))
-    if kind in ("distance", "previous", "local") and any(each.cross for each in parts):
+    if kind in ("distance", "previous") and any(each.cross for each in parts):
         # Between two texts, no place is before another.
         return torch.full((parts[0].num_heads,), torch.nan, dtype=torch.float64)
     with torch.no_grad():

@@ -12,7 +12,7 @@ from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import masked
 from clearhead.drawing.figures.lettering import LINE, entitle, families, name_axis, tick
 from clearhead.drawing.figures.paper import inches, one
-from clearhead.matrix.head_view import side
+from clearhead.matrix.head_view import HeadView, side
 from clearhead.matrix.pooling import bin_sums
 
 MOST_CELLS = 256
@@ -52,8 +52,8 @@ QUANTITIES = {
 
 
 def line(
-    numbers: Tensor,
-    quantity: Quantity,
+    view: HeadView,
+    kind: str,
     *,
     title: str,
     tokens: Sequence[str] | None,
@@ -61,9 +61,9 @@ def line(
     most: int,
     ax: object,
 ) -> Axes:
-    """The number of each query of one head, (query_len,), as a line; NaN leaves it open."""
-    count = len(numbers)
-    means, detail = binned(numbers[None], most)
+    """A number of each query of one head, as a line; NaN leaves it open."""
+    count, quantity = view.weights.query_len, QUANTITIES[kind]
+    means, detail = binned(view.statistic(kind), most)
     axes = one(ax, min(max(PER_TOKEN * count, LEAST), MOST) + 1.0, 3.2)
     width = count / means.shape[1]
     middles = (np.arange(means.shape[1]) + 0.5) * width - 0.5
@@ -82,9 +82,8 @@ def line(
 
 
 def strips(
-    numbers: Tensor,
-    heads: Sequence[int],
-    quantity: Quantity,
+    view: HeadView,
+    kind: str,
     *,
     title: str,
     tokens: Sequence[str] | None,
@@ -92,9 +91,9 @@ def strips(
     most: int,
     ax: object,
 ) -> Axes:
-    """The numbers of the queries of some heads, (heads, query_len), a strip each; NaN is white."""
-    count = numbers.shape[1]
-    means, detail = binned(numbers, most)
+    """A number of each query of some heads, a strip each; NaN is white."""
+    count, heads, quantity = view.weights.query_len, view.numbers, QUANTITIES[kind]
+    means, detail = binned(view.statistic(kind), most)
     wide = min(max(PER_TOKEN * count, LEAST), MOST)
     axes = one(ax, wide + 1.8, 0.25 * len(heads) + 1.6)
     values = masked(means, means.isnan())

@@ -11,7 +11,7 @@ from clearhead.drawing.figures import head_map, scales
 from clearhead.drawing.figures.cells import Cells, masked
 from clearhead.drawing.figures.lettering import entitle
 from clearhead.drawing.figures.paper import figure_of
-from clearhead.errors import ArgumentError, ShapeError
+from clearhead.errors import ArgumentError
 
 # Behind the figures, which say what to install where matplotlib is not there.
 # isort: split
@@ -24,30 +24,19 @@ DOTS_PER_INCH = 150
 
 
 def head_picture(
-    weights: Tensor,
-    tokens: Sequence[str],
-    *,
-    title: str,
-    source_tokens: Sequence[str] | None = None,
-    visible: Tensor | None = None,
-    axes: Axes | None = None,
+    weights: Tensor, tokens: Sequence[str], *, title: str, visible: Tensor | None = None
 ) -> Axes:
     """Draw one head as a heat map with its tokens on both axes; rows attend to columns.
 
     Args:
-        weights: (query_len, kv_len), shares of one.
-        tokens: a word for each query.
+        weights: (tokens, tokens), shares of one.
+        tokens: a word for each query and key.
         title: what stands above the picture.
-        source_tokens: a word for each key; None is those of the queries.
-        visible: (query_len, kv_len), bool: the pairs that are not hidden, None for all; the others
+        visible: (tokens, tokens), bool: the pairs that are not hidden, None for all; the others
             are grey.
-        axes: where to draw; None is a figure of its own, of a size that keeps the tokens legible.
 
     Returns:
-        The axes; `axes.figure` is the figure.
-
-    Raises:
-        ShapeError: code `picture.tokens`, if there are not as many words as rows and columns.
+        The axes; `axes.figure` is the figure, of a size that keeps the tokens legible.
 
     Example:
         >>> axes = head_picture(torch.eye(2), ["to", "be"], title="layer 3, head 5")
@@ -56,23 +45,11 @@ def head_picture(
         >>> axes.get_title()
         'layer 3, head 5'
     """
-    columns = tokens if source_tokens is None else source_tokens
-    if tuple(weights.shape) != (len(tokens), len(columns)):
-        raise ShapeError(
-            "picture.tokens",
-            f"weights must have shape (query_len, kv_len) = ({len(tokens)}, {len(columns)}), a row "
-            f"and a column per word; got {tuple(weights.shape)}.",
-        )
+    size = (len(tokens), len(tokens))
     hidden = None if visible is None else ~visible
-    cells = Cells(masked(weights.float()[None], hidden), [0], len(tokens), len(columns))
-    return head_map.draw(
-        cells,
-        title=title,
-        tokens=tokens,
-        source_tokens=columns,
-        log=False,
-        ax=_empty_axes(*head_map.size(len(tokens), len(columns), True)) if axes is None else axes,
-    )
+    cells = Cells(masked(weights.float()[None], hidden), [0], *size)
+    ax = _empty_axes(*head_map.size(*size, True))
+    return head_map.draw(cells, title=title, tokens=tokens, source_tokens=tokens, log=False, ax=ax)
 
 
 def pooled_picture(shares: Tensor, tokens: int, *, title: str) -> Axes:
@@ -146,9 +123,7 @@ def photo_picture(pixels: Tensor, shares: Tensor, *, title: str) -> Axes:
     return axes
 
 
-def save_png(
-    axes: Axes, path: str | os.PathLike[str], dots_per_inch: float = DOTS_PER_INCH
-) -> Path:
+def save_png(axes: Axes, path: str | os.PathLike[str]) -> Path:
     """Write the figure of some axes as a PNG: all of it or nothing.
 
     It is written beside its place and then moved there, so that whatever was at that place stays
@@ -157,7 +132,6 @@ def save_png(
     Args:
         axes: what `head_picture` returns.
         path: the file; its folder must be there.
-        dots_per_inch: how large a point of the figure is.
 
     Returns:
         The file's absolute path.
@@ -175,7 +149,7 @@ def save_png(
     file = check_place(path)
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
-        figure_of(axes).savefig(part, format="png", dpi=dots_per_inch, metadata={"Software": None})
+        figure_of(axes).savefig(part, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
         os.replace(part, file)
     except OSError as error:
         raise ArgumentError(

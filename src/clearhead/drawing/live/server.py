@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -34,11 +34,9 @@ from clearhead.drawing.page.head_page import Progress, heads_payload, read_run
 from clearhead.drawing.page.page import page, policy
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.texts import beginning
-from clearhead.drawing.page.written import AskedWrites, Written
 from clearhead.errors import ArgumentError
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import Tokens
-from clearhead.watching.writes import Writes
 
 HOST = "127.0.0.1"
 
@@ -77,7 +75,6 @@ class Server:
         payload: what the page draws.
         tiles: where exact tiles come from; they are closed with the server.
         port: where to listen; 0 is any that is free.
-        writes: where what heads write comes from.
 
     Raises:
         ArgumentError: code `serve.port`, if the port cannot be listened on.
@@ -90,19 +87,12 @@ class Server:
         b'clearhead'
     """
 
-    def __init__(
-        self,
-        payload: Payload,
-        tiles: Tiles,
-        *,
-        port: int = 0,
-        writes: AskedWrites | None = None,
-    ) -> None:
+    def __init__(self, payload: Payload, tiles: Tiles, *, port: int = 0) -> None:
         self._tiles = tiles
         self._token = secrets.token_urlsafe(24)
         self._payload = payload.to_bytes()
         self._page = page(payload, served=True).encode("utf-8")
-        routes = {"": self._send_page, "payload": self._send_payload, **routes_to(tiles, writes)}
+        routes = {"": self._send_page, "payload": self._send_payload, **routes_to(tiles)}
         try:
             self._http = _Listener((HOST, port), self._token, routes)
         except (OSError, OverflowError) as error:
@@ -157,8 +147,6 @@ def serve_seen(
     *,
     tokens: Tokens | None = None,
     layers: Sequence[str | int] | None = None,
-    writes: Writes | Callable[[int | None], Writes] | None = None,
-    words: Callable[[int], str] | Sequence[str] | None = None,
     port: int = 0,
     progress: Progress = lambda doing, done: None,
 ) -> Server:
@@ -169,8 +157,6 @@ def serve_seen(
         title: of the page where no tokens are known; else it stands below the beginning of the text.
         tokens: those that were read; None for those in the file, if it has some.
         layers: only these, by number or name; the others of a long run need not be swept.
-        writes, words: the tokens that heads raise and lower, and their words, as `Seen.to_html` takes them; a function
-            is asked, from another thread, for a query when one looks at it.
         port: where to listen; 0 is any that is free.
         progress: called with what is being done, and the share of it that is done.
 
@@ -189,13 +175,11 @@ def serve_seen(
     """
     given = seen.tokens if tokens is None else tokens
     run = read_run(seen.parts(layers), given, seen.source_tokens)
-    written = Written.of(writes, words)
-    asked = AskedWrites.of(written, run)
     # A text is called by how it begins, and its record stands below.
     called = title if run.text is None else beginning(run.text.tokens)
     note = "" if run.text is None else title
-    payload = heads_payload([run], called, note, progress=progress, writes=written)
-    return Server(payload, Tiles(run.matrices), port=port, writes=asked)
+    payload = heads_payload([run], called, note, progress=progress)
+    return Server(payload, Tiles(run.matrices), port=port)
 
 
 class _Listener(ThreadingHTTPServer):

@@ -13,7 +13,7 @@ from clearhead._common.hints import with_hints
 from clearhead.drawing.live.routes import answer, routes_to
 from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import heads_payload, read_run
-from clearhead.drawing.page.media import read_media, texts_with
+from clearhead.drawing.page.media import read_media, texts_with, with_media
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.starts import Start
@@ -98,7 +98,7 @@ def view(
     media, sample = read_media(layers, page), page.get("sample", 0)
     run = read_run(layers, *texts_with(media, page), sample)
     title, start = repr(thing).splitlines()[0], Start(page.get("start"), page.get("pin"))
-    payload = heads_payload([run], title, start=start, media=media, writes=written)
+    payload = with_media(heads_payload([run], title, start=start, writes=written), media)
     asked = AskedWrites.of(written, run)
     known = asked is not None or any(each is not None for each in run.matrices)
     tiles = Tiles(run.matrices, sample=sample) if known else None

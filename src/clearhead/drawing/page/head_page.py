@@ -42,9 +42,9 @@ from clearhead.drawing.page.head_arrays import (
     small_maps,
     strongest_links,
 )
-from clearhead.drawing.page.head_rows import PAGE_ROLES, beyond_chance, by_chance, rows_of_heads
+from clearhead.drawing.page.head_rows import beyond_chance, by_chance, rows_of_heads
 from clearhead.drawing.page.located import Located
-from clearhead.drawing.page.media import Media, read_media, texts_with
+from clearhead.drawing.page.media import read_media, texts_with, with_media
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
 from clearhead.drawing.page.rounding import BYTE, WORD, rounded
@@ -53,7 +53,7 @@ from clearhead.drawing.page.starts import ANYWHERE, Start, start_of
 from clearhead.drawing.page.texts import PageText, beginning, offsets
 from clearhead.drawing.page.written import Written
 from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.matrix.head_numbers import MATCHING, numbers_of_heads
+from clearhead.matrix.head_numbers import MATCHING, ROLES, numbers_of_heads
 from clearhead.matrix.head_view import HeadMaps, HeadView, mask_of_summary
 from clearhead.matrix.links import between_words, telling_links
 from clearhead.matrix.matrix import AttentionMatrix, FileOptions
@@ -71,7 +71,6 @@ def heads_payload(
     start: Start = ANYWHERE,
     *,
     why: bool = False,
-    media: Media | None = None,
     writes: Written | None = None,
 ) -> Payload:
     """The heads of all layers of one or two runs.
@@ -83,7 +82,6 @@ def heads_payload(
         progress: called with what is being done, and the share of it that is done.
         start: where the page opens, instead of at the link between words that stands out most.
         why: True to pack the query and key of short texts too, from which each weight follows.
-        media: the picture or the sound whose parts are the keys.
         writes: the tokens that heads of the first run raise and lower; of a function the page asks.
 
     Raises:
@@ -126,7 +124,7 @@ def heads_payload(
     texts = [text.tokens for text in packing.texts]
     data: dict[str, Any] = {
         "note": note,
-        "roles": {"all": PAGE_ROLES, "matching": MATCHING},
+        "roles": {"all": ROLES, "matching": MATCHING},
         "runs": [run.name for run in runs],
         "texts": texts,
         "layers": packing.layers,
@@ -134,10 +132,6 @@ def heads_payload(
     }
     if writes is not None:
         data["writes"] = packing.write(writes, shown)
-    if media is not None:
-        media.check([layer["keys"] for layer in packing.layers])
-        data |= media.entry
-        packing.arrays |= media.arrays
     return Payload("heads", title, data, packing.arrays)
 
 
@@ -211,8 +205,8 @@ def write_heads(
     if unseen:
         note += f" · not seen: {'; '.join(unseen[:8])}" + " and more" * (len(unseen) > 8)
     start, why = Start(options.get("start"), options.get("pin")), options.get("why", False)
-    payload = heads_payload(shown, title, note, start=start, why=why, media=media, writes=written)
-    return write_page(path, payload)
+    payload = heads_payload(shown, title, note, start=start, why=why, writes=written)
+    return write_page(path, with_media(payload, media))
 
 
 @dataclass

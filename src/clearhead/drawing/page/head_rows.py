@@ -10,9 +10,6 @@ from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching.table import rows_of
 
-PAGE_ROLES = [role for role in ROLES if role != "uniform"]
-"""A head that is even has a large entropy, which the page says."""
-
 
 def rows_of_heads(name: str, summary: Summary, *, crosses: bool) -> list[dict[str, Any]]:
     """The numbers of each head, as a table has them; without roles only what is known, and between two
@@ -21,10 +18,8 @@ def rows_of_heads(name: str, summary: Summary, *, crosses: bool) -> list[dict[st
         {
             "entropy": _plain(row.entropy),
             "distance": None if crosses else _plain(row.distance),
-            "role": "" if crosses or row.role == "uniform" else row.role,
-            "scores": {
-                role: None if crosses else _plain(getattr(row, role)) for role in PAGE_ROLES
-            },
+            "role": "" if crosses else row.role,
+            "scores": {role: None if crosses else _plain(getattr(row, role)) for role in ROLES},
         }
         for row in rows_of(name, [summary])
     ]
@@ -36,9 +31,9 @@ def beyond_chance(
     """The numbers of each head, without the role that it fills no further than chance does.
 
     Example:
-        >>> local = {"role": "local", "scores": {"local": 0.66}}
-        >>> beyond_chance([local], {"local": 0.77})[0]["role"], beyond_chance([local], None)[0]["role"]
-        ('', 'local')
+        >>> sink = {"role": "first", "scores": {"first": 0.51}}
+        >>> beyond_chance([sink], {"first": 0.6})[0]["role"], beyond_chance([sink], None)[0]["role"]
+        ('', 'first')
     """
     even = {role: 0.0 if share is None else share for role, share in (chance or {}).items()}
     return [

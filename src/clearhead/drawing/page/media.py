@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int, is_number
 from clearhead._common.text import format_bytes, patch_names, shown
+from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.runs import Layer
 from clearhead.drawing.png import png
 from clearhead.errors import ArgumentError
@@ -352,3 +354,16 @@ def texts_with(media: Media | None, options: PageOptions) -> tuple[Any, Any]:
     if tokens is None:
         return media.tokens, source_tokens
     return tokens, media.tokens if source_tokens is None else source_tokens
+
+
+def with_media(payload: Payload, media: Media | None) -> Payload:
+    """The payload of a page of heads with the picture or the sound whose parts the keys of a layer are; or as it is.
+
+    Raises:
+        ArgumentError: codes `page.grid` and `page.sound`, if no layer has such keys.
+    """
+    if media is None:
+        return payload
+    media.check([layer["keys"] for layer in payload.data["layers"]])
+    data, arrays = {**payload.data, **media.entry}, {**payload.arrays, **media.arrays}
+    return replace(payload, data=data, arrays=arrays)

@@ -24,7 +24,7 @@ MOST_RECEIVED = 8
 AROUND = 3
 TOKENS = 40
 
-ACROSS = "head  entropy distance  first  prev. dupl. induct. local unif.  role"
+ACROSS = "head  entropy distance  first  prev. dupl. induct.  role"
 UNITS = "         nats   tokens  how far it fills the role, in %"
 
 
@@ -134,8 +134,6 @@ class LongScreens:
                 ("previous", 7),
                 ("duplicate", 6),
                 ("induction", 8),
-                ("local", 6),
-                ("uniform", 6),
             ):
                 score = getattr(row, name)
                 line += ("" if score is None else f"{score * 100:.0f}").rjust(width)

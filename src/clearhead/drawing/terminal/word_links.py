@@ -16,7 +16,7 @@ from clearhead.matrix.links import (
     telling_links,
 )
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.roles import mean_weight, summary_with_roles
+from clearhead.matrix.roles import evenness, mean_weight, summary_with_roles
 from clearhead.watching.table import HeadRow, rows_of
 
 BYTES = re.compile(r"(\\x[0-9a-f]{2})+|<0x[0-9A-F]{2}>")
@@ -27,23 +27,20 @@ class LayerHeads(NamedTuple):
 
     Attributes:
         rows: the numbers of each head, as a table has them.
+        focus: 1 − the evenness of each head: 0 is all tokens alike, 1 is one token only.
         itself: for each head the share of a query's attention on the token itself; 0 to 1.
-        special: the share on special tokens, such as [CLS]. Both are means over the queries with
+        special: the share on special tokens, such as [CLS]. All three are means over the queries with
             the choice, as the roles are.
         strongest: for each head its strongest link between words, or None.
         telling: for each head its link that other queries do not have, or None.
     """
 
     rows: tuple[HeadRow, ...]
+    focus: tuple[float, ...]
     itself: tuple[float, ...]
     special: tuple[float, ...]
     strongest: tuple[Link | None, ...]
     telling: tuple[TellingLink | None, ...]
-
-    @property
-    def focus(self) -> tuple[float, ...]:
-        """1 − `uniform` of each head: 0 is all tokens alike, 1 is one token only."""
-        return tuple(1 - (row.uniform or 0.0) for row in self.rows)
 
 
 def which_are_words(tokens: Sequence[str], special: Sequence[bool]) -> tuple[bool, ...]:
@@ -72,9 +69,9 @@ def heads_of(matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[b
         TooLargeError: code `matrix.too-large`, if the weights of a head do not fit in memory.
 
     Example:
-        >>> uniform = ch.AttentionMatrix(torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 8))
+        >>> even = ch.AttentionMatrix(torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 8))
         >>> special = [True, False, False, True]
-        >>> heads = heads_of(uniform, special, words=[not each for each in special])
+        >>> heads = heads_of(even, special, words=[not each for each in special])
         >>> heads.rows[0].entropy, heads.focus, heads.special
         (1.3862..., (0.0,), (0.5,))
         >>> heads.strongest
@@ -90,6 +87,7 @@ def heads_of(matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[b
         strongest.append(link and link._replace(head=head))
     return LayerHeads(
         rows=tuple(rows_of("", [summary_with_roles(matrix)])),
+        focus=tuple((1 - evenness(matrix)[0]).tolist()),
         itself=tuple(mean_weight(matrix, [position])[0].tolist()),
         special=tuple(mean_weight(matrix, on_special)[0].tolist()),
         strongest=tuple(strongest),

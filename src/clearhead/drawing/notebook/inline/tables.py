@@ -42,8 +42,8 @@ def roles_html(roles: Roles) -> str:
     Example:
         >>> query = key = torch.zeros(1, 2, 20, 4)
         >>> drawn = roles_html(ch.roles(ch.AttentionMatrix(query, key, mask=ch.causal())))
-        >>> drawn.count("<tr"), drawn.count("uniform")
-        (3, 4)
+        >>> drawn.count("<tr"), drawn.count("previous")
+        (3, 2)
     """
     first = [torch.atleast_2d(getattr(roles, name))[:1] for name in roles.measured]
     scores = {
