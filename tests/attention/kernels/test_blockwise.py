@@ -17,7 +17,8 @@ from clearhead.attention.problem import Problem, make_problem
 from clearhead.masks import tiles
 from clearhead.masks.spans import Extent
 from tests.attention.kernels.definition import Tensors, assert_agrees, close, draw, flat, outcome
-from tests.attention.kernels.test_agreement import BIASES, MASKS, OF_ENOUGH_KEYS, STRIDES, problems
+from tests.attention.kernels.problems import STRIDES, problems
+from tests.attention.kernels.test_agreement import BIASES, MASKS, OF_ENOUGH_KEYS
 from tests.attention.kernels.test_hidden import MASKS as HIDING
 from tests.attention.kernels.test_hidden import assert_stays_hidden, poisoned
 from tests.masks.expressions import Expression, expressions
