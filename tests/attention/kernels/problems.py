@@ -29,7 +29,7 @@ STRIDES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def biases(sizes: Sizes) -> st.SearchStrategy[ch.Bias | Tensor | None]:
-    """None, alibi, or a tensor whose axes may be 1, with −∞ here and there."""
+    """None, by distance, or a tensor whose axes may be 1, with −∞ here and there."""
 
     def tensor(shape: tuple[int, ...], hides: bool) -> Tensor:
         drawn = torch.randn(*shape)
@@ -37,7 +37,12 @@ def biases(sizes: Sizes) -> st.SearchStrategy[ch.Bias | Tensor | None]:
 
     shapes = st.tuples(*(st.sampled_from(sorted({1, size})) for size in sizes))
     return st.one_of(
-        st.none(), st.just(ch.alibi(sizes.heads)), st.builds(tensor, shapes, st.booleans())
+        st.none(),
+        st.just(ch.alibi(sizes.heads)),
+        st.builds(
+            lambda width: ch.relative(torch.randn(sizes.heads, width)), st.sampled_from([1, 5])
+        ),
+        st.builds(tensor, shapes, st.booleans()),
     )
 
 
