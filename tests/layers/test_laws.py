@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.layers import Cache
 from tests.layers.caches.texts import KINDS
-from tests.layers.test_caching import WIDTH, assert_equal, made
+from tests.layers.test_caching import WIDTH, made
 
 kinds = st.sampled_from([*KINDS])
 # A ring goes back by no more than it keeps, and int8 rounds what it keeps anew by its neighbours.
@@ -40,16 +40,6 @@ sizes = st.builds(
 
 def steps(layer: ch.MultiHeadAttention, cache: Cache, x: Tensor, *cuts: int) -> Tensor:
     return torch.cat([layer(each, cache=cache) for each in x.split(list(cuts), dim=1)], dim=1)
-
-
-@given(kinds, st.sampled_from(["causal", "window"]), st.lists(lengths, min_size=1, max_size=5))
-@torch.no_grad()
-def test_a_text_in_any_chunks(kind: str, mask: str, cuts: list[int]) -> None:
-    layer, cache = made(mask=mask), KINDS[kind]()
-    x = torch.randn(2, sum(cuts), WIDTH)
-    found = steps(layer, cache, x, *cuts)
-    for row in range(2):
-        assert_equal(found[row], layer, x[row], cache)
 
 
 @some

@@ -134,6 +134,7 @@ def test_any_pairs_and_diagonals_are_those_of_the_whole(
     close(found, torch.stack(of_sample), matrix)
 
 
+@settings(max_examples=25)
 @given(matrices, chunked)
 def test_every_statistic_is_that_of_the_whole(each: Drawn, sizes: tuple[int, int, int]) -> None:
     with chunks_of(*sizes):

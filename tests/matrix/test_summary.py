@@ -1,6 +1,5 @@
 """All of the statistics at once, held against each of them alone."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import make_problem
-from tests.matrix.test_reductions import EMPTY, NAMES, close
+from tests.matrix.test_reductions import EMPTY, close
 from tests.matrix.test_sweep import EVERY, chunks_of
 from tests.memory import LargestTensor, held_bytes
 from tests.refusals import refusals
@@ -22,52 +21,6 @@ def matrix(**options: Any) -> AttentionMatrix:
     query = torch.randn(2, 6, 7, 5, dtype=torch.float64)
     key = torch.randn(2, 3, 11, 5, dtype=torch.float64)
     return AttentionMatrix(query, key, **options)
-
-
-WHOLE = (1 << 21, 64, 128)
-
-
-# Chunks in which all of a sample comes at once are the rule; others are held elsewhere, call by call.
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    list(zip(NAMES, itertools.cycle([WHOLE, WHOLE, (31, 11, 3)]), strict=False)),
-    ids=str,
-)
-def test_a_summary_is_the_single_calls(name: str, sizes: tuple[int, int, int]) -> None:
-    weights = EVERY[name]()
-    batch, heads, query_len, kv_len = weights.shape
-    value = torch.randn(batch, weights.problem.num_kv_heads, kv_len, 2, dtype=weights.dtype)
-    segments = torch.arange(kv_len) % 3 - 1
-    k, rows, columns = min(3, kv_len), min(3, query_len), min(2, kv_len)
-    with chunks_of(*sizes):
-        found = weights.summary(value=value, top_k=k, pool=(rows, columns), segments=segments)
-        assert found.context is not None
-        assert found.top_k is not None
-        assert found.mass is not None
-        assert found.pooled is not None
-        pairs: list[tuple[Tensor, Tensor]] = [
-            (found.entropy, weights.entropy()),
-            (found.max, weights.max()),
-            (found.distance, weights.distance()),
-            (found.received, weights.received()),
-            (found.context, weights @ value),
-            (found.top_k.weights, weights.top_k(k).weights),
-            (found.mass, weights.mass(segments)),
-            (found.pooled, weights.pool(rows, columns)),
-            (found.first, weights[..., 0]),
-            (found.logsumexp, logsumexp_of(weights)),
-        ]
-        assert torch.equal(found.top_k.keys, weights.top_k(k).keys)
-    for mine, theirs in pairs:
-        close(mine, theirs, weights)
-    offset = kv_len - query_len - 1
-    if offset >= 0:
-        close(found.previous, weights.diagonal(offset), weights)
-    else:
-        assert bool((found.previous[..., :-offset] == 0).all())
-        close(found.previous[..., -offset:], weights.diagonal(offset), weights)
-    assert (found.query_len, found.kv_len) == (query_len, kv_len)
-    assert found.entropy.shape == (batch, heads, query_len)
 
 
 def logsumexp_of(weights: AttentionMatrix) -> Tensor:

@@ -11,14 +11,13 @@ from torch import Tensor
 import clearhead as ch
 from tests.attention.kernels.definition import (
     RUNNABLE,
-    Tensors,
     assert_agrees,
     context,
     draw,
     outcome,
     take_apart,
 )
-from tests.attention.kernels.problems import STRIDES, problems
+from tests.attention.kernels.problems import Problem, problems
 from tests.turns import in_turn
 
 NAMES = RUNNABLE
@@ -106,19 +105,6 @@ OF_ENOUGH_KEYS: dict[str, Callable[[int, int], ch.Mask]] = {
 EVERY_MASK = [*MASKS, *OF_ENOUGH_KEYS]
 
 
-@pytest.mark.parametrize(
-    ("way", "name"),
-    [
-        *(("fused, in parts", name) for name in EVERY_MASK),
-        *(("eager, in parts", name) for name in EVERY_MASK[::3]),
-    ],
-    indirect=["way"],
-)
-def test_masks_in_parts(way: str, name: str) -> None:
-    mask = (MASKS | OF_ENOUGH_KEYS)[name](37, 41)
-    assert_agrees(way, draw(BATCH, HEADS, 2, 37, 41), mask=mask)
-
-
 WIDTHS = [(5, 5), (3, 7), (7, 3), (1, 1), (1, 9)]
 HEADS_AND_WIDTHS = [
     (kernel, num_kv_heads, *widths, (turn + row) % 2 == 0)
@@ -182,25 +168,6 @@ BIASES: dict[str, Callable[[], ch.Bias | Tensor]] = {
 }
 
 
-FOR_BIASES = [None, ch.causal(), ch.padding([23, 5, 0], side="left") & ch.sliding_window(left=4)]
-
-
-@pytest.mark.parametrize(
-    ("way", "name", "mask"),
-    [
-        (way, name, FOR_BIASES[(turn + row) % len(FOR_BIASES)])
-        for turn, way in enumerate(WAYS)
-        for row, name in enumerate(BIASES)
-    ],
-    indirect=["way"],
-)
-def test_biases(way: str, name: str, mask: ch.Mask | None) -> None:
-    tensors = draw(BATCH, HEADS, 2, 19, 23)
-    if mask is not None:
-        tensors["sinks"] = torch.randn(HEADS)
-    assert_agrees(way, tensors, mask=mask, bias=BIASES[name]())
-
-
 @pytest.mark.parametrize(
     "mask", [None, ch.causal(), ch.padding([31, 7, 0]) & ch.causal(), ch.sliding_window(left=2)]
 )
@@ -254,26 +221,6 @@ def test_float32_beside_another_dtype(kernel: str, dtype: torch.dtype) -> None:
     assert_agrees(kernel, tensors, bias=ch.alibi(slopes=torch.rand(4)))
 
 
-STRIDED = ["nothing", "causal and padding", "alibi", "bias"]
-
-
-@pytest.mark.parametrize(
-    ("way", "strides", "name"),
-    [
-        (way, strides, STRIDED[(turn + row) % len(STRIDED)])
-        for turn, way in enumerate(WAYS)
-        for row, strides in enumerate(STRIDES)
-    ],
-    indirect=["way"],
-)
-def test_strides(way: str, strides: str, name: str) -> None:
-    tensors = draw(2, 4, 2, 37, 37, 8, 8)
-    tensors = {name: STRIDES[strides](tensor) for name, tensor in tensors.items()}
-    if name in ("alibi", "causal and padding"):
-        tensors["sinks"] = torch.randn(8)[::2]
-    assert_agrees(way, tensors, **OPTIONS[name])
-
-
 @kernels
 @pytest.mark.parametrize(("name", "dtype"), in_turn(OPTIONS, [torch.bfloat16, torch.float16]))
 def test_autocast(kernel: str, dtype: torch.dtype, name: str) -> None:
@@ -324,15 +271,15 @@ def test_inputs_are_left_alone(kernel: str) -> None:
         assert torch.equal(tensor.nan_to_num(7.0), before[name].nan_to_num(7.0)), name
 
 
-@pytest.mark.parametrize("parts", [False, True], ids=["whole", "in parts"])
-@settings(max_examples=30)
+@pytest.mark.parametrize("way", ["auto", "auto, in parts", "eager, in parts"])
+@settings(max_examples=50)
 @given(problem=problems())
-def test_any_problem(parts: bool, problem: tuple[Tensors, dict[str, Any]]) -> None:
+def test_any_problem(way: str, problem: Problem) -> None:
     tensors, options = problem
     with pytest.MonkeyPatch.context() as patch:
-        if parts:
+        if "in parts" in way:
             take_apart(patch)
-        assert_agrees("auto", tensors, **options)
+        assert_agrees(way.partition(",")[0], tensors, **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
