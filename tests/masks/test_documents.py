@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -101,11 +103,12 @@ def test_ids_lengths_and_offsets_say_the_same(lengths: list[int]) -> None:
     offsets = [sum(lengths[:place]) for place in range(len(lengths) + 1)]
     expected = torch.block_diag(*(torch.ones(each, each) for each in lengths)).bool()
     expected = expected.view(tokens, tokens) if tokens else expected.new_zeros(0, 0)
-    for given_as in (
+    ways: list[dict[str, Any]] = [
         {"lengths": lengths}, {"lengths": tuple(lengths)}, {"lengths": torch.tensor(lengths).long()},
         {"offsets": offsets}, {"offsets": torch.tensor(offsets).int()},
         {"ids": ids}, {"ids": torch.tensor(ids).long()}, {"ids": [7 - each for each in ids]},
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for given_as in ways:
         assert torch.equal(ch.documents(**given_as).to_dense(tokens, tokens), expected), given_as
 
 

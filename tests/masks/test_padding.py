@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import clearhead as ch
+from clearhead.masks.padding import Side
 from tests.masks.drawn import docstring_drawings, rows
 from tests.masks.expressions import (
     BLOCKS,
@@ -92,11 +93,12 @@ def test_lengths_are_what_valid_says_and_the_prefix_of_each_row(
     lengths = data.draw(st.lists(st.integers(0, kv_len), min_size=batch, max_size=batch))
     real = torch.arange(kv_len) < torch.tensor(lengths)[:, None]
     of_lengths, block = ch.padding(lengths), data.draw(BLOCKS)
-    for side, other in (
+    ways: list[tuple[Side, ch.Mask]] = [
         ("right", ch.padding(real)),
         ("right", ch.prefix(lengths)),
         ("left", ch.padding(real.flip(1))),
-    ):
+    ]
+    for side, other in ways:
         mask = ch.padding(lengths, side=side)
         assert torch.equal(as_tensor(other, sizes), as_tensor(mask, sizes))
         found = [each.blocks(query_len, kv_len, block).kinds for each in (mask, other)]

@@ -44,18 +44,18 @@ def test_some_pairs_of_a_mask(
     expected = expected if rows is None else expected[:, :, rows]
     expected = expected if columns is None else expected[..., columns]
     expected = expected if heads is None else expected[:, heads]
-    lengths = expected.shape[2], expected.shape[3]
-    extent = Extent(*expected.shape, torch.device("cpu"))
+    batch, left, query_len, kv_len = expected.shape
+    extent = Extent(batch, left, query_len, kv_len, torch.device("cpu"))
     some.check(extent)
-    queries, keys = (slice(0, length) for length in lengths)
+    queries, keys = (slice(0, length) for length in (query_len, kv_len))
     assert torch.equal(some.block(queries, keys, extent).expand(expected.shape), expected)
-    assert some.leading == (mask.leading[0], 1 if mask.heads is None else expected.shape[1])
+    assert some.leading == (mask.leading[0], 1 if mask.heads is None else left)
     spans = some.spans(extent)
     if spans is None:
         in_order = columns is None or bool((columns.diff() > 0).all())
         assert not in_order or mask.spans(mask.extent(QUERIES, KEYS)) is None
     else:
-        assert torch.equal(filled(spans, lengths[1])[:, None].expand(expected.shape), expected)
+        assert torch.equal(filled(spans, kv_len)[:, None].expand(expected.shape), expected)
 
 
 def test_it_combines_and_says_what_it_is_of() -> None:

@@ -337,12 +337,16 @@ def test_the_strongest_links_are_the_largest_weights(
 @given(matrices.filter(lambda each: each.options.get("mask") is None))
 def test_fewer_dimensions_are_the_same_matrix(each: Drawn) -> None:
     bias = each.options["bias"]
-    options = each.options | {"bias": bias[:1] if isinstance(bias, Tensor) else bias}
-    tensors = {
+    options: dict[str, Any] = each.options | {
+        "bias": bias[:1] if isinstance(bias, Tensor) else bias
+    }
+    tensors: Tensors = {
         name: tensor if name == "sinks" else tensor[:1] for name, tensor in each.tensors.items()
     }
     whole = AttentionMatrix(**tensors, **options)
-    fewer = {name: tensor if name == "sinks" else tensor[0] for name, tensor in tensors.items()}
+    fewer: Tensors = {
+        name: tensor if name == "sinks" else tensor[0] for name, tensor in tensors.items()
+    }
     found = AttentionMatrix(**fewer, **options)
     close(found.dense(), whole.dense()[0], each.matrix)
     for mine, theirs in zip(tensors_of(found.summary()), tensors_of(whole.summary()), strict=True):

@@ -128,14 +128,6 @@ PARTS: list[tuple[Any, Callable[[Tensor], Tensor]]] = [
 ]
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_few_pairs_are_read_in_the_rows_of_their_queries(name: str) -> None:
-    weights = PROBLEMS[name]()
-    expected = weights[..., [1, 3], :][..., [0, 1], [2, 0]]
-    torch.testing.assert_close(weights.at([1, 3], [2, 0]), expected, rtol=0, atol=0, equal_nan=True)
-    assert weights._logsumexp is None
-
-
 @pytest.mark.parametrize("dims", [2, 3])
 def test_fewer_dimensions(dims: int) -> None:
     query, key = (t[(0,) * (4 - dims)] for t in inputs())
@@ -183,13 +175,6 @@ def test_no_samples_and_no_keys() -> None:
     assert queryless[0, 1, :, 2].shape == (0,)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_logsumexp(name: str) -> None:
-    weights = PROBLEMS[name]()
-    scores = eager.compute(weights.problem).masked_scores
-    close(weights.logsumexp, torch.logsumexp(scores, -1))
-
-
 def test_logsumexp_of_nothing() -> None:
     weights = AttentionMatrix(*inputs(5, 3), mask=ch.causal())
     total = weights.logsumexp
@@ -197,20 +182,6 @@ def test_logsumexp_of_nothing() -> None:
     assert bool(total[:, :, 2:].isfinite().all())
     assert bool((weights[:, :, :2, 1] == 0).all())
     assert weights._total() is weights._total()  # computed once
-
-
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_context(name: str) -> None:
-    weights = PROBLEMS[name]()
-    expected = plain(weights)
-    kv_len, kv_heads = weights.shape[3], weights.problem.num_kv_heads
-    value = torch.randn(BATCH, kv_heads, kv_len, 2, dtype=torch.float64)
-    close(weights @ value, expected @ value.repeat_interleave(HEADS // kv_heads, 1))
-    per_head = torch.randn(BATCH, HEADS, kv_len, 5, dtype=torch.float64)
-    close(weights @ per_head, expected @ per_head)
-    shared = torch.randn(kv_len, 2, dtype=torch.float64)
-    close(weights @ shared, expected @ shared)
-    close(weights @ shared[:, 0], expected @ shared[:, 0])
 
 
 @pytest.mark.parametrize("dims", [2, 3])

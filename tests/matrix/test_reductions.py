@@ -483,21 +483,6 @@ def test_heads_stay_apart() -> None:
             close(ask(other), ask(weights)[:, order], weights)
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_fewer_dimensions(dims: int) -> None:
-    query, key = torch.randn(2, 1, 1 if dims == 2 else 3, 7, 5, dtype=torch.float64).unbind()
-    whole = AttentionMatrix(query, key, mask=ch.causal())
-    drop = (0,) * (4 - dims)
-    weights = AttentionMatrix(query[drop], key[drop], mask=ch.causal())
-    for name, (ask, _) in CASES.items():
-        assert torch.equal(ask(weights), ask(whole)[drop]), name
-    for mine, theirs in zip(weights.top_k(2), whole.top_k(2), strict=True):
-        assert torch.equal(mine, theirs[drop])
-    shape = weights.shape
-    assert weights.at(3, 1).shape == shape[:-2]
-    assert weights.at([3, 4], 1).shape == (*shape[:-2], 2)
-
-
 def test_sets_of_each_sample() -> None:
     query, key = torch.randn(2, 3, 2, 5, 7, dtype=torch.float64).unbind()
     weights = AttentionMatrix(query, key)

@@ -45,23 +45,6 @@ def test_what_was_not_asked_for_is_not_there() -> None:
     assert found.context is found.top_k is found.mass is found.pooled is found.roles is None
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_fewer_dimensions(dims: int) -> None:
-    query, key = torch.randn(2, 1, 3 if dims == 3 else 1, 7, 5, dtype=torch.float64).unbind()
-    drop = (0,) * (4 - dims)
-    options: dict[str, Any] = {"top_k": 2, "pool": (3, 2), "segments": torch.arange(7) < 3}
-    whole = AttentionMatrix(query, key).summary(value=key, **options)
-    found = AttentionMatrix(query[drop], key[drop]).summary(value=key[drop], **options)
-    for name in ("logsumexp", "entropy", "max", "distance", "first", "previous", "received"):
-        assert torch.equal(getattr(found, name), getattr(whole, name)[drop]), name
-    for name in ("context", "mass", "pooled"):
-        assert torch.equal(getattr(found, name), getattr(whole, name)[drop]), name
-    for mine, theirs in zip(found.top_k or (), whole.top_k or (), strict=True):
-        assert torch.equal(mine, theirs[drop])
-    sizes = {2: "query_len=7, kv_len=7", 3: "num_heads=3, query_len=7, kv_len=7"}[dims]
-    assert repr(found) == f"Summary [{sizes}] with context, top_k, mass, pooled"
-
-
 def test_repr() -> None:
     assert repr(matrix().summary()) == "Summary [batch=2, num_heads=6, query_len=7, kv_len=11]"
 

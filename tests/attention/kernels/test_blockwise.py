@@ -19,7 +19,6 @@ from clearhead.masks.spans import Extent
 from tests.attention.kernels.definition import Tensors, assert_agrees, close, draw, flat, outcome
 from tests.attention.kernels.problems import problems
 from tests.attention.kernels.test_agreement import BIASES, MASKS
-from tests.attention.kernels.test_hidden import MASKS as HIDING
 from tests.attention.kernels.test_hidden import assert_stays_hidden, poisoned
 from tests.masks.expressions import Expression, expressions
 from tests.memory import LargestTensor
@@ -183,23 +182,6 @@ def test_a_bias_that_is_no_number(parts: bool, number: float, mask: ch.Mask | No
     bias[7, 3] = bias[2, 22] = number
     assert_agrees("blockwise", draw(BATCH, HEADS, 2, 19, 23), mask=mask, bias=bias)
     assert_agrees("blockwise", draw(BATCH, HEADS, 2, 19, 23), mask=mask, bias=bias, softcap=1.0)
-
-
-# One poison and one way for each mask and tensor, in turn.
-HIDDEN = [
-    ((row + column) % 2 == 0, name, tensor, (torch.nan, torch.inf, -torch.inf)[(row + column) % 3])
-    for row, name in enumerate(HIDING)
-    for column, tensor in enumerate(["query", "key", "value"])
-]
-
-
-@pytest.mark.parametrize(("parts", "name", "tensor", "poison"), HIDDEN, indirect=["parts"])
-def test_what_is_not_finite_stays_hidden(
-    parts: bool, poison: float, name: str, tensor: str
-) -> None:
-    tensors = draw(3, 4, 2, 19, 19, 5, 3)
-    tensors[tensor][:, 1, 9, 1] = poison
-    assert_stays_hidden("blockwise", tensors, HIDING[name]())
 
 
 @ways
