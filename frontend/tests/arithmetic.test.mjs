@@ -43,7 +43,7 @@ function payload(change = {}) {
   const steps = [
     step("query", ["query_len", "head_dim"], "x @ W_query"),
     step("key", ["kv_len", "head_dim"], "x @ W_key"),
-    step("value", ["kv_len", "head_dim"], "x @ W_value"),
+    step("value", ["kv_len", "head_dim"], "key, doubled"),
     step("scores", square, "query @ key.mT"),
     step("scaled_scores", square, "scores × scale"),
     step("capped_scores", square, "no softcap", "scaled_scores"),
@@ -143,6 +143,11 @@ test("a sink counts in the sum", () => {
   const shares = found.keys.map((each) => each.share);
   assert.deepEqual(shares, numbers.weights.slice(KEYS));
   assert.ok(shares.reduce((a, b) => a + b, 0) < 1);
+});
+
+test("a sentence begins with a capital, but not with that of a name", () => {
+  const [query, value] = ["query", "value"].map((name) => payload().explain(name, 0, 0).lines);
+  assert.deepEqual([query[0].text, value[0].text], ["X @ W_query.", "key, doubled."]);
 });
 
 test("a stage that repeats another points to it", () => {

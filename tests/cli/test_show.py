@@ -53,8 +53,10 @@ def test_show_a_layer() -> None:
 
 def test_show_a_sample(gpt2: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "folder_of", lambda name: {"smollm2": gpt2}[name])
-    named, path = (lines("show", "the cat", "--model", each)[1:] for each in ("smollm2", gpt2))
-    assert named == path
+    (title, *named), (_, *path) = (
+        lines("show", "the cat", "--model", each) for each in ("smollm2", gpt2)
+    )
+    assert (title.partition(":")[0], named) == ("smollm2", path)
 
 
 def test_show_a_head_with_a_picture(tmp_path: Path) -> None:

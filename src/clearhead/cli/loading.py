@@ -21,11 +21,10 @@ def load_for_text(model: str | None, *, logits: bool = False) -> "TextModel":
     with nullcontext() if downloads else busy("loading the model"):
         from clearhead.integrations import huggingface
 
-        if model is not None and downloads:
-            folder = _sample(model, "text")
-            model, downloads = folder or model, folder is None
-        progress = downloads and sys.stderr.isatty()
-        return huggingface.load(model, logits=logits, progress=progress)
+        folder = _sample(model, "text") if model is not None and downloads else None
+        progress = downloads and folder is None and sys.stderr.isatty()
+        read = huggingface.load(folder or model, logits=logits, progress=progress)
+        return read if model is None else replace(read, name=model)
 
 
 def load_for_pictures(model: str | None) -> "ImageModel":

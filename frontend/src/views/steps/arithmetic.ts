@@ -184,12 +184,12 @@ export function arithmeticOf(
     case "value":
       if (!projected(stages, stage, row, column, found, partsOf)) {
         from(name !== "query" && stages.has("source") ? "source" : "x", row, null);
-        say(`${capital(stage.formula)}.`);
+        say(sentence(stage.formula, stages));
       }
       break;
     default:
       if (stage.of) from(stage.of, row, column);
-      say(`${capital(stage.formula)}.`);
+      say(sentence(stage.formula, stages));
   }
   return found;
 }
@@ -358,6 +358,8 @@ function range(count: number): number[] {
   return Array.from({ length: count }, (_, at) => at);
 }
 
-function capital(text: string): string {
-  return text.charAt(0).toUpperCase() + text.slice(1);
+/** A formula as a sentence; the name of a stage is written as it is, at its beginning as well. */
+function sentence(formula: string, stages: Map<string, Stage>): string {
+  const named = stages.has(formula.split(/\W/, 1)[0]!);
+  return `${named ? formula[0] : formula.charAt(0).toUpperCase()}${formula.slice(1)}.`;
 }
