@@ -156,6 +156,13 @@ def plain_exponentials(query: Tensor, key: Tensor) -> Tensor:
     return torch.exp(query @ key.mT / math.sqrt(DIM)).masked_fill(~visible, 0.0)
 
 
+def test_few_pairs_are_read_in_the_rows_of_their_queries() -> None:
+    weights = PROBLEMS["everything at once"]()
+    expected = weights[..., [1, 3], :][..., [0, 1], [2, 0]]
+    torch.testing.assert_close(weights.at([1, 3], [2, 0]), expected, rtol=0, atol=0, equal_nan=True)
+    assert weights._logsumexp is None
+
+
 def test_half_precision_is_computed_in_single() -> None:
     query, key = (t.bfloat16() for t in inputs())
     weights = AttentionMatrix(query, key)
