@@ -3,6 +3,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead import stages
@@ -376,3 +378,30 @@ def test_no_score_overflows(scale: float, softcap: float | None) -> None:
         row * (1.02 * length / factor), row, row, scale=scale, softcap=softcap
     )
     assert too_long.context.isnan().all()
+
+
+@given(st.integers(0, 4), st.integers(0, 4), st.booleans())
+def test_two_sets_of_keys_share_by_their_logsumexp(one: int, two: int, hidden: bool) -> None:
+    """What both weigh together is what each weighs alone, by its share."""
+    parts = [torch.randn(3, each, dtype=torch.float64) * 3 for each in (one, two)]
+    if hidden:
+        parts = [part.masked_fill(torch.rand(part.shape) < 0.4, -torch.inf) for part in parts]
+    whole, totals = torch.cat(parts, dim=-1), [stages.logsumexp(part) for part in parts]
+    total = stages.logsumexp(whole)
+    same(total, torch.logaddexp(*totals))
+    shares = [(each - total).exp().where(total > -torch.inf, 0.0) for each in totals]
+    weighed = [
+        share[:, None] * stages.weights(part) for share, part in zip(shares, parts, strict=True)
+    ]
+    same(stages.weights(whole), torch.cat(weighed, dim=-1))
+
+
+@given(st.floats(0.1, 50), st.floats(1e-3, 1e3))
+def test_a_cap_keeps_the_order_and_no_score_is_beyond_it(cap: float, size: float) -> None:
+    scores = (torch.randn(40, dtype=torch.float64) * size).sort().values
+    capped = stages.capped_scores(scores, cap)
+    assert bool((capped.abs() <= cap).all())
+    assert bool((capped.diff() >= 0).all())
+    same(stages.capped_scores(-scores, cap), -capped)
+    assert bool((capped.abs() <= scores.abs()).all())
+    assert stages.capped_scores(scores, None) is scores

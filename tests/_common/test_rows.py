@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import clearhead as ch
 from clearhead._common.rows import MeasuredRows
@@ -105,3 +107,22 @@ def test_the_text_leaves_out_what_nothing_has() -> None:
         "a.10      0  -3.00   0.50\n"
         "a.2       1   2.00"
     )  # fmt: skip
+
+
+NUMBERS = st.none() | st.just(float("nan")) | st.floats(-3, 3) | st.integers(-3, 3).map(float)
+
+
+@given(st.lists(NUMBERS, max_size=8), st.booleans(), st.integers(1, 9))
+def test_the_order_is_that_of_the_numbers_and_then_the_one_before(
+    scores: list[float | None], descending: bool, count: int
+) -> None:
+    rows = Kinds([Kind("a", place, 1.0, score) for place, score in enumerate(scores)])
+    known = [row for row in rows if row.score is not None and row.score == row.score]
+    found = rows.sort("score", descending=descending)
+    expected = sorted(known, key=lambda row: row.score or 0.0, reverse=descending)
+    assert [row.head for row in found][: len(known)] == [row.head for row in expected]
+    left = [row.head for row in rows if row not in known]
+    assert [row.head for row in found][len(known) :] == left
+    if known:
+        largest = sorted(known, key=lambda row: -abs(row.score or 0.0))[:count]
+        assert [row.head for row in rows.top(count, "score")] == [row.head for row in largest]

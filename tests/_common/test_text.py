@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead._common.text import cell_len, format_bytes, printable, readable
+from clearhead._common.text import bounded, cell_len, format_bytes, printable, readable, shown
 
 
 @pytest.mark.parametrize(
@@ -100,3 +100,37 @@ def test_marks_that_stand_on_others_take_no_column(mark: str, columns: int) -> N
 )
 def test_sizes_that_are_rounded_up_change_their_unit(size: float, words: str) -> None:
     assert format_bytes(size) == words
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+
+
+@given(ANYTHING)
+def test_whatever_it_is_it_is_shown_in_a_line(value: object) -> None:
+    said = shown(value)
+    assert said
+    assert len(said) <= 1000
+    assert "\n" not in said
+
+
+@given(st.text(st.characters(categories=["L", "N", "P"])), st.integers(8, 60))
+def test_what_is_bounded_is_as_long_as_that_at_most(text: str, most: int) -> None:
+    found = bounded(text, most)
+    assert len(found) <= most
+    assert found == text or len(text) > most
+
+
+@given(st.integers(0, 10**16), st.integers(0, 10**16))
+def test_sizes_in_words_are_in_the_order_of_the_sizes(one: int, two: int) -> None:
+    def number(size: int) -> float:
+        digits, unit = format_bytes(size).split()
+        return float(digits.replace(",", "")) * {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
+
+    assert (number(one) <= number(two)) or one > two
+    assert abs(number(one) - one) <= max(
+        0.5, 0.05 * 10 ** (3 * min(3, (len(str(one)) - 1) // 3) + 0.01)
+    )

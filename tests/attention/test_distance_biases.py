@@ -4,6 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
@@ -208,3 +210,22 @@ test_a_relative_bias_that_does_not_fit = refusals(
     (torch.zeros(4, 5, dtype=torch.float64), "bias.dtype", "torch.float32 // torch.float64"),
     (torch.zeros(4, 5, device="meta"), "bias.device", "meta // cpu"),
 )
+
+
+@given(st.integers(1, 4), st.integers(0, 3), st.integers(0, 6), st.integers(0, 6), st.data())
+def test_a_bias_by_distance_is_that_of_each_pair(
+    heads: int, reach: int, query_len: int, kv_len: int, data: st.DataObject
+) -> None:
+    """And some of its heads are those heads."""
+    values, slopes = torch.randn(heads, 2 * reach + 1), torch.randn(heads)
+    some = torch.tensor(
+        data.draw(st.lists(st.integers(0, heads - 1), min_size=1, max_size=3))
+    ).long()
+    ahead = torch.arange(kv_len) - (torch.arange(query_len)[:, None] + kv_len - query_len)
+    for bias, expected in (
+        (ch.relative(values), values[:, ahead.clamp(-reach, reach) + reach]),
+        (ch.alibi(slopes=slopes), -slopes[:, None, None] * ahead.abs()),
+    ):
+        assert torch.equal(bias.to_dense(query_len, kv_len)[0], expected)
+        found = bias.of_heads(some).to_dense(query_len, kv_len)[0]
+        assert torch.equal(found.expand(expected[some].shape), expected[some])

@@ -190,22 +190,23 @@ def test_positions_and_layers_are_patched_alone() -> None:
         assert ablated[LEN + 4].metric == float(metric(attending(clean)))
 
 
-@pytest.mark.parametrize("parallel", [2, 3, 50])
-def test_several_edits_in_one_run_are_those_alone(parallel: int) -> None:
+def test_several_edits_in_one_run_are_those_alone() -> None:
     attending, clean, corrupt = pair()
     counts: list[tuple[int, int]] = []
     options: dict[str, Any] = {"metric": metric, "by": "head,position"}
     for given in ((clean, corrupt), (clean,)):
         alone = effects(attending, *given, **options)
-        counts.clear()
-        together = effects(
-            attending, *given, **options, parallel=parallel, progress=lambda *n: counts.append(n)
-        )
-        assert counts[-1] == (40, 40)
-        # The run of none at all is one from the last layer on where runs begin at the edited one.
-        assert len(counts) == -(-(40 if parallel < 30 else 41) // parallel) + 1
-        for one, other in zip(alone, together, strict=True):
-            assert one.metric == pytest.approx(other.metric, abs=1e-10)
+        for parallel in (2, 3, 50):
+            counts.clear()
+            together = effects(
+                attending, *given, **options, parallel=parallel,
+                progress=lambda *n: counts.append(n),
+            )  # fmt: skip
+            assert counts[-1] == (40, 40)
+            # The run of none at all is one from the last layer on where runs begin at the edited one.
+            assert len(counts) == -(-(40 if parallel < 30 else 41) // parallel) + 1
+            for one, other in zip(alone, together, strict=True):
+                assert one.metric == pytest.approx(other.metric, abs=1e-10)
 
 
 def test_a_metric_of_all_copies_is_refused() -> None:

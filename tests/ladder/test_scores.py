@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from clearhead import stages
 from clearhead.ladder import dot_product, scores_by_loops, scores_of_query
 from tests.ladder.refusal import refused
 
@@ -17,22 +16,6 @@ def test_gradient_of_one_vector_is_the_other() -> None:
     dot_product(a, b).backward()
     assert a.grad is not None
     assert torch.equal(a.grad, b)
-
-
-@pytest.mark.parametrize(("query_len", "kv_len"), [(3, 5), (1, 7), (0, 2), (2, 0)])
-def test_loops_equal_one_matrix_product(query_len: int, kv_len: int) -> None:
-    query = torch.randn(query_len, 11, dtype=torch.float64)
-    key = torch.randn(kv_len, 11, dtype=torch.float64)
-    torch.testing.assert_close(scores_by_loops(query, key), stages.scores(query, key))
-
-
-def test_gradients_equal_those_of_the_product() -> None:
-    query = torch.randn(3, 11, dtype=torch.float64, requires_grad=True)
-    key = torch.randn(5, 11, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(
-        torch.autograd.grad(scores_by_loops(query, key).sin().sum(), (query, key)),
-        torch.autograd.grad(stages.scores(query, key).sin().sum(), (query, key)),
-    )
 
 
 def test_one_query_is_one_row() -> None:

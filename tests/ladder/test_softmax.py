@@ -4,17 +4,6 @@ from clearhead import stages
 from clearhead.ladder import naive_softmax, weights_by_sum
 
 
-def test_every_row_adds_up_to_one() -> None:
-    scores = torch.rand(3, 5, 7, dtype=torch.float64)
-    for share in (weights_by_sum, naive_softmax):
-        torch.testing.assert_close(share(scores).sum(-1), torch.ones(3, 5, dtype=torch.float64))
-
-
-def test_naive_softmax_equals_the_stage_while_it_can() -> None:
-    scores = 80 * torch.rand(3, 5) - 40
-    torch.testing.assert_close(naive_softmax(scores), stages.weights(scores))
-
-
 def test_naive_softmax_overflows_above_88() -> None:
     low, high = torch.tensor([[87.0, 88.0]]), torch.tensor([[88.0, 89.0]])
     assert naive_softmax(low).isfinite().all()

@@ -9,8 +9,6 @@ from clearhead.ladder import (
     BatchedAttention,
     ConcatenatedHeads,
     SplitHeads,
-    merge_heads,
-    split_heads,
 )
 from tests.ladder.refusal import refused
 
@@ -27,15 +25,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def settings(name: str) -> dict[str, Any]:
     return {"embed_dim": 15, "num_heads": 3, **SETTINGS[name]}
-
-
-def test_splitting_and_merging_are_opposites() -> None:
-    x = torch.randn(2, 7, 15)
-    heads = split_heads(x, 3)
-    assert heads.shape == (2, 3, 7, 5)
-    assert torch.equal(heads[:, 1], x[:, :, 5:10])
-    assert torch.equal(merge_heads(heads), x)
-    assert torch.equal(split_heads(x[0], 3), heads[0])
 
 
 def test_equals_the_rung_before_with_the_columns_of_each_head() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -14,8 +14,8 @@ import clearhead as ch
 from clearhead.layers import Cache, GrowingCache, MultiHeadAttention, Part, SlidingCache
 from clearhead.layers.parts import check_parts
 from tests.layers.caches.texts import KINDS
+from tests.masks.expressions import bools
 from tests.tolerances import assert_no_worse
-from tests.turns import in_turn
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM = 12, 4, 2, 6
 
@@ -57,16 +57,6 @@ MASKS = {
 }
 
 
-def with_caches(masks: list[str], *shifts: int) -> list[tuple[str, str, str]]:
-    """Plain layers with every kind of cache, and each part with some kinds, under masks in turn."""
-    names, kinds = [name for name in PARTS if name != "plain"], [*KINDS]
-    cases = [("plain", mask, kind) for kind, mask in in_turn(kinds, masks)]
-    for shift in shifts:
-        cases += in_turn(names, masks[shift % len(masks) :] + masks, kinds[shift:] + kinds)
-    # A ring drops the prefix.
-    return [case for case in cases if not (case[1].startswith("prefix") and "sliding" in case[2])]
-
-
 def made(parts: str = "plain", mask: str = "causal") -> MultiHeadAttention:
     layer = MultiHeadAttention(
         WIDTH,
@@ -97,47 +87,33 @@ def assert_equal(found: Tensor, layer: MultiHeadAttention, x: Tensor, cache: Cac
         assert_no_worse(found, exact, plain)
 
 
-@pytest.mark.parametrize(("parts", "mask", "kind"), with_caches([*MASKS], 0, 3, 6))
-@torch.no_grad()
-def test_a_text_in_chunks(parts: str, mask: str, kind: str) -> None:
-    layer, cache = made(parts, mask), KINDS[kind]()
-    x = torch.randn(2, 13, WIDTH)
-    for _ in range(2 if parts == "plain" else 1):
-        steps = [layer(chunk, cache=cache) for chunk in x.split([5, 1, 1, 4, 1, 1], dim=1)]
-        for row in range(2):
-            assert_equal(torch.cat(steps, dim=1)[row], layer, x[row], cache)
-        cache.reset()
-
-
-@pytest.mark.parametrize(("parts", "mask", "kind"), with_caches(["causal", "window"], 0, 3))
-@settings(max_examples=3, deadline=None)
-@given(data=st.data())
+@settings(max_examples=60)
+@given(
+    parts=st.sampled_from([*PARTS]),
+    mask=st.sampled_from([*MASKS]),
+    kind=st.sampled_from([*KINDS]),
+    data=st.data(),
+)
 @torch.no_grad()
 def test_rows_of_any_length_with_padding_anywhere(
     parts: str, mask: str, kind: str, data: st.DataObject
 ) -> None:
+    """In any chunks, each row is what it is alone; and so it is without a cache."""
+    assume(not (mask.startswith("prefix") and "sliding" in kind))  # a ring drops the prefix
     layer, cache = made(parts, mask), KINDS[kind]()
     chunks = data.draw(st.lists(st.sampled_from([1, 2, 5]), min_size=1, max_size=5))
-    x = torch.randn(2, sum(chunks), WIDTH)
-    valid = torch.tensor(
-        data.draw(
-            st.lists(
-                st.lists(st.booleans(), min_size=sum(chunks), max_size=sum(chunks)),
-                min_size=2,
-                max_size=2,
-            )
-        )
-    )
+    x, count = torch.randn(2, sum(chunks), WIDTH), sum(chunks)
+    valid = data.draw(st.just(torch.ones(2, count, dtype=torch.bool)) | bools(2, count))
+    layer(torch.randn(2, 3, WIDTH), cache=cache)
+    cache.reset()  # and it is a new one
     steps = [
         layer(some, cache=cache, valid=real)
         for some, real in zip(x.split(chunks, dim=1), valid.split(chunks, dim=1), strict=True)
     ]
     whole = torch.cat(steps, dim=1)
-    for row in range(2):
-        assert_equal(whole[row][valid[row]], layer, x[row][valid[row]], cache)
-    # And so it is without a cache.
     at_once = layer(x, valid=valid)
     for row in range(2):
+        assert_equal(whole[row][valid[row]], layer, x[row][valid[row]], cache)
         assert_equal(at_once[row][valid[row]], layer, x[row][valid[row]], GrowingCache())
 
 
@@ -234,17 +210,6 @@ def test_what_comes_back_to_float32_under_autocast(kind: str) -> None:
         steps = [layer(token, cache=cache) for token in x.split(1, dim=1)]
         torch.testing.assert_close(torch.cat(steps, 1), layer(x), rtol=0.1, atol=0.1)
         assert layer.make_problem(x[:, :1], cache=cache).key.dtype == torch.bfloat16
-
-
-@torch.no_grad()
-def test_beams() -> None:
-    layer, cache = made("rotary"), GrowingCache()
-    x = torch.randn(2, 4, WIDTH)
-    layer(x, cache=cache)
-    cache.reorder([1, 1, 0])
-    more = torch.randn(3, 1, WIDTH)
-    found = layer(more, cache=cache)
-    torch.testing.assert_close(found, layer(torch.cat([x[[1, 1, 0]], more], 1))[:, 4:])
 
 
 @torch.no_grad()

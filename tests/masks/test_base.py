@@ -68,6 +68,23 @@ def test_the_tensor_has_the_dimensions_that_differ(expression: Expression) -> No
     assert mask.heads in (None, sizes.heads)
 
 
+@settings(max_examples=30)
+@given(expressions)
+def test_a_drawing_says_every_pair(expression: Expression) -> None:
+    """Row by row; samples and heads that differ come one after the other, each under its name."""
+    mask, sizes = expression.mask, expression.sizes
+    batch, heads = mask.leading
+    parts = []
+    for sample in range(batch):
+        for head in range(heads):
+            rows = expression.expected[sample, head].tolist()
+            parts.append("\n".join(" ".join("·●"[seen] for seen in row) for row in rows))
+            if mask.batch is not None or mask.heads is not None:
+                title = f"batch {sample}" + (f", head {head}" if heads > 1 else "")
+                parts[-1] = f"{title}\n{parts[-1]}"
+    assert mask.draw(sizes.query_len, sizes.kv_len) == "\n".join(parts)
+
+
 def test_a_small_mask_is_drawn_by_its_repr() -> None:
     mask = ch.causal() & ch.dense(rows("● ●", "· ●"))
     assert repr(mask) == "causal() & dense(<1 × 1 × 2 × 2>)\n● ·\n· ●"
@@ -146,20 +163,6 @@ def test_a_description_holds_no_more_than_its_tokens(
 def test_held_bytes_sees_through_expressions() -> None:
     tensor: Tensor = torch.ones(1000, 1000).bool()
     assert held_bytes(~(ch.dense(tensor) | ch.causal())) == 10**6
-
-
-def test_a_row_for_each_query() -> None:
-    assert ch.dense(rows("● · ·", "● ● ·")).draw(2, 3) == "● · ·\n● ● ·"
-
-
-def test_samples_one_after_the_other() -> None:
-    tensor = torch.stack([rows("● ·"), rows("● ●")])[:, None]
-    assert ch.dense(tensor).draw(1, 2) == "batch 0\n● ·\nbatch 1\n● ●"
-
-
-def test_heads_one_after_the_other() -> None:
-    tensor = torch.stack([rows("● ·"), rows("● ●")])[None]
-    assert ch.dense(tensor).draw(1, 2) == "batch 0, head 0\n● ·\nbatch 0, head 1\n● ●"
 
 
 def test_nothing_to_draw() -> None:

@@ -1,9 +1,10 @@
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 import clearhead as ch
 from tests.masks.drawn import docstring_drawings
-from tests.masks.expressions import Expression, as_tensor, causals, sizes
+from tests.masks.expressions import Expression, Sizes, as_tensor, causals, sizes
 
 
 def test_the_docstring_is_true() -> None:
@@ -14,6 +15,29 @@ def test_the_docstring_is_true() -> None:
 @given(sizes.flatmap(causals))
 def test_every_pair(causal: Expression) -> None:
     assert torch.equal(as_tensor(causal.mask, causal.sizes), causal.expected)
+
+
+@given(sizes.filter(lambda each: each.query_len > 0), st.integers(-4, 31), st.data())
+def test_queries_that_come_later_have_an_offset_so_much_larger(
+    sizes: Sizes, offset: int, data: st.DataObject
+) -> None:
+    """As the next chunk of a text beside a cache."""
+    _, _, query_len, kv_len = sizes
+    first = data.draw(st.integers(0, query_len))
+    whole = ch.causal(offset=offset).to_dense(query_len, kv_len)
+    later = ch.causal(offset=offset + first)
+    assert torch.equal(later.to_dense(query_len - first, kv_len), whole[first:])
+    usual = ch.causal().to_dense(query_len, kv_len)
+    assert torch.equal(ch.causal().to_dense(query_len - first, kv_len), usual[first:])
+
+
+@given(sizes, st.data())
+def test_an_offset_for_each_row_is_that_of_the_row(sizes: Sizes, data: st.DataObject) -> None:
+    offsets = data.draw(st.lists(st.integers(-4, 31), min_size=sizes.batch, max_size=sizes.batch))
+    found = as_tensor(ch.causal(offset=offsets), sizes)
+    for row, offset in zip(found, offsets, strict=True):
+        alone = ch.causal(offset=offset).to_dense(sizes.query_len, sizes.kv_len)
+        assert torch.equal(row, alone.expand(row.shape))
 
 
 def test_it_says_how_it_was_made() -> None:

@@ -1,12 +1,22 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import clearhead as ch
 from clearhead.masks.dense import and_masks, as_mask
 from clearhead.masks.spans import Extent
 from tests.masks.drawn import docstring_drawings, rows
-from tests.masks.expressions import Expression, as_tensor, sizes, tensors
+from tests.masks.expressions import (
+    BLOCKS,
+    Expression,
+    Sizes,
+    as_tensor,
+    expressions,
+    expressions_for,
+    sizes,
+    tensors,
+)
 
 
 def test_the_docstring_is_true() -> None:
@@ -60,6 +70,39 @@ def test_every_pair(dense: Expression) -> None:
     assert torch.equal(as_tensor(dense.mask, dense.sizes), dense.expected)
 
 
+@settings(max_examples=30)
+@given(expressions, BLOCKS)
+def test_a_mask_as_a_tensor_is_the_mask(
+    expression: Expression, block: int | tuple[int, int]
+) -> None:
+    """Whatever it is made of: its pairs, its blocks, and its opposite."""
+    mask, sizes, expected = expression
+    lengths = sizes.query_len, sizes.kv_len
+    dense = ch.dense(mask.to_dense(*lengths))
+    for one, other in ((dense, mask), (~dense, ~mask)):
+        assert torch.equal(as_tensor(one, sizes), as_tensor(other, sizes))
+        kinds = [each.blocks(*lengths, block).kinds for each in (one, other)]
+        assert torch.equal(*torch.broadcast_tensors(*kinds))
+    assert torch.equal(as_tensor(dense, sizes), expected)
+
+
+@settings(max_examples=30)
+@given(st.none() | expressions, st.data())
+def test_both_shows_what_each_that_is_there_shows(
+    one: Expression | None, data: st.DataObject
+) -> None:
+    sizes = Sizes(1, 1, 3, 2) if one is None else one.sizes
+    other = data.draw(st.none() | expressions_for(sizes))
+    there = [each for each in (one, other) if each is not None]
+    mask = and_masks(one and one.mask, other and other.mask)
+    if not there:
+        assert mask is None
+        return
+    assert mask is not None
+    expected = torch.stack([each.expected for each in there]).all(0)
+    assert torch.equal(as_tensor(mask, sizes), expected)
+
+
 def test_it_shows_itself_at_its_own_size() -> None:
     assert repr(ch.dense(rows("● ·", "● ●"))) == "dense(<1 × 1 × 2 × 2>)\n● ·\n● ●"
     assert repr(ch.dense(torch.ones(3, 50).bool())) == "dense(<1 × 1 × 3 × 50>)"
@@ -86,18 +129,3 @@ def test_a_bool_tensor_is_the_mask_that_it_draws() -> None:
 def test_a_float_tensor_is_refused() -> None:
     with pytest.raises(ch.MaskError, match="bool"):
         as_mask(DRAWN.float())
-
-
-@pytest.mark.parametrize(("left", "right"), [(True, True), (True, False), (False, True)])
-def test_both_shows_what_each_that_is_there_shows(left: bool, right: bool) -> None:
-    drawn, causal = ch.dense(DRAWN), ch.causal()
-    mask = and_masks(drawn if left else None, causal if right else None)
-    assert mask is not None
-    want = torch.ones(2, 3, dtype=torch.bool)
-    want = want & DRAWN if left else want
-    want = want & causal.to_dense(2, 3) if right else want
-    assert mask.to_dense(2, 3).equal(want)
-
-
-def test_both_of_nothing_is_nothing() -> None:
-    assert and_masks(None, None) is None

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -8,6 +10,7 @@ import clearhead as ch
 from clearhead.masks.spans import Extent
 from tests.masks.drawn import docstring_drawings, rows
 from tests.masks.expressions import Expression, Sizes, as_tensor, packed, sizes
+from tests.masks.test_each_document import LENGTHS, WITHIN
 from tests.memory import LargestTensor, numbers
 
 CPU = torch.device("cpu")
@@ -25,19 +28,6 @@ def test_the_docstring_is_true() -> None:
 def test_ids_are_any_whole_numbers(ids: list[int] | Tensor) -> None:
     expected = rows("● ● ·", "● ● ·", "· · ●")
     assert torch.equal(ch.documents(ids).to_dense(3, 3), expected)
-
-
-@pytest.mark.parametrize("lengths", [[2, 0, 1], (2, 0, 1), torch.tensor([2, 0, 1])])
-def test_lengths_instead_of_ids(lengths: list[int] | Tensor) -> None:
-    expected = rows("● ● ·", "● ● ·", "· · ●")
-    assert torch.equal(ch.documents(lengths=lengths).to_dense(3, 3), expected)
-
-
-@pytest.mark.parametrize("offsets", [[0, 2, 2, 5], torch.tensor([0, 2, 2, 5], dtype=torch.int32)])
-def test_offsets_instead_of_ids(offsets: list[int] | Tensor) -> None:
-    expected = ch.documents([0, 0, 2, 2, 2]).to_dense(5, 5)
-    assert torch.equal(ch.documents(offsets=offsets).to_dense(5, 5), expected)
-    assert ch.documents(offsets=[0]).to_dense(0, 0).shape == (0, 0)
 
 
 def test_packed_texts_are_what_the_padded_batch_is() -> None:
@@ -104,6 +94,40 @@ def test_spans_list_every_token_of_the_document(ids: list[int]) -> None:
         runs = zip(spans.start[0, token].tolist(), spans.stop[0, token].tolist(), strict=True)
         listed = [key for start, stop in runs for key in range(start, stop)]
         assert listed == [key for key in range(tokens) if ids[key] == own]
+
+
+@given(st.lists(st.integers(0, 4), max_size=6))
+def test_ids_lengths_and_offsets_say_the_same(lengths: list[int]) -> None:
+    tokens = sum(lengths)
+    ids = [place for place, length in enumerate(lengths) for _ in range(length)]
+    offsets = [sum(lengths[:place]) for place in range(len(lengths) + 1)]
+    expected = torch.block_diag(*(torch.ones(each, each) for each in lengths)).bool()
+    expected = expected.view(tokens, tokens) if tokens else expected.new_zeros(0, 0)
+    ways: list[dict[str, Any]] = [
+        {"lengths": lengths}, {"lengths": tuple(lengths)}, {"lengths": torch.tensor(lengths).long()},
+        {"offsets": offsets}, {"offsets": torch.tensor(offsets).int()},
+        {"ids": ids}, {"ids": torch.tensor(ids).long()}, {"ids": [7 - each for each in ids]},
+    ]  # fmt: skip
+    for given_as in ways:
+        assert torch.equal(ch.documents(**given_as).to_dense(tokens, tokens), expected), given_as
+
+
+@given(LENGTHS, st.sampled_from([*WITHIN]))
+def test_texts_packed_together_are_those_packed_apart_with_their_own_lengths(
+    pairs: list[tuple[int, int]], name: str
+) -> None:
+    """A mask within each document is that of the row only where it goes by distances."""
+    lengths = [pair[0] for pair in pairs]
+    tokens = sum(lengths)
+    together = ch.documents(lengths=lengths, mask=WITHIN[name]).to_dense(tokens, tokens)
+    apart = ch.documents(lengths=lengths, queries=lengths, mask=WITHIN[name])
+    assert torch.equal(together, apart.to_dense(tokens, tokens))
+    if name in ("all", "causal", "window", "nothing"):
+        within = ch.full() if name == "all" else WITHIN[name]
+        assert within is not None
+        assert torch.equal(
+            together, (ch.documents(lengths=lengths) & within).to_dense(tokens, tokens)
+        )
 
 
 def test_it_says_how_it_was_made() -> None:

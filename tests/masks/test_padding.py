@@ -1,11 +1,15 @@
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 import clearhead as ch
+from clearhead.masks.padding import Side
 from tests.masks.drawn import docstring_drawings, rows
 from tests.masks.expressions import (
+    BLOCKS,
     Expression,
+    Sizes,
     as_tensor,
     paddings,
     paddings_with_holes,
@@ -78,6 +82,29 @@ def test_every_pair_of_lengths(padding: Expression) -> None:
 @given(sizes.flatmap(paddings_with_holes))
 def test_every_pair_of_valid(padding: Expression) -> None:
     assert torch.equal(as_tensor(padding.mask, padding.sizes), padding.expected)
+
+
+@given(sizes, st.data())
+def test_lengths_are_what_valid_says_and_the_prefix_of_each_row(
+    sizes: Sizes, data: st.DataObject
+) -> None:
+    """Three ways to say it: one mask, its blocks and its runs."""
+    batch, _, query_len, kv_len = sizes
+    lengths = data.draw(st.lists(st.integers(0, kv_len), min_size=batch, max_size=batch))
+    real = torch.arange(kv_len) < torch.tensor(lengths)[:, None]
+    of_lengths, block = ch.padding(lengths), data.draw(BLOCKS)
+    ways: list[tuple[Side, ch.Mask]] = [
+        ("right", ch.padding(real)),
+        ("right", ch.prefix(lengths)),
+        ("left", ch.padding(real.flip(1))),
+    ]
+    for side, other in ways:
+        mask = ch.padding(lengths, side=side)
+        assert torch.equal(as_tensor(other, sizes), as_tensor(mask, sizes))
+        found = [each.blocks(query_len, kv_len, block).kinds for each in (mask, other)]
+        assert torch.equal(found[0], found[1])
+    from_the_left = ch.padding(lengths, side="left").to_dense(query_len, kv_len)
+    assert torch.equal(from_the_left.flip(-1), of_lengths.to_dense(query_len, kv_len))
 
 
 def test_it_says_how_it_was_made() -> None:

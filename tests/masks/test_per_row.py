@@ -4,6 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import clearhead as ch
 from clearhead.errors import ArgumentTypeError, ClearheadError, DeviceError
@@ -35,9 +37,20 @@ def test_one_number_per_row(value: Any) -> None:
     assert (placed.dtype, placed.tolist()) == (torch.int64, [[[1]], [[4]]])
 
 
-def test_no_rows() -> None:
-    read = PerRow.read([], "length")
-    assert (read.batch, read.limits()) == (0, (0, 0))
+@given(st.lists(st.integers(-(2**70), 2**70)))
+def test_numbers_are_kept_as_far_as_a_sum_of_them_fits(numbers: list[int]) -> None:
+    kept = [max(-MOST_TOKENS, min(MOST_TOKENS, each)) for each in numbers]
+    read = PerRow.read(numbers, "offset")
+    assert read.batch == len(numbers)
+    assert read.limits() == (min(kept, default=0), max(kept, default=0))
+    placed = read.on(torch.device("cpu"), -1)
+    assert isinstance(placed, torch.Tensor)
+    assert placed.tolist() == kept
+    fitting = [max(-(2**63), min(2**63 - 1, each)) for each in numbers]
+    of_tensor = PerRow.read(torch.tensor(fitting, dtype=torch.int64), "offset")
+    assert of_tensor.limits() == read.limits()
+    for number, one in zip(numbers, kept, strict=True):
+        assert PerRow.read(number, "offset").value == one
 
 
 def test_many_numbers_are_counted() -> None:
@@ -52,11 +65,6 @@ def test_no_number_is_so_large_that_a_sum_wraps_around(huge: int) -> None:
         True,
         False,
     ]
-
-
-def test_a_tensor_of_large_numbers() -> None:
-    read = PerRow.read(torch.tensor([2**63 - 1, -(2**63)]), "offset")
-    assert read.limits() == (-MOST_TOKENS, MOST_TOKENS)
 
 
 def test_what_happens_to_a_tensor_later_does_not_reach_the_mask() -> None:

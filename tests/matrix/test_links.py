@@ -9,7 +9,6 @@ from clearhead.drawing.page.texts import read_text
 from clearhead.matrix.links import (
     between_words,
     pairs_of_words,
-    strongest_links,
     telling_links,
 )
 
@@ -84,16 +83,3 @@ def test_links_are_between_different_words_and_not_to_the_first() -> None:
     expected = torch.zeros(4, 4, dtype=torch.bool)
     expected[0, [1, 3]] = expected[1, 3] = expected[3, 1] = True
     assert torch.equal(pairs_of_words([True, True, False, True]), expected)
-
-
-def test_of_equal_links_the_first_comes_first() -> None:
-    everything = torch.ones(9, 9, dtype=torch.bool)
-    found = strongest_links(torch.full((9, 9), 0.5), everything, 3)
-    assert [(link.query, link.key) for link in found] == [(0, 0), (0, 1), (0, 2)]
-
-
-def test_there_are_no_more_links_than_there_are() -> None:
-    everything = torch.ones(2, 2, dtype=torch.bool)
-    assert len(strongest_links(torch.eye(2), everything, 9)) == 2
-    assert strongest_links(torch.zeros(2, 2), everything, 9) == []
-    assert strongest_links(torch.zeros(0, 0), torch.zeros(0, 0).bool(), 9) == []

@@ -58,35 +58,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("projected", [None, 11, 2])
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_way_to_ask_is_the_dense_formula(name: str, projected: int | None) -> None:
-    torch.manual_seed(0)
-    matrix = matrix_with_value(**OPTIONS[name])
-    output = (
-        None if projected is None else torch.randn(projected, HEADS * WIDE, dtype=torch.float64)
-    )
-    norms, expected = matrix.norms(output), dense(matrix, output)
-    close = torch.testing.assert_close
-    close(norms.dense(), expected)
-    close(norms[1, [0, -1], 2], expected[1, [0, -1], 2])
-    close(norms[:, 2:5, [3, 0]][..., [6, 1]], expected[:, 2:5, [3, 0]][..., [6, 1]])
-    close(norms[..., 2, 1:6:2], expected[..., 2, 1:6:2])
-    close(norms.at([0, 4, 4], [3, -1, 0]), expected[..., [0, 4, 4], [3, -1, 0]])
-    pairs = torch.tensor([[0, 1], [2, 3]])
-    close(norms.at(pairs, pairs + 1)[1], expected[1][:, [2, 3], [3, 4]])
-    close(norms.at(3, 5), expected[..., 3, 5])
-    close(norms.total(), expected.sum(dim=-1))
-    close(norms.received(), expected.sum(dim=-2))
-    largest = norms.top_k(3)
-    close(largest.weights, expected.topk(3).values)
-    found = expected.gather(-1, largest.keys.clamp(min=0)).masked_fill(largest.keys < 0, 0.0)
-    close(largest.weights, found)
-    rows, columns = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0, 0, 1, 1, 2, 2])
-    sums = expected.new_zeros(2, HEADS, 2, KEYS).index_add(2, rows, expected)
-    close(norms.pool(2, 3), sums.new_zeros(2, HEADS, 2, 3).index_add(3, columns, sums))
-
-
 @pytest.mark.parametrize("name", OPTIONS)
 def test_shares_are_rows_divided_by_their_sums(name: str) -> None:
     torch.manual_seed(0)

@@ -10,48 +10,12 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from clearhead.matrix import parts
-from clearhead.matrix.parts import masked_scores, pairs, weights_from
 from tests.matrix.test_reductions import close
-from tests.matrix.test_sweep import EVERY
-
-NAMES = [name for name in EVERY if not name.startswith("no ")]
 
 
 def grid(query_len: int, kv_len: int) -> tuple[Tensor, Tensor]:
     queries, keys = torch.meshgrid(torch.arange(query_len), torch.arange(kv_len), indexing="ij")
     return queries.flatten(), keys.flatten()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_pair(name: str) -> None:
-    weights = EVERY[name]()
-    problem = weights.problem
-    truth = eager.compute(problem)
-    total = eager.logsumexp(problem)
-    batch, heads, query_len, kv_len = weights.shape
-    queries, keys = grid(query_len, kv_len)
-    found = pairs(problem, queries[None], keys[None], total)
-    close(found.unflatten(2, (query_len, kv_len)), truth.weights, weights)
-    # Other pairs in each sample.
-    order = torch.stack([torch.randperm(query_len * kv_len) for _ in range(batch)])
-    found = pairs(problem, queries[order], keys[order], total)
-    flat = truth.weights.flatten(2)
-    close(found, flat.gather(2, order[:, None].expand(-1, heads, -1)), weights)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_rectangle(name: str) -> None:
-    weights = EVERY[name]()
-    problem = weights.problem
-    truth = eager.compute(problem)
-    batch, heads, query_len, kv_len = weights.shape
-    samples, chosen = torch.arange(batch).flip(0), torch.arange(heads)[::2]
-    rows, columns = torch.arange(query_len)[::2].flip(0), torch.arange(kv_len)[1::2]
-    scores = masked_scores(problem, samples, chosen, rows, columns)
-    part = (samples[:, None, None, None], chosen[:, None, None], rows[:, None], columns)
-    close(scores, truth.masked_scores[part], weights)
-    total = eager.logsumexp(problem)[samples][:, chosen][:, :, rows]
-    close(weights_from(problem, scores, total, chosen), truth.weights[part], weights)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e200])

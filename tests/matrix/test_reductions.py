@@ -176,22 +176,6 @@ def test_statistics_are_those_of_the_whole(name: str, sizes: tuple[int, int, int
             close(ask(weights), define(whole, group), weights, of)
 
 
-def test_the_keys_of_the_largest() -> None:
-    for name in NAMES:
-        weights = EVERY[name]()
-        whole = eager.compute(weights.problem).weights
-        k = min(3, weights.shape[3])
-        with chunks_of(31, 11, 3):
-            found = weights.top_k(k)
-        assert found.keys.dtype == torch.int64
-        assert torch.equal(found.keys == -1, found.weights == 0), name
-        taken = whole.gather(-1, found.keys.clamp(min=0))
-        close(found.weights, taken.masked_fill(found.keys == -1, 0.0), weights, name)
-        keys = found.keys.sort(dim=-1).values
-        twice = (keys[..., 1:] == keys[..., :-1]) & (keys[..., 1:] >= 0)
-        assert not bool(twice.any()), name
-
-
 # With segments and without; keys that belong to no segment; and lengths at which segments get larger.
 LENGTHS = (1, 2, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 45, 46, 63, 64, 65, 90, 91, 97, 182, 331)
 
@@ -497,21 +481,6 @@ def test_heads_stay_apart() -> None:
     with chunks_of(41, 3, 5):
         for ask, _ in CASES.values():
             close(ask(other), ask(weights)[:, order], weights)
-
-
-@pytest.mark.parametrize("dims", [2, 3])
-def test_fewer_dimensions(dims: int) -> None:
-    query, key = torch.randn(2, 1, 1 if dims == 2 else 3, 7, 5, dtype=torch.float64).unbind()
-    whole = AttentionMatrix(query, key, mask=ch.causal())
-    drop = (0,) * (4 - dims)
-    weights = AttentionMatrix(query[drop], key[drop], mask=ch.causal())
-    for name, (ask, _) in CASES.items():
-        assert torch.equal(ask(weights), ask(whole)[drop]), name
-    for mine, theirs in zip(weights.top_k(2), whole.top_k(2), strict=True):
-        assert torch.equal(mine, theirs[drop])
-    shape = weights.shape
-    assert weights.at(3, 1).shape == shape[:-2]
-    assert weights.at([3, 4], 1).shape == (*shape[:-2], 2)
 
 
 def test_sets_of_each_sample() -> None:

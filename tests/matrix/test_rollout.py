@@ -45,25 +45,6 @@ def by_the_formula(layers: list[AttentionMatrix], head: str | int, residual: flo
     return product
 
 
-@pytest.mark.parametrize("residual", [0, 0.3, 0.5, 1, 1.0])
-@pytest.mark.parametrize("head", ["mean", 0, 2])
-def test_it_is_the_product_of_the_layers(head: str | int, residual: float) -> None:
-    layers = three()
-    expected = by_the_formula(layers, head, residual)
-    for output in (-1, 0, 3):
-        found = ch.rollout(layers, output=output, head=head, residual=residual)
-        assert found.shape == (BATCH, TOKENS)
-        close(found, expected[:, output], layers[0])
-        close(found.sum(dim=-1), torch.ones(BATCH, dtype=torch.float64), layers[0])
-    for output in ([2, -1, 2], torch.tensor([2, 6, 2])):
-        found = ch.rollout(layers, output=output, head=head, residual=residual)
-        close(found, expected[:, [2, -1, 2]], layers[0])
-    if residual == 1:
-        assert torch.equal(
-            ch.rollout(layers, residual=residual), torch.eye(TOKENS).double()[-1:].expand(BATCH, -1)
-        )
-
-
 def test_the_defaults() -> None:
     layers = three()
     found = ch.rollout(tuple(layers))

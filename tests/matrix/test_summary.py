@@ -1,6 +1,5 @@
 """All of the statistics at once, held against each of them alone."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import make_problem
-from tests.matrix.test_reductions import EMPTY, NAMES, close
+from tests.matrix.test_reductions import EMPTY, close
 from tests.matrix.test_sweep import EVERY, chunks_of
 from tests.memory import LargestTensor, held_bytes
 from tests.refusals import refusals
@@ -22,52 +21,6 @@ def matrix(**options: Any) -> AttentionMatrix:
     query = torch.randn(2, 6, 7, 5, dtype=torch.float64)
     key = torch.randn(2, 3, 11, 5, dtype=torch.float64)
     return AttentionMatrix(query, key, **options)
-
-
-WHOLE = (1 << 21, 64, 128)
-
-
-# Chunks in which all of a sample comes at once are the rule; others are held elsewhere, call by call.
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    list(zip(NAMES, itertools.cycle([WHOLE, WHOLE, (31, 11, 3)]), strict=False)),
-    ids=str,
-)
-def test_a_summary_is_the_single_calls(name: str, sizes: tuple[int, int, int]) -> None:
-    weights = EVERY[name]()
-    batch, heads, query_len, kv_len = weights.shape
-    value = torch.randn(batch, weights.problem.num_kv_heads, kv_len, 2, dtype=weights.dtype)
-    segments = torch.arange(kv_len) % 3 - 1
-    k, rows, columns = min(3, kv_len), min(3, query_len), min(2, kv_len)
-    with chunks_of(*sizes):
-        found = weights.summary(value=value, top_k=k, pool=(rows, columns), segments=segments)
-        assert found.context is not None
-        assert found.top_k is not None
-        assert found.mass is not None
-        assert found.pooled is not None
-        pairs: list[tuple[Tensor, Tensor]] = [
-            (found.entropy, weights.entropy()),
-            (found.max, weights.max()),
-            (found.distance, weights.distance()),
-            (found.received, weights.received()),
-            (found.context, weights @ value),
-            (found.top_k.weights, weights.top_k(k).weights),
-            (found.mass, weights.mass(segments)),
-            (found.pooled, weights.pool(rows, columns)),
-            (found.first, weights[..., 0]),
-            (found.logsumexp, logsumexp_of(weights)),
-        ]
-        assert torch.equal(found.top_k.keys, weights.top_k(k).keys)
-    for mine, theirs in pairs:
-        close(mine, theirs, weights)
-    offset = kv_len - query_len - 1
-    if offset >= 0:
-        close(found.previous, weights.diagonal(offset), weights)
-    else:
-        assert bool((found.previous[..., :-offset] == 0).all())
-        close(found.previous[..., -offset:], weights.diagonal(offset), weights)
-    assert (found.query_len, found.kv_len) == (query_len, kv_len)
-    assert found.entropy.shape == (batch, heads, query_len)
 
 
 def logsumexp_of(weights: AttentionMatrix) -> Tensor:
@@ -90,23 +43,6 @@ def test_empty_axes(name: str) -> None:
 def test_what_was_not_asked_for_is_not_there() -> None:
     found = matrix().summary()
     assert found.context is found.top_k is found.mass is found.pooled is found.roles is None
-
-
-@pytest.mark.parametrize("dims", [2, 3])
-def test_fewer_dimensions(dims: int) -> None:
-    query, key = torch.randn(2, 1, 3 if dims == 3 else 1, 7, 5, dtype=torch.float64).unbind()
-    drop = (0,) * (4 - dims)
-    options: dict[str, Any] = {"top_k": 2, "pool": (3, 2), "segments": torch.arange(7) < 3}
-    whole = AttentionMatrix(query, key).summary(value=key, **options)
-    found = AttentionMatrix(query[drop], key[drop]).summary(value=key[drop], **options)
-    for name in ("logsumexp", "entropy", "max", "distance", "first", "previous", "received"):
-        assert torch.equal(getattr(found, name), getattr(whole, name)[drop]), name
-    for name in ("context", "mass", "pooled"):
-        assert torch.equal(getattr(found, name), getattr(whole, name)[drop]), name
-    for mine, theirs in zip(found.top_k or (), whole.top_k or (), strict=True):
-        assert torch.equal(mine, theirs[drop])
-    sizes = {2: "query_len=7, kv_len=7", 3: "num_heads=3, query_len=7, kv_len=7"}[dims]
-    assert repr(found) == f"Summary [{sizes}] with context, top_k, mass, pooled"
 
 
 def test_repr() -> None:

@@ -154,7 +154,7 @@ def test_rows_that_have_ended_do_not_count(pad: int, more: Any) -> None:
     for keep in keeps:
         with torch.no_grad(), watch(model, keep=keep) as seen:
             out = model.generate(
-                ids, attention_mask=mask, max_new_tokens=12, do_sample=False, **more
+                ids, attention_mask=mask, max_new_tokens=7, do_sample=False, **more
             )
         rows.append(seen.table()[0])
     ends = torch.isin(out[:, 5:-1], torch.tensor([2, 5, 6])).int()

@@ -6,20 +6,18 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
 from tests.attention.kernels.definition import (
     RUNNABLE,
-    Tensors,
     assert_agrees,
     context,
     draw,
     outcome,
     take_apart,
 )
-from tests.masks.expressions import Sizes, expressions_for
+from tests.attention.kernels.problems import Problem, problems
 from tests.turns import in_turn
 
 NAMES = RUNNABLE
@@ -105,32 +103,6 @@ OF_ENOUGH_KEYS: dict[str, Callable[[int, int], ch.Mask]] = {
     "causal and documents": lambda n, m: ch.causal() & ch.documents(ids(m, BATCH)),
 }
 EVERY_MASK = [*MASKS, *OF_ENOUGH_KEYS]
-# Every mask with some tokens, and with few.
-OF_SIZES = [
-    *in_turn(EVERY_MASK, [(19, 23), (23, 19), (37, 37)]),
-    *in_turn(EVERY_MASK, [(1, 13), (13, 1), (1, 1)]),
-]
-
-
-@pytest.mark.parametrize(("name", "sizes"), OF_SIZES)
-def test_masks(name: str, sizes: tuple[int, int]) -> None:
-    if name in OF_ENOUGH_KEYS and sizes[0] > sizes[1]:
-        sizes = sizes[1], sizes[0]
-    mask = (MASKS | OF_ENOUGH_KEYS)[name](*sizes)
-    assert_agrees("fused", draw(BATCH, HEADS, 2, *sizes), mask=mask)
-
-
-@pytest.mark.parametrize(
-    ("way", "name"),
-    [
-        *(("fused, in parts", name) for name in EVERY_MASK),
-        *(("eager, in parts", name) for name in EVERY_MASK[::3]),
-    ],
-    indirect=["way"],
-)
-def test_masks_in_parts(way: str, name: str) -> None:
-    mask = (MASKS | OF_ENOUGH_KEYS)[name](37, 41)
-    assert_agrees(way, draw(BATCH, HEADS, 2, 37, 41), mask=mask)
 
 
 WIDTHS = [(5, 5), (3, 7), (7, 3), (1, 1), (1, 9)]
@@ -196,25 +168,6 @@ BIASES: dict[str, Callable[[], ch.Bias | Tensor]] = {
 }
 
 
-FOR_BIASES = [None, ch.causal(), ch.padding([23, 5, 0], side="left") & ch.sliding_window(left=4)]
-
-
-@pytest.mark.parametrize(
-    ("way", "name", "mask"),
-    [
-        (way, name, FOR_BIASES[(turn + row) % len(FOR_BIASES)])
-        for turn, way in enumerate(WAYS)
-        for row, name in enumerate(BIASES)
-    ],
-    indirect=["way"],
-)
-def test_biases(way: str, name: str, mask: ch.Mask | None) -> None:
-    tensors = draw(BATCH, HEADS, 2, 19, 23)
-    if mask is not None:
-        tensors["sinks"] = torch.randn(HEADS)
-    assert_agrees(way, tensors, mask=mask, bias=BIASES[name]())
-
-
 @pytest.mark.parametrize(
     "mask", [None, ch.causal(), ch.padding([31, 7, 0]) & ch.causal(), ch.sliding_window(left=2)]
 )
@@ -229,14 +182,6 @@ def test_softcap() -> None:
     assert_agrees("auto", tensors, mask=ch.causal(), softcap=1.3, bias=ch.alibi(HEADS))
     with pytest.raises(ch.UnsupportedError):
         ch.attend(**tensors, softcap=1.3, kernel="fused")
-
-
-@kernels
-@pytest.mark.parametrize("scale", [1.0, 0.0, -0.7, 3.0])
-def test_scale(kernel: str, scale: float) -> None:
-    tensors = draw(2, 4, 2, 11, 13, 5, 3)
-    for mask in (None, ch.causal()):
-        assert_agrees(kernel, tensors, mask=mask, scale=scale)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -274,53 +219,6 @@ def test_float32_beside_another_dtype(kernel: str, dtype: torch.dtype) -> None:
     assert_agrees(kernel, tensors, bias=bias)
     assert_agrees(kernel, tensors, bias=bias, sinks=sinks, mask=ch.causal())
     assert_agrees(kernel, tensors, bias=ch.alibi(slopes=torch.rand(4)))
-
-
-STRIDES: dict[str, Callable[[Tensor], Tensor]] = {
-    "heads after tokens": lambda t: t.transpose(1, 2).contiguous().transpose(1, 2),
-    "tokens along memory": lambda t: t.mT.contiguous().mT,
-    "every second number": lambda t: t.repeat_interleave(2, dim=-1)[..., ::2],
-    "every second token": lambda t: t.repeat_interleave(2, dim=2)[:, :, ::2],
-    "one sample, expanded": lambda t: t[:1].expand(t.shape),
-    "one head, expanded": lambda t: t[:, :1].expand(t.shape),
-    "one token, expanded": lambda t: t[:, :, :1].expand(t.shape),
-    "one number, expanded": lambda t: t[..., :1].expand(t.shape),
-    "in the middle of a larger one": lambda t: torch.nn.functional.pad(t, (1,) * 8)[
-        1:-1, 1:-1, 1:-1, 1:-1
-    ],
-}
-
-
-STRIDED = ["nothing", "causal and padding", "alibi", "bias"]
-
-
-@pytest.mark.parametrize(
-    ("way", "strides", "name"),
-    [
-        (way, strides, STRIDED[(turn + row) % len(STRIDED)])
-        for turn, way in enumerate(WAYS)
-        for row, strides in enumerate(STRIDES)
-    ],
-    indirect=["way"],
-)
-def test_strides(way: str, strides: str, name: str) -> None:
-    tensors = draw(2, 4, 2, 37, 37, 8, 8)
-    tensors = {name: STRIDES[strides](tensor) for name, tensor in tensors.items()}
-    if name in ("alibi", "causal and padding"):
-        tensors["sinks"] = torch.randn(8)[::2]
-    assert_agrees(way, tensors, **OPTIONS[name])
-
-
-@kernels
-def test_fewer_dimensions(kernel: str) -> None:
-    tensors = draw(1, 4, 2, 7, 11, 5, 3)
-    expected = context(**tensors, mask=ch.causal())
-    three = {name: tensor[0] for name, tensor in tensors.items()}
-    actual = ch.attend(**three, mask=ch.causal(), kernel=kernel)
-    torch.testing.assert_close(actual, expected[0])
-    two = {name: tensor[0, 0] for name, tensor in tensors.items()}
-    actual = ch.attend(**two, mask=ch.causal(), kernel=kernel)
-    torch.testing.assert_close(actual, expected[0, 0])
 
 
 @kernels
@@ -373,52 +271,15 @@ def test_inputs_are_left_alone(kernel: str) -> None:
         assert torch.equal(tensor.nan_to_num(7.0), before[name].nan_to_num(7.0)), name
 
 
-def biases(sizes: Sizes) -> st.SearchStrategy[ch.Bias | Tensor | None]:
-    """None, alibi, or a tensor whose axes may be 1, with −∞ here and there."""
-
-    def tensor(shape: tuple[int, ...], hides: bool) -> Tensor:
-        drawn = torch.randn(*shape)
-        return drawn.masked_fill(torch.rand(*shape) < 0.3, -torch.inf) if hides else drawn
-
-    shapes = st.tuples(*(st.sampled_from(sorted({1, size})) for size in sizes))
-    return st.one_of(
-        st.none(), st.just(ch.alibi(sizes.heads)), st.builds(tensor, shapes, st.booleans())
-    )
-
-
-@st.composite
-def problems(draw_: st.DrawFn) -> tuple[Tensors, dict[str, Any]]:
-    """Any tensors that fit together, and any options."""
-    lengths = st.sampled_from((0, 1, 2, 3, 5, 17, 37))
-    heads = draw_(st.sampled_from([1, 2, 4]))
-    sizes = Sizes(draw_(st.integers(0, 3)), heads, draw_(lengths), draw_(lengths))
-    widths = draw_(st.tuples(st.sampled_from([1, 3, 8]), st.sampled_from([0, 1, 3, 8])))
-    num_kv_heads = draw_(st.sampled_from([n for n in (1, 2, 4) if heads % n == 0]))
-    tensors = draw(*sizes[:2], num_kv_heads, *sizes[2:], *widths)
-    strides = draw_(st.sampled_from([None, "tokens along memory", "heads after tokens"]))
-    if strides:
-        tensors = {name: STRIDES[strides](tensor) for name, tensor in tensors.items()}
-    if draw_(st.booleans()):
-        tensors["sinks"] = torch.randn(heads)
-    options: dict[str, Any] = {
-        "bias": draw_(biases(sizes)),
-        "scale": draw_(st.none() | st.floats(-2, 2)),
-        "softcap": draw_(st.none() | st.floats(0.1, 10)),
-    }
-    if sizes.batch:
-        options["mask"] = draw_(st.none() | expressions_for(sizes).map(lambda each: each.mask))
-    return tensors, options
-
-
-@pytest.mark.parametrize("parts", [False, True], ids=["whole", "in parts"])
-@settings(max_examples=30)
+@pytest.mark.parametrize("way", ["auto", "auto, in parts", "eager, in parts"])
+@settings(max_examples=50)
 @given(problem=problems())
-def test_any_problem(parts: bool, problem: tuple[Tensors, dict[str, Any]]) -> None:
+def test_any_problem(way: str, problem: Problem) -> None:
     tensors, options = problem
     with pytest.MonkeyPatch.context() as patch:
-        if parts:
+        if "in parts" in way:
             take_apart(patch)
-        assert_agrees("auto", tensors, **options)
+        assert_agrees(way.partition(",")[0], tensors, **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -17,8 +17,8 @@ from clearhead.attention.problem import Problem, make_problem
 from clearhead.masks import tiles
 from clearhead.masks.spans import Extent
 from tests.attention.kernels.definition import Tensors, assert_agrees, close, draw, flat, outcome
-from tests.attention.kernels.test_agreement import BIASES, MASKS, OF_ENOUGH_KEYS, STRIDES, problems
-from tests.attention.kernels.test_hidden import MASKS as HIDING
+from tests.attention.kernels.problems import problems
+from tests.attention.kernels.test_agreement import BIASES, MASKS
 from tests.attention.kernels.test_hidden import assert_stays_hidden, poisoned
 from tests.masks.expressions import Expression, expressions
 from tests.memory import LargestTensor
@@ -51,16 +51,6 @@ indirect_ways = pytest.mark.parametrize(
 
 # Every mask with some tokens, and with few: both of them in both ways, in turn.
 WAYS = [False, True, True, False]
-MANY = in_turn([*MASKS, *OF_ENOUGH_KEYS], [(19, 23), (37, 37)], WAYS)
-FEW = in_turn([*MASKS, *OF_ENOUGH_KEYS], [(1, 13), (23, 1), (1, 1)], WAYS[1:])
-
-
-@pytest.mark.parametrize(("name", "sizes", "parts"), [*MANY, *FEW], indirect=["parts"])
-def test_masks(parts: bool, name: str, sizes: tuple[int, int]) -> None:
-    if name in OF_ENOUGH_KEYS and sizes[0] > sizes[1]:
-        sizes = sizes[1], sizes[0]
-    mask = (MASKS | OF_ENOUGH_KEYS)[name](*sizes)
-    assert_agrees("blockwise", draw(BATCH, HEADS, 2, *sizes), mask=mask)
 
 
 @pytest.mark.parametrize(
@@ -80,35 +70,6 @@ def test_empty_axes(batch: int, query_len: int, kv_len: int, value_head_dim: int
     tensors = draw(batch, 2, 2, query_len, kv_len, 5, value_head_dim) | {"sinks": torch.randn(2)}
     for mask in (None, ch.causal(), ch.padding(0)):
         assert_agrees("blockwise", tensors, mask=mask, softcap=1.0)
-
-
-@pytest.mark.parametrize(
-    ("num_kv_heads", "widths"), [(1, (5, 3)), (2, (3, 11)), (3, (1, 1)), (6, (3, 11))]
-)
-@indirect_ways
-def test_grouped_heads_and_widths(parts: bool, num_kv_heads: int, widths: tuple[int, int]) -> None:
-    tensors = draw(2, HEADS, num_kv_heads, 37, 41, *widths)
-    assert_agrees("blockwise", tensors, mask=ch.causal() & ch.padding([41, 13]), softcap=1.3)
-
-
-@pytest.mark.parametrize(("strides", "parts"), in_turn(STRIDES, WAYS), indirect=["parts"])
-def test_strides(parts: bool, strides: str) -> None:
-    tensors = {name: STRIDES[strides](t) for name, t in draw(2, 4, 2, 37, 37, 8, 8).items()}
-    tensors["sinks"] = torch.randn(8)[::2]
-    assert_agrees("blockwise", tensors, mask=ch.causal() & ch.padding([37, 9]), softcap=2.0)
-
-
-FOR_BIASES = [None, ch.causal(), ch.padding([23, 5, 0], side="left") & ch.sliding_window(left=4)]
-
-
-@pytest.mark.parametrize(
-    ("name", "mask", "parts"),
-    in_turn(BIASES, FOR_BIASES, WAYS),
-    indirect=["parts"],
-)
-def test_biases(parts: bool, name: str, mask: ch.Mask | None) -> None:
-    tensors = draw(BATCH, HEADS, 2, 19, 23) | {"sinks": torch.randn(HEADS)}
-    assert_agrees("blockwise", tensors, mask=mask, bias=BIASES[name](), softcap=1.3)
 
 
 TRAINED = [name for name, make in BIASES.items() if isinstance(make(), Tensor)]
@@ -221,23 +182,6 @@ def test_a_bias_that_is_no_number(parts: bool, number: float, mask: ch.Mask | No
     bias[7, 3] = bias[2, 22] = number
     assert_agrees("blockwise", draw(BATCH, HEADS, 2, 19, 23), mask=mask, bias=bias)
     assert_agrees("blockwise", draw(BATCH, HEADS, 2, 19, 23), mask=mask, bias=bias, softcap=1.0)
-
-
-# One poison and one way for each mask and tensor, in turn.
-HIDDEN = [
-    ((row + column) % 2 == 0, name, tensor, (torch.nan, torch.inf, -torch.inf)[(row + column) % 3])
-    for row, name in enumerate(HIDING)
-    for column, tensor in enumerate(["query", "key", "value"])
-]
-
-
-@pytest.mark.parametrize(("parts", "name", "tensor", "poison"), HIDDEN, indirect=["parts"])
-def test_what_is_not_finite_stays_hidden(
-    parts: bool, poison: float, name: str, tensor: str
-) -> None:
-    tensors = draw(3, 4, 2, 19, 19, 5, 3)
-    tensors[tensor][:, 1, 9, 1] = poison
-    assert_stays_hidden("blockwise", tensors, HIDING[name]())
 
 
 @ways

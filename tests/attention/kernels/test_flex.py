@@ -7,6 +7,7 @@ but the last tests.
 import functools
 import inspect
 import platform
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
 import clearhead as ch
@@ -22,9 +24,10 @@ from clearhead.attention.problem import make_problem
 from clearhead.errors import UnsupportedError
 from clearhead.masks.spans import Extent
 from tests.attention.kernels.definition import assert_agrees, close, context, draw
-from tests.attention.kernels.test_agreement import BIASES, MASKS
+from tests.attention.kernels.test_agreement import MASKS, minus_infinity_at_random
 from tests.attention.kernels.test_hidden import LONG, assert_stays_hidden
 from tests.attention.kernels.test_hidden import MASKS as HIDING
+from tests.turns import in_turn
 
 BATCH, HEADS = 3, 6
 
@@ -81,14 +84,37 @@ RUNS = [
 SHORT = ["full", "causal", "causal, offset per row", "prefix per row"]
 
 
+# A tensor of each of its axes alone, and of all; what hides; and what goes by the distance.
+ADDED: dict[str, Callable[[int, int], ch.Bias | Tensor]] = {
+    "per key": lambda n, m: torch.randn(1, m),
+    "per query": lambda n, m: torch.randn(n, 1),
+    "per head, one number": lambda n, m: torch.randn(1, HEADS, 1, 1),
+    "per sample": lambda n, m: torch.randn(BATCH, 1, 1, m),
+    "per sample and head": lambda n, m: torch.randn(BATCH, HEADS, n, m),
+    "minus infinity": lambda n, m: minus_infinity_at_random(1, HEADS, n, m),
+    "alibi": lambda n, m: ch.alibi(HEADS),
+    "relative": lambda n, m: ch.relative(torch.randn(HEADS, 9)),
+}
+GROUPS = [(1, (5, 3)), (2, (3, 11)), (3, (1, 1)), (6, (3, 11)), (2, (5, 5))]
+# PyTorch traces the backward pass of each anew, which takes a second: each mask meets one bias and one size of heads.
+EACH = [
+    *in_turn(RUNS, [(131, 257)], [*ADDED], GROUPS),
+    *((name, (1, 13), "", (2, (5, 5))) for name in SHORT),
+]
+
+
 @plain
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [*((name, (131, 257)) for name in RUNS), *((name, (1, 13)) for name in SHORT)],
-    ids=str,
-)
-def test_masks(name: str, sizes: tuple[int, int]) -> None:
-    assert_agrees("flex", draw(BATCH, HEADS, 2, *sizes), mask=MASKS[name](*sizes))
+@pytest.mark.parametrize(("name", "sizes", "added", "heads"), EACH, ids=str)
+def test_masks_biases_and_heads(
+    name: str, sizes: tuple[int, int], added: str, heads: tuple[int, tuple[int, int]]
+) -> None:
+    """With a cap, sinks and a scale beside a bias."""
+    num_kv_heads, widths = heads
+    tensors, options = draw(BATCH, HEADS, num_kv_heads, *sizes, *widths), {}
+    if added:
+        tensors["sinks"] = torch.randn(HEADS)
+        options = {"bias": ADDED[added](*sizes), "softcap": 1.3, "scale": -0.7}
+    assert_agrees("flex", tensors, mask=MASKS[name](*sizes), **options)
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -104,42 +130,6 @@ def test_which_masks_have_runs() -> None:
     refused = [name for name, make in MASKS.items() if not has_runs(make(19, 23), 19, 23)]
     told = ("holes", "dense", "come back", "mixture")
     assert [name for name in refused if not any(each in name for each in told)] == []
-
-
-# A tensor of each of its axes alone, and of all; what hides; and what goes by the distance.
-SHAPES = [
-    "per key",
-    "per query",
-    "per head, one number",
-    "per sample",
-    "minus infinity",
-    "alibi",
-    "relative",
-]
-
-
-@plain
-@pytest.mark.parametrize(
-    ("name", "mask"),
-    [
-        *((name, ch.causal()) for name in SHAPES),
-        ("alibi", None),
-        ("per sample and head", ch.padding([23, 5, 0], side="left")),
-    ],
-    ids=lambda each: each.describe() if isinstance(each, ch.Mask) else str(each),
-)
-def test_biases(name: str, mask: ch.Mask | None) -> None:
-    tensors = draw(BATCH, HEADS, 2, 19, 23) | {"sinks": torch.randn(HEADS)}
-    assert_agrees("flex", tensors, mask=mask, bias=BIASES[name](), softcap=1.3)
-
-
-@plain
-@pytest.mark.parametrize(
-    ("num_kv_heads", "widths"), [(1, (5, 3)), (2, (3, 11)), (3, (1, 1)), (6, (3, 11))]
-)
-def test_grouped_heads_and_widths(num_kv_heads: int, widths: tuple[int, int]) -> None:
-    tensors = draw(2, HEADS, num_kv_heads, 37, 41, *widths, dtype=torch.float64)
-    assert_agrees("flex", tensors, mask=ch.causal() & ch.padding([41, 13]), scale=-0.7)
 
 
 @plain

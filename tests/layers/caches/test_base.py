@@ -28,14 +28,6 @@ BATCH = 3
 
 
 @kinds
-def test_in_chunks_as_in_one(kind: str) -> None:
-    for chunks in ([1] * 9, [5, 8], [11, 1, 1], [1, 7, 1, 4], [2, 0, 11], [3, 1, 1, 1, 1, 1, 5]):
-        texts = Texts(KINDS[kind](), BATCH)
-        for new in chunks:
-            texts.append(new)
-
-
-@kinds
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_padded_row_is_what_it_is_alone(kind: str, side: str) -> None:
     texts = Texts(KINDS[kind](), BATCH)
@@ -46,7 +38,7 @@ def test_a_padded_row_is_what_it_is_alone(kind: str, side: str) -> None:
 
 
 @kinds
-@settings(max_examples=15)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_any_history(kind: str, data: st.DataObject) -> None:
     """Chunks with and without padding, cuts, by row as well, other rows, forks, another dtype and
@@ -92,22 +84,6 @@ def test_any_history(kind: str, data: st.DataObject) -> None:
 
 
 @kinds
-def test_a_draft_is_cut_and_another_grows(kind: str) -> None:
-    texts = Texts(KINDS[kind](), BATCH)
-    texts.append(3)
-    texts.append(1)
-    texts.truncate(3)
-    texts.append(2)
-    texts.append(7)
-    texts.truncate(11)
-    texts.append(1)
-    texts.truncate(0)
-    texts.append(5, torch.arange(5) < torch.tensor([[5], [1], [3]]))
-    texts.truncate(4)
-    texts.append(1)
-
-
-@kinds
 def test_each_row_takes_its_share_of_a_draft(kind: str) -> None:
     texts = Texts(KINDS[kind](), BATCH)
     texts.append(6, torch.arange(6) >= torch.tensor([[0], [3], [1]]))
@@ -140,22 +116,6 @@ def test_rows_come_and_go_for_ever(kind: str) -> None:
     texts.truncate_rows([0] * BATCH)
     assert len(cache) == 0
     texts.append(3)
-
-
-@kinds
-def test_a_fork_goes_its_own_way(kind: str) -> None:
-    prompt = Texts(KINDS[kind](), BATCH)
-    prompt.append(5, torch.arange(5) < torch.tensor([[5], [1], [3]]))
-    forks = [prompt.fork(), prompt.fork()]
-    forks.append(forks[0].fork())
-    for texts, new in zip([*forks, prompt], (1, 2, 3, 1), strict=True):
-        texts.append(new)
-        texts.append(1)
-    forks[0].reorder([2, 0])
-    prompt.append(1)
-    forks[0].append(2)
-    prompt.cache.reset()
-    forks[1].append(1)
 
 
 @pytest.mark.parametrize("kind", ["growing", "paged", "sliding", "quantised"])

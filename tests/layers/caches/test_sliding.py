@@ -9,7 +9,7 @@ import clearhead as ch
 from clearhead.layers.caches import SlidingCache
 from clearhead.layers.caches.sliding import RowWindow
 from clearhead.masks.spans import Extent
-from tests.layers.caches.texts import WINDOW, Texts, tokens
+from tests.layers.caches.texts import Texts, tokens
 
 
 def test_the_memory_is_that_of_the_window() -> None:
@@ -43,17 +43,6 @@ def test_a_prompt_comes_back_whole_and_without_a_copy() -> None:
     assert torch.equal(kept[:, :, :2], key[:, :, 9:])
 
 
-def test_each_row_has_its_own_window() -> None:
-    """If columns were counted, the padding of the first row would take up its window."""
-    cache = SlidingCache(3)
-    valid = torch.tensor([[True, True, False, False], [True] * 4])
-    cache.append(*tokens(2, 4)[1:], valid=valid)
-    cache.append(*tokens(2, 2)[1:])
-    visible = (ch.causal() & cache.mask()).to_dense(2, cache.positions.shape[1])[:, 0]
-    seen = [[cache.positions[row][keys].tolist() for keys in visible[row]] for row in range(2)]
-    assert seen == [[[0, 1, 2], [1, 2, 3]], [[2, 3, 4], [3, 4, 5]]]
-
-
 def test_how_far_back_it_can_go() -> None:
     texts = Texts(SlidingCache(4, spare=2), 2)
     texts.append(11)
@@ -71,16 +60,6 @@ def test_how_far_back_it_can_go() -> None:
     texts.append(3)
 
 
-def test_rows_with_padding_go_back_as_far() -> None:
-    texts = Texts(SlidingCache(4, spare=2), 2)
-    texts.append(11, torch.arange(11) >= torch.tensor([[0], [8]]))
-    texts.truncate(8)
-    texts.append(1)
-    with pytest.raises(ch.ArgumentError, match="length=7 is too far back"):
-        texts.truncate(7)
-    texts.append(3)
-
-
 def test_a_window_of_one_token_holds_nothing_that_is_wanted() -> None:
     texts = Texts(SlidingCache(1), 2)
     cache = texts.cache
@@ -94,23 +73,6 @@ def test_a_window_of_one_token_holds_nothing_that_is_wanted() -> None:
     assert cache.next_positions(1).tolist() == [[3], [1]]
     cache.truncate(1)
     assert cache.next_positions(1).tolist() == [[1], [1]]
-
-
-def test_a_fork_has_columns_of_its_own() -> None:
-    texts = Texts(SlidingCache(WINDOW, spare=2), 2)
-    texts.append(5, torch.arange(5) < torch.tensor([[5], [2]]))
-    texts.fork().append(2)  # which takes the first place of the longer row
-    texts.truncate(4)
-    texts.append(1)
-
-
-def test_rows_in_another_order_bring_their_positions() -> None:
-    cache = SlidingCache(3)
-    cache.append(*tokens(2, 4)[1:], valid=torch.arange(4) < torch.tensor([[4], [2]]))
-    cache.reorder([1, 0])
-    seen = cache.mask().to_dense(1, cache.positions.shape[1])[:, 0, 0]
-    rows = zip(cache.positions, seen, strict=True)
-    assert [sorted(row[visible].tolist()) for row, visible in rows] == [[0, 1], [1, 2, 3]]
 
 
 @pytest.mark.parametrize("size", [{"window": 0}, {"window": 2.0}, {"window": 2, "spare": -1}])
