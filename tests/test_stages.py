@@ -398,7 +398,7 @@ def test_two_sets_of_keys_share_by_their_logsumexp(one: int, two: int, hidden: b
 
 @given(st.floats(0.1, 50), st.floats(1e-3, 1e3))
 def test_a_cap_keeps_the_order_and_no_score_is_beyond_it(cap: float, size: float) -> None:
-    scores = (torch.randn(40, dtype=torch.float64) * size).sort().values
+    scores = (torch.randn(1, 40, dtype=torch.float64) * size).sort().values
     capped = stages.capped_scores(scores, cap)
     assert bool((capped.abs() <= cap).all())
     assert bool((capped.diff() >= 0).all())
