@@ -382,7 +382,7 @@ def test_no_score_overflows(scale: float, softcap: float | None) -> None:
 
 @given(st.integers(0, 4), st.integers(0, 4), st.booleans())
 def test_two_sets_of_keys_share_by_their_logsumexp(one: int, two: int, hidden: bool) -> None:
-    """What both weigh together is what each weighs alone, by its share."""
+    """Two lists of keys weigh together what each weighs alone, by its share."""
     parts = [torch.randn(3, each, dtype=torch.float64) * 3 for each in (one, two)]
     if hidden:
         parts = [part.masked_fill(torch.rand(part.shape) < 0.4, -torch.inf) for part in parts]

@@ -27,6 +27,8 @@ FROM = {
 BATCHES = 8
 # The lesson whose class may have a mask, as that of the tutorials has.
 SEVERAL_HEADS = 10
+# Where numbers are struck out, or put in their place.
+STRUCK = r"\*.*(mask|hidden|past|tril|triu)|(mask|hidden|past|tril|triu).*\*|masked_fill|where\("
 # What a line has in it that a mistake is about, where no operation shows it.
 MENTIONS = {
     "parameter.missing": r"self\.\w+ *= *(torch\.|\[|\{|dict\(|nn\.Parameter\(.*\) *[-+*/@])|requires_grad",
@@ -38,8 +40,8 @@ MENTIONS = {
     "rope.layout": r"::2|reshape|view|unflatten|stack",
     "dropout.unscaled": r"\.sum\(|normalize",
     "dropout": r"rand(_like)?\(|bernoulli|self\.\w*drop\w*\(|functional\.dropout|F\.dropout",
-    "mask.multiplied": r"\*.*(mask|hidden|past|tril|triu)|(mask|hidden|past|tril|triu).*\*|masked_fill|where\(",
-    "mask.after-softmax": r"\*.*(mask|hidden|past|tril|triu)|(mask|hidden|past|tril|triu).*\*|masked_fill|where\(",
+    "mask.multiplied": STRUCK,
+    "mask.after-softmax": STRUCK,
     "state": r"self\.\w*(mask|future|past|tril|triu)\w* *=",
     "heads": r"(view|reshape|unflatten|split|chunk|permute|transpose)\(",
     "differs": r"== ?0|\bmax\(|amax\(",
@@ -71,9 +73,9 @@ LAWS = {
 WITH_HEADS = (
     "law.", "parameter.dead", "parameter.shared", "dropout.misplaced", "state.mask-plain",
 )  # fmt: skip
-# The families of codes that hang on a promise, where another one is as good.
 # Where errors begin to speak of what a lesson fixes.
 HINTS = ("\n  args=dict(", " If the output is another part", "\nIf it needs other sizes")
+# The families of codes that hang on a promise, where another one is as good.
 PROMISED = {"causal": ("mask.", "law.pairs"), "scale": ("scale.",), "rope": ("law.scores",)}
 TICKS = {
     "scores": 1, "weights": 2, "context": 3, "softmax": 4, "scale": 5, "causal": 7, "padding": 8,

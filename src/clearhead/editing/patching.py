@@ -51,7 +51,7 @@ class Patched(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """What is run, with an edit.
+    """A model and its inputs, to be run with an edit.
 
     Attributes:
         model, inputs: what runs, and on what.

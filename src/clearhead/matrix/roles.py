@@ -109,8 +109,8 @@ def mean_weight(matrix: AttentionMatrix, keys: Sequence[Tensor]) -> Tensor:
 
 
 def evenness(matrix: AttentionMatrix) -> Tensor:
-    """How even the weights of each head are over the visible keys: entropy / ln(number of keys), the evenness of
-    Pielou (1966), on average over the real queries that see two or more; what a sink parameter takes counts as
+    """Measure how even the weights of each head are over the visible keys: entropy / ln(number of keys), the evenness
+    of Pielou (1966), on average over the real queries that see two or more; what a sink parameter takes counts as
     nowhere. As `mean_weight` has it.
 
     Example:

@@ -63,38 +63,38 @@ def kept_as(module: Any, row: LessonRow, promised: Mapping[str, Any]) -> str | N
 
 def left_behind(module: Any) -> list[str]:
     """The names of what a reset does not put back to what it was before the first step."""
-    try:
-        with torch.no_grad():
-            matrix = layers_of(module)["q"].matrix
-            module.reset()
-            before = _copied(module)
-            with suppress(Exception):  # by then it has kept what it keeps
-                module.step(matrix.new_ones(2, NEW, matrix.shape[0]))
-            module.reset()
-            after = _copied(module)
-    except Exception:  # whatever the code of another raises is told elsewhere
-        return []
+    before, _, after = _around_a_step(module)
     return [name for name, each in after.items() if not _same(before.get(name), each)]
 
 
 def never_kept(module: Any) -> list[str]:
     """The names of what a reset sets to None, and no step to anything else, though another is set."""
-    try:
-        with torch.no_grad():
-            matrix = layers_of(module)["q"].matrix
-            module.reset()
-            empty = [name for name, each in _copied(module).items() if each is None]
-            with suppress(Exception):
-                module.step(matrix.new_ones(2, NEW, matrix.shape[0]))
-            after = _copied(module)
-    except Exception:  # whatever the code of another raises is told elsewhere
-        return []
-    left = [name for name in empty if after.get(name) is None]
+    before, stepped, _ = _around_a_step(module)
+    empty = [name for name, each in before.items() if each is None]
+    left = [name for name in empty if stepped.get(name) is None]
     return left if len(left) < len(empty) else []
 
 
+def _around_a_step(module: Any) -> list[dict[str, Any]]:
+    """Return what is kept after a reset, after a step, and after another reset; nothing from where one raises."""
+    found: list[dict[str, Any]] = []
+    with (
+        suppress(Exception),
+        torch.no_grad(),
+    ):  # whatever the code of another raises is told elsewhere
+        matrix = layers_of(module)["q"].matrix
+        module.reset()
+        found.append(_copied(module))
+        with suppress(Exception):  # by then it has kept what it keeps
+            module.step(matrix.new_ones(2, NEW, matrix.shape[0]))
+        found.append(_copied(module))
+        module.reset()
+        found.append(_copied(module))
+    return found + [{}] * (3 - len(found))
+
+
 def _copied(module: Any) -> dict[str, Any]:
-    """What a module and its parts keep beside their parameters, by its names."""
+    """Copy what a module and its parts keep beside their parameters, by its names."""
     parts = module.named_modules() if isinstance(module, nn.Module) else [("", module)]
     own = {
         f"{path}.{name}".removeprefix("."): each

@@ -175,7 +175,7 @@ def taken_names(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> I
 
 
 def overwritten(places: Sequence[Spot], *_: Any) -> Iterator[Change]:
-    """What is given, under whose name a matrix puts something else while others still want it: x = self.W_query(x)."""
+    """Name anew what a matrix puts under the name of what is given, which others still want: x = self.W_query(x)."""
     for place, function in _functions(places):
         for line in function.body:
             target = line.targets[0] if isinstance(line, ast.Assign) else None

@@ -1,4 +1,4 @@
-"""What the names in a learner's classes say: which matrix has made what stands under them."""
+"""Read what the names in a learner's classes say: which matrix has made what stands under them."""
 
 import ast
 import inspect
@@ -47,7 +47,7 @@ class Chained(NamedTuple):
 
 
 class FirstSample(NamedTuple):
-    """What is taken of one sample alone: as it is written, rows of what, and which sample."""
+    """Rows of one sample alone: as they are written, rows of what, and of which sample."""
 
     text: str
     rows: str

@@ -266,7 +266,7 @@ def returns(places: Sequence[Spot], tree: ast.Module, _: Sequence[str]) -> Itera
 
 
 def _unused(places: Sequence[Spot]) -> Iterator[tuple[Spot, str]]:
-    """What is given back, with each layer that is made and that nothing calls."""
+    """Pair what is given back with each layer that is made and that nothing calls."""
     own = [
         each.node for each in places
         if isinstance(each.node, ast.Attribute) and ast.unparse(each.node.value) == "self"
