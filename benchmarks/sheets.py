@@ -35,6 +35,10 @@ LONGEST = 3.0
 """Seconds; after a call that took longer no longer one is tried."""
 FEW = 700
 """Tokens of the comparison: no multiple of a window, a document or a tile."""
+CALLS = 7
+"""Of one point, at most."""
+PRODUCT = 1024
+"""Rows and columns of the matrices that tell the limit."""
 
 FILE = RESULTS / "sheets" / "cost.json"
 PICTURES = ROOT / "docs" / "pictures"
@@ -183,7 +187,7 @@ def point(name: str, side: int, tokens: int) -> Record:
     limit = _sgemm()
     times: list[float] = []
     quiet: list[float] = []
-    while len(times) < 7 and (not times or sum(times) < 2.0):
+    while len(times) < CALLS and (not times or sum(times) < 2.0):
         others, start = Others(), time.thread_time()
         call()
         times.append(time.thread_time() - start)
@@ -207,14 +211,14 @@ def point(name: str, side: int, tokens: int) -> Record:
 
 
 def _sgemm() -> float:
-    """GFLOP/s of a product of matrices of 1 024 × 1 024, the best of some, on one thread."""
-    left, right = torch.randn(2, 1024, 1024).unbind()
+    """GFLOP/s of a product of square matrices, the best of some, on one thread."""
+    left, right = torch.randn(2, PRODUCT, PRODUCT).unbind()
     least = math.inf
     for _ in range(5):
         start = time.thread_time()
         torch.mm(left, right)
         least = min(least, time.thread_time() - start)
-    return 2 * 1024**3 / least / 1e9
+    return 2 * PRODUCT**3 / least / 1e9
 
 
 def _in_own_process(name: str, side: int, tokens: int) -> Record | None:

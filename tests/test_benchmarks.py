@@ -385,7 +385,11 @@ def test_the_fastest_of_the_others_is_what_a_row_is_held_against() -> None:
     assert [*gpu.in_order_of_time(sides, torch.device("cpu"))] == ["ours", "fast", "slow"]
 
 
-def test_a_sheet_is_drawn_of_points_whose_sides_agree(tmp_path: Path) -> None:
+def test_a_sheet_is_drawn_of_points_whose_sides_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sheets, "CALLS", 1)
+    monkeypatch.setattr(sheets, "PRODUCT", 64)
     threads = torch.get_num_threads()
     records = []
     try:

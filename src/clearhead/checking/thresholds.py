@@ -34,6 +34,8 @@ GRADIENT = 2e-2
 SUMMED = 1e-4
 # Steps of such differences: a large one where float32 rounds inside, small ones beside a kink.
 STEPS = (1e-3, 1e-5, 1e-6)
+# A step that passes any kink: beside it a weight is nothing.
+LEAP = 1e3
 # How far a parameter is moved to be asked beside a kink: beyond all steps, and next to nothing for a weight.
 NEARBY = 1e-2
 # A direction whose gradient is below this share of the largest says nothing.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.subject.subject import Subject
-from clearhead.checking.thresholds import GRADIENT, GRADIENT_FLOOR, NEARBY, STEPS
+from clearhead.checking.thresholds import GRADIENT, GRADIENT_FLOOR, LEAP, NEARBY, STEPS
 
 
 class Gradient(NamedTuple):
@@ -128,7 +128,8 @@ def _compared(
     rows = (flat == 0).all(-1, keepdim=True)
     if gradient is not None and leaf.ndim == 2 and 4 * rows.sum() >= len(rows):
         part = rows * torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
-        if along(leaf, part, STEPS[0]) == 0:
+        # What a ReLU keeps from the output moves it by a large step.
+        if not any(along(leaf, part, step) for step in (STEPS[0], LEAP)):
             return Gradient(name, "part dead")
     worst = Gradient(name, "right")
     size = max(flat.norm().item(), floor)

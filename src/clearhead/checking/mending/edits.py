@@ -112,7 +112,7 @@ def _everywhere(places: Sequence[Spot], tree: ast.Module, names: Sequence[str]) 
     texts = Counter(ast.unparse(each.node) for each in calls)
     again = [each for each in calls if texts[ast.unparse(each.node)] > 1]
     done = set[tuple[str, str]]()
-    for way in (_sides, _keepdims, by_rows, _axes):
+    for way in (_sides, _keepdims, by_rows, _axes, steps):
         for place, new, key, values in way(again, tree, names):
             pair = ast.unparse(place.node), ast.unparse(new)
             if texts[pair[0]] < 2 or pair in done:
