@@ -32,6 +32,7 @@ STRUCK = r"\*.*(mask|hidden|past|tril|triu)|(mask|hidden|past|tril|triu).*\*|mas
 # What a line has in it that a mistake is about, where no operation shows it.
 MENTIONS = {
     "parameter.missing": r"self\.\w+ *= *(torch\.|\[|\{|dict\(|nn\.Parameter\(.*\) *[-+*/@])|requires_grad",
+    "parameter.shared": r"self\.\w+ *= *self\.\w+ *(#.*)?$",
     "parameter": r"self\.\w+ *= *(nn\.|self\.)",
     "grad": r"detach|no_grad|\.data|\.item\(|torch\.tensor\(|float\(",
     "input.modified": r"[-+*/]= |[a-z]_\(|\] *= ",
@@ -54,8 +55,14 @@ MENTIONS = {
     "cache": r"cat\(|append\(|triu|tril",
     "rope": r"cat\(|stack\(|sin\(",
 }
-# Of a cache, where what is kept is put together.
-KEPT = r"cat\(|append\("
+# The same, of what a sentence says: of a code, with this in it.
+SAYS = (
+    ("cache.offset", "replaced", r"self\.\w+(, *self\.\w+)* *=(?!.*(None|\[\]|nn\.|self\.\w+ *=))"),
+    ("cache.offset", "kept", r"cat\(|append\("),
+    ("cache.stale", "full(x)", r"self\.step\("),
+    ("rope.layout", "put back", r"cat\(|stack\("),
+    ("dropout.unscaled", "handed on", r"Dropout\("),
+)
 # Of these the line that mentions them says more than that of an operation.
 MENTIONED = (
     "heads.split", "heads.count", "dropout", "state", "mask.after-softmax", "mask.multiplied", "mask.padding-ignored",
@@ -276,8 +283,8 @@ def _mentioned(finding: Finding, place: tuple[str, int] | None) -> tuple[str, in
                 or not re.search(rf"self\.{name} *=", "".join(lines[number + 1 :]))
             ):
                 return place[0], place[1] + number
-    kept = KEPT if code == "cache.offset" and "kept" in finding.sentence else None
-    for pattern in filter(None, (kept, MENTIONS.get(code), MENTIONS.get(code.partition(".")[0]))):
+    says = [each for of, part, each in SAYS if of == code and part in finding.sentence]
+    for pattern in filter(None, (*says, MENTIONS.get(code), MENTIONS.get(code.partition(".")[0]))):
         found = [
             number for number, line in enumerate(lines)
             if re.search(pattern, line) and not line.lstrip().startswith("def ")

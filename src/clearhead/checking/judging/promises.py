@@ -147,7 +147,8 @@ def unscaled(e: Evidence) -> Verdict | None:
     share, other = e.training.share, 1 - 1 / kept if kept > 1 else 0.0
     if share is not None and other and abs(share - other) < abs(share - dropout):
         values = {**values, "share": f"{other:.3g}"}
-        return Found("another", values, ("survivors", values))
+        twice = abs(kept * (1 - dropout) ** 2 - 1) < 1e-3
+        return Found("twice" if twice else "another", values, ("survivors", values))
     return Found("unscaled" if abs(kept - 1) < 1e-3 else "otherwise", values, ("survivors", values))
 
 
