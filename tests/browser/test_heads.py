@@ -1091,3 +1091,12 @@ def test_shares_too_small_for_a_bar_are_said_in_words(opens: Opens) -> None:
     facts = page.locator(".ch-facts").filter(has_text="received")
     expect(facts.first).to_contain_text("the attention of 1 query")
     expect(page.get_by_text("nothing above 0.1 %").first).to_be_visible()
+
+
+def test_what_heads_that_share_a_key_receive_is_said_to_be_theirs(opens: Opens) -> None:
+    query, key = torch.randn(1, 4, 5, 3), torch.randn(1, 2, 5, 3)
+    layer = Layer("attention", ch.AttentionMatrix(query, key, mask=ch.causal()))
+    page = opens(heads_payload([Run("", [layer], read_text("tokens", list("abcde")))], "grouped"))
+    canvas(page).click()
+    facts = page.locator(".ch-facts").filter(has_text="received")
+    expect(facts.first).to_contain_text(re.compile(r"queries, by the 2 heads that share this key"))

@@ -253,6 +253,51 @@ def cross(cache: Cache) -> Tensor:
     return layer(X, torch.randn(2, 4, WIDTH), cache=cache)
 
 
+AHEAD = [
+    ch.full(),
+    ch.sliding_window(left=2),
+    ch.sliding_window(left=2, right=1),
+    ch.prefix(3),
+    ch.causal() | ch.prefix(3),
+    ch.causal() | ch.prefix([3, 1]),
+    ch.causal(offset=2),
+    ~ch.causal(),
+    ch.sliding_window(left=2, right=0) | ch.prefix(1),  # which does not
+]
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("kind", ["growing", "static", "fixed", "paged"])
+@pytest.mark.parametrize("mask", AHEAD, ids=lambda mask: mask.describe())
+@torch.no_grad()
+def test_what_sees_a_later_token_is_refused_or_the_whole_text_at_once(
+    mask: ch.Mask, kind: str, ragged: bool
+) -> None:
+    layer = MultiHeadAttention(WIDTH, num_heads=HEADS, mask=mask).double().eval()
+    x, valid = torch.randn(2, 5, WIDTH, dtype=torch.float64), torch.ones(2, 5, dtype=torch.bool)
+    valid[1, 0] = not ragged
+    whole, refused = layer(x, valid=valid), 0
+    for first in range(1, 5):
+        cache, pieces = KINDS[kind](), [first, *[1] * (5 - first)]
+        try:
+            made = [
+                layer(part, cache=cache, valid=real if ragged else None)
+                for part, real in zip(x.split(pieces, 1), valid.split(pieces, 1), strict=True)
+            ]
+        except (ch.ArgumentError, ch.UnsupportedError) as error:
+            assert error.code in ("layer.cache-ahead", "layer.cache-fixed", "cache.mask"), error  # noqa: PT017
+            refused += 1
+        else:
+            torch.testing.assert_close(torch.cat(made, 1)[valid], whole[valid])
+    assert bool(refused) == (mask is not AHEAD[-1])
+
+
+def after_one(layer: MultiHeadAttention) -> Tensor:
+    cache = GrowingCache()
+    layer.eval()(X[:, :1], cache=cache)
+    return layer(X[:, 1:], cache=cache)
+
+
 REFUSED = {
     "no cache": Case(
         ch.ArgumentTypeError,
@@ -264,6 +309,21 @@ REFUSED = {
         "[layer.cache-causal] with a cache, tokens come one after the other, and none may see a "
         "later one; this layer has no mask. Make it with mask=clearhead.causal().",
         lambda: MultiHeadAttention(WIDTH, num_heads=HEADS)(X, cache=GrowingCache()),
+    ),
+    "a later token": Case(
+        ch.ArgumentError,
+        "[layer.cache-ahead] with a cache, tokens come one after the other; by the mask full() some "
+        "that came before see some of this call, and their outputs are given already. Let one call "
+        "have all tokens that see each other, or none see a later one: mask=clearhead.causal() & ….",
+        lambda: after_one(MultiHeadAttention(WIDTH, num_heads=HEADS, mask=ch.full())),
+    ),
+    "a later token of the same call": Case(
+        ch.ArgumentError,
+        "[layer.cache-fixed] FixedCache(5) shows no token a later one; by the mask prefix(2) some of "
+        "this call see one. Use a StaticCache, or mask=clearhead.causal() & ….",
+        lambda: MultiHeadAttention(WIDTH, num_heads=HEADS, mask=ch.prefix(2)).eval()(
+            X, cache=ch.layers.FixedCache(5)
+        ),
     ),
     "another context": Case(
         ch.ArgumentError,

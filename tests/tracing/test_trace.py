@@ -189,6 +189,9 @@ def test_what_cannot_be_traced() -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2)
     with pytest.raises(SelectionError, match=r"^\[trace.part\] there are 2 along num_heads; got 2"):
         ch.trace(layer, torch.randn(3, 8)).show(head=2)
+    for part, axis in (({"head": 3}, "num_heads"), ({"sample": 3}, "batch")):
+        with pytest.raises(SelectionError, match=f"there are 1 along {axis}; got 3"):
+            ch.trace(ladder.SelfAttention(3, head_dim=2), torch.randn(4, 3)).explain(1, **part)
     texts = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)], layout=torch.jagged)
     with pytest.raises(
         UnsupportedError, match=r"^\[trace.nested\] a trace takes one text, .* nested"

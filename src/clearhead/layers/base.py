@@ -160,7 +160,7 @@ class AttentionLayer(nn.Module, ABC):
             check_valid(valid, source.shape[0], source.shape[1], source.device)
         if cache is not None:
             context_len = source.shape[1] if is_cross else None
-            check_cache(cache, mask, source.shape[0], context_len, self)
+            check_cache(cache, mask, x, context_len, self)
             if is_cross and len(cache):
                 # All keys are there already: none is appended, and all come back.
                 source, valid = source[:, :0], None

@@ -11,6 +11,7 @@ from clearhead._common.torch_internals import is_autocast, is_exporting, is_trac
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
+    ClearheadError,
     DeviceError,
     DtypeError,
     ShapeError,
@@ -23,6 +24,7 @@ from clearhead.layers.caches.layout import is_in_order
 from clearhead.layers.caches.sliding import SlidingCache
 from clearhead.layers.nested import Sequences
 from clearhead.layers.positions import Positions
+from clearhead.masks.algebra import hides_later
 from clearhead.masks.base import Mask
 from clearhead.masks.full import Full
 from clearhead.masks.padding import padding
@@ -206,14 +208,14 @@ def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
 
 
 def check_cache(
-    cache: object, mask: Mask | None, batch: int, context_len: int | None, layer: nn.Module
+    cache: object, mask: Mask | None, x: Tensor, context_len: int | None, layer: nn.Module
 ) -> None:
     """Refuse a cache that does not go with a call.
 
     Args:
         cache: the argument.
         mask: that of the layer and that of the call.
-        batch: number of rows.
+        x: the tokens, (batch, len, width).
         context_len: number of tokens of the context; None for self-attention.
         layer: the layer that is called.
 
@@ -221,8 +223,8 @@ def check_cache(
         ArgumentTypeError: code `layer.cache`.
         ShapeError: code `cache.shape`.
         UnsupportedError: code `cache.export`.
-        ArgumentError: codes `layer.cache-causal`, `layer.cache-context`, `layer.cache-window`,
-            `layer.cache-shared` and `layer.cache-dropout`.
+        ArgumentError: codes `layer.cache-causal`, `layer.cache-ahead`, `layer.cache-context`,
+            `layer.cache-window`, `layer.cache-fixed`, `layer.cache-shared` and `layer.cache-dropout`.
     """
     if not isinstance(cache, Cache):
         raise ArgumentTypeError(
@@ -230,7 +232,7 @@ def check_cache(
             "cache must be a clearhead.layers.Cache of this layer, or None; got "
             f"{type(cache).__name__}.",
         )
-    layout = cache._layout
+    layout, batch = cache._layout, x.shape[0]
     if layout is not None and layout.batch != batch:
         raise ShapeError("cache.shape", f"the cache holds batch={layout.batch}; got batch={batch}.")
     if layer.training and getattr(layer, "dropout", None):
@@ -245,6 +247,8 @@ def check_cache(
             "with a cache, tokens come one after the other, and none may see a later one; this "
             "layer has no mask. Make it with mask=clearhead.causal().",
         )
+    if context_len is None and mask is not None and not (hides_later(mask) or is_tracing()):
+        _check_ahead(mask, cache, x)
     if context_len is not None and len(cache) not in (0, context_len):
         raise ArgumentError(
             "layer.cache-context",
@@ -264,6 +268,33 @@ def check_cache(
             "them; use a StaticCache.",
         )
     _bind(cache, layer)
+
+
+def _check_ahead(mask: Mask, cache: Cache, x: Tensor) -> None:
+    """Refuse a mask by which a token sees one that it cannot have seen; one of other sizes is not asked."""
+    start = torch.as_tensor(cache._counts(), device=x.device).view(-1, 1, 1, 1)
+    whole = int(start.max()) + x.shape[1]
+    extent = mask.extent(whole, whole, x.device)
+    try:
+        mask.check(extent)
+    except ClearheadError:
+        return
+    token = torch.arange(whole - 1, device=x.device).view(1, 1, -1, 1)
+    if bool((mask.visible(token, start, extent) & (token < start)).any()):
+        raise ArgumentError(
+            "layer.cache-ahead",
+            f"with a cache, tokens come one after the other; by the mask {mask.describe()} some that came "
+            "before see some of this call, and their outputs are given already. Let one call have all "
+            "tokens that see each other, or none see a later one: mask=clearhead.causal() & ….",
+        )
+    if isinstance(cache, FixedCache):
+        later = mask.visible(token, token + 1, extent) & (token >= start)
+        if bool(later.any()):
+            raise ArgumentError(
+                "layer.cache-fixed",
+                f"{cache.describe()} shows no token a later one; by the mask {mask.describe()} some of this "
+                "call see one. Use a StaticCache, or mask=clearhead.causal() & ….",
+            )
 
 
 def _bind(cache: Cache, layer: nn.Module) -> None:

@@ -197,6 +197,21 @@ def goes_by_distance(mask: Mask) -> bool:
     )
 
 
+def hides_later(mask: Mask) -> bool:
+    """Return True if the expression alone says that no query sees a later key.
+
+    Example:
+        >>> import clearhead as ch
+        >>> hides_later(ch.causal() & ch.prefix(2)), hides_later(ch.causal() | ch.prefix(2))
+        (True, False)
+    """
+    if isinstance(mask, And):
+        return hides_later(mask.left) or hides_later(mask.right)
+    if isinstance(mask, Or):
+        return hides_later(mask.left) and hides_later(mask.right)
+    return isinstance(mask, Positioned) and mask.offset is None and mask.run_from(0, 2)[1] < 2
+
+
 def _either(a: T | None, b: T | None) -> T | None:
     return b if a is None else a
 

@@ -304,6 +304,10 @@ class Trace(Mapping[str, Tensor]):
     def _part(self, step: Step, sample: int, head: int) -> tuple[Tensor, str]:
         """Two dimensions of a stage, and which they are, in words."""
         tensor, words = step.tensor.detach(), []
+        leading = {axis for each in self.steps.values() for axis in each.axes[:-2]}
+        for axis, asked in (("batch", sample), ("num_heads", head)):
+            if axis not in leading:
+                _check_index(asked, 1, axis)
         for axis in step.axes[:-2]:
             index = {"batch": sample, "num_heads": head, "num_kv_heads": head}[axis]
             if axis == "num_kv_heads":
@@ -311,10 +315,7 @@ class Trace(Mapping[str, Tensor]):
                 index //= groups
             if tensor.shape[0] == index == 0:
                 return tensor.reshape(0, tensor.shape[-1]), ""
-            if not 0 <= index < tensor.shape[0]:
-                raise SelectionError(
-                    "trace.part", f"there are {tensor.shape[0]} along {axis}; got {index}."
-                )
+            _check_index(index, tensor.shape[0], axis)
             if tensor.shape[0] > 1:
                 words.append(f"{axis.removeprefix('num_').removesuffix('s')} {index}")
             tensor = tensor[index]
@@ -391,3 +392,8 @@ def trace(
             raise refusal(way, given, options, "trace")
         call = way(*given, **options)
     return Trace(call, tokens, source_tokens)
+
+
+def _check_index(index: int, count: int, axis: str) -> None:
+    if not 0 <= index < count:
+        raise SelectionError("trace.part", f"there are {count} along {axis}; got {index}.")

@@ -134,7 +134,10 @@ export function Numbers({
             <dl class="ch-facts">
               <div>
                 <dt>received</dt>
-                <dd>{`the attention of ${quantity(all.received[key]!, "queries")}`}</dd>
+                <dd>
+                  {`the attention of ${quantity(all.received[key]!, "queries")}`}
+                  {sharing(map) > 1 && `, by the ${sharing(map)} heads that share this key`}
+                </dd>
               </div>
             </dl>
           )}
@@ -142,6 +145,11 @@ export function Numbers({
       )}
     </div>
   );
+}
+
+/** How many heads share the keys of a head. */
+function sharing({ layer }: HeadMap): number {
+  return layer.heads / layer.kv_heads;
 }
 
 /** The numbers of a token from query and key, where the source has them; null until they are there. */
@@ -229,7 +237,7 @@ function MostReceived({ all, map, out, alone, keyToken, onPin }: MostProps) {
       </p>
     );
   }
-  const group = map.layer.heads / map.layer.kv_heads;
+  const group = sharing(map);
   const found = strongest(10, all.received.length, (key) =>
     out?.keys[key] ? 0 : all.received[key]! / (total || 1),
   ).filter(([, part]) => part >= LEAST);
