@@ -176,3 +176,42 @@ def test_a_picture_has_as_many_characters_as_it_says() -> None:
     assert len(lines) == 200
     assert {len(line) for line in lines} == {399}
     assert lines[-1] == " ".join("●" * 200)
+
+
+VALID = torch.arange(6) < torch.tensor([5, 3, 4])[:, None]
+MADE: dict[str, tuple[Callable[[Tensor], ch.Mask], Tensor]] = {
+    "valid": (ch.padding, VALID),
+    "lengths": (ch.padding, VALID.sum(1)),
+    "lengths on the left": (lambda lengths: ch.padding(lengths, side="left"), VALID.sum(1)),
+    "prefix": (ch.prefix, VALID.sum(1)),
+    "offset": (lambda offset: ch.causal(offset=offset), VALID.sum(1)),
+    "window": (lambda offset: ch.sliding_window(left=2, right=0, offset=offset), VALID.sum(1)),
+    "documents": (ch.documents, VALID.long()),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_mask_is_made_inside_vmap(name: str) -> None:
+    make, given = MADE[name]
+    inputs = torch.randn(3, 3, 4, 6, 8).unbind()
+
+    def run(query: Tensor, key: Tensor, value: Tensor, each: Tensor) -> Tensor:
+        return ch.attend(query, key, value, mask=make(each))
+
+    mapped = torch.vmap(run)(*inputs, given)
+    alone = [run(*each) for each in zip(*inputs, given, strict=True)]
+    torch.testing.assert_close(mapped, torch.stack(alone))
+
+
+@pytest.mark.parametrize("make", [ch.padding, ch.prefix])
+@pytest.mark.parametrize("given", [[5, 3, 4], torch.tensor([5, 3, 4])], ids=["list", "tensor"])
+def test_a_mask_is_made_inside_one_graph(make: Callable[..., ch.Mask], given: object) -> None:
+    inputs = torch.randn(3, 3, 4, 6, 8).unbind()
+
+    def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return ch.attend(query, key, value, mask=make(given))
+
+    torch.compiler.reset()
+    found = torch.compile(run, fullgraph=True, backend="eager")(*inputs)
+    torch.testing.assert_close(found, run(*inputs))

@@ -11,7 +11,7 @@ from torch import Tensor
 from clearhead._common.checks import check_tensor
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
-from clearhead._common.torch_internals import is_concrete
+from clearhead._common.torch_internals import is_concrete, is_transformed
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
@@ -21,6 +21,9 @@ Side = Literal["right", "left"]
 
 FEW = 64
 """Up to how many marks of tokens are read faster as a list."""
+
+NOT_READ = -1, 0
+"""In the place of the smallest and the largest length, where they are not read: not all alike, and none too long."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,7 +106,7 @@ class Valid(Mask, kind="valid"):
     @cached_property
     def run(self) -> slice | None:
         """The valid keys of all rows, if they are one run, the same for all."""
-        if not self.valid.numel() or not is_concrete(self.valid):
+        if not self.valid.numel() or not is_concrete(self.valid) or is_transformed(self.valid):
             return None
         rows = self._rows
         if rows.numel() <= FEW:
@@ -231,12 +234,12 @@ def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None
     lengths = PerRow.read(given, "lengths")
     if side not in (None, "right", "left"):
         raise ArgumentError("mask.side", f'side must be "right" or "left"; got {shown(side)}.')
-    smallest, longest = lengths.limits()
-    if smallest < 0:
+    limits = lengths.limits()
+    if limits is not None and limits[0] < 0:
         raise MaskError(
             "mask.negative-length", f"lengths must be 0 or more tokens; got {lengths.describe()}."
         )
-    return PaddedTo(lengths, side or "right", smallest, longest)
+    return PaddedTo(lengths, side or "right", *(limits or NOT_READ))
 
 
 def _valid(valid: Tensor, side: Side | None) -> Mask:

@@ -9,7 +9,7 @@ from torch import Tensor
 from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.kinds import Filed
 from clearhead._common.text import shown
-from clearhead._common.torch_internals import is_concrete
+from clearhead._common.torch_internals import is_concrete, is_tracing, is_transformed
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
 
 MOST_TOKENS = 1 << 60
@@ -44,9 +44,9 @@ class PerRow(Filed, kind="per_row"):
                     f"{name} must be one number or one per row of the batch, of shape (batch,); "
                     f"got shape {tuple(value.shape)}.",
                 )
-            if value.ndim == 0:
+            if value.ndim == 0 and not is_transformed(value):
                 return cls(bounded(int(value)), name, follows=True)
-            kept = value.to(torch.int64).clamp(-MOST_TOKENS, MOST_TOKENS)
+            kept = value.reshape(-1).to(torch.int64).clamp(-MOST_TOKENS, MOST_TOKENS)
             return cls(kept, name, follows=False)
         if not isinstance(value, Sequence) or isinstance(value, str | bytes):
             raise ArgumentTypeError(
@@ -71,13 +71,17 @@ class PerRow(Filed, kind="per_row"):
         """The device that the numbers are bound to, or None when they go anywhere."""
         return self.value.device if isinstance(self.value, Tensor) and not self.follows else None
 
-    def limits(self) -> tuple[int, int]:
-        """The smallest and the largest number; (0, 0) where there is none to be read."""
+    def limits(self) -> tuple[int, int] | None:
+        """The smallest and the largest number; None where there is none to be read."""
         if not isinstance(self.value, Tensor):
             return self.value, self.value
-        if self.value.numel() == 0 or not is_concrete(self.value):
-            return 0, 0
+        if self.value.numel() == 0 or not self._is_read():
+            return None
         return int(self.value.min()), int(self.value.max())
+
+    def _is_read(self) -> bool:
+        """True if there are numbers to be read, and reading them does not end a graph."""
+        return is_concrete(self.value) and not (is_tracing() or is_transformed(self.value))
 
     def check_device(self, device: torch.device) -> None:
         if self.device is not None and self.device != device:
@@ -96,7 +100,7 @@ class PerRow(Filed, kind="per_row"):
     def describe(self) -> str:
         if not isinstance(self.value, Tensor):
             return str(self.value)
-        if self.value.numel() > 8 or not is_concrete(self.value):
+        if self.value.numel() > 8 or not self._is_read():
             return f"<{self.value.numel()} numbers>"
         return str(self.value.tolist())
 

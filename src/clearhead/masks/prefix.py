@@ -74,8 +74,8 @@ def prefix(length: int | Sequence[int] | Tensor) -> Mask:
         ● ● ●
     """
     read = PerRow.read(length, "length")
-    smallest, _ = read.limits()
-    if smallest < 0:
+    limits = read.limits()
+    if limits is not None and limits[0] < 0:
         raise MaskError(
             "mask.negative-length", f"length must be 0 or more tokens; got {read.describe()}."
         )
