@@ -2,6 +2,7 @@
 thread, which other processes change least."""
 
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,11 +16,7 @@ SIXTEEN = [*range(0, 15, 2), *range(15, 30, 2)]
 
 
 def _smollm2() -> Any:
-    from transformers import AutoModelForCausalLM
-
-    from clearhead.samples import models
-
-    return AutoModelForCausalLM.from_pretrained(str(models.folder_of("smollm2"))).eval()
+    return ch.samples.smollm2().model
 
 
 def _ids(tokens: int) -> Tensor:
@@ -99,30 +96,42 @@ def effects_at_once() -> Sides:
     return _effects(parallel=HEADS)
 
 
-@case(
-    "edit-effects-14-parallel",
-    work="SmolLM2, 14 tokens: effects of the 144 heads of 16 layers one by one, on a metric of the last position, with "
-    "logits_to_keep=1, against so many in one run with parallel=, and against 16 plain runs, a ninth of as many; CPU "
-    "time of one thread",
-    compare=_same_metric,
-    memory=False,
-    rounds=3,
-    clock=time.process_time,
-)
-def short_effects_at_once() -> Sides:
-    model, ids = _smollm2(), _ids(14)
-    last = {"input_ids": ids, "logits_to_keep": 1}
+def _together(tokens: int, layers: list[int]) -> Sides:
+    """Effects one by one and several in a run, beside a plain run for each layer; all make the last logits alone."""
+    model = _smollm2()
+    last = {"input_ids": _ids(tokens), "logits_to_keep": 1}
 
     def measured(parallel: int) -> Any:
-        options: dict[str, Any] = {"layers": SIXTEEN, "parallel": parallel, "progress": False}
+        options: dict[str, Any] = {"layers": layers, "parallel": parallel, "progress": False}
         return ch.effects(model, last, _last, **options).baseline
 
     sides: dict[str, Side] = {
         "one by one": lambda: measured(1),
         **{f"parallel={each}": lambda each=each: measured(each) for each in (3, 9, 18)},
-        "16 plain runs": lambda: [float(_last(model(**last))) for _ in SIXTEEN][-1],
+        f"{len(layers)} plain runs": lambda: [float(_last(model(**last))) for _ in layers][-1],
     }
     return {name: _on_one_thread(side) for name, side in sides.items()}
+
+
+together = partial(case, compare=_same_metric, memory=False, rounds=3, clock=time.process_time)
+
+
+@together(
+    "edit-effects-14-parallel",
+    work="SmolLM2, 14 tokens: effects of the 144 heads of 16 layers one by one, on a metric of the last position, with "
+    "logits_to_keep=1, against so many in one run with parallel=, and against 16 plain runs, a ninth of as many; CPU "
+    "time of one thread",
+)
+def short_effects_at_once() -> Sides:
+    return _together(14, SIXTEEN)
+
+
+@together(
+    "edit-effects-128-parallel-few",
+    work="the same with 128 tokens and the 36 heads of 4 layers, against 4 plain runs; CPU time of one thread",
+)
+def few_effects_at_once() -> Sides:
+    return _together(128, SIXTEEN[::5])
 
 
 def _same_before_the_other_half(ours: Any, theirs: Any) -> None:

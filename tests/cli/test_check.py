@@ -130,7 +130,7 @@ def test_what_cannot_be_called_ends_with_a_code_of_its_own(place: str) -> None:
 
 
 def test_a_place_that_is_none_is_no_mistake_in_the_attention() -> None:
-    found = invoke("mine")
+    found = invoke("no_such_place")
     assert found.exit_code == 3
     assert "[check.place]" in found.stderr
 
@@ -188,7 +188,7 @@ def test_ranks(tmp_path: Path) -> None:
     )
     options = ["--no-causal", "--world", "2", "--layout", "zigzag"]
     found = invoke(f"{place}:stays_at_home", *options)
-    assert found.exit_code == 1
+    assert found.exit_code == 1, found.output
     assert found.stdout.startswith("✗ ranks.exchange   each rank attends to its own keys only")
 
 

@@ -1,6 +1,7 @@
 """Anybody's code as a trace: what it computed, bit for bit, and what the definition expects."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -228,11 +229,13 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_a_class_and_a_file(tmp_path: Path) -> None:
     place = tmp_path / "mine.py"
     place.write_text(Path(own_code.__file__).read_text())
+    path = list(sys.path)
     for thing in (own_code.SmallNegative, f"{place}:SmallNegative"):
         steps = ch.trace(thing, EXAMPLE_EMBEDDINGS)
         assert repr(steps).startswith("Trace of SmallNegative: x, query")
         assert steps.expected is not None
         assert steps.expected.stage == "masked_scores"
+    assert sys.path == path
 
 
 def test_it_draws_itself() -> None:

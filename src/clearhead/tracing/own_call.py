@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,11 +94,15 @@ def own_call(thing: Any, *inputs: Tensor, **options: Any) -> OwnCall | OwnPart:
         UnsupportedError: code `trace.unread`.
         ShapeError: code `trace.sizes`.
     """
-    found = located(thing) if isinstance(thing, str) else thing
-    part = part_of(found) if inspect.isroutine(found) else None
-    if part is not None:
-        return own_part(part, found, inputs, options)
-    return OwnCall(record(found, inputs, options))
+    path = list(sys.path)
+    try:
+        found = located(thing) if isinstance(thing, str) else thing
+        part = part_of(found) if inspect.isroutine(found) else None
+        if part is not None:
+            return own_part(part, found, inputs, options)
+        return OwnCall(record(found, inputs, options))
+    finally:
+        sys.path[:] = path  # where the imports of a file are found
 
 
 def _told(found: Differing | None, layout: OwnAxes) -> Expected | None:

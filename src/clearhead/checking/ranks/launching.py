@@ -196,6 +196,16 @@ class StartedRanks:
     def _start(self) -> None:
         # What the first backward pass of a process imports, once for all of them.
         importlib.import_module("torch.fx.experimental.symbolic_shapes")
+        # A fork may meet a lock that a thread of this process held just then: it is tried once more.
+        why = self._tried() and self._tried()
+        if why:
+            raise ModelError(
+                "check.ranks",
+                f"{self.world} ranks on gloo could not be started here: {why}.",
+            )
+
+    def _tried(self) -> str:
+        """Start the processes: why not, if they are not in their group; nothing if they are."""
         # What is checked may be a closure, which only a fork hands on.
         forks = "fork" in multiprocessing.get_all_start_methods() and not autograd_has_threads()
         context: Any = multiprocessing.get_context("fork" if forks else "spawn")
@@ -223,10 +233,8 @@ class StartedRanks:
             failed_with = self._begun(rank, pipe)
             if failed_with:
                 self.close()
-                raise ModelError(
-                    "check.ranks",
-                    f"{self.world} ranks on gloo could not be started here: rank {rank} {failed_with}.",
-                )
+                return f"rank {rank} {failed_with}"
+        return ""
 
     def _begun(self, rank: int, pipe: Connection) -> str:
         """Why a rank is not in the group; nothing if it is."""
