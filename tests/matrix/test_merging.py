@@ -70,38 +70,42 @@ def chunk(start: int = 3, stop: int = 7, heads: int = 3, **options: Any) -> Summ
     return weights.summary(**options)
 
 
-ONE = chunk(0, 3, value=torch.zeros(3, 2), top_k=1, pool=(2, 2))
 VALUE = torch.zeros(7, 2)
 
+
+def first() -> Summary:
+    return chunk(0, 3, value=VALUE[:3], top_k=1, pool=(2, 2))
+
+
 test_what_cannot_be_merged = refusals(
-    ONE.merge,
-    (torch.zeros(1), "merge.type", "Tensor"),
-    (chunk(start=2), "merge.shape", "3 // 5 // 8 // 7"),
-    (chunk(heads=2), "merge.shape", "logsumexp // queries // (3, 3) // (2, 4)"),
-    (chunk(top_k=1, pool=(2, 2)), "merge.fields", "context // this one"),
+    lambda other: first().merge(other()),
+    (lambda: torch.zeros(1), "merge.type", "Tensor"),
+    (lambda: chunk(start=2), "merge.shape", "3 // 5 // 8 // 7"),
+    (lambda: chunk(heads=2), "merge.shape", "logsumexp // queries // (3, 3) // (2, 4)"),
+    (lambda: chunk(top_k=1, pool=(2, 2)), "merge.fields", "context // this one"),
     (
-        chunk(value=VALUE, top_k=1, pool=(4, 7)),
+        lambda: chunk(value=VALUE, top_k=1, pool=(4, 7)),
         "merge.shape",
         "2 // 2 // 3 // 3 // 4 // 7 // 4 // 7",
     ),
     (
-        chunk(value=VALUE, top_k=2, pool=(3, 5)),
+        lambda: chunk(value=VALUE, top_k=2, pool=(3, 5)),
         "merge.shape",
         "top_k // queries // (3, 3, 1) // (3, 4, 2)",
     ),
     (
-        each_tensor(chunk(), torch.Tensor.double),
+        lambda: each_tensor(chunk(), torch.Tensor.double),
         "merge.dtype",
         "logsumexp // torch.float32 // torch.float64",
     ),
     (
-        each_tensor(chunk(), lambda tensor: tensor.to("meta")),
+        lambda: each_tensor(chunk(), lambda tensor: tensor.to("meta")),
         "merge.device",
         "logsumexp // cpu // meta",
     ),
 )
 test_where_it_cannot_be_merged_along = refusals(
-    lambda along: ONE.merge(chunk(), along=along),
+    lambda along: first().merge(chunk(), along=along),
     ("keys", "merge.along", "'keys'"),
     (
         "batch",
