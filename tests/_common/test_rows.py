@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import clearhead as ch
 from clearhead._common.rows import MeasuredRows
+from tests.refusals import assert_refused, refusals, wrong
 
 
 class Kind(NamedTuple):
@@ -50,13 +51,7 @@ def test_a_column_that_is_not_there() -> None:
         lambda: ROWS.sort("scores"),
         lambda: ROWS.top(1, "scores"),
     ):
-        with pytest.raises(KeyError) as raised:
-            call()
-        assert isinstance(raised.value, ch.SelectionError)
-        assert raised.value.code == "rows.column"
-        assert "no column 'scores'; the columns are layer, head, gain, score, none." in str(
-            raised.value
-        )
+        assert_refused(call, "rows.column", "'scores' // layer, head, gain, score, none")
 
 
 def test_sorting_has_what_is_no_number_last() -> None:
@@ -73,8 +68,9 @@ def test_sorting_counts_as_people_do_and_keeps_the_order_of_equal_ones() -> None
     assert [row.layer for row in ROWS.sort("layer")] == ["a.2", "a.2", "a.10"]
     assert [row.head for row in ROWS.sort("layer")] == [1, 0, 0]
     assert [row.head for row in ROWS.sort("layer", descending=True)] == [0, 1, 0]
-    with pytest.raises(ch.ArgumentTypeError, match="descending must be True or False"):
-        ROWS.sort("layer", descending=1)  # pyright: ignore[reportArgumentType]
+    assert_refused(
+        lambda: ROWS.sort("layer", descending=wrong(1)), "descending.type", "descending // 1"
+    )
 
 
 def test_the_largest_up_or_down() -> None:
@@ -83,14 +79,12 @@ def test_the_largest_up_or_down() -> None:
     assert isinstance(ROWS.top(1, "score"), Kinds)
 
 
-@pytest.mark.parametrize("by", [None, "layer", "none"])
-def test_the_largest_of_what_has_no_numbers(by: str | None) -> None:
-    with pytest.raises(ch.ArgumentError) as raised:
-        ROWS.top(1, by)
-    assert raised.value.code == "rows.by"
-    assert f"must be a column that holds numbers: head, gain, score; got {by!r}." in str(
-        raised.value
-    )
+test_the_largest_of_what_has_no_numbers = refusals(
+    lambda by: ROWS.top(1, by),
+    (None, "rows.by", "head, gain, score // None"),
+    ("layer", "rows.by", "head, gain, score // 'layer'"),
+    ("none", "rows.by", "head, gain, score // 'none'"),
+)
 
 
 @pytest.mark.parametrize(("count", "code"), [(0, "argument.size"), (1.5, "argument.type")])

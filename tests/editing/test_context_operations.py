@@ -14,6 +14,7 @@ import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError, EditWarning
 from clearhead.watching.projections import projection_of
 from tests.integrations.models import KINDS, OTHERS, inputs, make, pair
+from tests.refusals import assert_refused, wrong
 
 WIDTH, HEADS, LEN = 12, 4, 5
 
@@ -292,10 +293,10 @@ def test_what_does_not_fit_is_refused() -> None:
         layer(x)
     with ch.watch(layer, keep="total", contexts=True) as means:
         layer(x)
-    for wrong in (matrices, means, good[0], good.long(), 3):
+    for other in (matrices, means, good[0], good.long(), 3):
         text = '[edit.other] other must be what watch has seen with keep="contexts"'
         with pytest.raises(ArgumentTypeError, match=re.escape(text)):
-            chosen.replace(wrong)  # pyright: ignore[reportArgumentType]
+            chosen.replace(other)  # pyright: ignore[reportArgumentType]
     with ch.watch(layer, heads=[1, 2], keep="contexts") as some:
         layer(x)
     text = (
@@ -307,18 +308,13 @@ def test_what_does_not_fit_is_refused() -> None:
         layer(x)
     with ch.watch(layer, keep="total") as no_contexts:
         layer(x)
-    for wrong in (matrices, no_contexts, no_contexts[0], good.tolist()):
+    for other in (matrices, no_contexts, no_contexts[0], good.tolist()):
         text = "[mean.type] mean must be a tensor (heads, value_head_dim), or what watch has seen with contexts"
         with pytest.raises(ArgumentTypeError, match=re.escape(text)):
-            chosen.ablate(mean=wrong)  # pyright: ignore[reportArgumentType]
-    text = "[edit.ablate] give mean=, or resample=; got both."
-    with pytest.raises(ArgumentError, match=re.escape(text)):
-        chosen.ablate(mean=good[0], resample=good)
-    text = "[argument.type] seed must be a whole number; got 'a'."
-    with pytest.raises(ArgumentTypeError, match=re.escape(text)):
-        chosen.ablate(resample=good, seed="a")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentTypeError, match=re.escape("[vector.type]")):
-        chosen.add(3)  # pyright: ignore[reportArgumentType]
+            chosen.ablate(mean=other)  # pyright: ignore[reportArgumentType]
+    assert_refused(lambda: chosen.ablate(mean=good[0], resample=good), "edit.ablate")
+    assert_refused(lambda: chosen.ablate(resample=good, seed=wrong("a")), "argument.type", "'a'")
+    assert_refused(lambda: chosen.add(wrong(3)), "vector.type", "vector // a torch.Tensor // int")
     with pytest.raises(ArgumentError, match=re.escape("[scale.value]")):
         chosen.add(torch.zeros(3), scale=float("nan"))
 

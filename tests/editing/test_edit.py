@@ -23,6 +23,7 @@ from clearhead.errors import (
 )
 from clearhead.layers import FixedCache, GrowingCache, SlidingCache
 from clearhead.watching.hooks import installing, tap
+from tests.refusals import assert_refused, wrong
 from tests.tolerances import assert_no_worse
 from tests.watching.models import Direct
 
@@ -357,8 +358,7 @@ def test_an_edit_can_be_entered_again() -> None:
     # What no operation is for is not read.
     assert edit.attended == {"layers.0": HEADS, "layers.1": 0, "layers.2": HEADS}
     with edit:
-        with pytest.raises(EditError, match=re.escape("[edit.entered] this edit has been")):
-            edit.__enter__()
+        assert_refused(edit.__enter__, "edit.entered")
         model(x)
 
 
@@ -533,10 +533,8 @@ def test_positions_that_cannot_be_told_are_refused() -> None:
 def test_what_is_compiled_is_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].compile(backend="eager")
-    with pytest.raises(EditError, match=re.escape("[edit.compiled] 0 is compiled, and what")):
-        ch.edit(model).__enter__()
-    with pytest.raises(ArgumentTypeError, match=re.escape("[edit.model] model must be a torch.nn")):
-        ch.edit(print)  # pyright: ignore[reportArgumentType]
+    assert_refused(ch.edit(model).__enter__, "edit.compiled", "0")
+    assert_refused(lambda: ch.edit(wrong(print)), "edit.model", "builtin_function_or_method")
 
 
 SINKS = torch.linspace(-1.0, 2.0, HEADS)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, EditError
 from clearhead.watching.logit_shares import LogitShare
+from tests.refusals import assert_refused
 
 WIDTH, HEADS, LEN = 12, 4, 5
 effects: Any = ch.effects  # with arguments that no overload has
@@ -106,8 +107,7 @@ def test_what_has_no_effect_to_measure_is_refused() -> None:
         options: dict[str, Any] = {"metric": metric, name: given}
         with pytest.raises(ArgumentTypeError, match=re.escape(text)):
             effects(model(), x, **options)
-    with pytest.raises(EditError, match=re.escape("[effects.none] nothing in Linear that was")):
-        effects(nn.Linear(WIDTH, 2), x, metric)
+    assert_refused(lambda: effects(nn.Linear(WIDTH, 2), x, metric), "effects.none", "Linear")
 
 
 def pair() -> tuple[nn.Module, Tensor, Tensor]:
@@ -251,9 +251,7 @@ def test_heads_are_ablated_to_means_and_draws_as_in_an_edit(by: str) -> None:
                 chosen.ablate(**to, query=row.position)
                 assert row.metric == pytest.approx(float(metric(attending(x))), abs=1e-12)
         assert len({row.metric for row in found}) == len(found)
-    text = "[effects.ablate] mean= and resample= are what heads are ablated to, and with corrupt inputs"
-    with pytest.raises(ArgumentError, match=re.escape(text)):
-        effects(attending, x, x, metric=metric, mean=seen)
+    assert_refused(lambda: effects(attending, x, x, metric=metric, mean=seen), "effects.ablate")
     # The mean is that of all queries, also by hand.
     with torch.no_grad(), ch.edit(attending) as edit:
         edit["0"].heads[1].ablate(mean=seen["0"].context.mean(dim=(0, 2))[1])

@@ -12,6 +12,7 @@ from clearhead.editing.layer_output import AddToOutput, ToCome
 from clearhead.errors import ArgumentError, EditError
 from clearhead.watching.projections import projection_of
 from tests.integrations.models import KINDS, inputs, make
+from tests.refusals import assert_refused
 
 WIDTH, HEADS, LEN = 12, 4, 5
 
@@ -89,11 +90,7 @@ def test_what_has_no_projection_of_its_own_is_refused() -> None:
     with pytest.raises(EditError, match=re.escape(text)), edit:
         bare(x)
     coming = ToCome(AddToOutput(slice(None)), layer, torch.ones(2, 3, dtype=torch.bool), "")
-    text = (
-        "[edit.output] the output projection of the model did not make one output for each of the 6"
-    )
-    with pytest.raises(EditError, match=re.escape(text)):
-        coming.added(torch.zeros(2, 4, WIDTH))
+    assert_refused(lambda: coming.added(torch.zeros(2, 4, WIDTH)), "edit.output", "the model // 6")
 
 
 @torch.no_grad()

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import clearhead as ch
-from clearhead.errors import ArgumentTypeError, EditError, EditWarning
+from clearhead.errors import EditError, EditWarning
+from tests.refusals import assert_refused, wrong
 
 WIDTH, HEADS, LEN = 12, 4, 6
 
@@ -106,11 +107,8 @@ def test_an_operation_that_no_run_follows_is_refused() -> None:
         with ch.edit(model) as edit:
             edit[0].ablate()
 
-    for each in (late, never):
-        with pytest.raises(
-            EditError, match=re.escape("[edit.not-run] '0' of Sequential is edited")
-        ):
-            each()
+    assert_refused(late, "edit.not-run", "'0' // Sequential // ablate")
+    assert_refused(never, "edit.not-run", "'0' // Sequential // ablate")
     with ch.edit(model):
         pass
 
@@ -137,10 +135,7 @@ def test_a_model_that_is_edited_in_part_says_so() -> None:
     edit["*"].ablate()
     with pytest.raises(EditError, match=re.escape(text)), edit:
         model(x)
-    with pytest.raises(
-        ArgumentTypeError, match=re.escape("[strict.type] strict must be True or F")
-    ):
-        ch.edit(model, strict=1)  # pyright: ignore[reportArgumentType]
+    assert_refused(lambda: ch.edit(model, strict=wrong(1)), "strict.type", "strict // 1")
 
 
 def test_effects_of_a_part_say_so() -> None:

@@ -13,20 +13,14 @@ import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    ClearheadError,
-    MissingExtraError,
-    ModelError,
-    UnsupportedError,
-)
+from clearhead.errors import ArgumentError, MissingExtraError, ModelError, UnsupportedError
 from clearhead.integrations import attention
 from clearhead.integrations.transformers_internals import masking_utils
 from clearhead.masks.causal import causal
 from clearhead.watching.hooks.described import Described
 from tests.integrations.models import KINDS, TOKENS, VOCABULARY, attentions, inputs, make, same
 from tests.memory import LargestTensor
+from tests.refusals import assert_refused, refusals
 from tests.tolerances import assert_no_worse
 
 CACHES: dict[str, dict[str, Any]] = {
@@ -465,22 +459,11 @@ def test_a_mask_that_a_model_works_on_itself() -> None:
     assert torch.equal(mask[0, 0, 1], torch.tensor([True, True, False]))
 
 
-@pytest.mark.parametrize(
-    ("given", "kind", "text"),
-    [
-        (
-            nn.Linear(2, 2),
-            ModelError,
-            "[model.no-attention] model must have modules that attend; none in Linear has "
-            "Attention in the name of its class.",
-        ),
-        ("a", ArgumentTypeError, "[model.type] model must be a torch.nn.Module; got str."),
-    ],
+test_what_is_no_model = refusals(
+    attention.check_model,
+    (nn.Linear(2, 2), "model.no-attention", "Linear"),
+    ("a", "model.type", "str"),
 )
-def test_what_is_no_model(given: Any, kind: type[ClearheadError], text: str) -> None:
-    with pytest.raises(kind) as refusal:
-        attention.check_model(given)
-    assert str(refusal.value) == text
 
 
 @pytest.fixture
@@ -515,9 +498,7 @@ def test_a_name_that_is_taken(name: str) -> None:
 
 def test_a_name_that_is_no_string() -> None:
     wrong: Any = 3
-    with pytest.raises(ArgumentTypeError) as refusal:
-        attention.register(wrong)
-    assert str(refusal.value) == "[register.type] name must be a string; got int."
+    assert_refused(lambda: attention.register(wrong), "register.type", "int")
 
 
 def test_transformers_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -528,9 +509,7 @@ def test_transformers_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_transformers_without_attention_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["transformers"], "AttentionInterface", None)
-    with pytest.raises(ModelError, match=r"needs transformers 4\.53 or later; this is") as refusal:
-        attention.register()
-    assert refusal.value.code == "model.interface"
+    assert_refused(attention.register, "model.interface", transformers.__version__)
 
 
 def of_own_code() -> dict[str, Any]:

@@ -10,19 +10,14 @@ import torch
 import transformers
 
 import clearhead as ch
-from clearhead.errors import (
-    ArgumentTypeError,
-    ModelError,
-    SelectionError,
-    TooLargeError,
-    WatchError,
-)
+from clearhead.errors import ModelError, SelectionError, TooLargeError, WatchError
 from clearhead.integrations import huggingface
 from clearhead.integrations.huggingface import TextModel, load, readable_tokens
 from clearhead.integrations.text_models import IMPORTED, _byte_letters, _from_bytes, quiet
 from clearhead.matrix.roles import roles
 from tests import tiny_models
 from tests.memory import LargestTensor
+from tests.refusals import assert_refused, wrong
 from tests.tolerances import assert_no_worse
 
 SENTENCE = "The animal didn't cross the street because it was too tired"
@@ -188,9 +183,7 @@ def test_every_byte_has_a_letter() -> None:
 
 @pytest.mark.parametrize("text", ["", "  \n\t "])
 def test_an_empty_text_is_refused(minilm: TextModel, text: str) -> None:
-    with pytest.raises(ModelError, match="text must hold at least one character") as refusal:
-        minilm.read(text)
-    assert refusal.value.code == "model.no-text"
+    assert_refused(lambda: minilm.read(text), "model.no-text")
 
 
 class _Tokenizer:
@@ -207,27 +200,21 @@ class _Tokenizer:
 
 def test_a_text_without_tokens_is_refused(minilm: TextModel) -> None:
     model = TextModel("model", minilm.model, _Tokenizer([]), False, None)
-    with pytest.raises(ModelError, match="makes no token of this text") as refusal:
-        model.read("word")
-    assert refusal.value.code == "model.no-text"
+    assert_refused(lambda: model.read("word"), "model.no-text", "model")
 
 
 def test_what_is_no_text_is_refused(minilm: TextModel) -> None:
-    for text in ("caf\udce9", "\ud800", "\udfff"):
-        with pytest.raises(ModelError, match="bytes that are not UTF-8") as refusal:
-            minilm.read(text)
-        assert refusal.value.code == "model.text"
-    with pytest.raises(ArgumentTypeError, match="text must be a string; got int") as other:
-        minilm.read(3)  # type: ignore[arg-type]
-    assert other.value.code == "text.type"
+    assert_refused(lambda: minilm.read("caf\udce9"), "model.text")
+    assert_refused(lambda: minilm.read("\ud800"), "model.text")
+    assert_refused(lambda: minilm.read("\udfff"), "model.text")
+    assert_refused(lambda: minilm.read(wrong(3)), "text.type", "int")
 
 
 def test_a_text_that_is_too_long_is_refused(minilm: TextModel) -> None:
     assert len(minilm.read("word " * 510).tokens) == 512
-    message = "512 tokens at most, which is what all-MiniLM-L6-v2 can read; it has 513"
-    with pytest.raises(ModelError, match=message) as refusal:
-        minilm.read("word " * 511)
-    assert refusal.value.code == "model.too-long"
+    assert_refused(
+        lambda: minilm.read("word " * 511), "model.too-long", "512 // all-MiniLM-L6-v2 // 513"
+    )
 
 
 def test_what_heads_write_is_that_of_the_whole_model(gpt2: Path) -> None:
@@ -349,11 +336,7 @@ def test_a_place_that_is_not_there(
 
 def test_the_tokenizer_of_another_model_is_refused(gpt2: Path) -> None:
     model = TextModel("gpt2", load(str(gpt2)).model, _Tokenizer([1, 5000]), False, None)
-    with pytest.raises(
-        ModelError, match="gpt2 knows 330 tokens, and its tokenizer gave"
-    ) as refusal:
-        model.read("a stranger")
-    assert refusal.value.code == "model.vocabulary"
+    assert_refused(lambda: model.read("a stranger"), "model.vocabulary", "gpt2 // 330 // 5000")
 
 
 def test_a_model_that_reads_no_text_is_refused(tmp_path: Path, gpt2: Path) -> None:

@@ -19,6 +19,7 @@ from tests.layers.test_converting import (
     T5_TYPES,
     config_of,
 )
+from tests.refusals import assert_refused
 
 TOKENS, NEW = 7, 3
 # The attention of XGLM does not say that its model is causal, and runs in float32 only.
@@ -272,12 +273,6 @@ def test_a_call_without_what_the_layer_needs() -> None:
     model = language_model("llama")
     ch.convert(model)
     adapter = model.model.layers[0].self_attn
-    with pytest.raises(UnsupportedError, match="position_embeddings; got None") as refused:
-        adapter(torch.zeros(1, 2, 24))
-    assert refused.value.code == "convert.positions"
+    assert_refused(lambda: adapter(torch.zeros(1, 2, 24)), "convert.positions", "LlamaAttention")
     adapter.layer.parts.append(ch.layers.ScoreBias(ch.alibi(4)))
-    with pytest.raises(
-        UnsupportedError, match="bias of a part of the layer has no place"
-    ) as refused:
-        model(torch.arange(5)[None])
-    assert refused.value.code == "convert.option"
+    assert_refused(lambda: model(torch.arange(5)[None]), "convert.option", "bias")

@@ -16,6 +16,7 @@ from clearhead.layers import MultiheadAttention, QueryKeyNorm
 from clearhead.layers.converting.comparing import _difference
 from clearhead.layers.converting.models import ModelConversion
 from tests.integrations.models import SIZES
+from tests.refusals import assert_refused
 
 TOKENS, WIDTH, HEADS = 7, 12, 4
 
@@ -314,9 +315,7 @@ def test_an_argument_that_the_model_uses() -> None:
     model.options = {}
     ch.convert(model, inputs=(drawn(),))
     model.options = {"mask": torch.ones(TOKENS, TOKENS, dtype=torch.bool)}
-    with pytest.raises(UnsupportedError, match="mask of Separate was not known") as refused:
-        model(drawn())
-    assert refused.value.code == "convert.argument"
+    assert_refused(lambda: model(drawn()), "convert.argument", "mask // Separate")
 
 
 def test_a_block_without_the_one_that_has_its_bias() -> None:
@@ -413,12 +412,8 @@ def test_what_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="or a model with some; got Model") as unknown:
         ch.convert(Model(LinearAttention()))
     assert unknown.value.code == "convert.unknown"
-    model, text = (
-        Model(Attention()),
-        "output, relative_bias and mask must be None for a model, and ",
-    )
-    with pytest.raises(ArgumentError, match=text + "inputs for one attention; got mask for Model"):
-        ch.convert(model, mask=ch.causal())
+    model = Model(Attention())
+    assert_refused(lambda: ch.convert(model, mask=ch.causal()), "convert.beside", "mask // Model")
     with pytest.raises(ArgumentError, match="got inputs for Attention") as beside:
         ch.convert(model.attentions[0], inputs=(drawn(),))
     assert beside.value.code == "convert.beside"
@@ -426,11 +421,9 @@ def test_what_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="or a model with some"):
         ch.convert(model)  # twice
     model.attentions[0] = Attention()
-    with pytest.raises(
-        ArgumentError, match=r"attentions\.0 must be the ConvertedAttention"
-    ) as changed:
-        conversion.undo()
-    assert changed.value.code == "convert.changed"
+    assert_refused(
+        conversion.undo, "convert.changed", "attentions.0 // ConvertedAttention // Attention"
+    )
 
 
 def test_a_model_that_reads_the_weights_itself() -> None:

@@ -208,7 +208,6 @@ def test_refusals() -> None:
         "layer.dtype",
         "x // torch.float32 // torch.float64",
     )
-    with pytest.raises(ch.ArgumentError, match="latent_dim"):
-        made(latent_dim=0)
+    assert_refused(lambda: made(latent_dim=0), "argument.size", "latent_dim // 0")
     with pytest.raises(ch.ArgumentError, match=r"layer\.cache-causal"):
         made(mask=None)(torch.zeros(1, 2, WIDTH), cache=ch.layers.GrowingCache())

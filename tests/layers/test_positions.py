@@ -17,6 +17,7 @@ from clearhead.layers import (
     Rotary,
 )
 from tests.layers.caches.texts import KINDS
+from tests.refusals import refusals, run
 
 WIDTH, HEADS, HEAD_DIM, TOKENS = 12, 2, 6, 7
 DEPTHS = torch.tensor([0, 1, 1, 2, 2, 2, 3])
@@ -208,45 +209,34 @@ def test_several_positions_of_a_token() -> None:
     torch.testing.assert_close(layer(x, positions=alike), layer(x))
 
 
-REFUSED: dict[str, tuple[type[ch.ClearheadError], str, Callable[[], Any]]] = {
-    "no whole numbers": (
-        ch.ArgumentTypeError,
-        "[positions.type] positions must be whole numbers; got torch.float32.",
+test_refusals = refusals(
+    torch.no_grad()(run),
+    (
         lambda: made("rotary")(drawn(), positions=torch.zeros(TOKENS)),
+        "positions.type",
+        "torch.float32",
     ),
-    "several axes": (
-        ch.ShapeError,
-        "[layer.positions] positions must have shape (tokens,) = (7,), or (batch, tokens) = (2, 7): "
-        "one number for each token; got (3, 2, 7). Several, as M-RoPE has, are for a part such as "
-        "Rotary(…, axes=).",
+    (
         lambda: made("rotary")(drawn(), positions=torch.zeros(3, 2, TOKENS, dtype=torch.int64)),
+        "layer.positions",
+        "7 // 2 // 7 //  // (3, 2, 7)",
+        "Several, as M-RoPE has, are for a part such as Rotary(…, axes=).",
     ),
-    "axes that a part has not": (
-        ch.ShapeError,
-        "[layer.positions] positions must have shape (tokens,) = (7,), or (batch, tokens) = (2, 7): "
-        "one number for each token, or (axes, batch, tokens) = (3, 2, 7); got (2, 2, 7).",
+    (
         lambda: MultiHeadAttention(
             WIDTH, num_heads=HEADS, parts=[Rotary(HEAD_DIM, axes=[0, 1, 2])]
         )(torch.zeros(2, TOKENS, WIDTH), positions=torch.zeros(2, 2, TOKENS, dtype=torch.int64)),
+        "layer.positions",
+        "7 // 2 // 7 // , or (axes, batch, tokens) = (3, 2, 7) // (2, 2, 7) // ",
     ),
-    "another device": (
-        ch.DeviceError,
-        "[layer.positions] positions must be on the device of x, cpu; they are on meta.",
+    (
         lambda: made("rotary")(drawn(), positions=torch.arange(TOKENS, device="meta")),
+        "layer.positions",
+        "cpu // meta",
     ),
-    "a bias beside a cache": (
-        ch.UnsupportedError,
-        "[layer.positions-bias] a cache counts its tokens, and keeps no positions that were given: "
-        "with a cache, positions= goes with parts that transform query and key, such as Rotary, and "
-        "not with the bias alibi(2).",
+    (
         lambda: made("alibi")(drawn(), positions=DEPTHS, cache=GrowingCache()),
+        "layer.positions-bias",
+        "alibi(2)",
     ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refusals(name: str) -> None:
-    error, text, call = REFUSED[name]
-    with pytest.raises(error) as raised, torch.no_grad():
-        call()
-    assert str(raised.value) == text
+)

@@ -1,12 +1,11 @@
 """Norms of query and key: of each head, or of all heads of a token together."""
 
-import pytest
 import torch
 from torch import nn
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ShapeError
 from clearhead.layers import QueryKeyNorm
+from tests.refusals import assert_refused
 
 BATCH, TOKENS, HEADS, KV_HEADS, DIM = 2, 5, 6, 3, 4
 
@@ -29,8 +28,6 @@ def test_all_heads_of_a_token_together() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="num_heads must be 1 or more; got 0"):
-        QueryKeyNorm(DIM, num_heads=0)
+    assert_refused(lambda: QueryKeyNorm(DIM, num_heads=0), "argument.size", "num_heads // 0")
     layer = ch.MultiHeadAttention(8, num_heads=2, parts=[QueryKeyNorm(3, num_heads=2)])
-    with pytest.raises(ShapeError, match="QueryKeyNorm was made for head_dim=3"):
-        layer(torch.zeros(1, 2, 8))
+    assert_refused(lambda: layer(torch.zeros(1, 2, 8)), "part.width", "QueryKeyNorm // 3 // 4")

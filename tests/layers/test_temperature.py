@@ -2,12 +2,11 @@
 
 import math
 
-import pytest
 import torch
 
 import clearhead as ch
-from clearhead.errors import ArgumentError
 from clearhead.layers import Temperature
+from tests.refusals import assert_refused
 
 
 def test_temperature() -> None:
@@ -22,11 +21,9 @@ def test_temperature() -> None:
     by_row, _ = part.transform_query_key(query, key, rows, rows)
     assert torch.equal(by_row[0], grown[0])
     assert bool((by_row[1].abs() > grown[1].abs()).all())
-    for gain in (0.0, math.inf, -1.0):
-        with pytest.raises(
-            ArgumentError, match=r"temperature\.gain. gain must be a positive number"
-        ):
-            Temperature(gain, every=4)
+    assert_refused(lambda: Temperature(0.0, every=4), "temperature.gain", "0.0")
+    assert_refused(lambda: Temperature(math.inf, every=4), "temperature.gain", "inf")
+    assert_refused(lambda: Temperature(-1.0, every=4), "temperature.gain", "-1.0")
     layer = ch.MultiHeadAttention(10, num_heads=2, mask=ch.causal(), parts=[part]).double()
     x, cache = torch.randn(1, 9, 10, dtype=torch.float64), ch.layers.GrowingCache()
     with torch.no_grad():

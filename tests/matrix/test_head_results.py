@@ -5,8 +5,9 @@ import re
 import pytest
 import torch
 
-from clearhead.errors import ArgumentTypeError, SelectionError, ShapeError
+from clearhead.errors import ArgumentTypeError
 from clearhead.matrix.head_results import HeadResults
+from tests.refusals import assert_refused, wrong
 
 BATCH, HEADS, LEN, WIDTH, EMBED = 2, 3, 5, 4, 7
 
@@ -58,15 +59,14 @@ def test_sixteen_bits_are_upcast() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     results, *_ = parts()
-    with pytest.raises(SelectionError, match=re.escape("[matrix.range]")):
-        results[0, 3]
-    text = (
-        "[results.direction] direction must have shape (embed_dim,) = (7,), or (batch, query_len, "
-        "embed_dim) = (2, 5, 7); got (2, 7)."
+    assert_refused(lambda: results[0, 3], "matrix.range", "3 // 1 // 3")
+    assert_refused(
+        lambda: results.along(torch.zeros(2, EMBED)),
+        "results.direction",
+        "7 // (2, 5, 7) // (2, 7)",
     )
-    with pytest.raises(ShapeError, match=re.escape(text)):
-        results.along(torch.zeros(2, EMBED))
-    with pytest.raises(ArgumentTypeError, match=re.escape("[direction.type]")):
-        results.along(3)  # pyright: ignore[reportArgumentType]
+    assert_refused(
+        lambda: results.along(wrong(3)), "direction.type", "direction // a torch.Tensor // int"
+    )
     with pytest.raises(ArgumentTypeError, match=re.escape("a HeadResults is no tensor")):
         torch.as_tensor(results)

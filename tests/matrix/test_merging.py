@@ -11,15 +11,12 @@ import clearhead as ch
 from clearhead import AttentionMatrix, Summary
 from clearhead.errors import (
     ArgumentError,
-    ArgumentTypeError,
-    DeviceError,
-    DtypeError,
     SelectionError,
-    ShapeError,
 )
 from clearhead.matrix.merging import tensors_of
 from clearhead.matrix.summary import each_tensor
 from tests.matrix.test_reductions import close
+from tests.refusals import refusals
 
 
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
@@ -73,53 +70,49 @@ def chunk(start: int = 3, stop: int = 7, heads: int = 3, **options: Any) -> Summ
     return weights.summary(**options)
 
 
-@pytest.mark.parametrize(
-    ("other", "along", "error", "text"),
-    [
-        (
-            lambda: torch.zeros(1), "queries", ArgumentTypeError,
-            "[merge.type] merge takes a Summary; got Tensor.",
-        ),
-        (chunk, "keys", ArgumentError, '[merge.along] along must be "queries" or "batch"; got'),
-        (
-            lambda: chunk(start=2), "queries", ShapeError,
-            "[merge.shape] the queries of other must come next: after 3 keys its 5 queries need "
-            "kv_len=8; got 7.",
-        ),
-        (
-            lambda: chunk(heads=2), "queries", ShapeError,
-            "[merge.shape] logsumexp must agree in both but for the axis of the queries; got (3, 3) "
-            "and (2, 4).",
-        ),
-        (
-            lambda: chunk(top_k=1, pool=(2, 2)), "queries", ArgumentError,
-            "[merge.fields] both summaries must have context, or neither; this one has it alone.",
-        ),
-        (
-            lambda: chunk(value=torch.zeros(7, 2), top_k=1, pool=(4, 7)), "queries", ShapeError,
-            "[merge.shape] pooled maps are merged where all cells are of one size; got 2 × 2 for 3 × 3 "
-            "tokens and 4 × 7 for 4 × 7.",
-        ),
-        (
-            lambda: chunk(value=torch.zeros(7, 2), top_k=2, pool=(3, 5)), "queries", ShapeError,
-            "[merge.shape] top_k must agree in both but for the axis of the queries; got (3, 3, 1) "
-            "and (3, 4, 2).",
-        ),
-        (
-            lambda: each_tensor(chunk(), torch.Tensor.double), "queries", DtypeError,
-            "[merge.dtype] logsumexp must have one dtype in both; got torch.float32 and torch.float64.",
-        ),
-        (
-            lambda: each_tensor(chunk(), lambda tensor: tensor.to("meta")), "queries", DeviceError,
-            "[merge.device] logsumexp must be on one device in both; it is on cpu and meta.",
-        ),
-        (chunk, "batch", ShapeError, "[merge.shape] along the batch, both must have one; this is"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_merged(other: Any, along: str, error: type[Exception], text: str) -> None:
-    one = chunk(0, 3, value=torch.zeros(3, 2), top_k=1, pool=(2, 2))
-    with pytest.raises(error, match=re.escape(text)):
-        one.merge(other(), along=along)
+VALUE = torch.zeros(7, 2)
+
+
+def first() -> Summary:
+    return chunk(0, 3, value=VALUE[:3], top_k=1, pool=(2, 2))
+
+
+test_what_cannot_be_merged = refusals(
+    lambda other: first().merge(other()),
+    (lambda: torch.zeros(1), "merge.type", "Tensor"),
+    (lambda: chunk(start=2), "merge.shape", "3 // 5 // 8 // 7"),
+    (lambda: chunk(heads=2), "merge.shape", "logsumexp // queries // (3, 3) // (2, 4)"),
+    (lambda: chunk(top_k=1, pool=(2, 2)), "merge.fields", "context // this one"),
+    (
+        lambda: chunk(value=VALUE, top_k=1, pool=(4, 7)),
+        "merge.shape",
+        "2 // 2 // 3 // 3 // 4 // 7 // 4 // 7",
+    ),
+    (
+        lambda: chunk(value=VALUE, top_k=2, pool=(3, 5)),
+        "merge.shape",
+        "top_k // queries // (3, 3, 1) // (3, 4, 2)",
+    ),
+    (
+        lambda: each_tensor(chunk(), torch.Tensor.double),
+        "merge.dtype",
+        "logsumexp // torch.float32 // torch.float64",
+    ),
+    (
+        lambda: each_tensor(chunk(), lambda tensor: tensor.to("meta")),
+        "merge.device",
+        "logsumexp // cpu // meta",
+    ),
+)
+test_where_it_cannot_be_merged_along = refusals(
+    lambda along: first().merge(chunk(), along=along),
+    ("keys", "merge.along", "'keys'"),
+    (
+        "batch",
+        "merge.shape",
+        "Summary [num_heads=3, query_len=3, kv_len=3] with context, top_k, pooled",
+    ),
+)
 
 
 def test_roles_without_their_counts_are_not_merged() -> None:

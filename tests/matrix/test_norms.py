@@ -10,15 +10,10 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix
-from clearhead.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    DtypeError,
-    ShapeError,
-    UnsupportedError,
-)
+from clearhead.errors import ArgumentTypeError, DtypeError, UnsupportedError
 from clearhead.matrix.norms import Norms
 from tests.memory import LargestTensor
+from tests.refusals import assert_refused, wrong
 
 HEADS, QUERIES, KEYS, WIDE = 6, 5, 7, 4
 
@@ -227,32 +222,21 @@ def test_nothing_tokens_by_tokens_is_made() -> None:
 def test_what_is_refused() -> None:
     matrix = matrix_with_value()
     bare = AttentionMatrix(torch.zeros(3, 4), torch.zeros(3, 4))
-    text = (
-        "[norms.value] norms need the value of the call, which this matrix does not have: "
-        "watch(model, values=True), or AttentionMatrix(…, value=…)."
+    assert_refused(bare.norms, "norms.value", "… // …")
+    assert_refused(lambda: matrix.norms(torch.zeros(24, 23)), "norms.output", "… // 24 // (24, 23)")
+    assert_refused(
+        lambda: matrix.norms(wrong([1.0])), "output.type", "output // a torch.Tensor // list"
     )
-    with pytest.raises(ArgumentError, match=f"^{re.escape(text)}$"):
-        bare.norms()
-    text = (
-        "[norms.output] output must have shape (output_dim, num_heads · value_head_dim) = (…, 24), as the "
-        "weight of an nn.Linear; got (24, 23)."
-    )
-    with pytest.raises(ShapeError, match=f"^{re.escape(text)}$"):
-        matrix.norms(torch.zeros(24, 23))
-    with pytest.raises(ArgumentTypeError, match=r"^\[output.type\] output must be a torch.Tensor"):
-        matrix.norms([1.0])  # type: ignore[arg-type]
-    wrong = (
+    others = (
         (torch.zeros(24, 24, dtype=torch.complex64), "torch.complex64 on cpu"),
         (torch.zeros(24, 24, device="meta"), "torch.float32 on meta"),
     )
-    for output, said in wrong:
+    for output, said in others:
         text = f"[norms.dtype] output must be of real numbers; got {said}."
         with pytest.raises(DtypeError, match=f"^{re.escape(text)}$"):
             matrix.norms(output)
     with pytest.raises(ArgumentTypeError, match=r"^\[cross.type\] cross must be True or False"):
         AttentionMatrix(torch.zeros(3, 4), torch.zeros(3, 4), cross="no")  # type: ignore[arg-type]
     norms: Norms = matrix.norms()
-    with pytest.raises(ArgumentError, match=r"^\[top-k.value\]"):
-        norms.top_k(0)
-    with pytest.raises(ArgumentError, match=r"^\[pool.size\]"):
-        norms.pool(QUERIES + 1, 2)
+    assert_refused(lambda: norms.top_k(0), "top-k.value", "7 // 0")
+    assert_refused(lambda: norms.pool(QUERIES + 1, 2), "pool.size", "rows // queries // 5 // 6")

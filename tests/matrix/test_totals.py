@@ -107,16 +107,12 @@ def test_what_does_not_merge() -> None:
     assert (both.queries, both.distance) == (2 * totals(cross=True).queries, None)
     model = Reader()
     whole = seen_of(model, [TEXTS], keep="total")
-    with pytest.raises(ch.ArgumentTypeError, match=r"two records of watches with keep=\"total\"\."):
-        whole.merge(seen_of(model, [TEXTS], keep="summary"))
+    assert_refused(lambda: whole.merge(seen_of(model, [TEXTS], keep="summary")), "merge.type")
     with pytest.raises(
         ch.ShapeError, match=r"same modules; got 'layers.0', 'layers.1' and 'layers.1'\."
     ):
         whole.merge(seen_of(model, [TEXTS], keep="total", layers="layers.1"))
-    with pytest.raises(
-        ch.ArgumentError, match=r"plot needs matrices or summaries; keep= was 'total'\."
-    ):
-        whole.plot()
+    assert_refused(whole.plot, "watch.results", "plot // 'total'")
     assert "Totals [num_heads=2] of 27 queries" in repr(whole)
     assert "27 queries" in whole._repr_html_()
 

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.attention.problem import make_problem
-from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, WatchError
+from clearhead.errors import ArgumentError, FileError
 from clearhead.watching.context_calls import ContextCalls, without_numbers
 from clearhead.watching.files import write_seen
 from clearhead.watching.projections import projection_of
 from tests.integrations.models import KINDS, OTHERS, inputs, make, pair
 from tests.memory import LargestTensor, LiveTensors
+from tests.refusals import assert_refused
 from tests.watching.models import Direct
 
 BATCH, LEN, WIDTH, HEADS = 2, 5, 16, 4
@@ -261,17 +262,12 @@ def test_what_needs_matrices_refuses_contexts() -> None:
     layer, x = ch.MultiHeadAttention(WIDTH, num_heads=HEADS), torch.randn(1, LEN, WIDTH)
     with watch(layer, keep="contexts") as seen:
         layer(x)
-    for verb in ("table", "plot"):
-        text = f"[watch.results] {verb} needs matrices or summaries; keep= was 'contexts'."
-        with pytest.raises(ArgumentError, match=re.escape(text)):
-            getattr(seen, verb)()
+    assert_refused(seen.table, "watch.results", "table // 'contexts'")
+    assert_refused(seen.plot, "watch.results", "plot // 'contexts'")
     with watch(layer) as plain:
         layer(x)
-    needed = "[results.context] results need the contexts of the heads"
-    with pytest.raises(ArgumentError, match=re.escape(needed)):
-        plain.results(0, layer)
-    with pytest.raises(ArgumentTypeError, match=re.escape("[norms.model]")):
-        seen.results(0, None)
+    assert_refused(lambda: plain.results(0, layer), "results.context", "'matrix'")
+    assert_refused(lambda: seen.results(0, None), "norms.model", "None")
     for options in (
         {"keep": "total", "statistics": ["entropy"]},
         {"keep": lambda path, matrix: 0},
@@ -279,10 +275,8 @@ def test_what_needs_matrices_refuses_contexts() -> None:
         text = "[contexts.keep] contexts do not go with statistics="
         with pytest.raises(ArgumentError, match=re.escape(text)):
             watch(layer, contexts=True, **options)
-    with pytest.raises(ArgumentError, match=re.escape("[values.keep]")):
-        watch(layer, keep="contexts", values=True)
-    with pytest.raises(ArgumentTypeError, match=re.escape("[contexts.type]")):
-        watch(layer, contexts=1)
+    assert_refused(lambda: watch(layer, keep="contexts", values=True), "values.keep", "'contexts'")
+    assert_refused(lambda: watch(layer, contexts=1), "contexts.type", "contexts // 1")
 
 
 def test_an_estimate_counts_contexts() -> None:
@@ -308,9 +302,8 @@ def test_an_estimate_counts_contexts() -> None:
 def test_a_call_that_raised_has_no_context() -> None:
     calls, query = ContextCalls(), torch.randn(1, 2, 3, 4)
     calls.add(make_problem(query, query, query))
-    for read in (calls.all, calls.whole):
-        with pytest.raises(WatchError, match=re.escape("[watch.context] a call raised before it")):
-            read()
+    assert_refused(calls.all, "watch.context")
+    assert_refused(calls.whole, "watch.context")
 
 
 def test_keys_are_numbered_head_by_head() -> None:

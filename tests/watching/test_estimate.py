@@ -1,6 +1,5 @@
 """The memory that a watch takes, estimated before it."""
 
-import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.errors import WatchError
 from clearhead.watching.estimate import AttentionSizes, Estimate, estimated, sizes_of
+from tests.refusals import refusals
 
 
 class WithConfig(nn.Module):
@@ -67,24 +67,13 @@ def test_paths_beside_a_config() -> None:
     assert [size.path for size in chosen] == ["layers.1.inner"]
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        nn.Linear(3, 3),
-        WithConfig(),
-        WithConfig(num_hidden_layers=2, num_attention_heads=4),
-        WithConfig(is_encoder_decoder=True),
-    ],
-    ids=["none", "empty", "no width", "two stacks"],
+test_sizes_that_cannot_be_read = refusals(
+    sizes_of,
+    (nn.Linear(3, 3), "watch.sizes", "Linear"),
+    (WithConfig(), "watch.sizes", "WithConfig"),
+    (WithConfig(num_hidden_layers=2, num_attention_heads=4), "watch.sizes", "WithConfig"),
+    (WithConfig(is_encoder_decoder=True), "watch.sizes", "WithConfig"),
 )
-def test_sizes_that_cannot_be_read(model: nn.Module) -> None:
-    text = (
-        f"[watch.sizes] the sizes of {type(model).__name__} cannot be read: none of the modules in "
-        "question is an nn.MultiheadAttention or a layer of clearhead, and there is no config with "
-        "num_hidden_layers, num_attention_heads and hidden_size for them."
-    )
-    with pytest.raises(WatchError, match=f"^{re.escape(text)}$"):
-        sizes_of(model)
 
 
 def test_paths_that_cannot_be_told() -> None:

@@ -1,6 +1,5 @@
 """Finding the heads that look from this token to that one: held to the weights themselves."""
 
-import re
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from torch import nn
 
 import clearhead as ch
 from clearhead.watching.finding import HeadLink, path_of_layer
+from tests.refusals import assert_refused
 
 WORDS = ["the", " cat", " saw", " it", " cat"]
 
@@ -81,20 +81,14 @@ def test_a_row_that_is_not_finite_is_no_link() -> None:
 
 
 def test_what_cannot_be_found(seen: ch.Seen[ch.AttentionMatrix]) -> None:
-    with pytest.raises(ch.ArgumentError) as caught:
-        seen.find()
-    assert str(caught.value) == "[watch.find] find needs a query, a key or both."
+    assert_refused(seen.find, "watch.find")
     with pytest.raises(ch.ArgumentError) as caught:
         seen.find("it")
     assert str(caught.value) == (
         "[watch.find] query 'it' needs the tokens of the text: find(…, tokens=…), or a place."
     )
-    with pytest.raises(ch.SelectionError) as missing:
-        seen.find("dog", tokens=WORDS)
-    assert "[watch.token] there is no token 'dog' in the text." in str(missing.value)
-    with pytest.raises(ch.SelectionError) as missing:
-        seen.find(9)
-    assert missing.value.code == "matrix.range"
+    assert_refused(lambda: seen.find("dog", tokens=WORDS), "watch.token", "'dog'")
+    assert_refused(lambda: seen.find(9), "matrix.range", "9 // 2 // 5")
     wrong: Any = (1.5, True, [0])
     for given in wrong:
         with pytest.raises(ch.ArgumentTypeError) as refused:
@@ -161,12 +155,9 @@ def test_heads_count_from_the_end() -> None:
     assert found.calls(0)[0].dense().equal(whole.calls(0)[0][:, [0, 3]])
     estimate = ch.watch(nn.Sequential(ch.MultiHeadAttention(8, num_heads=4)), heads=[-1])
     assert estimate.estimate(batch=1, query_len=5).heads == 1
-    for heads in ([3, -1], [-5]):
-        with pytest.raises(ch.WatchError, match=r"were asked for; .* has num_heads=4") as raised:
-            three(heads=heads)
-        assert raised.value.code == "watch.heads"
-    with pytest.raises(ch.ArgumentError, match=r"different numbers, at least one; got \[-1, -1\]"):
-        three(heads=[-1, -1])
+    assert_refused(lambda: three(heads=[3, -1]), "watch.heads", "[3, -1] // 0 // 4")
+    assert_refused(lambda: three(heads=[-5]), "watch.heads", "[-5] // 0 // 4")
+    assert_refused(lambda: three(heads=[-1, -1]), "heads.value", "[-1, -1]")
 
 
 def test_an_estimate_of_the_last_layer() -> None:
@@ -178,9 +169,7 @@ def test_tokens_count_from_the_end(seen: ch.Seen[ch.AttentionMatrix]) -> None:
     assert list(seen.find(-1, sample=1)) == list(seen.find(4, sample=1))
     assert {(link.layer, link.key) for link in seen.find(key=-1)} == {("first", 4), ("second", 2)}
     assert {link[2:4] for link in seen.find(-1, -2, layers=[0])} == {(4, 3)}
-    with pytest.raises(ch.SelectionError) as raised:
-        seen.find(-9, 0)
-    assert raised.value.code == "matrix.range"
+    assert_refused(lambda: seen.find(-9, 0), "matrix.range", "-9 // 2 // 5")
 
 
 def test_a_slice_is_the_record_of_some() -> None:
@@ -201,15 +190,9 @@ def test_a_layer_by_its_number_in_the_model() -> None:
     assert [path_of_layer(each, paths) for each in (3, 11, -1, -2, "layers.3")] == [
         "layers.3", "layers.11", "layers.11", "layers.3", "layers.3",
     ]  # fmt: skip
-    text = (
-        "[watch.layer] layer 0 of the model was not watched; these were, by their numbers in the model: "
-        "3 ('layers.3'), 11 ('layers.11')."
+    assert_refused(
+        lambda: path_of_layer(0, paths), "watch.layer", "0 // 3 ('layers.3'), 11 ('layers.11')"
     )
-    with pytest.raises(ch.SelectionError, match=f"^{re.escape(text)}$"):
-        path_of_layer(0, paths)
-    with pytest.raises(
-        ch.SelectionError, match=r"^\[watch.layer\] 1 modules attended; there is no 1\.$"
-    ):
-        path_of_layer(1, {0: "a"})
+    assert_refused(lambda: path_of_layer(1, {0: "a"}), "watch.layer", "1 // 1")
     with pytest.raises(ch.SelectionError, match=r"\[watch.layer\] no module True attended"):
         path_of_layer(True, paths)

@@ -10,7 +10,8 @@ import transformers as tf
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
+from clearhead.errors import UnsupportedError
+from tests.refusals import assert_refused, refusals
 from tests.watching.test_logit_shares import (
     IDS,
     LEN,
@@ -207,25 +208,18 @@ def test_what_is_added_to_all_logits_is_in_those_of_each_layer() -> None:
 
 @torch.no_grad()
 def test_what_has_no_block_is_refused() -> None:
-    text = (
-        "[logits.stream] what 'attention' adds to a logit is not known: it is not in a block that reads the stream "
-        "and gives it."
+    assert_refused(
+        lambda: ch.lens(made(Apart), torch.randn(1, 5, 16).double()),
+        "logits.stream",
+        "'attention' // it is not in a block that reads the stream and gives it",
     )
-    with pytest.raises(UnsupportedError, match=re.escape(text)):
-        ch.lens(made(Apart), torch.randn(1, 5, 16).double())
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "text"),
-    [
-        ({"target": "a"}, ArgumentTypeError, "[logits.target] target must be the number"),
-        ({"target": 50}, ArgumentError, "[logits.target] target must be from 0 to 49"),
-        ({"query": 1.5}, SelectionError, "[logits.query] query must be the number of a position"),
-        ({"query": 6}, SelectionError, "[logits.query] query must be one of 6 positions; got 6."),
-        ({"top": 0}, ArgumentError, "[argument.size] top"),
-    ],
+test_what_does_not_fit_is_refused = refusals(
+    lambda given: ch.lens(made(Ours), IDS, **given),
+    ({"target": "a"}, "logits.target", "target // 'a'"),
+    ({"target": 50}, "logits.target", "target // 49 // 2 // 50"),
+    ({"query": 1.5}, "logits.query", "1.5"),
+    ({"query": 6}, "logits.query", "6 // 6"),
+    ({"top": 0}, "argument.size", "top // 0"),
 )
-@torch.no_grad()
-def test_what_does_not_fit_is_refused(given: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=re.escape(text)):
-        ch.lens(made(Ours), IDS, **given)

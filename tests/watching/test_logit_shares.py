@@ -10,7 +10,8 @@ import transformers as tf
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
+from clearhead.errors import UnsupportedError
+from tests.refusals import assert_refused, refusals, wrong
 
 HEADS, WIDTH, LEN = 4, 4, 6
 SIZES: dict[str, Any] = {
@@ -241,108 +242,76 @@ def with_tanh() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (
-            gemma2(30.0),
-            "[logits.unembedding] a logit of Gemma2ForCausalLM is no sum of what its heads add: the output of the "
-            "model is another than that of the last linear layer behind a norm, as with a softcap.",
-        ),
-        (
-            gemma2(None),
-            "[logits.stream] what 'model.layers.0.self_attn' adds to a logit is not known: its block adds something "
-            "else than its heads' results and the output of one more module, as with a norm or a factor behind the "
-            "attention.",
-        ),
-        (
-            lambda: tf.GraniteForCausalLM(tf.GraniteConfig(**SIZES, residual_multiplier=0.5)),
-            "[logits.stream] what 'model.layers.0.self_attn' adds to a logit is not known",
-        ),
-        (
-            Between,
-            "[logits.stream] what 'blocks.1.attention' adds to a logit is not known: its block reads something else "
-            "than the one before gives.",
-        ),
-        (
-            Behind,
-            "[logits.stream] what the model adds to a logit is not known: the last norm reads something else than "
-            "the last block gives.",
-        ),
-        (
-            with_tanh,
-            "[logits.unembedding] a logit is no sum of what heads add: the last norm, Scaled, is no LayerNorm or "
-            "RMSNorm.",
-        ),
-    ],
+test_a_model_whose_logit_is_no_such_sum_is_refused = refusals(
+    lambda make: ch.logits_of(made(make), IDS, 3),
+    (
+        gemma2(30.0),
+        "logits.unembedding",
+        "Gemma2ForCausalLM",
+        "the output of the model is another than that of the last linear layer behind a norm, as "
+        "with a softcap",
+    ),
+    (
+        gemma2(None),
+        "logits.stream",
+        "'model.layers.0.self_attn'",
+        "its block adds something else than its heads' results and the output of one more module, "
+        "as with a norm or a factor behind the attention",
+    ),
+    (
+        lambda: tf.GraniteForCausalLM(tf.GraniteConfig(**SIZES, residual_multiplier=0.5)),
+        "logits.stream",
+        "'model.layers.0.self_attn'",
+        "its block adds something else than its heads' results and the output of one more module, "
+        "as with a norm or a factor behind the attention",
+    ),
+    (
+        Between,
+        "logits.stream",
+        "'blocks.1.attention' // its block reads something else than the one before gives",
+    ),
+    (
+        Behind,
+        "logits.stream",
+        "the model // the last norm reads something else than the last block gives",
+    ),
+    (with_tanh, "logits.unembedding", "Scaled"),
 )
-@torch.no_grad()
-def test_a_model_whose_logit_is_no_such_sum_is_refused(
-    make: Callable[[], nn.Module], text: str
-) -> None:
-    with pytest.raises(UnsupportedError, match=re.escape(text)):
-        ch.logits_of(made(make), IDS, 3)
 
 
 @torch.no_grad()
 def test_what_has_no_block_or_no_unembedding_is_refused() -> None:
-    text = (
-        "[logits.stream] what 'attention' adds to a logit is not known: it is not in a block that reads the stream "
-        "and gives it."
+    assert_refused(
+        lambda: ch.logits_of(made(Apart), torch.randn(1, 5, 16).double(), 3),
+        "logits.stream",
+        "'attention' // it is not in a block that reads the stream and gives it",
     )
-    with pytest.raises(UnsupportedError, match=re.escape(text)):
-        ch.logits_of(made(Apart), torch.randn(1, 5, 16).double(), 3)
     text = "is no sum of what its heads add: no linear layer read the output of a norm."
     layer = ch.MultiHeadAttention(16, num_heads=HEADS)
     with pytest.raises(UnsupportedError, match=re.escape(text)):
         ch.logits_of(layer, torch.randn(1, 5, 16), 3)
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "text"),
-    [
-        (
-            {"target": "a"},
-            ArgumentTypeError,
-            "[logits.target] target must be the number of a logit, or a tensor of one for each sample; got 'a'.",
-        ),
-        ({"target": None}, ArgumentTypeError, "[logits.target] target must be the number"),
-        ({"target": True}, ArgumentTypeError, "[logits.target] target must be the number"),
-        ({"target": torch.ones(2)}, ArgumentTypeError, "[logits.target] target must be the number"),
-        ({"target": 3, "against": 0.5}, ArgumentTypeError, "[logits.target] against must be the"),
-        (
-            {"target": 3, "against": 50},
-            ArgumentError,
-            "[logits.target] against must be from 0 to 49, or one such number for each of 2 samples; got 50.",
-        ),
-        ({"target": -1}, ArgumentError, "[logits.target] target must be from 0 to 49"),
-        ({"target": torch.tensor([1, 2, 3])}, ArgumentError, "[logits.target] target must be from"),
-        (
-            {"target": 3, "query": 1.5},
-            SelectionError,
-            "[logits.query] query must be the number of a position, or None for all; got 1.5.",
-        ),
-        (
-            {"target": 3, "query": 6},
-            SelectionError,
-            "[logits.query] query must be one of 6 positions; got 6.",
-        ),
-    ],
+test_what_does_not_fit_is_refused = refusals(
+    lambda given: ch.logits_of(made(Ours), IDS, **given),
+    ({"target": "a"}, "logits.target", "target // 'a'"),
+    ({"target": None}, "logits.target", "target // None"),
+    ({"target": True}, "logits.target", "target // True"),
+    ({"target": torch.ones(2)}, "logits.target", "target // tensor([1., 1.])"),
+    ({"target": 3, "against": 0.5}, "logits.target", "against // 0.5"),
+    ({"target": 3, "against": 50}, "logits.target", "against // 49 // 2 // 50"),
+    ({"target": -1}, "logits.target", "target // 49 // 2 // -1"),
+    ({"target": torch.tensor([1, 2, 3])}, "logits.target", "target // 49 // 2 // (1, 2, 3)"),
+    ({"target": 3, "query": 1.5}, "logits.query", "1.5"),
+    ({"target": 3, "query": 6}, "logits.query", "6 // 6"),
 )
-@torch.no_grad()
-def test_what_does_not_fit_is_refused(given: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=re.escape(text)):
-        ch.logits_of(made(Ours), IDS, **given)
 
 
 def test_a_model_must_be_one() -> None:
-    text = "[logits.model] model must be a torch.nn.Module; got 3."
-    with pytest.raises(ArgumentTypeError, match=re.escape(text)):
-        ch.logits_of(3, IDS, 3)  # pyright: ignore[reportArgumentType]
+    assert_refused(lambda: ch.logits_of(wrong(3), IDS, 3), "logits.model", "3")
 
 
 def test_nothing_stays_on_the_model() -> None:
     model = made(Ours)
-    with pytest.raises(SelectionError):
-        ch.logits_of(model, IDS, 3, query=9)
+    assert_refused(lambda: ch.logits_of(model, IDS, 3, query=9), "logits.query", "6 // 9")
     assert not any(each._forward_hooks for each in model.modules())

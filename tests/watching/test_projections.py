@@ -1,6 +1,5 @@
 """Output projections that are found, and weights × ‖value · W‖ with them, against dense formulas."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
+from clearhead.errors import SelectionError, UnsupportedError
 from clearhead.layers import GrowingCache, LatentAttention, OutputGate, ScoreBias
 from clearhead.watching import files, projections
+from tests.refusals import assert_refused, wrong
 
 SIZES: Any = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 IDS = torch.tensor([[3, 9, 4, 9, 7, 3, 8], [5, 5, 1, 4, 6, 4, 2]])
@@ -175,12 +175,7 @@ class Own(nn.Module):
 def test_a_projection_that_is_not_known(model: nn.Module, reason: str) -> None:
     with torch.no_grad(), ch.watch(model, values=True) as seen:
         model(X)
-    text = (
-        f"[norms.projection] the output projection of '' is not known: {reason}. norms() of the matrix takes "
-        "its weight, or none for the norms of the values."
-    )
-    with pytest.raises(UnsupportedError, match=f"^{re.escape(text)}$"):
-        seen.norms(0, model)
+    assert_refused(lambda: seen.norms(0, model), "norms.projection", f"'' // {reason}")
 
 
 def test_layers_that_do_more_to_the_context() -> None:
@@ -203,28 +198,22 @@ def test_what_norms_refuse() -> None:
     layer = grouped()
     with torch.no_grad(), ch.watch(layer, keep="summary") as summaries, ch.watch(layer) as bare:
         layer(X.float())
-    text = "[norms.value] norms need matrices with their values, watch(model, values=True); keep= was 'summary'."
-    with pytest.raises(ArgumentError, match=f"^{re.escape(text)}$"):
-        summaries.norms(0)
-    with pytest.raises(ArgumentError, match=r"^\[norms.value\] norms need the value of the call"):
-        bare.norms(0, layer)
+    assert_refused(lambda: summaries.norms(0), "norms.value", "'summary'")
+    assert_refused(lambda: bare.norms(0, layer), "norms.value", "… // …")
     with ch.watch(layer, values=True) as seen:
         layer(X.float())
         layer(X.float()[:, :5])
     model = encoder()
     with ch.watch(model, values=True) as other:
         model(X.float())
-    text = "[norms.model] model must be the torch.nn.Module that was watched; got 3."
-    with pytest.raises(ArgumentTypeError, match=f"^{re.escape(text)}$"):
-        other.norms(0, 3)  # type: ignore[arg-type]
+    assert_refused(lambda: other.norms(0, wrong(3)), "norms.model", "3")
     with pytest.raises(UnsupportedError, match="Linear has no such module"):
         other.norms(0, nn.Linear(2, 2))
     with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
         seen.norms(0)
-    no_layers: list[Any] = [[1], True, slice(1)]
-    for wrong in no_layers:
-        with pytest.raises(SelectionError, match=r"^\[watch.layer\]"):
-            seen.norms(wrong)
+    assert_refused(lambda: seen.norms(wrong([1])), "watch.layer", "[1] // ''")
+    assert_refused(lambda: seen.norms(True), "watch.layer", "True // ''")
+    assert_refused(lambda: seen.norms(wrong(slice(1))), "watch.layer", "slice(None, 1, None) // ''")
 
 
 def test_norms_of_a_module_that_attends_several_times() -> None:
@@ -239,9 +228,7 @@ def test_norms_of_a_module_that_attends_several_times() -> None:
     for number in (0, 1, -1):
         expected = seen.calls(0)[number].norms(weight).dense()
         assert seen.norms(0, model, call=number).dense().equal(expected)
-    with pytest.raises(ch.SelectionError) as raised:
-        seen.norms(0, model, call=2)
-    assert str(raised.value) == "[watch.call] '0.self_attn' attended 2 times; there is no 2."
+    assert_refused(lambda: seen.norms(0, model, call=2), "watch.call", "'0.self_attn' // 2 // 2")
 
 
 def test_values_of_no_width() -> None:

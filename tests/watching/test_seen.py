@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.watching import files
 from clearhead.watching.kept_by_path import Keep
+from tests.refusals import assert_refused
 
 TOKENS = torch.tensor([[5, 3, 9, 5, 3, 9, 5], [1, 1, 2, 2, 4, 4, 8]])
 
@@ -125,10 +126,7 @@ def test_a_batch_of_no_texts_has_rows_without_queries(keep: Keep) -> None:
 
 
 def test_tokens_come_too_late_for_summaries() -> None:
-    with pytest.raises(ch.ArgumentError) as raised:
-        seen("summary").table(TOKENS)
-    assert raised.value.code == "tokens.keep"
-    assert "tokens must be given to watch(…, keep='summary', tokens=…)" in str(raised.value)
+    assert_refused(lambda: seen("summary").table(TOKENS), "tokens.keep", "… // 'summary' // …")
 
 
 @pytest.mark.parametrize("tokens", [True, [1, 2], torch.zeros(7), torch.tensor(3)])
@@ -344,5 +342,4 @@ def test_calls_that_are_no_rows_of_one_matrix_are_parts_of_their_own() -> None:
     assert [path for path, _ in found.parts()] == ["0", "1, call 0", "1, call 1"]
     assert [path for path, _ in found.parts([-2])] == ["0"]
     assert found.parts(["0"])[0][1] is found["0"]
-    with pytest.raises(ch.SelectionError, match="2 modules attended; there is no 2"):
-        found.parts([2])
+    assert_refused(lambda: found.parts([2]), "watch.layer", "2 // 2")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.watching.table import HeadRow, Table, rows_of
+from tests.refusals import assert_refused
 
 ROW = HeadRow("encoder.0", 0, 3, 12, 1.234, 17.5, 0.25, 0.5, None, None, "previous")
 
@@ -59,9 +60,7 @@ def test_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ch.MissingExtraError, match=r"pip install pandas") as raised:
-        Table([ROW]).to_pandas()
-    assert raised.value.code == "extra.missing"
+    assert_refused(Table([ROW]).to_pandas, "extra.missing")
 
 
 def test_queries_that_are_not_real_do_not_count() -> None:
@@ -90,10 +89,7 @@ def test_a_matrix_without_batch_and_heads() -> None:
 
 
 def test_calls_with_different_heads_are_refused() -> None:
-    with pytest.raises(ch.ShapeError) as raised:
-        rows_of("a", [summary(2), summary(3)])
-    assert raised.value.code == "table.heads"
-    assert "every call of 'a' must have the same number of heads; got [2, 3]." in str(raised.value)
+    assert_refused(lambda: rows_of("a", [summary(2), summary(3)]), "table.heads", "'a' // [2, 3]")
 
 
 def test_a_text_without_the_choice_does_not_dilute_a_role() -> None:
@@ -291,10 +287,7 @@ def test_heads_have_the_numbers_of_their_layer(tmp_path: Path) -> None:
     assert whole.head_numbers(0) == (0, 1, 2, 3)
     with torch.no_grad(), ch.watch(model, heads=[0, 2], keep="total") as others:
         model(x)
-    with pytest.raises(
-        ch.ArgumentError, match=r"\[merge.heads\] both must be of the same heads of"
-    ):
-        records[-1].merge(others)
+    assert_refused(lambda: records[-1].merge(others), "merge.heads", "(3, 1) // (0, 2)")
 
 
 def test_norms_of_some_heads_read_from_a_file(tmp_path: Path) -> None:

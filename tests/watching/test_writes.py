@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
+from clearhead.errors import SelectionError, UnsupportedError
 from clearhead.watching import writes as module
+from tests.refusals import assert_refused, refusals
 from tests.watching.test_logit_shares import (
     EXACT,
     HEADS,
@@ -126,19 +127,13 @@ def test_what_heads_write_is_no_more_than_half_of_all() -> None:
     assert len(ch.writes(model, IDS, top=999)) == 2 * HEADS * 2 * VOCABULARY
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "text"),
-    [
-        ({"query": 1.5}, SelectionError, "[logits.query] query must be the number of a position"),
-        ({"query": 6}, SelectionError, "[logits.query] query must be one of 6 positions; got 6."),
-        ({"top": 0}, ArgumentError, "[argument.size] top"),
-        ({"top": "a"}, ArgumentTypeError, "[argument.type] top"),
-    ],
+test_what_does_not_fit_is_refused = refusals(
+    lambda given: ch.writes(made(Ours), IDS, **given),
+    ({"query": 1.5}, "logits.query", "1.5"),
+    ({"query": 6}, "logits.query", "6 // 6"),
+    ({"top": 0}, "argument.size", "top // 0"),
+    ({"top": "a"}, "argument.type", "top // str"),
 )
-@torch.no_grad()
-def test_what_does_not_fit_is_refused(given: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=re.escape(text)):
-        ch.writes(made(Ours), IDS, **given)
 
 
 @torch.no_grad()
@@ -147,8 +142,7 @@ def test_a_layer_or_a_head_that_is_not_there_is_refused() -> None:
     text = "[writes.head] head must be one of [0, 1, 2, 3] in 'blocks.1.attention'; got 4."
     with pytest.raises(SelectionError, match=re.escape(text)):
         found.of(1, head=4)
-    with pytest.raises(SelectionError, match=re.escape("[watch.layer] 2 modules attended")):
-        found.of(2)
+    assert_refused(lambda: found.of(2), "watch.layer", "2 // 2")
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from clearhead import ladder
 from clearhead.drawing.element.data import MOST_NUMBERS
 from clearhead.drawing.element.figure import Figure
 from tests.drawing.element.drawn import data_of, numbers_of
+from tests.refusals import refusals, run
 
 X = torch.arange(6.0).view(3, 2) / 3
 
@@ -110,126 +111,84 @@ def renormalised() -> ch.Trace:
 SINKS: dict[str, Any] = {"sinks": torch.zeros(1)}
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (
-            lambda: of(show=["scores", "wieghts"]),
-            ch.SelectionError,
-            "[figure.stage] there is no stage 'wieghts' in this figure; there are query, key, plane, "
-            "scores, scaled_scores, capped_scores, mask, masked_scores, weights, value, context.",
-        ),
-        (
-            lambda: of(show=["W_query"]),
-            ch.SelectionError,
-            "[figure.stage] there is no stage 'W_query' in this figure; there are query, key, ",
-        ),
-        (
-            lambda: ch.figure(*torch.zeros(3, 2, 3), show=["plane"]),
-            ch.SelectionError,
-            "[figure.stage] there is no stage 'plane' in this figure; there are query, key, scores, ",
-        ),
-        (
-            lambda: of(show="weights"),
-            ch.ArgumentTypeError,
-            "[figure.names] show must be a sequence of names of stages; got 'weights'.",
-        ),
-        (
-            lambda: of(edit=3),
-            ch.ArgumentTypeError,
-            "[figure.names] edit must be a sequence of names of stages; got 3.",
-        ),
-        (
-            lambda: of(edit=["context"]),
-            ch.ArgumentError,
-            "[figure.edit] 'context' cannot be edited; in this figure query, key, value, scores, "
-            "weights, mask, softmax, scale, width, dropout, order, heads, rotary can.",
-        ),
-        (
-            lambda: of(edit=["W_query"]),
-            ch.ArgumentError,
-            "[figure.edit] 'W_query' cannot be edited; in this figure query, ",
-        ),
-        (lambda: of(edit=[["scores"]]), ch.ArgumentError, "[figure.edit] ['scores'] cannot be"),
-        (
-            lambda: of(predict="weights"),
-            ch.ArgumentTypeError,
-            '[figure.predict] predict must be a stage, a row and a column, as ("weights", 1, 0); got '
-            "'weights'.",
-        ),
-        (
-            lambda: of(show=["plane"], predict=("plane", 0, 0)),
-            ch.SelectionError,
-            "[figure.predict] predict asks for the stage 'plane'; there are query, key, scores, ",
-        ),
-        (
-            lambda: of(predict=("weights", 0, 3)),
-            ch.SelectionError,
-            "[figure.predict] weights has 3 columns; predict asks for 3.",
-        ),
-        (
-            lambda: of(predict=("weights", -4, 0)),
-            ch.SelectionError,
-            "[figure.predict] weights has 3 rows; predict asks for -4.",
-        ),
-        (
-            lambda: of(predict=("weights", 0.5, 0)),
-            ch.SelectionError,
-            "[figure.predict] weights has 3 rows; predict asks for 0.5.",
-        ),
-        (
-            lambda: ch.figure(*torch.zeros(3, 65, 64)),
-            ch.TooLargeError,
-            "[figure.size] query is 65 × 64 numbers; a figure holds 4,096 of a stage to touch. The page "
-            "of a trace shows more: trace(…).to_html(file).",
-        ),
-        (
-            lambda: ch.figure(*torch.zeros(3, 65, 2)),
-            ch.TooLargeError,
-            "[figure.size] scores is 65 × 65 numbers; a figure holds 4,096",
-        ),
-        (
-            lambda: ch.figure(*torch.zeros(3, 0, 2)),
-            ch.ArgumentError,
-            "[figure.empty] query is 0 × 2: there is no number to touch.",
-        ),
-        (
-            lambda: ch.figure(ch.trace(ch.attend, *X.expand(3, 1, 1, 3, 2), **SINKS)),
-            ch.UnsupportedError,
-            "[figure.stages] a figure works out scores, scale, softcap, mask, bias, softmax and the "
-            "weighted sum; this attention has sinks. The page of a trace shows it: trace(…).to_html(file).",
-        ),
-        (
-            lambda: ch.figure(ch.trace(ch.attend, X, X, X, dropout=0.5)),
-            ch.UnsupportedError,
-            "this attention has dropout.",
-        ),
-        (
-            lambda: ch.figure(renormalised()),
-            ch.UnsupportedError,
-            "this attention has weights that are renormalised.",
-        ),
-        (
-            lambda: of(head=1),
-            ch.SelectionError,
-            "[trace.part] there are 1 along num_heads; got 1.",
-        ),
-        (
-            lambda: of(sample="a"),
-            ch.SelectionError,
-            "[trace.part] there are 1 along batch; got 'a'.",
-        ),
-        (
-            lambda: of(tokens=["one"]),
-            ch.ArgumentError,
-            "[trace.tokens] tokens must hold a word for each of 3 tokens; got 1.",
-        ),
-    ],
+test_what_is_refused = refusals(
+    run,
+    (
+        lambda: of(show=["scores", "wieghts"]),
+        "figure.stage",
+        "'wieghts'",
+        "query, key, plane, scores, scaled_scores, capped_scores, mask, masked_scores, weights, "
+        "value, context",
+    ),
+    (
+        lambda: of(show=["W_query"]),
+        "figure.stage",
+        "'W_query'",
+        "query, key, plane, scores, scaled_scores, capped_scores, mask, masked_scores, weights, "
+        "value, context",
+    ),
+    (
+        lambda: ch.figure(*torch.zeros(3, 2, 3), show=["plane"]),
+        "figure.stage",
+        "'plane'",
+        "query, key, scores, scaled_scores, capped_scores, mask, masked_scores, weights, value, "
+        "context",
+    ),
+    (lambda: of(show="weights"), "figure.names", "show // 'weights'"),
+    (lambda: of(edit=3), "figure.names", "edit // 3"),
+    (
+        lambda: of(edit=["context"]),
+        "figure.edit",
+        "'context'",
+        "query, key, value, scores, weights, mask, softmax, scale, width, dropout, order, heads, "
+        "rotary",
+    ),
+    (
+        lambda: of(edit=["W_query"]),
+        "figure.edit",
+        "'W_query'",
+        "query, key, value, scores, weights, mask, softmax, scale, width, dropout, order, heads, "
+        "rotary",
+    ),
+    (
+        lambda: of(edit=[["scores"]]),
+        "figure.edit",
+        "['scores']",
+        "query, key, value, scores, weights, mask, softmax, scale, width, dropout, order, heads, "
+        "rotary",
+    ),
+    (lambda: of(predict="weights"), "figure.predict", "'weights'"),
+    (
+        lambda: of(show=["plane"], predict=("plane", 0, 0)),
+        "figure.predict",
+        "'plane'",
+        "query, key, scores, scaled_scores, capped_scores, masked_scores, weights, value, context",
+    ),
+    (lambda: of(predict=("weights", 0, 3)), "figure.predict", "weights //  // 3 columns // 3"),
+    (lambda: of(predict=("weights", -4, 0)), "figure.predict", "weights //  // 3 rows // -4"),
+    (lambda: of(predict=("weights", 0.5, 0)), "figure.predict", "weights //  // 3 rows // 0.5"),
+    (
+        lambda: ch.figure(*torch.zeros(3, 65, 64)),
+        "figure.size",
+        "query // 65 // 64 // 4,096 // The page of a trace shows more: trace(…).to_html(file).",
+    ),
+    (
+        lambda: ch.figure(*torch.zeros(3, 65, 2)),
+        "figure.size",
+        "scores // 65 // 65 // 4,096 // The page of a trace shows more: trace(…).to_html(file).",
+    ),
+    (lambda: ch.figure(*torch.zeros(3, 0, 2)), "figure.empty", "query // 0 // 2"),
+    (
+        lambda: ch.figure(ch.trace(ch.attend, *X.expand(3, 1, 1, 3, 2), **SINKS)),
+        "figure.stages",
+        "sinks // …",
+    ),
+    (lambda: ch.figure(ch.trace(ch.attend, X, X, X, dropout=0.5)), "figure.stages", "dropout // …"),
+    (lambda: ch.figure(renormalised()), "figure.stages", "weights that are renormalised // …"),
+    (lambda: of(head=1), "trace.part", "1 // num_heads // 1"),
+    (lambda: of(sample="a"), "trace.part", "1 // batch // 'a'"),
+    (lambda: of(tokens=["one"]), "trace.tokens", "tokens // 3 // 1"),
 )
-def test_what_is_refused(make: Any, error: type[ch.ClearheadError], message: str) -> None:
-    with pytest.raises(error) as refused:
-        make()
-    assert message in str(refused.value)
 
 
 def test_the_most_that_goes() -> None:

@@ -13,6 +13,7 @@ import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.page.page import asset
 from tests.drawing.element.drawn import data_of
+from tests.refusals import refusals, run, wrong
 
 X = torch.tensor([[0.43, 0.15], [0.55, 0.87], [0.57, 0.85]])
 HOSTILE = ["<script>alert(1)</script>", "</script>\"'", "\x1b[31m\u202e"]
@@ -70,39 +71,15 @@ def test_the_data_of_six_words_are_small() -> None:
     assert len(element) <= 20_000
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (
-            lambda: ch.figure(X, X),
-            ch.ArgumentTypeError,
-            "[figure.thing] figure takes query, key and value, a Trace, or a layer or a rung with its "
-            "inputs; got Tensor and 1 tensors beside it.",
-        ),
-        (
-            lambda: ch.figure(ch.causal()),  # type: ignore[arg-type]
-            ch.ArgumentTypeError,
-            "inputs; got Causal and 0 tensors beside it.",
-        ),
-        (
-            lambda: ch.figure(ch.trace(ch.attend, X, X, X), mask=ch.causal()),
-            ch.ArgumentError,
-            "[figure.options] a trace has its numbers, options and tokens already; got mask= beside it.",
-        ),
-        (
-            lambda: ch.figure(ch.trace(ch.attend, X, X, X), X),
-            ch.ArgumentError,
-            "[figure.options] a trace has its numbers, options and tokens already; got further tensors",
-        ),
-        (
-            lambda: ch.figure(X, X, X, title=3),  # type: ignore[arg-type]
-            ch.ArgumentTypeError,
-            "[figure.title] title must be a string; got 3.",
-        ),
-    ],
+test_what_is_refused = refusals(
+    run,
+    (lambda: ch.figure(X, X), "figure.thing", "Tensor // 1"),
+    (lambda: ch.figure(wrong(ch.causal())), "figure.thing", "Causal // 0"),
+    (
+        lambda: ch.figure(ch.trace(ch.attend, X, X, X), mask=ch.causal()),
+        "figure.options",
+        "mask=",
+    ),
+    (lambda: ch.figure(ch.trace(ch.attend, X, X, X), X), "figure.options", "further tensors"),
+    (lambda: ch.figure(X, X, X, title=wrong(3)), "figure.title", "3"),
 )
-def test_what_is_refused(make: object, error: type[ch.ClearheadError], message: str) -> None:
-    assert callable(make)
-    with pytest.raises(error) as refused:
-        make()
-    assert message in str(refused.value)

@@ -1,12 +1,10 @@
 """A mask as a figure."""
 
-from typing import Any
-
-import pytest
 import torch
 
 import clearhead as ch
 from tests.drawing.element.drawn import data_of
+from tests.refusals import refusals, run
 
 
 def test_it_is_the_mask() -> None:
@@ -28,30 +26,15 @@ def test_one_sample_and_head() -> None:
     assert data_of(padded.figure(4, sample=0))["mask"][0] == "1100"
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (
-            lambda: ch.causal().figure(65),
-            ch.TooLargeError,
-            "[figure.size] mask is 65 × 65 numbers; a figure holds 4,096 of a stage to touch. blocks() "
-            "and plot() show a longer mask.",
-        ),
-        (lambda: ch.causal().figure(0), ch.ArgumentError, "[figure.empty] mask is 0 × 0: there is"),
-        (lambda: ch.causal().figure(-1), ch.ArgumentError, "[length.negative] "),
-        (
-            lambda: ch.padding([2, 4]).figure(4, sample=2),
-            ch.SelectionError,
-            "[figure.part] the mask has 2 along sample; got 2.",
-        ),
-        (
-            lambda: ch.causal().figure(4, head=1),
-            ch.SelectionError,
-            "[figure.part] the mask has 1 along head; got 1.",
-        ),
-    ],
+test_what_is_refused = refusals(
+    run,
+    (
+        lambda: ch.causal().figure(65),
+        "figure.size",
+        "mask // 65 // 65 // 4,096 // blocks() and plot() show a longer mask.",
+    ),
+    (lambda: ch.causal().figure(0), "figure.empty", "mask // 0 // 0"),
+    (lambda: ch.causal().figure(-1), "length.negative", "query_len // -1"),
+    (lambda: ch.padding([2, 4]).figure(4, sample=2), "figure.part", "2 // sample // 2"),
+    (lambda: ch.causal().figure(4, head=1), "figure.part", "1 // head // 1"),
 )
-def test_what_is_refused(make: Any, error: type[ch.ClearheadError], message: str) -> None:
-    with pytest.raises(error) as refused:
-        make()
-    assert message in str(refused.value)

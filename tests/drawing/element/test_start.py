@@ -1,11 +1,10 @@
 """The state that a figure begins with."""
 
-from typing import Any
-
 import pytest
 import torch
 
 import clearhead as ch
+from tests.refusals import assert_refused, refusals
 
 X = torch.tensor([[0.43, 0.15], [0.55, 0.87], [0.57, 0.85]])
 
@@ -40,18 +39,17 @@ def test_it_stands_in_the_element() -> None:
     ],
 )
 def test_what_it_is_not_is_refused(field: str) -> None:
-    with pytest.raises(ch.ArgumentError) as refused:
-        ch.figure(X, X, X, start=field)
-    assert refused.value.code == "figure.start"
-    assert "it has query.row.column, scores.row.column, mask, scale, temperature; got" in str(
-        refused.value
+    has = "query.row.column, scores.row.column, mask, scale, temperature"
+    assert_refused(
+        lambda: ch.figure(X, X, X, start=field), "figure.start", has, repr(field.split("&")[-1])
     )
 
 
-@pytest.mark.parametrize("start", [1, ["scale=1"]])
-def test_no_text_is_refused(start: Any) -> None:
-    with pytest.raises(ch.ArgumentTypeError, match=r"\[figure.start\] start must be a string; got"):
-        ch.figure(X, X, X, start=start)
+test_no_text_is_refused = refusals(
+    lambda start: ch.figure(X, X, X, start=start),
+    (1, "figure.start", "1"),
+    (["scale=1"], "figure.start", "['scale=1']"),
+)
 
 
 def test_of_a_figure_without_anything_to_change() -> None:

@@ -9,6 +9,7 @@ import torch
 
 import clearhead as ch
 from tests.drawing.figures.drawn import matrix
+from tests.refusals import assert_refused, refusals, wrong
 
 
 def seen() -> ch.Seen[ch.AttentionMatrix]:
@@ -94,24 +95,17 @@ def test_heads_that_only_some_layers_have() -> None:
     )
     with ch.watch(model) as found:
         model(torch.randn(1, 5, 8))
-    for kind in ("map", "entropy"):
-        with pytest.raises(ch.SelectionError, match="from 0 to 1; got 3"):
-            found.plot(kind, heads=[3])
+    assert_refused(lambda: found.plot("map", heads=[3]), "plot.part", "heads // 1 // 3")
+    assert_refused(lambda: found.plot("entropy", heads=[3]), "plot.part", "heads // 1 // 3")
 
 
-@pytest.mark.parametrize(
-    ("tokens", "error", "words"),
-    [
-        (["a"] * 6, ch.ShapeError, "tokens must hold a word for each query, 7; got 6"),
-        ("abcdefg", ch.ArgumentTypeError, "tokens must be a list of strings; got str"),
-        (range(7), ch.ArgumentTypeError, "tokens must be strings; got int among them"),
-        (torch.arange(7), ch.ArgumentTypeError, "tokens must be a list of strings; got Tensor"),
-    ],
+test_tokens = refusals(
+    lambda tokens: matrix().plot(head=0, tokens=tokens),
+    (["a"] * 6, "plot.tokens", "tokens // query // 7 // 6"),
+    ("abcdefg", "plot.tokens", "tokens // str"),
+    (range(7), "plot.tokens", "tokens // int"),
+    (torch.arange(7), "plot.tokens", "tokens // Tensor"),
 )
-def test_tokens(tokens: object, error: type[ch.ClearheadError], words: str) -> None:
-    with pytest.raises(error, match=words) as refusal:
-        matrix().plot(head=0, tokens=tokens)  # type: ignore[arg-type]
-    assert refusal.value.code == "plot.tokens"
 
 
 def test_tokens_of_keys() -> None:
@@ -133,12 +127,8 @@ def test_nothing_to_draw(kind: str) -> None:
 
 
 def test_log_is_a_switch() -> None:
-    for thing in (matrix(), seen()):
-        with pytest.raises(
-            ch.ArgumentTypeError, match="log must be True or False; got 'yes'"
-        ) as no:
-            thing.plot(log="yes")  # type: ignore[arg-type]
-        assert no.value.code == "log.type"
+    assert_refused(lambda: matrix().plot(log=wrong("yes")), "log.type", "log // 'yes'")
+    assert_refused(lambda: seen().plot(log=wrong("yes")), "log.type", "log // 'yes'")
 
 
 @pytest.mark.parametrize("layers", ["one", 0, 3.0])
@@ -150,12 +140,8 @@ def test_layers_are_a_list(layers: object) -> None:
 
 
 def test_layers_that_are_not_there() -> None:
-    with pytest.raises(ch.ArgumentError, match="layers must be one or more; there is none") as no:
-        seen().plot(layers=[])
-    assert no.value.code == "plot.layers"
-    with pytest.raises(ch.SelectionError, match="1 modules attended; there is no 7") as no:
-        seen().plot("entropy", layers=[7])
-    assert no.value.code == "watch.layer"
+    assert_refused(lambda: seen().plot(layers=[]), "plot.layers")
+    assert_refused(lambda: seen().plot("entropy", layers=[7]), "watch.layer", "1 // 7")
 
 
 @pytest.mark.parametrize("keep", ["matrix", "summary"])

@@ -5,6 +5,7 @@ import torch
 
 import clearhead as ch
 from tests.drawing.figures.drawn import bar_label, blank, numbers, words
+from tests.refusals import assert_refused
 
 
 @pytest.mark.parametrize(
@@ -64,17 +65,11 @@ def test_tokens() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ch.ArgumentError, match="query_len=0, kv_len=3") as no:
-        ch.causal().plot(0, 3)
-    assert no.value.code == "plot.empty"
-    with pytest.raises(ch.SelectionError, match="sample must be a whole number from 0 to 1; got 2"):
-        ch.padding([3, 5]).plot(5, 5, sample=2)
-    with pytest.raises(
-        ch.ShapeError, match="tokens must hold a word for each query, 3; got 1"
-    ) as no:
-        ch.causal().plot(3, 3, tokens=["a"])
-    assert no.value.code == "plot.tokens"
-    with pytest.raises(ch.ArgumentError, match="query_len must be 0 or more tokens; got -1"):
-        ch.causal().plot(-1, 3)
+    assert_refused(lambda: ch.causal().plot(0, 3), "plot.empty", "0 // 3")
+    assert_refused(lambda: ch.padding([3, 5]).plot(5, 5, sample=2), "plot.part", "sample // 1 // 2")
+    assert_refused(
+        lambda: ch.causal().plot(3, 3, tokens=["a"]), "plot.tokens", "tokens // query // 3 // 1"
+    )
+    assert_refused(lambda: ch.causal().plot(-1, 3), "length.negative", "query_len // -1")
     with pytest.raises(ch.MaskError, match="is for 3 keys"):
         ch.documents([0, 0, 1]).plot(7, 7)

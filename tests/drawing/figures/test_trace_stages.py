@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 import clearhead as ch
 from clearhead import ladder
 from tests.drawing.figures.drawn import bar_label, blank, numbers, same, words
+from tests.refusals import assert_refused, wrong
 
 SIX = ["The", "cat", "sat", "on", "the", "mat"]
 
@@ -117,19 +118,9 @@ def test_what_is_refused() -> None:
     with pytest.raises(ch.SelectionError, match="there is no stage 'weight'; there are x") as no:
         trace.plot(["weight"])
     assert no.value.code == "trace.stage"
-    with pytest.raises(ch.SelectionError, match="there are 4 along num_heads; got 7") as no:
-        trace.plot(head=7)
-    assert no.value.code == "trace.part"
-    with pytest.raises(ch.ArgumentTypeError, match="stages must be a list of names, or None") as no:
-        trace.plot("weights")
-    assert no.value.code == "plot.stages"
-    with pytest.raises(ch.ArgumentError, match="must name one stage or more") as no:
-        trace.plot([])
-    assert no.value.code == "plot.stages"
-    with pytest.raises(ch.ArgumentTypeError, match="log must be True or False; got 1") as no:
-        trace.plot(log=1)  # type: ignore[arg-type]
-    assert no.value.code == "log.type"
+    assert_refused(lambda: trace.plot(head=7), "trace.part", "4 // num_heads // 7")
+    assert_refused(lambda: trace.plot("weights"), "plot.stages", "'weights'")
+    assert_refused(lambda: trace.plot([]), "plot.stages")
+    assert_refused(lambda: trace.plot(log=wrong(1)), "log.type", "log // 1")
     empty = ch.trace(ch.attend, torch.zeros(0, 2), torch.zeros(3, 2), torch.zeros(3, 2))
-    with pytest.raises(ch.ArgumentError, match="a stage holds no numbers") as no:
-        empty.plot()
-    assert no.value.code == "plot.empty"
+    assert_refused(empty.plot, "plot.empty")

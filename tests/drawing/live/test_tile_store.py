@@ -19,6 +19,7 @@ from clearhead.matrix import tiles
 from clearhead.matrix.sweep import Progress
 from clearhead.matrix.tiles import Level, MapTile, make_level
 from tests.matrix.test_tiles import Whole
+from tests.refusals import assert_refused
 
 LENGTH = 61
 
@@ -248,9 +249,7 @@ def test_the_stages_of_a_pair_are_those_of_a_trace() -> None:
         assert found.key == tuple(key[1, head // 2, column].tolist())
         assert found.weight == pytest.approx(math.exp(found.masked - found.logsumexp), rel=1e-5)
         assert found.bias == pytest.approx(-(0.25 ** (head + 1)) * abs(row - column))
-    with pytest.raises(SelectionError) as caught:
-        store.pair(0, 0, 1, 7)
-    assert str(caught.value) == "[tile.token] there are 7 keys; got number 7."
+    assert_refused(lambda: store.pair(0, 0, 1, 7), "tile.token", " // 7 keys // 7")
     assert Tiles([None]).pair(0, 0, 1, 1) is None
     store.close()
 
@@ -295,5 +294,4 @@ def test_no_such_token(store: Tiles) -> None:
     with pytest.raises(SelectionError) as caught:
         store.token(0, 0, 61, as_key=False)
     assert str(caught.value) == "[tile.token] there are 61 queries; got number 61."
-    with pytest.raises(SelectionError, match="there are 61 keys; got number -1"):
-        store.token(0, 0, -1, as_key=True)
+    assert_refused(lambda: store.token(0, 0, -1, as_key=True), "tile.token", " // 61 keys // -1")

@@ -1,7 +1,6 @@
 """The widget, on the side of Python: what it holds, and what it answers."""
 
 import json
-import re
 import struct
 import sys
 import zlib
@@ -17,8 +16,9 @@ from clearhead import ladder
 from clearhead.drawing.notebook import widget as notebook
 from clearhead.drawing.page.payload import MAGIC
 from clearhead.drawing.page.steps import steps_payload
-from clearhead.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from clearhead.errors import MissingExtraError
 from tests.environment import break_package
+from tests.refusals import refusals
 
 QUERIES, KEYS = 5, 7
 
@@ -158,35 +158,25 @@ def test_the_numbers_of_a_token(sent: list[tuple[Any, Any]]) -> None:
     widget.close()
 
 
-@pytest.mark.parametrize("thing", [ch.causal(), torch.eye(2), None])
-def test_what_has_no_view(thing: Any) -> None:
-    expected = (
-        "[view.type] view takes what a watch has seen, an AttentionMatrix, a Summary or a Trace; "
-        f"got {type(thing).__name__}. A mask or a report draws itself at the end of a cell."
-    )
-    with pytest.raises(ArgumentTypeError, match=f"^{re.escape(expected)}$"):
-        ch.view(thing)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"tokens": ["a"] * 6},
-        {"source_tokens": ["a"]},
-        {"sample": 1},
-        {"grid": (2, 3)},
-        {"skip": 1},
-        {"times": 0.5},
-    ],
+test_what_has_no_view = refusals(
+    ch.view,
+    (ch.causal(), "view.type", "Causal"),
+    (torch.eye(2), "view.type", "Tensor"),
+    (None, "view.type", "NoneType"),
 )
-def test_a_trace_has_its_own_tokens(options: dict[str, Any]) -> None:
-    trace = ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS)
-    expected = (
-        "[view.trace] a trace has tokens of its own, and all of its samples, and no picture or sound; "
-        "trace(…, tokens=…) takes them."
-    )
-    with pytest.raises(ArgumentError, match=f"^{re.escape(expected)}$"):
-        ch.view(trace, **options)
+
+
+test_a_trace_has_its_own_tokens = refusals(
+    lambda options: ch.view(
+        ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS), **options
+    ),
+    ({"tokens": ["a"] * 6}, "view.trace", "… // …"),
+    ({"source_tokens": ["a"]}, "view.trace", "… // …"),
+    ({"sample": 1}, "view.trace", "… // …"),
+    ({"grid": (2, 3)}, "view.trace", "… // …"),
+    ({"skip": 1}, "view.trace", "… // …"),
+    ({"times": 0.5}, "view.trace", "… // …"),
+)
 
 
 def test_without_anywidget_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,9 @@ from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_he
 from clearhead.drawing.page.payload import Deflated, Payload
 from clearhead.drawing.page.rounding import restored
 from clearhead.drawing.page.texts import read_text
-from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, ShapeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, FileError
 from clearhead.matrix.head_numbers import ROLES
+from tests.refusals import assert_refused, refusals, wrong
 
 
 def tensors(payload: Payload) -> dict[str, Tensor]:
@@ -65,20 +66,17 @@ def test_weights_follow_from_the_query_and_key_of_a_page() -> None:
 def test_query_and_key_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_arrays, "VECTOR_BYTES", 800)
     biased = matrix(2, 7, 11, bias=torch.zeros(7, 11))
-    with pytest.raises(ArgumentError) as caught:
-        heads_payload([Run("", [Layer("a", biased)])], "", why=True)
-    assert str(caught.value) == (
-        "[page.why] why=True writes query and key, which take 1.3 kB here; a page has room for 800 "
-        "bytes. Watch fewer layers, or look at it by ch.view or clearhead serve, which have both at hand."
+    assert_refused(
+        lambda: heads_payload([Run("", [Layer("a", biased)])], "", why=True),
+        "page.why",
+        "1.3 kB // 800 bytes",
     )
 
 
 def test_query_and_key_that_there_are_not_are_refused() -> None:
-    with pytest.raises(ArgumentError) as caught:
-        heads_payload([Run("", [Layer("a", matrix(2, 7, 7).summary())])], "", why=True)
-    assert str(caught.value) == (
-        "[page.why] why=True writes query and key of short texts, and no layer is the matrix of one. ch.view "
-        "and clearhead serve have those of longer texts at hand."
+    assert_refused(
+        lambda: heads_payload([Run("", [Layer("a", matrix(2, 7, 7).summary())])], "", why=True),
+        "page.why",
     )
 
 
@@ -309,38 +307,17 @@ def test_grouped_heads_share_what_they_receive() -> None:
     assert tuple(tensors(payload)["0/received"].shape) == (2, 7)
 
 
-@pytest.mark.parametrize(
-    ("runs", "kind", "message"),
-    [
-        (
-            [Run("", [])],
-            ArgumentError,
-            "[page.empty] a page needs at least one layer that attended; got none.",
-        ),
-        (
-            [Run("", [Layer("a", torch.zeros(3, 3))])],  # pyright: ignore[reportArgumentType]
-            ArgumentTypeError,
-            "[page.type] a page shows an AttentionMatrix or a Summary; got Tensor.",
-        ),
-        (
-            [Run("", [Layer("a", matrix(2, 1, 3, 3))], sample=2)],
-            ArgumentError,
-            "[page.sample] sample must be a number from 0 to below 2; got 2.",
-        ),
-        (
-            [Run("", [Layer("a", matrix(3, 3))], read_text("tokens", ["a", "b"]))],
-            ShapeError,
-            "[page.lengths] tokens must be as many as the keys of a, kv_len=3; got 2 tokens. For "
-            "attention from one text to another give source_tokens as well.",
-        ),
-    ],
+test_what_cannot_be_drawn_is_refused = refusals(
+    lambda runs: heads_payload(runs, ""),
+    ([Run("", [])], "page.empty"),
+    ([Run("", [Layer("a", wrong(torch.zeros(3, 3)))])], "page.type", "Tensor"),
+    ([Run("", [Layer("a", matrix(2, 1, 3, 3))], sample=2)], "page.sample", "2 // 2"),
+    (
+        [Run("", [Layer("a", matrix(3, 3))], read_text("tokens", ["a", "b"]))],
+        "page.lengths",
+        "a // 3 // 2 tokens",
+    ),
 )
-def test_what_cannot_be_drawn_is_refused(
-    runs: list[Run], kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind) as caught:
-        heads_payload(runs, "")
-    assert str(caught.value) == message
 
 
 def test_a_sample_is_a_whole_number(tmp_path: Path) -> None:

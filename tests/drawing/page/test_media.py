@@ -18,6 +18,7 @@ from clearhead.drawing.page.media import (
 )
 from clearhead.drawing.png import png
 from clearhead.errors import ArgumentError
+from tests.refusals import refusals
 
 PIXELS = torch.arange(5 * 7 * 3, dtype=torch.uint8).reshape(5, 7, 3)
 
@@ -60,51 +61,24 @@ def test_the_kinds_of_pictures(tmp_path: Path) -> None:
     assert not any("svg" in kind for kind in KINDS.values())  # which could hold a script
 
 
-NO_FILE = "[page.image] image must be a PNG or a JPEG of up to 8.0 MB; got "
-NO_IMAGE = (
-    "[page.image] image must be a path, a picture of Pillow, or pixels of shape (height, width, 3) or "
-    "(3, height, width), as bytes or as floats from 0 to 1; got "
+test_what_is_no_picture_is_refused = refusals(
+    lambda given: read_photo(*given),
+    ((b"<svg onload=alert(1)>", (1, 2), 0), "page.image", "8.0 MB // 21 bytes that are neither"),
+    ((b"\xff\xd8\xff" + bytes(8_000_000), (1, 2), 0), "page.image", "8.0 MB // one of 8.0 MB"),
+    (("/nowhere.png", (1, 2), 0), "page.image", "'/nowhere.png' // No such file or directory"),
+    ((3, (1, 2), 0), "page.image", "int"),
+    ((torch.zeros(2, 2), (1, 2), 0), "page.image", "torch.float32 of shape (2, 2) from 0 to 0"),
+    (
+        (2 * torch.ones(2, 2, 3), (1, 2), 0),
+        "page.image",
+        "torch.float32 of shape (2, 2, 3) from 2 to 2",
+    ),
+    ((PIXELS.long(), (1, 2), 0), "page.image", "torch.int64 of shape (5, 7, 3)"),
+    ((PIXELS, None, 0), "page.grid", "None"),
+    ((PIXELS, (0, 2), 0), "page.grid", "(0, 2)"),
+    ((PIXELS, (1, 2), -1), "page.grid", "-1"),
+    ((None, None, 1), "page.grid", "1"),
 )
-NO_GRID = "[page.grid] grid must be the rows and columns of patches, such as (14, 14); got "
-NO_SKIP = "[page.grid] skip must be the tokens before the first patch, 0 or more; got "
-
-
-@pytest.mark.parametrize(
-    ("image", "grid", "skip", "message"),
-    [
-        (b"<svg onload=alert(1)>", (1, 2), 0, f"{NO_FILE}21 bytes that are neither."),
-        (b"\xff\xd8\xff" + bytes(8_000_000), (1, 2), 0, f"{NO_FILE}one of 8.0 MB."),
-        (
-            "/nowhere.png",
-            (1, 2),
-            0,
-            "[page.image] image '/nowhere.png' cannot be read: No such file or directory.",
-        ),
-        (3, (1, 2), 0, f"{NO_IMAGE}int."),
-        (torch.zeros(2, 2), (1, 2), 0, f"{NO_IMAGE}torch.float32 of shape (2, 2) from 0 to 0."),
-        (
-            2 * torch.ones(2, 2, 3),
-            (1, 2),
-            0,
-            f"{NO_IMAGE}torch.float32 of shape (2, 2, 3) from 2 to 2.",
-        ),
-        (PIXELS.long(), (1, 2), 0, f"{NO_IMAGE}torch.int64 of shape (5, 7, 3)."),
-        (PIXELS, None, 0, f"{NO_GRID}None."),
-        (PIXELS, (0, 2), 0, f"{NO_GRID}(0, 2)."),
-        (PIXELS, (1, 2), -1, f"{NO_SKIP}-1."),
-        (
-            None,
-            None,
-            1,
-            "[page.grid] skip counts the tokens before the patches of image=, with grid=; got 1 without "
-            "either.",
-        ),
-    ],
-)
-def test_what_is_no_picture_is_refused(image: Any, grid: Any, skip: Any, message: str) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        read_photo(image, grid, skip)
-    assert str(caught.value) == message
 
 
 def test_a_page_has_the_picture_and_a_name_for_each_patch(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead.drawing.page.payload import DTYPES, MAGIC, Payload, deflated
-from clearhead.errors import DtypeError
+from tests.refusals import assert_refused
 
 LETTERS = {"uint8": "B", "uint16": "H", "uint32": "I", "int32": "i", "float32": "f"}
 
@@ -65,11 +65,10 @@ def test_half_a_surrogate_pair_is_a_token_like_others() -> None:
 
 
 def test_other_dtypes_are_refused() -> None:
-    with pytest.raises(DtypeError) as caught:
-        Payload("heads", "", {}, {"a": torch.zeros(2, dtype=torch.float64)}).to_bytes()
-    assert str(caught.value) == (
-        "[page.dtype] array 'a' must be one of uint8, uint16, uint32, int32, float32; got "
-        "torch.float64."
+    assert_refused(
+        Payload("heads", "", {}, {"a": torch.zeros(2, dtype=torch.float64)}).to_bytes,
+        "page.dtype",
+        "'a' // uint8, uint16, uint32, int32, float32 // torch.float64",
     )
 
 

@@ -16,6 +16,7 @@ from clearhead.drawing.page.runs import read_run
 from clearhead.drawing.page.written import SIDES, STEPS, AskedWrites, Written
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.watching.writes import Writes, WrittenToken
+from tests.refusals import assert_refused
 
 VOCABULARY = 23
 WORDS = [f"w{number}" for number in range(VOCABULARY)]
@@ -187,11 +188,8 @@ def test_some_heads_of_a_layer_go_by_their_numbers() -> None:
         WORDS[token] for token, _ in expected["raised"]
     ]
     assert AskedWrites(Written(lambda query: found, WORDS), read_run(seen.parts())).at(1, 0, 4)
-    with pytest.raises(ArgumentError) as caught:
-        page_of(seen, found)
-    assert str(caught.value) == (
-        "[page.writes] writes must be of this run, of 5 queries and the heads [1] in '1.attention'; got head 0 at "
-        "query 0."
+    assert_refused(
+        lambda: page_of(seen, found), "page.writes", "5 // [1] // '1.attention' // 0 // 0"
     )
 
 

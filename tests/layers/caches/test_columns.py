@@ -12,6 +12,7 @@ import clearhead as ch
 from clearhead.layers.caches import GrowingCache, QuantisedCache, StaticCache
 from clearhead.layers.caches.columns import ColumnCache
 from tests.layers.caches.texts import Texts, tokens
+from tests.refusals import assert_refused
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 COLUMNS: list[Callable[[], ColumnCache]] = [GrowingCache, lambda: StaticCache(23), QuantisedCache]
@@ -106,11 +107,7 @@ def test_what_was_given_is_not_held_on_to() -> None:
 def test_a_full_cache_says_so_and_stays_as_it_was() -> None:
     texts = Texts(StaticCache(7), 2)
     texts.append(5)
-    with pytest.raises(ch.TooLargeError) as caught:
-        texts.cache.append(*tokens(2, 3)[1:])
-    assert str(caught.value) == (
-        "[cache.full] the cache has room for max_len=7 tokens and holds 5; got 3 more."
-    )
+    assert_refused(lambda: texts.cache.append(*tokens(2, 3)[1:]), "cache.full", "7 // 5 // 3")
     texts.append(2)
     texts.truncate(6)
     texts.append(1)
@@ -118,8 +115,7 @@ def test_a_full_cache_says_so_and_stays_as_it_was() -> None:
 
 def test_a_first_prompt_that_is_too_long() -> None:
     cache = StaticCache(2)
-    with pytest.raises(ch.TooLargeError, match="holds 0; got 3 more"):
-        cache.append(*tokens(2, 3)[1:])
+    assert_refused(lambda: cache.append(*tokens(2, 3)[1:]), "cache.full", "2 // 0 // 3")
     assert cache.nbytes == 0
 
 

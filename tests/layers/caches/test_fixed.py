@@ -6,6 +6,7 @@ import torch
 import clearhead as ch
 from clearhead.layers.caches import FixedCache
 from tests.layers.caches.texts import Texts, tokens
+from tests.refusals import assert_refused
 
 
 def test_all_of_its_memory_comes_back_at_every_step() -> None:
@@ -27,8 +28,7 @@ def test_all_of_its_memory_comes_back_at_every_step() -> None:
 def test_a_full_cache_says_so_and_stays_as_it_was() -> None:
     texts = Texts(FixedCache(7), 2)
     texts.append(5)
-    with pytest.raises(ch.TooLargeError, match=r"max_len=7 tokens and holds 5; got 3 more"):
-        texts.cache.append(*tokens(2, 3)[1:])
+    assert_refused(lambda: texts.cache.append(*tokens(2, 3)[1:]), "cache.full", "7 // 5 // 3")
     texts.append(2)
 
 
@@ -73,16 +73,9 @@ KEYS = torch.zeros(2, 2, 7, 4)
 
 
 def test_tensors_that_are_no_cache_are_refused() -> None:
-    with pytest.raises(ch.ArgumentError) as raised:
-        FixedCache(7).state()
-    assert str(raised.value) == (
-        "[cache.empty] the cache has no tensors before its first tokens. Give it empty ones: "
-        "FixedCache.of(keys, values, length) with a length of 0."
-    )
-    with pytest.raises(ch.ArgumentTypeError) as raised:
-        FixedCache.of(KEYS, KEYS, torch.tensor([3]))
-    assert str(raised.value) == (
-        "[length.type] length must be an int64 tensor of no dimensions; got torch.int64 of shape (1,)."
+    assert_refused(FixedCache(7).state, "cache.empty")
+    assert_refused(
+        lambda: FixedCache.of(KEYS, KEYS, torch.tensor([3])), "length.type", "torch.int64 // (1,)"
     )
     with pytest.raises(ch.ShapeError, match=r"cache\.shape"):
         FixedCache.of(KEYS, KEYS[:1], torch.tensor(3))
@@ -95,9 +88,8 @@ def test_tensors_that_are_no_cache_are_refused() -> None:
 @torch.no_grad()
 def test_a_context_is_refused() -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2)
-    with pytest.raises(ch.ArgumentError) as raised:
-        layer(torch.randn(1, 3, 8), torch.randn(1, 4, 8), cache=FixedCache(5))
-    assert str(raised.value) == (
-        "[layer.cache-fixed] FixedCache(5) is for tokens that come one after the other, and a context "
-        "has all of them; use a StaticCache."
+    assert_refused(
+        lambda: layer(torch.randn(1, 3, 8), torch.randn(1, 4, 8), cache=FixedCache(5)),
+        "layer.cache-fixed",
+        "FixedCache(5)",
     )

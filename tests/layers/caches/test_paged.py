@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import clearhead as ch
 from clearhead.layers.caches import PagedCache
 from tests.layers.caches.texts import Texts, tokens
+from tests.refusals import assert_refused
 
 
 def pages_for(lengths: list[int], page_len: int) -> int:
@@ -62,11 +63,8 @@ def test_a_shared_page_that_was_cut_is_not_written_to() -> None:
 def test_a_full_pool_says_so_and_stays_as_it_was() -> None:
     texts = Texts(PagedCache(2, num_pages=5), 2)
     texts.append(3)
-    with pytest.raises(ch.TooLargeError) as caught:
-        texts.cache.append(*tokens(2, 3)[1:])
-    assert str(caught.value) == (
-        "[cache.full] the cache has num_pages=5 of page_len=2 tokens, 1 of them free; 6 more "
-        "tokens want 2."
+    assert_refused(
+        lambda: texts.cache.append(*tokens(2, 3)[1:]), "cache.full", "5 // 2 // 1 // 6 // 2"
     )
     texts.append(1)
     texts.append(3, torch.tensor([[True, True, False], [False] * 3]))
@@ -88,8 +86,7 @@ def test_a_page_that_has_to_be_copied_is_counted() -> None:
 
 def test_the_first_tokens_may_be_too_many() -> None:
     cache = PagedCache(2, num_pages=3)
-    with pytest.raises(ch.TooLargeError, match=r"3 of them free; 10 more tokens want 6\."):
-        cache.append(*tokens(2, 5)[1:])
+    assert_refused(lambda: cache.append(*tokens(2, 5)[1:]), "cache.full", "3 // 2 // 3 // 10 // 6")
     assert cache.nbytes == 0
 
 

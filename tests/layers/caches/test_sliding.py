@@ -10,6 +10,7 @@ from clearhead.layers.caches import SlidingCache
 from clearhead.layers.caches.sliding import RowWindow
 from clearhead.masks.spans import Extent
 from tests.layers.caches.texts import Texts, tokens
+from tests.refusals import assert_refused
 
 
 def test_the_memory_is_that_of_the_window() -> None:
@@ -49,11 +50,8 @@ def test_how_far_back_it_can_go() -> None:
     texts.truncate(8)
     texts.append(1)
     # The ring held tokens 5 to 10. Token 8 came anew, but the first of the old ones is still 5.
-    with pytest.raises(ch.ArgumentError) as caught:
-        texts.truncate(7)
-    assert str(caught.value) == (
-        "[cache.truncate] length=7 is too far back: the first query after it would see tokens that "
-        "SlidingCache(4, spare=2) has dropped, of 9. A larger spare holds more."
+    assert_refused(
+        lambda: texts.truncate(7), "cache.truncate", "7 // SlidingCache(4, spare=2) // 9"
     )
     texts.append(1)
     texts.truncate(0)
@@ -104,19 +102,15 @@ def test_the_window_of_a_row_pair_by_pair(
 def test_the_window_of_a_row_fits_its_keys_only() -> None:
     mask = RowWindow(2, torch.arange(5)[None])
     cpu = torch.device("cpu")
-    with pytest.raises(ch.MaskError) as caught:
-        mask.check(Extent(1, 3, 2, 7, cpu))
-    assert str(caught.value) == (
-        "[mask.kv-len] the mask row_window(2, <positions 1 × 5>) is for 5 keys and the last of "
-        "their queries; there are kv_len=7 and query_len=2."
+    assert_refused(
+        lambda: mask.check(Extent(1, 3, 2, 7, cpu)),
+        "mask.kv-len",
+        "row_window(2, <positions 1 × 5>) // 5 // 7 // 2",
     )
     with pytest.raises(ch.MaskError, match="kv_len=5 and query_len=7"):
         mask.check(Extent(1, 3, 7, 5, cpu))
     with pytest.raises(ch.MaskError, match="describes a batch of 1; the query has a batch of 3"):
         mask.check(Extent(3, 3, 2, 5, cpu))
-    with pytest.raises(ch.DeviceError) as elsewhere:
-        mask.check(Extent(1, 3, 2, 5, torch.device("meta")))
-    assert str(elsewhere.value) == (
-        "[mask.device] the mask must be on the query's device; its positions are on cpu, the query "
-        "on meta."
+    assert_refused(
+        lambda: mask.check(Extent(1, 3, 2, 5, torch.device("meta"))), "mask.device", "cpu // meta"
     )
