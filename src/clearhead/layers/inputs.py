@@ -292,7 +292,7 @@ def _check_ahead(mask: Mask, cache: Cache, x: Tensor) -> None:
             "layer.cache-ahead",
             f"with a cache, tokens come one after the other; by the mask {mask.describe()} some that came "
             "before see some of this call, and their outputs are given already. Let one call have all "
-            "tokens that see each other, or none see a later one: mask=clearhead.causal() & ….",
+            "tokens that see each other, or hide what comes later: clearhead.causal() & the mask.",
         )
     if isinstance(cache, FixedCache):
         later = mask.visible(token, token + 1, extent) & (token >= start)
@@ -300,7 +300,7 @@ def _check_ahead(mask: Mask, cache: Cache, x: Tensor) -> None:
             raise ArgumentError(
                 "layer.cache-fixed",
                 f"{cache.describe()} shows no token a later one; by the mask {mask.describe()} some of this "
-                "call see one. Use a StaticCache, or mask=clearhead.causal() & ….",
+                "call see one. Use a StaticCache, or hide what comes later: clearhead.causal() & the mask.",
             )
 
 
