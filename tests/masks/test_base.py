@@ -200,7 +200,8 @@ def test_a_mask_is_made_inside_vmap(name: str) -> None:
         return ch.attend(query, key, value, mask=make(each))
 
     mapped = torch.vmap(run)(*inputs, given)
-    alone = [run(*each) for each in zip(*inputs, given, strict=True)]
+    query, key, value = inputs
+    alone = [run(*each) for each in zip(query, key, value, given, strict=True)]
     torch.testing.assert_close(mapped, torch.stack(alone))
 
 

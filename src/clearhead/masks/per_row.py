@@ -75,13 +75,9 @@ class PerRow(Filed, kind="per_row"):
         """The smallest and the largest number; None where there is none to be read."""
         if not isinstance(self.value, Tensor):
             return self.value, self.value
-        if self.value.numel() == 0 or not self._is_read():
+        if self.value.numel() == 0 or not _is_read(self.value):
             return None
         return int(self.value.min()), int(self.value.max())
-
-    def _is_read(self) -> bool:
-        """True if there are numbers to be read, and reading them does not end a graph."""
-        return is_concrete(self.value) and not (is_tracing() or is_transformed(self.value))
 
     def check_device(self, device: torch.device) -> None:
         if self.device is not None and self.device != device:
@@ -100,9 +96,14 @@ class PerRow(Filed, kind="per_row"):
     def describe(self) -> str:
         if not isinstance(self.value, Tensor):
             return str(self.value)
-        if self.value.numel() > 8 or not self._is_read():
+        if self.value.numel() > 8 or not _is_read(self.value):
             return f"<{self.value.numel()} numbers>"
         return str(self.value.tolist())
+
+
+def _is_read(numbers: Tensor) -> bool:
+    """True if there are numbers to be read, and reading them does not end a graph."""
+    return is_concrete(numbers) and not (is_tracing() or is_transformed(numbers))
 
 
 def bounded(tokens: int) -> int:
