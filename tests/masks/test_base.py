@@ -194,13 +194,12 @@ MADE: dict[str, tuple[Callable[[Tensor], ch.Mask], Tensor]] = {
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_a_mask_is_made_inside_vmap(name: str) -> None:
     make, given = MADE[name]
-    inputs = torch.randn(3, 3, 4, 6, 8).unbind()
+    query, key, value = torch.randn(3, 3, 4, 6, 8).unbind()
 
     def run(query: Tensor, key: Tensor, value: Tensor, each: Tensor) -> Tensor:
         return ch.attend(query, key, value, mask=make(each))
 
-    mapped = torch.vmap(run)(*inputs, given)
-    query, key, value = inputs
+    mapped = torch.vmap(run)(query, key, value, given)
     alone = [run(*each) for each in zip(query, key, value, given, strict=True)]
     torch.testing.assert_close(mapped, torch.stack(alone))
 
