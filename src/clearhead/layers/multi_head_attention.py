@@ -138,8 +138,8 @@ class MultiHeadAttention(AttentionLayer):
         """Attend from x to itself, or to a context.
 
         With a KV cache, x are the tokens that come next: they are appended to it, and attend to all
-        that it holds. A whole text at once, in chunks and token by token give the same. With a
-        context, the cache is filled at the first call and keeps the keys and values of the context
+        that it holds. A whole text at once, in chunks and token by token give the same; a mask by which
+        they would not, as where a prefix comes in two calls, is refused. With a context, the cache is filled at the first call and keeps the keys and values of the context
         for the calls that follow. A call that fails leaves the cache as it was.
 
         Args:
@@ -168,8 +168,8 @@ class MultiHeadAttention(AttentionLayer):
                 not fit, before anything is computed.
             UnsupportedError: code `layer.nested`, for a nested x or context beside `valid` or
                 `positions`, or of another layout.
-            ArgumentError: code `layer.cache-causal`, for a cache where a token would see later
-                ones; `layer.cache-context`, for a cache that was filled with another context;
+            ArgumentError: codes `layer.cache-causal`, `layer.cache-ahead` and `layer.cache-fixed`, for a
+                cache where a token would see later ones; `layer.cache-context`, for a cache that was filled with another context;
                 `layer.cache-window`, for a `SlidingCache` of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
                 where those of the cache are not tokens in order; `layer.positions-bias`, for positions
