@@ -138,9 +138,10 @@ class MultiHeadAttention(AttentionLayer):
         """Attend from x to itself, or to a context.
 
         With a KV cache, x are the tokens that come next: they are appended to it, and attend to all
-        that it holds. A whole text at once, in chunks and token by token give the same; a mask by which
-        they would not, as where a prefix comes in two calls, is refused. With a context, the cache is filled at the first call and keeps the keys and values of the context
-        for the calls that follow. A call that fails leaves the cache as it was.
+        that it holds. A whole text at once, in chunks and token by token give the same; a mask by
+        which they would not, as where a prefix comes in two calls, is refused. With a context, the
+        cache is filled at the first call and keeps the keys and values of the context for the calls
+        that follow. A call that fails leaves the cache as it was.
 
         Args:
             x: (batch, tokens, embed_dim), or (tokens, embed_dim); or a nested tensor of layout
