@@ -169,8 +169,9 @@ class MultiHeadAttention(AttentionLayer):
                 not fit, before anything is computed.
             UnsupportedError: code `layer.nested`, for a nested x or context beside `valid` or
                 `positions`, or of another layout.
-            ArgumentError: codes `layer.cache-causal`, `layer.cache-ahead` and `layer.cache-fixed`, for a
-                cache where a token would see later ones; `layer.cache-context`, for a cache that was filled with another context;
+            ArgumentError: codes `layer.cache-causal`, `layer.cache-ahead` and `layer.cache-fixed`, for
+                a cache where a token would see later ones; `layer.cache-context`, for a cache that
+                was filled with another context;
                 `layer.cache-window`, for a `SlidingCache` of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
                 where those of the cache are not tokens in order; `layer.positions-bias`, for positions
