@@ -285,6 +285,36 @@ class MaskOfManyTokens(Right):
         return super().hidden(scores) & (scores.shape[-1] <= 512)
 
 
+class MaskUpToSixteen(Right):
+    """A mask is kept for sixteen tokens, and more go without one."""
+
+    def __init__(self):
+        super().__init__(causal=True)
+        kept = torch.ones(16, 16, dtype=torch.bool).triu(1)
+        self.register_buffer("kept", kept, persistent=False)
+
+    def hidden(self, scores):
+        tokens = scores.shape[-1]
+        if tokens > len(self.kept):
+            return self.beyond(tokens)
+        return self.kept[:tokens, :tokens]
+
+    def beyond(self, tokens):
+        return torch.zeros(tokens, tokens, dtype=torch.bool)
+
+
+class MaskMadeForMore(MaskUpToSixteen):
+    def beyond(self, tokens):
+        return torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+
+
+class CutToSixteen(MaskUpToSixteen):
+    """Of more tokens the last ones are taken."""
+
+    def forward(self, x):
+        return super().forward(x[:, -len(self.kept) :])
+
+
 class TopEight(Right):
     def scores(self, query, key):
         scores = super().scores(query, key)
@@ -585,6 +615,9 @@ ENTRIES = [
     wrong("law.length", blocks_of_512, "qkv", causal=True),
     wrong("law.length", Built(MaskOfFewTokens, causal=True), "x", causal=True),
     wrong("law.length", Built(MaskOfManyTokens, causal=True), "x", causal=True),
+    wrong("law.length", Built(MaskUpToSixteen), "x", causal=True),
+    right(Built(MaskMadeForMore), "x", causal=True),
+    right(Built(CutToSixteen), "x", causal=True),
     wrong("law.length", Built(TopEight), "x"),
     wrong("law.length", Built(RunningMean), "x", ["law.again"]),
     wrong("law.length", Built(NearDistances, causal=True), "x", causal=True, alibi_slopes=SLOPES),
