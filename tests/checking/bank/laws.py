@@ -371,6 +371,33 @@ class Turned(Right):
         return super().scores(self.turned(query), self.turned(key))
 
 
+class TurnedFromTheFifth(Turned):
+    """Positions from 5 on, of sides that are projected together; the distances stay."""
+
+    first = 5, 5
+
+    def __init__(self, d_in=6, d_out=8, **more):
+        super().__init__(d_in, d_out, **more)
+        self.w_qkv = nn.Linear(d_in, 3 * d_out, bias=False)
+        del self.w_query, self.w_key, self.w_value
+
+    def project(self, x):
+        return (self.split(each) for each in self.w_qkv(x).chunk(3, dim=-1))
+
+    def scores(self, query, key):
+        turned = []
+        for each, self.start in zip((query, key), self.first):
+            turned.append(self.turned(each))
+        return Right.scores(self, *turned)
+
+    def places(self, x):
+        return self.start + super().places(x)
+
+
+class QueriesFromTheSixth(TurnedFromTheFifth):
+    first = 6, 5
+
+
 class TurnedInThirtyTwos(Turned):
     def places(self, x):
         return torch.arange(x.shape[-2]) % 32
@@ -622,6 +649,8 @@ ENTRIES = [
     wrong("law.length", Built(RunningMean), "x", ["law.again"]),
     wrong("law.length", Built(NearDistances, causal=True), "x", causal=True, alibi_slopes=SLOPES),
     wrong("differs", Built(FirstSlope, causal=True), "x", causal=True, alibi_slopes=SLOPES),
+    right(Built(TurnedFromTheFifth, causal=True), "x", causal=True, rope=ROPE),
+    wrong("rope.offset", Built(QueriesFromTheSixth, causal=True), "x", causal=True, rope=ROPE),
     wrong("law.length", Built(TurnedInThirtyTwos, causal=True), "x", causal=True, rope=ROPE),
     wrong("differs", Built(TurnedByHeads, causal=True), "x", causal=True, rope=ROPE),
     wrong("law.length", Built(PositionsInTurns, causal=True), "x", causal=True),
