@@ -536,6 +536,39 @@ class ContextOfTheFirst(Right):
         return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
 
 
+class FirstContextKept(Right):
+    """Keys and values are made once, of the context of the first call."""
+
+    kept = None
+
+    def made(self, context):
+        if self.kept is None:
+            self.kept = [self.split(each(context)) for each in (self.w_key, self.w_value)]
+        return self.kept
+
+    def forward(self, x, context):
+        query, (key, value) = self.split(self.w_query(x)), self.made(context)
+        return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
+
+
+class FirstKeysKept(FirstContextKept):
+    """The keys alone are those of the first context."""
+
+    def made(self, context):
+        return super().made(context)[0], self.split(self.w_value(context))
+
+
+class EachContextKept(FirstContextKept):
+    """What was made of a context is kept for as long as this one is handed over."""
+
+    of = None
+
+    def made(self, context):
+        if self.of is not context:
+            self.of, self.kept = context, None
+        return super().made(context)
+
+
 class MeanOverPadding(Right):
     def forward(self, x, mask):
         query, key, value = self.project(x)
@@ -678,6 +711,9 @@ ENTRIES = [
     wrong("cache.offset", Built(ValuesLost), "decode", causal=True),
     wrong("cache.offset", Built(ValuesLostUnturned), "decode", causal=True),
     wrong("context.ignored", Built(ContextOfTheFirst), "x,context"),
+    wrong("context.ignored", Built(FirstContextKept), "x,context"),
+    wrong("law.again", Built(FirstKeysKept), "x,context"),
+    right(Built(EachContextKept), "x,context"),
     wrong("differs", Built(MeanOverPadding), "x,mask"),
     wrong("law.length", Built(InBlocks), "x"),
     wrong("law.length", Built(CausalInBlocks, causal=True), "x", causal=True),

@@ -31,7 +31,10 @@ def again(e: Evidence) -> Verdict | None:
     if isinstance(e, HeadsEvidence):
         calls = [each.inputs for each in e.attempts if each.output is not None][:3]
         calls = [*calls, *calls[:1]]
-    elif isinstance(e, CrossEvidence) or not isinstance(e, TokensEvidence):
+    elif isinstance(e, CrossEvidence):
+        x, context = e.inputs
+        calls = [e.inputs, (x, context.flip(-1)), e.inputs]
+    elif not isinstance(e, TokensEvidence):
         calls = [e.inputs, e.inputs]
     else:
         short = e.feed.draw(min(e.feed.lengths), e.seed + 5)
