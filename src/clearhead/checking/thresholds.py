@@ -43,6 +43,8 @@ GRADIENT_FLOOR = 1e-3
 
 # A score so far below that of its row that its weight cannot be felt: exp(−60) is 1e-26.
 HIDDEN = 60.0
+# A measured weight, on a key that is read, is more.
+UNREAD = 1e-12
 # A scale is as told by an exact ratio of numbers; a slope through the logarithms of measured
 # weights, some of them small, is exact to this share.
 SLOPE = 1e-3

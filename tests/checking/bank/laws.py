@@ -116,6 +116,25 @@ def blocks_of_128(query, key, value):
     )
 
 
+def whole_blocks(query, key, value, blocks, size=2):
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    top = scores.amax(-1, keepdim=True)
+    total = found = 0.0
+    for block in range(max(1, blocks(key.shape[2] / size))):
+        part = slice(block * size, (block + 1) * size)
+        powers = (scores[..., part] - top).exp()
+        total, found = total + powers.sum(-1, keepdim=True), found + powers @ value[:, :, part]
+    return found / total
+
+
+def last_block_dropped(query, key, value):
+    return whole_blocks(query, key, value, math.floor)
+
+
+def last_block_shorter(query, key, value):
+    return whole_blocks(query, key, value, math.ceil)
+
+
 class Squeezed(Right):
     def forward(self, x):
         return super().forward(x).squeeze()
@@ -720,6 +739,8 @@ ENTRIES = [
     wrong("law.length", Built(LengthInTheScale), "x"),
     wrong("law.length", Built(LengthInTheScale, causal=True), "x", label="causal", causal=True),
     wrong("law.length", blocks_of_128, "qkv"),
+    wrong("law.pairs", last_block_dropped, "qkv"),
+    right(last_block_shorter, "qkv"),
     wrong("law.length", Built(NextIdAdded), "ids", causal=True),
     wrong("law.samples", Built(Squeezed), "x"),
     wrong("law.samples", Built(KeysOfTheFirst), "x"),

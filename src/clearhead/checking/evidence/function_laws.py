@@ -7,7 +7,7 @@ from torch import Tensor
 
 from clearhead.checking.evidence.identity_values import Weights
 from clearhead.checking.evidence.laws import Broken, Inputs, gap_of
-from clearhead.checking.thresholds import MOVES, SLOPE, SUMS
+from clearhead.checking.thresholds import MOVES, SLOPE, SUMS, UNREAD
 
 Call = Callable[..., Tensor]
 
@@ -51,6 +51,12 @@ def by_queries(run: Call, inputs: Inputs) -> tuple[int, list[int]] | None:
         if felt and felt != [token]:
             return token, felt
     return None
+
+
+def unread_keys(measured: Weights) -> list[int]:
+    """The keys on which no query has a weight, where others have some."""
+    read = (measured.weights.abs() > UNREAD).any(-2).flatten(0, -2).any(0)
+    return (~read).nonzero().flatten().tolist() if read.any() else []
 
 
 def by_scores(measured: Weights) -> str | None:

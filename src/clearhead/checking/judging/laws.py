@@ -67,6 +67,10 @@ def unnamed(e: HeadsEvidence) -> Claim | None:
     ]
     if short and follows(short, e.promised) is not None:
         return Claim("product", "law.length", Found("definition"))
+    unread = [] if e.measured is None else function_laws.unread_keys(e.measured)
+    if unread:
+        keys = {"tokens": ", ".join(map(str, unread)), "count": e.inputs[1].shape[-2]}
+        return Claim("product", "law.pairs", Found("unread", keys))
     moved = function_laws.by_queries(run, e.inputs)
     if moved is not None:
         token, others = moved
