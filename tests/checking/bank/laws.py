@@ -116,6 +116,28 @@ def blocks_of_128(query, key, value):
     )
 
 
+def online_softmax(query, key, value, grown, size=4):
+    """Keys in blocks, under the largest score so far; `grown` brings what was summed under it."""
+    top = query.new_full((*query.shape[:-1], 1), -torch.inf)
+    total, found = torch.zeros_like(top), torch.zeros_like(top)
+    for keys, values in zip(key.split(size, dim=2), value.split(size, dim=2)):
+        scores = query @ keys.mT / math.sqrt(query.shape[-1])
+        larger = torch.maximum(top, scores.amax(-1, keepdim=True))
+        powers, factor = (scores - larger).exp(), (top - larger).exp()
+        total = total * factor + powers.sum(-1, keepdim=True)
+        found = grown(found, factor) + powers @ values
+        top = larger
+    return found / total
+
+
+def sum_not_rescaled(query, key, value):
+    return online_softmax(query, key, value, lambda found, factor: found)
+
+
+def sum_rescaled(query, key, value):
+    return online_softmax(query, key, value, torch.mul)
+
+
 def whole_blocks(query, key, value, blocks, size=2):
     scores = query @ key.mT / math.sqrt(query.shape[-1])
     top = scores.amax(-1, keepdim=True)
@@ -739,6 +761,8 @@ ENTRIES = [
     wrong("law.length", Built(LengthInTheScale), "x"),
     wrong("law.length", Built(LengthInTheScale, causal=True), "x", label="causal", causal=True),
     wrong("law.length", blocks_of_128, "qkv"),
+    wrong("law.length", sum_not_rescaled, "qkv"),
+    right(sum_rescaled, "qkv"),
     wrong("law.pairs", last_block_dropped, "qkv"),
     right(last_block_shorter, "qkv"),
     wrong("law.length", Built(NextIdAdded), "ids", causal=True),

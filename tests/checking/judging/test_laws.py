@@ -17,7 +17,7 @@ from tests.checking.bank.kinds import (
     value_added,
     values_centred,
 )
-from tests.checking.bank.laws import last_block_dropped
+from tests.checking.bank.laws import last_block_dropped, sum_not_rescaled
 
 NOT_JUDGED = ("OverChannels", "NeverFilled")
 
@@ -38,6 +38,7 @@ def test_what_is_right_is_called_right_but_for_what_the_definition_says_nothing_
         (keys_weighted, "the keys are weighted, not the values"),
         (value_added, "moves the context by 2"),
         (last_block_dropped, "no query has a weight on keys 6, of 7"),
+        (sum_not_rescaled, "from some length on it is not the definition"),
         (lambda q, k, v: queries_flipped(q.flip(2), k, v * v), "twice the values"),
     ],
 )
