@@ -680,6 +680,22 @@ class NormedSides(Right):
 ROPE = {"base": 10000.0, "layout": "half"}
 
 
+def zero_is_hidden(query, key, value):
+    scores = (query @ key.mT / math.sqrt(query.shape[-1])).tril(key.shape[-2] - query.shape[-2])
+    return scores.masked_fill(scores == 0, -torch.inf).softmax(-1) @ value
+
+
+def zero_is_hidden_by_a_number(query, key, value):
+    scores = (query @ key.mT / math.sqrt(query.shape[-1])).tril(key.shape[-2] - query.shape[-2])
+    return torch.where(scores == 0, torch.finfo(scores.dtype).min, scores).softmax(-1) @ value
+
+
+def zero_of_the_mask_is_hidden(query, key, value):
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    mask = torch.ones(scores.shape[-2:]).tril(key.shape[-2] - query.shape[-2])
+    return scores.masked_fill(mask == 0, -torch.inf).softmax(-1) @ value
+
+
 def softmax_in_halves(query, key, value):
     return causal_scores(query, key).half().softmax(-1).to(value.dtype) @ value
 
@@ -713,6 +729,9 @@ class PaddingMoved(Right):
 
 ENTRIES = [
     wrong("law.scores", softmax_in_halves, "qkv", causal=True),
+    wrong("law.scores", zero_is_hidden, "qkv", causal=True),
+    wrong("law.scores", zero_is_hidden_by_a_number, "qkv", causal=True),
+    right(zero_of_the_mask_is_hidden, "qkv", causal=True),
     wrong("law.length", blocks_of_512, "qkv", causal=True),
     wrong("law.length", Built(MaskOfFewTokens, causal=True), "x", causal=True),
     wrong("law.length", Built(MaskOfManyTokens, causal=True), "x", causal=True),

@@ -16,8 +16,9 @@ from clearhead.checking.evidence.named_layers import weights_by_name
 from clearhead.checking.evidence.state import with_zeros_drawn
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import Weighing, weigh
-from clearhead.checking.hypotheses.matching import follows
+from clearhead.checking.hypotheses.matching import fits, follows
 from clearhead.checking.judging.dependencies import as_promised
+from clearhead.checking.judging.drawings import first_difference
 from clearhead.checking.judging.lengths import broken_law
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
 from clearhead.checking.thresholds import SUMS
@@ -137,7 +138,7 @@ def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     if e.recorded.recorder.halves and e.subject.dtype == torch.float64:
         return Found("halves")
     if isinstance(e, HeadsEvidence):
-        return Clear() if e.explained.right else None
+        return _of_zero(e) if e.explained.right else None
     if not e.groups:
         return None
     visible = _visible(e.weighings, e.groups[0].indices)
@@ -148,6 +149,15 @@ def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
         return None
     seen = _visible([weigh(each) for each in other.attentions], e.groups[0].indices)
     return Clear() if torch.equal(seen, visible) else Found("chosen")
+
+
+def _of_zero(e: HeadsEvidence) -> Verdict:
+    """A score of 0 hides nothing: which pairs are hidden does not hang on what they score."""
+    made = function_laws.with_a_key_of_zeros(e.subject, e.attempts[0])
+    case = as_trial(made, e.explained.contract, e.rounded)
+    if case is None or fits([case], e.explained.recipe) is not None:
+        return Clear()
+    return Found("zero", {}, first_difference([case]))
 
 
 def _visible(read: Sequence[Weighing], indices: Sequence[int]) -> Tensor:
