@@ -43,6 +43,8 @@ GRADIENT_FLOOR = 1e-3
 
 # A score so far below that of its row that its weight cannot be felt: exp(−60) is 1e-26.
 HIDDEN = 60.0
+# A measured weight, on a key that is read, is more.
+UNREAD = 1e-12
 # A scale is as told by an exact ratio of numbers; a slope through the logarithms of measured
 # weights, some of them small, is exact to this share.
 SLOPE = 1e-3
@@ -73,6 +75,8 @@ NARROW = 0.05
 LAW_LENGTHS = (1, 2, 7, 16, 17, 64, 65, 257, 1025)
 # What is recorded, or handed over twice, is so up to this many.
 LAW_RECORDED = 257
+# So many tokens beyond the most that it is made for, what is not refused is as causal as fewer.
+BEYOND = 8
 # Tokens times parameters up to which it is asked.
 LAW_NUMBERS = 50_000_000
 # Operations of a call, which a loop over tokens makes many, up to which it is.

@@ -116,6 +116,47 @@ def blocks_of_128(query, key, value):
     )
 
 
+def online_softmax(query, key, value, grown, size=4):
+    """Keys in blocks, under the largest score so far; `grown` brings what was summed under it."""
+    top = query.new_full((*query.shape[:-1], 1), -torch.inf)
+    total, found = torch.zeros_like(top), torch.zeros_like(top)
+    for keys, values in zip(key.split(size, dim=2), value.split(size, dim=2)):
+        scores = query @ keys.mT / math.sqrt(query.shape[-1])
+        larger = torch.maximum(top, scores.amax(-1, keepdim=True))
+        powers, factor = (scores - larger).exp(), (top - larger).exp()
+        total = total * factor + powers.sum(-1, keepdim=True)
+        found = grown(found, factor) + powers @ values
+        top = larger
+    return found / total
+
+
+def sum_not_rescaled(query, key, value):
+    return online_softmax(query, key, value, lambda found, factor: found)
+
+
+def sum_rescaled(query, key, value):
+    return online_softmax(query, key, value, torch.mul)
+
+
+def whole_blocks(query, key, value, blocks, size=2):
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    top = scores.amax(-1, keepdim=True)
+    total = found = 0.0
+    for block in range(max(1, blocks(key.shape[2] / size))):
+        part = slice(block * size, (block + 1) * size)
+        powers = (scores[..., part] - top).exp()
+        total, found = total + powers.sum(-1, keepdim=True), found + powers @ value[:, :, part]
+    return found / total
+
+
+def last_block_dropped(query, key, value):
+    return whole_blocks(query, key, value, math.floor)
+
+
+def last_block_shorter(query, key, value):
+    return whole_blocks(query, key, value, math.ceil)
+
+
 class Squeezed(Right):
     def forward(self, x):
         return super().forward(x).squeeze()
@@ -285,6 +326,36 @@ class MaskOfManyTokens(Right):
         return super().hidden(scores) & (scores.shape[-1] <= 512)
 
 
+class MaskUpToSixteen(Right):
+    """A mask is kept for sixteen tokens, and more go without one."""
+
+    def __init__(self):
+        super().__init__(causal=True)
+        kept = torch.ones(16, 16, dtype=torch.bool).triu(1)
+        self.register_buffer("kept", kept, persistent=False)
+
+    def hidden(self, scores):
+        tokens = scores.shape[-1]
+        if tokens > len(self.kept):
+            return self.beyond(tokens)
+        return self.kept[:tokens, :tokens]
+
+    def beyond(self, tokens):
+        return torch.zeros(tokens, tokens, dtype=torch.bool)
+
+
+class MaskMadeForMore(MaskUpToSixteen):
+    def beyond(self, tokens):
+        return torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+
+
+class CutToSixteen(MaskUpToSixteen):
+    """Of more tokens the last ones are taken."""
+
+    def forward(self, x):
+        return super().forward(x[:, -len(self.kept) :])
+
+
 class TopEight(Right):
     def scores(self, query, key):
         scores = super().scores(query, key)
@@ -339,6 +410,33 @@ class Turned(Right):
 
     def scores(self, query, key):
         return super().scores(self.turned(query), self.turned(key))
+
+
+class TurnedFromTheFifth(Turned):
+    """Positions from 5 on, of sides that are projected together; the distances stay."""
+
+    first = 5, 5
+
+    def __init__(self, d_in=6, d_out=8, **more):
+        super().__init__(d_in, d_out, **more)
+        self.w_qkv = nn.Linear(d_in, 3 * d_out, bias=False)
+        del self.w_query, self.w_key, self.w_value
+
+    def project(self, x):
+        return (self.split(each) for each in self.w_qkv(x).chunk(3, dim=-1))
+
+    def scores(self, query, key):
+        turned = []
+        for each, self.start in zip((query, key), self.first):
+            turned.append(self.turned(each))
+        return Right.scores(self, *turned)
+
+    def places(self, x):
+        return self.start + super().places(x)
+
+
+class QueriesFromTheSixth(TurnedFromTheFifth):
+    first = 6, 5
 
 
 class TurnedInThirtyTwos(Turned):
@@ -479,6 +577,39 @@ class ContextOfTheFirst(Right):
         return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
 
 
+class FirstContextKept(Right):
+    """Keys and values are made once, of the context of the first call."""
+
+    kept = None
+
+    def made(self, context):
+        if self.kept is None:
+            self.kept = [self.split(each(context)) for each in (self.w_key, self.w_value)]
+        return self.kept
+
+    def forward(self, x, context):
+        query, (key, value) = self.split(self.w_query(x)), self.made(context)
+        return self.out_proj(self.attend(query, key, value).transpose(1, 2).flatten(2))
+
+
+class FirstKeysKept(FirstContextKept):
+    """The keys alone are those of the first context."""
+
+    def made(self, context):
+        return super().made(context)[0], self.split(self.w_value(context))
+
+
+class EachContextKept(FirstContextKept):
+    """What was made of a context is kept for as long as this one is handed over."""
+
+    of = None
+
+    def made(self, context):
+        if self.of is not context:
+            self.of, self.kept = context, None
+        return super().made(context)
+
+
 class MeanOverPadding(Right):
     def forward(self, x, mask):
         query, key, value = self.project(x)
@@ -549,6 +680,22 @@ class NormedSides(Right):
 ROPE = {"base": 10000.0, "layout": "half"}
 
 
+def zero_is_hidden(query, key, value):
+    scores = (query @ key.mT / math.sqrt(query.shape[-1])).tril(key.shape[-2] - query.shape[-2])
+    return scores.masked_fill(scores == 0, -torch.inf).softmax(-1) @ value
+
+
+def zero_is_hidden_by_a_number(query, key, value):
+    scores = (query @ key.mT / math.sqrt(query.shape[-1])).tril(key.shape[-2] - query.shape[-2])
+    return torch.where(scores == 0, torch.finfo(scores.dtype).min, scores).softmax(-1) @ value
+
+
+def zero_of_the_mask_is_hidden(query, key, value):
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    mask = torch.ones(scores.shape[-2:]).tril(key.shape[-2] - query.shape[-2])
+    return scores.masked_fill(mask == 0, -torch.inf).softmax(-1) @ value
+
+
 def softmax_in_halves(query, key, value):
     return causal_scores(query, key).half().softmax(-1).to(value.dtype) @ value
 
@@ -582,13 +729,21 @@ class PaddingMoved(Right):
 
 ENTRIES = [
     wrong("law.scores", softmax_in_halves, "qkv", causal=True),
+    wrong("law.scores", zero_is_hidden, "qkv", causal=True),
+    wrong("law.scores", zero_is_hidden_by_a_number, "qkv", causal=True),
+    right(zero_of_the_mask_is_hidden, "qkv", causal=True),
     wrong("law.length", blocks_of_512, "qkv", causal=True),
     wrong("law.length", Built(MaskOfFewTokens, causal=True), "x", causal=True),
     wrong("law.length", Built(MaskOfManyTokens, causal=True), "x", causal=True),
+    wrong("law.length", Built(MaskUpToSixteen), "x", causal=True),
+    right(Built(MaskMadeForMore), "x", causal=True),
+    right(Built(CutToSixteen), "x", causal=True),
     wrong("law.length", Built(TopEight), "x"),
     wrong("law.length", Built(RunningMean), "x", ["law.again"]),
     wrong("law.length", Built(NearDistances, causal=True), "x", causal=True, alibi_slopes=SLOPES),
     wrong("differs", Built(FirstSlope, causal=True), "x", causal=True, alibi_slopes=SLOPES),
+    right(Built(TurnedFromTheFifth, causal=True), "x", causal=True, rope=ROPE),
+    wrong("rope.offset", Built(QueriesFromTheSixth, causal=True), "x", causal=True, rope=ROPE),
     wrong("law.length", Built(TurnedInThirtyTwos, causal=True), "x", causal=True, rope=ROPE),
     wrong("differs", Built(TurnedByHeads, causal=True), "x", causal=True, rope=ROPE),
     wrong("law.length", Built(PositionsInTurns, causal=True), "x", causal=True),
@@ -616,12 +771,19 @@ ENTRIES = [
     wrong("cache.offset", Built(ValuesLost), "decode", causal=True),
     wrong("cache.offset", Built(ValuesLostUnturned), "decode", causal=True),
     wrong("context.ignored", Built(ContextOfTheFirst), "x,context"),
+    wrong("context.ignored", Built(FirstContextKept), "x,context"),
+    wrong("law.again", Built(FirstKeysKept), "x,context"),
+    right(Built(EachContextKept), "x,context"),
     wrong("differs", Built(MeanOverPadding), "x,mask"),
     wrong("law.length", Built(InBlocks), "x"),
     wrong("law.length", Built(CausalInBlocks, causal=True), "x", causal=True),
     wrong("law.length", Built(LengthInTheScale), "x"),
     wrong("law.length", Built(LengthInTheScale, causal=True), "x", label="causal", causal=True),
     wrong("law.length", blocks_of_128, "qkv"),
+    wrong("law.length", sum_not_rescaled, "qkv"),
+    right(sum_rescaled, "qkv"),
+    wrong("law.pairs", last_block_dropped, "qkv"),
+    right(last_block_shorter, "qkv"),
     wrong("law.length", Built(NextIdAdded), "ids", causal=True),
     wrong("law.samples", Built(Squeezed), "x"),
     wrong("law.samples", Built(KeysOfTheFirst), "x"),

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.checking.bank.entry import Built, wrong
+from tests.checking.bank.entry import Built, right, wrong
 
 # heads.split
 
@@ -206,6 +206,38 @@ def grouped_einsum_swapped(query, key, value):
     return torch.einsum("bgknm,bkmd->bgknd", weights, value).reshape(b, h, n, -1)
 
 
+class GroupedByEinsum(nn.Module):
+    """Queries beside the keys that they share, which are not repeated."""
+
+    groups_first = False
+
+    def __init__(self, dim, num_heads, num_kv_heads):
+        super().__init__()
+        self.kv, self.groups = num_kv_heads, num_heads // num_kv_heads
+        self.wq = nn.Linear(dim, dim, bias=False)
+        self.wk, self.wv = (
+            nn.Linear(dim, dim // num_heads * num_kv_heads, bias=False) for _ in range(2)
+        )
+        self.wo = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        if self.groups_first:
+            q = self.wq(x).view(b, t, self.groups, self.kv, -1).transpose(2, 3)
+        else:
+            q = self.wq(x).view(b, t, self.kv, self.groups, -1)
+        k, v = (each(x).view(b, t, self.kv, -1) for each in (self.wk, self.wv))
+        scores = torch.einsum("btkgd,bskd->bkgts", q, k) * q.shape[-1] ** -0.5
+        scores = scores.masked_fill(torch.ones(t, t).triu(1).bool(), -torch.inf)
+        out = torch.einsum("bkgts,bskd->btkgd", scores.softmax(-1), v)
+        out = out.transpose(2, 3) if self.groups_first else out
+        return self.wo(out.reshape(b, t, -1))
+
+
+class TiledByEinsum(GroupedByEinsum):
+    groups_first = True
+
+
 class GroupedQueryAttention(nn.Module):
     def __init__(self, d_in, d_out, num_heads, num_kv_groups):
         super().__init__()
@@ -302,6 +334,7 @@ def flattened_keys(query, key, value):
     return torch.einsum("bhqk,hkd->bhqd", torch.softmax(scores, dim=-1), value)
 
 
+GROUPED = {"causal": True, "num_heads": 6, "num_kv_heads": 2, "sizes": {"d_in": 24}}
 ENTRIES = [
     wrong(
         "heads.split",
@@ -333,6 +366,8 @@ ENTRIES = [
         num_kv_heads=2,
         sizes={"d_in": 7, "d_out": 30},
     ),
+    wrong("heads.gqa-tiled", Built(TiledByEinsum, 24, 6, 2), "x", **GROUPED),
+    right(Built(GroupedByEinsum, 24, 6, 2), "x", **GROUPED),
     wrong("heads.layout", reads_len_before_heads, "qkv"),
     wrong("heads.layout", Built(SdpaOnLenFirst, 15, 3), "x", num_heads=3),
     wrong("heads.layout", Built(MatmulOverHeads, 15, 3), "x", num_heads=3),

@@ -17,6 +17,7 @@ from tests.checking.bank.kinds import (
     value_added,
     values_centred,
 )
+from tests.checking.bank.laws import last_block_dropped, sum_not_rescaled, zero_is_hidden
 
 NOT_JUDGED = ("OverChannels", "NeverFilled")
 
@@ -36,6 +37,8 @@ def test_what_is_right_is_called_right_but_for_what_the_definition_says_nothing_
         (a_line_in_the_distance, "beside query · key the scores hold a line in the distance"),
         (keys_weighted, "the keys are weighted, not the values"),
         (value_added, "moves the context by 2"),
+        (last_block_dropped, "no query has a weight on keys 6, of 7"),
+        (sum_not_rescaled, "from some length on it is not the definition"),
         (lambda q, k, v: queries_flipped(q.flip(2), k, v * v), "twice the values"),
     ],
 )
@@ -47,6 +50,12 @@ def test_a_function_is_told_the_law_that_it_breaks(function, words):
 def test_a_line_in_the_distance_says_what_to_declare():
     (finding,) = ch.check(a_line_in_the_distance, takes="qkv").findings
     assert "alibi_slopes" in finding.likely
+
+
+def test_a_score_of_zero_that_hides_says_so():
+    (finding,) = ch.check(zero_is_hidden, takes="qkv", causal=True).findings
+    assert "a score of 0 counts as hidden" in finding.sentence
+    assert "it differs from the definition by up to" in finding.measured
 
 
 def test_a_fill_with_infinity_is_called_that():

@@ -6,7 +6,13 @@ import torch
 import clearhead as ch
 from clearhead.checking.evidence.lengths import bearable, operations
 from clearhead.checking.thresholds import LAW_LENGTHS
-from tests.checking.bank.laws import CacheOfSixteen, Dots, Right, blocks_of_512
+from tests.checking.bank.laws import (
+    CacheOfSixteen,
+    Dots,
+    MaskUpToSixteen,
+    Right,
+    blocks_of_512,
+)
 
 
 def test_operations_grow_as_a_loop_makes_them() -> None:
@@ -38,6 +44,15 @@ def test_a_loop_is_asked_at_fewer() -> None:
     report = ch.check(Dots(), takes="x2d", causal=True)
     assert not report.findings, report
     assert any("length to 17" in each or "length to 16" in each for each in report.passed)
+
+
+def test_more_tokens_than_the_mask_has_are_asked_of_the_last_one() -> None:
+    torch.manual_seed(0)
+    (finding,) = ch.check(MaskUpToSixteen(), takes="x", causal=True).findings
+    assert (finding.code, "24 tokens, of which the last" in finding.measured) == (
+        "law.length",
+        True,
+    )
 
 
 def test_a_broken_law_says_at_how_many_tokens() -> None:

@@ -11,6 +11,7 @@ import clearhead as ch
 from tests.checking.bank.laws import (
     ClassAttention,
     ContextOfTheFirst,
+    FirstContextKept,
     LastQueryForAll,
     MeanOverPadding,
     OneContextForAll,
@@ -279,6 +280,13 @@ def test_the_context_of_the_first_sample_for_all():
     assert found.code == "context.ignored"
     assert found.sentence == (
         "every sample reads the context of the first sample, and its own moves nothing"
+    )
+
+
+def test_the_context_of_the_first_call_for_all():
+    (found,) = ch.check(FirstContextKept(), takes="x,context").findings
+    assert found.sentence == (
+        "the context of the first call is kept, and that of a later call moves nothing"
     )
 
 

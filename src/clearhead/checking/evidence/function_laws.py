@@ -1,13 +1,16 @@
 """The laws of attention, asked of a function of query, key and value, where no mistake has a name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from clearhead.checking.evidence.attempts import Attempt
 from clearhead.checking.evidence.identity_values import Weights
-from clearhead.checking.evidence.laws import Broken, Inputs, gap_of
-from clearhead.checking.thresholds import MOVES, SLOPE, SUMS
+from clearhead.checking.evidence.laws import Broken, Inputs, called, gap_of
+from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import MOVES, SLOPE, SUMS, UNREAD
 
 Call = Callable[..., Tensor]
 
@@ -51,6 +54,21 @@ def by_queries(run: Call, inputs: Inputs) -> tuple[int, list[int]] | None:
         if felt and felt != [token]:
             return token, felt
     return None
+
+
+def unread_keys(measured: Weights) -> list[int]:
+    """The keys on which no query has a weight, where others have some."""
+    read = (measured.weights.abs() > UNREAD).any(-2).flatten(0, -2).any(0)
+    return (~read).nonzero().flatten().tolist() if read.any() else []
+
+
+def with_a_key_of_zeros(subject: Subject, main: Attempt) -> Attempt:
+    """The call in which a key, in the middle, has the score 0 with every query."""
+    inputs = tuple(each.clone() for each in main.inputs)
+    inputs[1][..., inputs[1].shape[-2] // 2, :] = 0.0
+    output = called(subject.fresh(), inputs)
+    found = None if isinstance(output, Exception) else output
+    return replace(main, inputs=inputs, output=found)
 
 
 def by_scores(measured: Weights) -> str | None:

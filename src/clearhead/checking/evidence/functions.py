@@ -38,7 +38,7 @@ from clearhead.checking.hypotheses.mutants import Mutant, bank
 from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_visible
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
-from clearhead.checking.thresholds import LARGE
+from clearhead.checking.thresholds import LARGE, UNREAD
 from clearhead.errors import ModelError
 
 
@@ -151,7 +151,7 @@ class HeadsEvidence(Evidence):
             return None
         if follows(self.trials, contract) or self.measured is None:
             return None
-        window = window_of((self.measured.weights.abs() > 1e-12)[0, 0])
+        window = window_of((self.measured.weights.abs() > UNREAD)[0, 0])
         if window is None or (contract.causal and window[1]):
             return None
         filled = _with_window(contract, window)
@@ -236,7 +236,7 @@ class HeadsEvidence(Evidence):
         )
         if self.measured is None or not plain:
             return None
-        return identity_values.slope(self.measured, self.measured.weights.abs() > 1e-12)
+        return identity_values.slope(self.measured, self.measured.weights.abs() > UNREAD)
 
     @cached_property
     def alone(self) -> float:

@@ -72,11 +72,32 @@ def bearable(
     return [
         each
         for each in LAW_LENGTHS
-        if (limit is None or each <= limit)
-        and operations(steps, each) <= LAW_STEPS
-        and each * numbers <= LAW_NUMBERS
-        and each * each * heads <= LAW_PAIRS
+        if (limit is None or each <= limit) and costs_little(steps, heads, numbers, each)
     ]
+
+
+def costs_little(steps: Sequence[tuple[int, int]], heads: int, numbers: int, tokens: int) -> bool:
+    """True if a call with so many tokens is bearable; the rest is as of `bearable`."""
+    few = operations(steps, tokens) <= LAW_STEPS and tokens * numbers <= LAW_NUMBERS
+    return few and tokens * tokens * heads <= LAW_PAIRS
+
+
+def by_the_future(run: Call, x: Tensor) -> Broken | None:
+    """Change the last token of a text: behind a causal mask, nothing before it moves.
+
+    What is refused, or cut to fewer tokens, promises nothing.
+    """
+    changed = x.clone()
+    changed[:, -1] = -changed[:, -1]
+    still, moved = called(run, (x,)), called(run, (changed,))
+    if isinstance(still, Exception) or isinstance(moved, Exception):
+        return None
+    if still.shape[:2] != x.shape[:2] or not still.isfinite().all():
+        return None
+    gap = gap_of(moved[:, :-1], still[:, :-1])
+    if gap <= ROUNDING[still.dtype]:
+        return None
+    return Broken("past-the-mask", gap, f"{x.shape[1]} tokens, of which the last is another")
 
 
 def by_prefixes(run: Call, x: Tensor, lengths: Sequence[int]) -> Broken | None:

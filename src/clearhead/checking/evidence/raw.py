@@ -105,7 +105,11 @@ def _columns(flat: Tensor, mine: Tensor) -> Tensor | None:
     gap = (first[:, None] - columns[None]).abs()
     nearest = gap.argmin(-1)
     if bool((gap.gather(1, nearest[:, None]) > 1e-6 * columns.abs().max()).any()):
-        # Not the same there: heads in their order, each of a key for as many as share it.
+        # Not the same there: those of other sides beside them differ in length, which a rotation keeps.
+        alike = _of_one_length(columns, mine[0, :, 0])
+        if alike is not None:
+            return rows[..., alike].unflatten(-1, (heads, dim)).transpose(1, 2)
+        # Else heads in their order, each of a key for as many as share it.
         if columns.shape[0] % dim or heads % max(columns.shape[0] // dim, 1):
             return None
         apart = torch.arange(columns.shape[0]).view(-1, dim)
@@ -116,3 +120,14 @@ def _columns(flat: Tensor, mine: Tensor) -> Tensor | None:
     # A head that is turned by other pairs of columns has them in another order; its product has not.
     nearest = nearest.view(heads, dim).sort(-1).values.flatten()
     return rows[..., nearest].unflatten(-1, (heads, dim)).transpose(1, 2)
+
+
+def _of_one_length(columns: Tensor, heads: Tensor) -> Tensor | None:
+    """The columns of each head (heads, dim), where more is projected and one part alone is as long."""
+    count, dim = heads.shape
+    if columns.shape[0] % dim or columns.shape[0] <= count * dim:
+        return None
+    apart = torch.arange(columns.shape[0]).view(-1, dim)
+    sizes = columns[apart].norm(dim=-1)
+    same = (heads.norm(dim=-1)[:, None] - sizes[None]).abs() <= 1e-6 * sizes.max()
+    return apart[same.int().argmax(-1)].flatten() if bool((same.sum(-1) == 1).all()) else None

@@ -94,7 +94,7 @@ def splitting(
         split,
         any(map(_across, known)),
         alike,
-        *_shared(group, arranged),
+        *_shared(recorded, group, arranged),
         heads is not None and heads > 1 and _sliced(recorded, group),
         merged,
         in_order,
@@ -190,9 +190,14 @@ def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
     return bool(one < other)
 
 
-def _shared(group: Sequence[ObservedAttention], arranged: Arrangement | None) -> tuple[str, int]:
+def _shared(
+    recorded: Recorder, group: Sequence[ObservedAttention], arranged: Arrangement | None
+) -> tuple[str, int]:
     if arranged is None:
         return "", 0
+    if arranged.in_rows > 1:
+        one = len(group) == 1 and arranged.per_sample > 1
+        return (_order_in_rows(recorded, group[0], arranged) if one else ""), arranged.per_sample
     keys = torch.cat([arranged.heads(each.key, keys=True) for each in group], 1)
     heads = keys.shape[1]
     same = torch.tensor(
@@ -207,6 +212,32 @@ def _shared(group: Sequence[ObservedAttention], arranged: Arrangement | None) ->
         if torch.equal(same, order[:, None] == order):
             return name, heads // count
     return "", 0
+
+
+def _order_in_rows(recorded: Recorder, each: ObservedAttention, arranged: Arrangement) -> str:
+    """The order of query heads that are rows of one block of keys, by the columns they are projected to."""
+    query, key = (_first_columns(recorded, each, which, arranged) for which in (0, 1))
+    if query is None or key is None:
+        return ""
+    if torch.equal(query // arranged.in_rows, key):
+        return "grouped"
+    return "tiled" if torch.equal(query % arranged.per_sample, key) else ""
+
+
+def _first_columns(
+    recorded: Recorder, each: ObservedAttention, which: int, arranged: Arrangement
+) -> Tensor | None:
+    """The number of the columns of each head of queries (0) or keys (1), in the order of their projection."""
+    node, tags = root_node(recorded, each, which), side_tags(each, which)
+    if node is None or node.kind != "linear" or tags is None or bool((tags.element <= 0).any()):
+        return None
+    if each.layout.scores is each.layout.context:
+        return None
+    columns = blocks_of((tags.element - node.base) % node.output.shape[-1])
+    columns = columns.mT if each.layout.sides[which] == 1 else columns
+    rows = columns[(each.layout.query, each.layout.key)[which]]
+    first = arranged.heads(rows, keys=which == 1)[-1].amin((-2, -1))
+    return first.unique(return_inverse=True)[1]
 
 
 def _sliced(recorded: Recorder, group: Sequence[ObservedAttention]) -> bool:

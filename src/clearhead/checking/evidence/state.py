@@ -4,7 +4,7 @@ import dis
 import inspect
 import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -107,6 +107,18 @@ def unfilled(subject: Subject) -> tuple[str, ...]:
             and bool(each.isnan().any())
         ),
     )
+
+
+def moves_at_first_alone(subject: Subject, inputs: tuple[Tensor, ...], name: str) -> bool:
+    """True if a parameter moves the output of a first call, and not of a later one: what it projects is kept."""
+
+    def moved(copy: Callable[[], Subject]) -> bool:
+        still, changed = copy(), copy()
+        with torch.no_grad():
+            changed.parameters()[name].add_(1.0)
+            return not torch.equal(still(*inputs), changed(*inputs))
+
+    return subject.copied and moved(subject.fresh) and not moved(subject.spare)
 
 
 def with_zeros_drawn(subject: Subject) -> Subject:

@@ -27,7 +27,7 @@ from clearhead.checking.judging.facts import (
     facts_of_weights,
     learned_scale,
 )
-from clearhead.checking.judging.laws import unnamed
+from clearhead.checking.judging.laws import right_at_few, unnamed
 from clearhead.checking.judging.names import (
     TOPICS,
     TOUCHES,
@@ -137,6 +137,10 @@ def _of_heads(e: HeadsEvidence) -> Account:
         claims = [
             Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
         ]
+    unsummed = claims[0] if claims and claims[0].code == "softmax.missing" else None
+    if unsummed is not None and unsummed.found.way == "none" and right_at_few(e):
+        measured = first_difference(e.trials)
+        claims = [Claim("product", "law.length", Found("definition", {}, measured))]
     if not claims and facts is not None and facts.learned and e.contract.scale is None:
         learned: dict[str, tuple[str, Values]] = {}
         learned |= dict.fromkeys((*TOPICS, "heads"), ("scale-normed", {}))

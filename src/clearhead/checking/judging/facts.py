@@ -13,7 +13,7 @@ from clearhead.checking.evidence.grouping import Group
 from clearhead.checking.evidence.observed import ObservedAttention
 from clearhead.checking.evidence.weighing import ACTIVATIONS, Weighing, weigh
 from clearhead.checking.judging.verdicts import Values
-from clearhead.checking.thresholds import SUMS
+from clearhead.checking.thresholds import SUMS, UNREAD
 
 # What is declared of the scores, and the remark that what does it gives.
 DECLARED = {
@@ -152,7 +152,7 @@ def facts_of_weights(e: HeadsEvidence) -> Facts | None:
     weights, products = e.measured
     sums = weights.sum(-1)
     axis = "keys" if torch.allclose(sums, torch.ones_like(sums), atol=SUMS) else None
-    return Facts(weights, products, e.slope, axis, "", weights.abs() > 1e-12)
+    return Facts(weights, products, e.slope, axis, "", weights.abs() > UNREAD)
 
 
 def extras(facts: Facts) -> Iterator[tuple[str, Values]]:

@@ -1,12 +1,13 @@
 """Verdicts by the laws of attention, asked where no mistake has a name yet."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from clearhead.checking.evidence import function_laws, laws
-from clearhead.checking.evidence.attempts import heads_first
+from clearhead.checking.evidence.attempts import as_trial, attempted, heads_first
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
@@ -15,8 +16,9 @@ from clearhead.checking.evidence.named_layers import weights_by_name
 from clearhead.checking.evidence.state import with_zeros_drawn
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import Weighing, weigh
-from clearhead.checking.hypotheses.matching import follows
+from clearhead.checking.hypotheses.matching import fits, follows
 from clearhead.checking.judging.dependencies import as_promised
+from clearhead.checking.judging.drawings import first_difference
 from clearhead.checking.judging.lengths import broken_law
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
 from clearhead.checking.thresholds import SUMS
@@ -31,7 +33,10 @@ def again(e: Evidence) -> Verdict | None:
     if isinstance(e, HeadsEvidence):
         calls = [each.inputs for each in e.attempts if each.output is not None][:3]
         calls = [*calls, *calls[:1]]
-    elif isinstance(e, CrossEvidence) or not isinstance(e, TokensEvidence):
+    elif isinstance(e, CrossEvidence):
+        x, context = e.inputs
+        calls = [e.inputs, (x, context.flip(-1)), e.inputs]
+    elif not isinstance(e, TokensEvidence):
         calls = [e.inputs, e.inputs]
     else:
         short = e.feed.draw(min(e.feed.lengths), e.seed + 5)
@@ -64,6 +69,10 @@ def unnamed(e: HeadsEvidence) -> Claim | None:
     ]
     if short and follows(short, e.promised) is not None:
         return Claim("product", "law.length", Found("definition"))
+    unread = [] if e.measured is None else function_laws.unread_keys(e.measured)
+    if unread:
+        keys = {"tokens": ", ".join(map(str, unread)), "count": e.inputs[1].shape[-2]}
+        return Claim("product", "law.pairs", Found("unread", keys))
     moved = function_laws.by_queries(run, e.inputs)
     if moved is not None:
         token, others = moved
@@ -76,6 +85,16 @@ def unnamed(e: HeadsEvidence) -> Claim | None:
         return Claim("product", "law.value", Found(broken.way, values))
     way = None if e.measured is None else function_laws.by_scores(e.measured)
     return None if way is None else Claim("product", "law.scores", Found(way))
+
+
+def right_at_few(e: HeadsEvidence) -> bool:
+    """True if with two and three tokens it is the definition; as many as heads do not tell which axis is which."""
+    main, found = e.attempts[0].sizes, []
+    for tokens in {2, 3} - {main.num_heads}:
+        sizes = replace(main, query_len=tokens, kv_len=tokens)
+        found.append(as_trial(attempted(e.subject, sizes, e.seed), e.promised, e.rounded))
+    trials = [each for each in found if each is not None]
+    return len(trials) == len(found) and follows(trials, e.promised) is not None
 
 
 def value(e: TokensEvidence) -> Verdict | None:
@@ -119,7 +138,7 @@ def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     if e.recorded.recorder.halves and e.subject.dtype == torch.float64:
         return Found("halves")
     if isinstance(e, HeadsEvidence):
-        return Clear() if e.explained.right else None
+        return _of_zero(e) if e.explained.right else None
     if not e.groups:
         return None
     visible = _visible(e.weighings, e.groups[0].indices)
@@ -130,6 +149,15 @@ def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
         return None
     seen = _visible([weigh(each) for each in other.attentions], e.groups[0].indices)
     return Clear() if torch.equal(seen, visible) else Found("chosen")
+
+
+def _of_zero(e: HeadsEvidence) -> Verdict:
+    """A score of 0 hides nothing: which pairs are hidden does not hang on what they score."""
+    made = function_laws.with_a_key_of_zeros(e.subject, e.attempts[0])
+    case = as_trial(made, e.explained.contract, e.rounded)
+    if case is None or fits([case], e.explained.recipe) is not None:
+        return Clear()
+    return Found("zero", {}, first_difference([case]))
 
 
 def _visible(read: Sequence[Weighing], indices: Sequence[int]) -> Tensor:

@@ -19,7 +19,7 @@ from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.embedding import Embedded
-from clearhead.checking.thresholds import LAW_RECORDED, NARROW
+from clearhead.checking.thresholds import BEYOND, LAW_RECORDED, NARROW
 
 
 def broken_law(broken: Broken) -> Found:
@@ -79,8 +79,11 @@ def _by_calls(e: TokensEvidence, asked: Sequence[int]) -> Verdict | None:
     seen = as_promised(e)
     if seen is not None and seen.causal:
         x = draw(asked[-1])
-        broken = lengths.by_prefixes(run, x, asked[:-1])
-        return _verdict(broken or _in_blocks(e, run, x), asked[-1])
+        broken = lengths.by_prefixes(run, x, asked[:-1]) or _in_blocks(e, run, x)
+        longer = None if e.feed.longest is None else e.feed.longest + BEYOND
+        if broken is None and longer is not None and lengths.costs_little(*_costs(e), longer):
+            broken = lengths.by_the_future(run, draw(longer))
+        return _verdict(broken, asked[-1])
     if seen is not None and seen.window is None and not isinstance(e, PaddedEvidence):
         halves = [each // 2 + 1 if each > LAW_RECORDED else each for each in asked if each > 2]
         broken = lengths.by_doubling(run, draw, halves)
@@ -103,12 +106,17 @@ def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) ->
 
 def _asked(e: TokensEvidence) -> list[int]:
     """The lengths to ask at."""
+    return lengths.bearable(*_costs(e), e.feed.longest)
+
+
+def _costs(e: TokensEvidence) -> tuple[list[tuple[int, int]], int, int]:
+    """The tokens and operations of two calls, the heads of a sample, and the numbers of the parameters."""
     numbers = sum(each.numel() for each in e.subject.parameters().values())
     made = [lengths.counted(e.subject, lengths.drawn(e, each)) for each in (7, 5)]
     steps = [each for each in made if each is not None]
     batch = e.batched(e.inputs[0]).shape[0]
     heads = sum(len(each.weights) for each in e.observed) // batch
-    return lengths.bearable(steps, max(heads, 1), numbers, e.feed.longest)
+    return steps, max(heads, 1), numbers
 
 
 def _by_ids(e: TokensEvidence, model: Embedded) -> Broken | None:

@@ -212,7 +212,8 @@ def ignored(e: CrossEvidence) -> Verdict:
     """Keys or values that come from x, or a context that moves nothing."""
     by_x, by_context = e.dependencies
     if not by_context.moves.any():
-        return Found("first" if _first_read(e) else "nothing", {}, ("sides", _sides(e)))
+        way = "kept" if _first_kept(e) else "first" if _first_read(e) else "nothing"
+        return Found(way, {}, ("sides", _sides(e)))
     if e.from_x is not None:
         wrong = [name for name in ("key", "value") if name in e.from_x]
         other = by_context.moves.all()
@@ -225,6 +226,15 @@ def ignored(e: CrossEvidence) -> Verdict:
     if not (by_x.moves & ~own).any() or (not e.alike and by_context.moves.all()):
         return Clear("context")
     return Found("tokens", {}, ("sides", _sides(e)))
+
+
+def _first_kept(e: CrossEvidence) -> bool:
+    """True if copies that were not called before move with the context, that of the last sample."""
+    x, context = e.inputs
+    other = context.clone()
+    other[-1] = other[-1].flip(-1)
+    one, two = (e.subject.fresh()(x, each).detach() for each in (context, other))
+    return not torch.equal(one, two)
 
 
 def _first_read(e: CrossEvidence) -> bool:

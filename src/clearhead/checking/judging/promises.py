@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from clearhead._common.foreign_names import role, size_of
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.state import felt_numbers
+from clearhead.checking.evidence.state import felt_numbers, moves_at_first_alone
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.recipe import RIGHT
 from clearhead.checking.judging import laws
@@ -204,6 +204,7 @@ def dead(e: Evidence) -> Verdict:
         ("part dead", "part", ("qkv", "kv")),
     ):
         names = [n for n in found.names(state) if n in shapes and role(n) in roles]
+        names = [n for n in names if not moves_at_first_alone(e.subject, e.inputs, n)]
         if names:
             measured = ("moves-nothing", {"first": ", ".join(names)})
             return Found(_lost(e) or _taken(e) or way, {"names": ", ".join(names)}, measured)
