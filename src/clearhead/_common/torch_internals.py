@@ -285,6 +285,16 @@ def is_concrete(tensor: Tensor) -> bool:
     return not tensor.is_meta and not isinstance(tensor, FakeTensor)
 
 
+def can_be_read(tensor: Tensor) -> bool:
+    """Return True if a tensor holds numbers that can be read: nothing traces it, and torch.func does not transform it.
+
+    Example:
+        >>> can_be_read(torch.ones(2)), can_be_read(torch.ones(2, device="meta"))
+        (True, False)
+    """
+    return is_concrete(tensor) and not (is_tracing() or is_transformed(tensor))
+
+
 def is_forward_mode() -> bool:
     """Return True inside `forward_ad.dual_level()`, where tensors may have tangents.
 

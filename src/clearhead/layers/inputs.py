@@ -7,13 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_tensor
-from clearhead._common.torch_internals import (
-    is_autocast,
-    is_concrete,
-    is_exporting,
-    is_tracing,
-    is_transformed,
-)
+from clearhead._common.torch_internals import can_be_read, is_autocast, is_exporting, is_tracing
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -253,8 +247,7 @@ def check_cache(
             "with a cache, tokens come one after the other, and none may see a later one; this "
             "layer has no mask. Make it with mask=clearhead.causal().",
         )
-    can_be_asked = not is_tracing() and is_concrete(x) and not is_transformed(x)
-    if context_len is None and mask is not None and not hides_later(mask) and can_be_asked:
+    if context_len is None and mask is not None and not hides_later(mask) and can_be_read(x):
         _check_ahead(mask, cache, x)
     if context_len is not None and len(cache) not in (0, context_len):
         raise ArgumentError(

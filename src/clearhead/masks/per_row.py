@@ -9,7 +9,7 @@ from torch import Tensor
 from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.kinds import Filed
 from clearhead._common.text import shown
-from clearhead._common.torch_internals import is_concrete, is_tracing, is_transformed
+from clearhead._common.torch_internals import can_be_read, is_transformed
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
 
 MOST_TOKENS = 1 << 60
@@ -75,7 +75,7 @@ class PerRow(Filed, kind="per_row"):
         """The smallest and the largest number; None where there is none to be read."""
         if not isinstance(self.value, Tensor):
             return self.value, self.value
-        if self.value.numel() == 0 or not _is_read(self.value):
+        if self.value.numel() == 0 or not can_be_read(self.value):
             return None
         return int(self.value.min()), int(self.value.max())
 
@@ -96,14 +96,9 @@ class PerRow(Filed, kind="per_row"):
     def describe(self) -> str:
         if not isinstance(self.value, Tensor):
             return str(self.value)
-        if self.value.numel() > 8 or not _is_read(self.value):
+        if self.value.numel() > 8 or not can_be_read(self.value):
             return f"<{self.value.numel()} numbers>"
         return str(self.value.tolist())
-
-
-def _is_read(numbers: Tensor) -> bool:
-    """True if there are numbers to be read, and reading them does not end a graph."""
-    return is_concrete(numbers) and not (is_tracing() or is_transformed(numbers))
 
 
 def bounded(tokens: int) -> int:
