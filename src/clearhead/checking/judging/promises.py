@@ -339,7 +339,7 @@ def _scale_from_outside(e: Evidence) -> Found | None:
         if form is None:
             continue
         # A constant has no other explanation; a scale by a size of its own has.
-        constant = claims[0].found.way == "constant"
+        constant = claims[0].found.way.startswith("constant")
         also = () if constant else ((claims[0].code, claims[0].found.way, claims[0].found.values),)
         values = {"form": form, "name": name, "value": value}
         way = "scale" if constant else "scale-or-size"

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
@@ -92,9 +93,20 @@ def _scale_claim(used: float, first: Trial, e: Evidence) -> Claim:
     if named and not _is_constant(used, first, e):
         code, others = named[0].code, named[1:]
         also = tuple((code, each.way, each.values) for each in others if each.code == code)
-        return Claim("scale", code, Found(named[0].way, named[0].values, measured, also))
+        found = Found(named[0].way, named[0].values, measured, also)
+        return Claim("scale", code, against_declared(found, used, at.contract))
     values = {"used": f"{used:.4g}", "square": f"{used**-2:.4g}" if used else "∞"}
-    return Claim("scale", "scale.wrong", Found("constant", values, measured))
+    found = Found("constant", values, measured)
+    return Claim("scale", "scale.wrong", against_declared(found, used, at.contract))
+
+
+def against_declared(found: Found, used: float, contract: Contract) -> Found:
+    """The same factor told against the scale that is declared, if one is."""
+    if contract.scale is None:
+        return found
+    values = {"size": found.values.get("size", f"{used:.4g}"), "wanted": f"{contract.scale:g}"}
+    way = "constant-declared" if found.way == "constant" else "declared"
+    return Found(way, values, found.measured)
 
 
 def _is_constant(used: float, first: Trial, e: Evidence) -> bool:
