@@ -358,6 +358,43 @@ class KeepsTheFirst(nn.Module):
         return self.attend(self.q(x), self.k(x), self.v(x), i, i)
 
 
+class CutOneLate(nn.Module):
+    """Without a mask in a step, so that what is kept is what is seen: one more than the window."""
+
+    def __init__(self, d_model, n_heads, window):
+        super().__init__()
+        self.n_heads, self.window = n_heads, window
+        self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.proj = nn.Linear(d_model, d_model, bias=False)
+        self.reset()
+
+    def reset(self):
+        self.k = self.v = None
+
+    def split(self, x):
+        return self.qkv(x).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+
+    def merge(self, out):
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+    def step(self, x_t):
+        outputs = []
+        for token in x_t.split(1, dim=1):
+            q, k, v = self.split(token)
+            if self.k is not None:
+                k, v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
+            self.k, self.v = k[:, :, -(self.window + 1) :], v[:, :, -(self.window + 1) :]
+            outputs.append(self.merge(F.scaled_dot_product_attention(q, self.k, self.v)))
+        return torch.cat(outputs, dim=1)
+
+    def full(self, x):
+        q, k, v = self.split(x)
+        i = torch.arange(x.shape[1])
+        distance = i[:, None] - i
+        near = (distance >= 0) & (distance < self.window)
+        return self.merge(F.scaled_dot_product_attention(q, k, v, attn_mask=near))
+
+
 # cache.stale
 
 
@@ -536,6 +573,14 @@ ENTRIES = [
         causal=True,
         window=(3, 0),
         num_heads=1,
+    ),
+    wrong(
+        "cache.window",
+        Built(CutOneLate, 15, 3, 4),
+        "decode",
+        causal=True,
+        window=(3, 0),
+        num_heads=3,
     ),
     wrong("cache.stale", Built(ResetForgetsCache, 15, 3), "decode", causal=True, num_heads=3),
     wrong(

@@ -25,7 +25,9 @@ def cache(e: DecodingEvidence) -> Claim | Verdict:
         return Unknown("steps-refused", {"error": next(iter(refused.values()))})
     told: Values = {}
     if found.banded and found.inside:
-        name, way, also = "cache.window", "window", ()
+        more, less = found.moves & ~found.full, found.full & ~found.moves
+        way = "more" if more.any() and not less.any() else "window"
+        name, also = "cache.window", ()
     elif _within_chunks(e, found):
         name, way, also = "cache.unmasked", "chunk", ()
     elif not torch.equal(found.full, found.moves):
