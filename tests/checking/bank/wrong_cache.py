@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.checking.bank.entry import Built, wrong
+from tests.checking.bank.entry import Built, right, wrong
 
 # cache.offset
 
@@ -238,6 +238,48 @@ class PrefillWithoutMask(nn.Module):
     def full(self, x):
         mask = torch.full((x.shape[1], x.shape[1]), float("-inf"), dtype=x.dtype).triu(1)
         return self.attend(*self.project(x), mask)
+
+
+class EmptyPlacesAreSeen(nn.Module):
+    """Room for all tokens, of which only those behind the query in its chunk are hidden."""
+
+    hides_the_rest, unwritten = False, 0.0
+
+    def __init__(self, d_model, n_heads, max_len):
+        super().__init__()
+        self.n_heads, self.max_len = n_heads, max_len
+        self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.proj = nn.Linear(d_model, d_model, bias=False)
+        self.reset()
+
+    def reset(self):
+        self.k = self.v = None
+        self.used = 0
+
+    def split(self, x):
+        return self.qkv(x).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+
+    def step(self, x_t):
+        q, k, v = self.split(x_t)
+        if self.k is None:
+            room = *k.shape[:2], self.max_len, k.shape[3]
+            self.k, self.v = k.new_full(room, self.unwritten), k.new_full(room, self.unwritten)
+        stop = self.used + x_t.shape[1]
+        self.k[:, :, self.used : stop], self.v[:, :, self.used : stop] = k, v
+        i, j = torch.arange(self.used, stop)[:, None], torch.arange(self.max_len)
+        hidden = j > i if self.hides_the_rest else (j > i) & (j < stop)
+        self.used = stop
+        scores = (q @ self.k.mT / q.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)
+        return self.proj((scores.softmax(-1) @ self.v).transpose(1, 2).flatten(2))
+
+    def full(self, x):
+        q, k, v = self.split(x)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
+class EmptyPlacesAreHidden(EmptyPlacesAreSeen):
+    hides_the_rest = True
 
 
 # cache.window
@@ -548,6 +590,21 @@ ENTRIES = [
         num_heads=4,
         num_kv_heads=2,
         sizes={"d_in": 20, "context_length": 64},
+    ),
+    wrong(
+        "cache.offset",
+        Built(EmptyPlacesAreSeen, 15, 3, 64),
+        "decode",
+        causal=True,
+        num_heads=3,
+        sizes={"d_in": 15},
+    ),
+    right(
+        Built(EmptyPlacesAreHidden, 15, 3, 64),
+        "decode",
+        causal=True,
+        num_heads=3,
+        sizes={"d_in": 15},
     ),
     wrong(
         "cache.window",

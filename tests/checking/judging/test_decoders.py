@@ -12,7 +12,7 @@ import clearhead as ch
 from clearhead.checking.judging.decoders import full_mask
 from clearhead.checking.judging.verdicts import Unknown
 from tests.checking.bank.laws import OneBehind, StartsAgain, TurnedTwice, ValuesLost
-from tests.checking.bank.wrong_cache import CutOneLate, TrimmedBeforeUse
+from tests.checking.bank.wrong_cache import CutOneLate, EmptyPlacesAreSeen, TrimmedBeforeUse
 
 
 class Decoder(nn.Module):
@@ -190,4 +190,20 @@ def test_a_window_that_keeps_too_much_is_told_from_one_that_keeps_too_little(mad
     torch.manual_seed(0)
     (finding,) = ch.check(made(), takes="decode", causal=True, window=(window, 0)).findings
     assert finding.code == "cache.window"
+    assert words in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("unwritten", "words"),
+    [
+        (0.0, "places that nothing was written to take weight"),
+        (1.0, "the outputs are others than without, though a query sees the same tokens"),
+    ],
+)
+def test_places_that_nothing_was_written_to_are_no_positions(unwritten, words):
+    torch.manual_seed(0)
+    decoder = EmptyPlacesAreSeen(8, 2, 64)
+    decoder.unwritten = unwritten
+    (finding,) = ch.check(decoder, takes="decode", causal=True).findings
+    assert finding.code == "cache.offset"
     assert words in finding.sentence
