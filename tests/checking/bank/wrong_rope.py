@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.checking.bank.entry import Built, wrong
+from tests.checking.bank.entry import Built, right, wrong
 
 # rope.offset
 
@@ -197,6 +197,37 @@ def complex_for_half(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
+class CountsHeads(nn.Module):
+    """Positions along the axis that is that of the tokens before heads are put in front of them."""
+
+    def __init__(self, dim, num_heads, tokens_first=False):
+        super().__init__()
+        self.num_heads, self.tokens_first = num_heads, tokens_first
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(dim, dim, bias=False) for _ in range(4)
+        )
+
+    def rope(self, x):
+        d = x.shape[-1]
+        inv_freq = 10000.0 ** -(torch.arange(0, d, 2, dtype=x.dtype) / d)
+        angles = torch.outer(torch.arange(x.shape[1], dtype=x.dtype), inv_freq)
+        emb = torch.cat((angles, angles), dim=-1)[None, :, None, :]
+        return x * emb.cos() + rotate_half(x) * emb.sin()
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        q, k, v = (
+            p(x).view(b, t, self.num_heads, -1) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if self.tokens_first:
+            q, k = self.rope(q), self.rope(k)
+        q, k, v = (z.transpose(1, 2) for z in (q, k, v))
+        if not self.tokens_first:
+            q, k = self.rope(q), self.rope(k)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(out.transpose(1, 2).reshape(b, t, -1))
+
+
 HALF = {"base": 10000.0, "layout": "half"}
 INTERLEAVED = {"base": 10000.0, "layout": "interleaved"}
 
@@ -227,6 +258,8 @@ ENTRIES = [
         rope=HALF,
         num_heads=3,
     ),
+    wrong("rope.offset", Built(CountsHeads, 12, 3), "x", causal=True, rope=HALF, num_heads=3),
+    right(Built(CountsHeads, 12, 3, True), "x", causal=True, rope=HALF, num_heads=3),
     wrong(
         "rope.layout", Built(InterleavedForHalf, 12, 3), "x", causal=True, rope=HALF, num_heads=3
     ),

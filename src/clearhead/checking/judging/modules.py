@@ -192,6 +192,8 @@ def rotation(e: TokensEvidence) -> Claim | Verdict | None:
     if not e.rotated.known:
         return Claim("positions", "differs", Found("rotation"))
     for mutant in e.rotated.mutants[:1]:
+        if mutant.way == "not-rotated" and any(each.turned_alike for each in e.projections):
+            return Claim("positions", "rope.offset", Found("same"))
         return Claim("positions", mutant.code, Found(mutant.way, mutant.values))
     return Clear("rope")
 
