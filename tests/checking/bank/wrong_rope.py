@@ -228,6 +228,41 @@ class CountsHeads(nn.Module):
         return self.o_proj(out.transpose(1, 2).reshape(b, t, -1))
 
 
+# differs
+
+
+def turns_the_query_back(query, key, value):
+    d, q_len, k_len = query.shape[-1], query.shape[-2], key.shape[-2]
+    inv_freq = 10000.0 ** -(torch.arange(0, d, 2, dtype=query.dtype) / d)
+    angles = torch.outer(torch.arange(k_len, dtype=query.dtype), inv_freq)
+    emb = torch.cat((angles, angles), dim=-1)
+    cos, sin = emb.cos(), emb.sin()
+    query = query * cos[k_len - q_len :] - rotate_half(query) * sin[k_len - q_len :]
+    key = key * cos + rotate_half(key) * sin
+    return F.scaled_dot_product_attention(query, key, value)
+
+
+class TurnsBack(nn.Module):
+    """The other half is negated."""
+
+    def __init__(self, dim, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def turned(self, x):
+        d, n = x.shape[-1], x.shape[-2]
+        inv_freq = 10000.0 ** -(torch.arange(0, d, 2, dtype=x.dtype) / d)
+        emb = torch.outer(torch.arange(n, dtype=x.dtype), inv_freq).repeat(1, 2)
+        x1, x2 = x.chunk(2, dim=-1)
+        return x * emb.cos() + torch.cat((x2, -x1), dim=-1) * emb.sin()
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(self.turned(q), self.turned(k), v, is_causal=True)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
 HALF = {"base": 10000.0, "layout": "half"}
 INTERLEAVED = {"base": 10000.0, "layout": "interleaved"}
 
@@ -263,6 +298,8 @@ ENTRIES = [
     wrong(
         "rope.layout", Built(InterleavedForHalf, 12, 3), "x", causal=True, rope=HALF, num_heads=3
     ),
+    wrong("differs", turns_the_query_back, "qkv", rope=HALF),
+    wrong("differs", Built(TurnsBack, 12, 3), "x", causal=True, rope=HALF, num_heads=3),
     wrong("rope.layout", half_for_interleaved, "qkv", rope=INTERLEAVED),
     wrong("rope.layout", complex_for_half, "qkv", causal=True, rope=HALF),
 ]
