@@ -263,6 +263,27 @@ class TurnsBack(nn.Module):
         return self.proj(out.transpose(1, 2).flatten(2))
 
 
+class RatesOfTheWidth(nn.Module):
+    """The speeds are made for all heads together, of which a head takes the first."""
+
+    def __init__(self, dim, num_heads, width):
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        inv_freq = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        self.register_buffer("inv_freq", inv_freq[: dim // num_heads // 2], persistent=False)
+
+    def turned(self, x):
+        angles = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), self.inv_freq.to(x.dtype))
+        emb = torch.cat((angles, angles), dim=-1)
+        return x * emb.cos() + rotate_half(x) * emb.sin()
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(self.turned(q), self.turned(k), v, is_causal=True)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
 HALF = {"base": 10000.0, "layout": "half"}
 INTERLEAVED = {"base": 10000.0, "layout": "interleaved"}
 
@@ -300,6 +321,8 @@ ENTRIES = [
     ),
     wrong("differs", turns_the_query_back, "qkv", rope=HALF),
     wrong("differs", Built(TurnsBack, 12, 3), "x", causal=True, rope=HALF, num_heads=3),
+    wrong("differs", Built(RatesOfTheWidth, 24, 3, 24), "x", causal=True, rope=HALF, num_heads=3),
+    right(Built(RatesOfTheWidth, 24, 3, 8), "x", causal=True, rope=HALF, num_heads=3),
     wrong("rope.layout", half_for_interleaved, "qkv", rope=INTERLEAVED),
     wrong("rope.layout", complex_for_half, "qkv", causal=True, rope=HALF),
 ]
