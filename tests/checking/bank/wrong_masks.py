@@ -336,6 +336,41 @@ class AbsoluteDistance(nn.Module):
         return self.wo((att.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
+# differs
+
+
+class MaskOfTheDecoder(nn.Module):
+    """The mask of the tokens that are written hides the context that they are written from."""
+
+    def __init__(self, dim, num_heads, causal=True):
+        super().__init__()
+        self.num_heads, self.causal = num_heads, causal
+        self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x, context):
+        q, k, v = (
+            layer(each).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for layer, each in ((self.query, x), (self.key, context), (self.value, context))
+        )
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        if self.causal:
+            mask = torch.full((64, 64), float("-inf"), dtype=scores.dtype).triu(1)
+            scores = scores + mask[: q.shape[2], : k.shape[2]]
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class CausalEncoder(nn.Module):
+    def __init__(self, dim, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
 # mask.window-off-by-one
 
 
@@ -777,6 +812,10 @@ ENTRIES = [
     wrong("mask.top-left", tril_of_rectangle, "qkv", causal=True),
     wrong("mask.top-left", arange_from_zero, "qkv", causal=True),
     wrong("mask.top-left", Built(ScaledDotProduct), "qkv", causal=True),
+    wrong("differs", Built(MaskOfTheDecoder, 15, 3), "x,context", causal=False, num_heads=3),
+    right(Built(MaskOfTheDecoder, 15, 3, False), "x,context", causal=False, num_heads=3),
+    wrong("differs", Built(CausalEncoder, 15, 3), "x", causal=False, num_heads=3),
+    right(Built(CausalEncoder, 15, 3), "x", label="of a decoder", causal=True, num_heads=3),
     wrong("mask.missing", window_on_both_sides, "qkv", causal=True, window=(3, 0)),
     right(window_on_both_sides, "qkv", label="as declared", causal=False, window=(3, 3)),
     wrong(

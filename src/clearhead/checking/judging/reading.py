@@ -11,7 +11,7 @@ from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Trial, fits
-from clearhead.checking.hypotheses.recipe import RIGHT, right_scale, right_visible
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting, band, right_scale, right_visible
 from clearhead.checking.judging.drawings import drawn_mask, first_bad, sums_of
 from clearhead.checking.judging.facts import Facts
 from clearhead.checking.judging.names import RIGHT_MASK, mask_named, scale_named
@@ -164,7 +164,18 @@ def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
     if named is not None:
         yield Claim("mask", named.code, Found(named.way, named.values, picture))
         return
-    yield Claim("mask", "differs", Found("mask", {}, picture))
+    way = (
+        "hidden" if e.contract.causal is False and _is_causal(facts.visible, right, at) else "mask"
+    )
+    yield Claim("mask", "differs", Found(way, {}, picture))
+
+
+def _is_causal(seen: Tensor, right: Tensor, at: Setting) -> bool:
+    """True if causality, counted from the first key or from the last, hides what it would of the mask."""
+    return any(
+        torch.equal(seen, right & band(at.query_len, at.kv_len, first, None, 0))
+        for first in (0, at.kv_len - at.query_len)
+    )
 
 
 def _is_the_mask(cells: Tensor | None, right: Tensor) -> bool:
