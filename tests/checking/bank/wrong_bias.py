@@ -184,6 +184,5 @@ ENTRIES = [
         sizes={"d_in": 11, "head_dim": 5},
     ),
     wrong("softcap.order", cap_hides_mask, "qkv,mask", softcap=2.0),
-    wrong("differs", sink_behind_first_dropped, "qkv", causal=True, num_heads=3, sinks=SINKS),
     right(sink_before_first_dropped, "qkv", causal=True, num_heads=3, sinks=SINKS),
 ]

@@ -314,14 +314,10 @@ ENTRIES = [
         rope=HALF,
         num_heads=3,
     ),
-    wrong("rope.offset", Built(CountsHeads, 12, 3), "x", causal=True, rope=HALF, num_heads=3),
     right(Built(CountsHeads, 12, 3, True), "x", causal=True, rope=HALF, num_heads=3),
     wrong(
         "rope.layout", Built(InterleavedForHalf, 12, 3), "x", causal=True, rope=HALF, num_heads=3
     ),
-    wrong("differs", turns_the_query_back, "qkv", rope=HALF),
-    wrong("differs", Built(TurnsBack, 12, 3), "x", causal=True, rope=HALF, num_heads=3),
-    wrong("differs", Built(RatesOfTheWidth, 24, 3, 24), "x", causal=True, rope=HALF, num_heads=3),
     right(Built(RatesOfTheWidth, 24, 3, 8), "x", causal=True, rope=HALF, num_heads=3),
     wrong("rope.layout", half_for_interleaved, "qkv", rope=INTERLEAVED),
     wrong("rope.layout", complex_for_half, "qkv", causal=True, rope=HALF),

@@ -197,7 +197,7 @@ def rotation(e: TokensEvidence) -> Claim | Verdict | None:
         return Claim("positions", "differs", _other_base(e, base, str(kind)) or Found("rotation"))
     for mutant in e.rotated.mutants[:1]:
         if mutant.way == "not-rotated" and any(each.turned_alike for each in e.projections):
-            return Claim("positions", "rope.offset", Found("same"))
+            return Claim("positions", "differs", Found("turned-alike"))
         return Claim("positions", mutant.code, Found(mutant.way, mutant.values))
     return Clear("rope")
 
