@@ -361,6 +361,7 @@ def scales(case: Case) -> list[Change]:
     """By the sizes that people take instead, in the same order for every case."""
     heads, width = case.query.shape[1], case.query.shape[-1]
     sizes = [
+        width,
         heads,
         heads * width,
         case.key.shape[-2],
@@ -384,11 +385,12 @@ def mutants(entry: Entry, case: Case) -> list[Change]:
     n, m = case.query.shape[-2:][0], case.key.shape[-2]
     width = case.query.shape[-1]
     masked = case.mask is not None
+    left = entry.declared.get("window", (0, 0))[0]
     table: dict[str, list[Change]] = {
         "mask.inverted": [{"inverted_mask": True}]
         if masked and not entry.declared.get("causal")
         else [{"inverted": True, "offset": m - n + by} for by in (0, 1, -1)],
-        "mask.missing": [{"no_causal": True}],
+        "mask.missing": [{"no_causal": True}, {"no_causal": True, "window": (left, left)}],
         "mask.off-by-one": [{"offset": start + by} for start in (m - n, 0) for by in (1, -1)],
         "mask.top-left": [{"offset": 0}],
         "mask.window-off-by-one": shifted(entry.declared.get("window", (0, 0))),

@@ -11,6 +11,15 @@ from tests.checking.bank import kinds
 from tests.checking.bank.entry import Built, right, wrong
 from tests.checking.bank.functions import causal_scores
 from tests.checking.bank.modules import ValueSkip
+from tests.checking.bank.wrong_bias import SINKS, sink_behind_first_dropped
+from tests.checking.bank.wrong_masks import CausalEncoder, MaskOfTheDecoder
+from tests.checking.bank.wrong_rope import (
+    HALF,
+    CountsHeads,
+    RatesOfTheWidth,
+    TurnsBack,
+    turns_the_query_back,
+)
 
 
 class Right(nn.Module):
@@ -746,6 +755,13 @@ ENTRIES = [
     wrong("rope.offset", Built(QueriesFromTheSixth, causal=True), "x", causal=True, rope=ROPE),
     wrong("law.length", Built(TurnedInThirtyTwos, causal=True), "x", causal=True, rope=ROPE),
     wrong("differs", Built(TurnedByHeads, causal=True), "x", causal=True, rope=ROPE),
+    wrong("differs", Built(CountsHeads, 12, 3), "x", causal=True, rope=HALF, num_heads=3),
+    wrong("differs", turns_the_query_back, "qkv", rope=HALF),
+    wrong("differs", Built(TurnsBack, 12, 3), "x", causal=True, rope=HALF, num_heads=3),
+    wrong("differs", Built(RatesOfTheWidth, 24, 3, 24), "x", causal=True, rope=HALF, num_heads=3),
+    wrong("differs", sink_behind_first_dropped, "qkv", causal=True, num_heads=3, sinks=SINKS),
+    wrong("differs", Built(MaskOfTheDecoder, 15, 3), "x,context", causal=False, num_heads=3),
+    wrong("differs", Built(CausalEncoder, 15, 3), "x", causal=False, num_heads=3),
     wrong("law.length", Built(PositionsInTurns, causal=True), "x", causal=True),
     wrong("law.length", Built(CacheOfSixteen), "decode", causal=True),
     wrong("law.pairs", Built(AllButTheLast), "x,context"),

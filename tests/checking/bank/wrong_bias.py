@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.checking.bank.entry import Built, wrong
+from tests.checking.bank.entry import Built, right, wrong
 
 SLOPES = torch.tensor([0.5, 0.25, 0.125])
 
@@ -135,6 +135,29 @@ def cap_hides_mask(q, k, v, mask):
     return torch.einsum("bhqk,bhkd->bhqd", F.softmax(logits, dim=-1), v)
 
 
+# differs
+
+SINKS = torch.tensor([0.5, -1.0, 1.5])
+
+
+def scores_beside_sinks(query, key):
+    q_len, k_len = query.shape[-2], key.shape[-2]
+    scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+    future = torch.ones(q_len, k_len, dtype=torch.bool).triu(k_len - q_len + 1)
+    sinks = SINKS.to(query.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+    return scores.masked_fill(future, float("-inf")), sinks
+
+
+def sink_behind_first_dropped(query, key, value):
+    probs = torch.cat(scores_beside_sinks(query, key), dim=-1).softmax(dim=-1)
+    return probs[..., 1:] @ value
+
+
+def sink_before_first_dropped(query, key, value):
+    probs = torch.cat(scores_beside_sinks(query, key)[::-1], dim=-1).softmax(dim=-1)
+    return probs[..., 1:] @ value
+
+
 ENTRIES = [
     wrong("bias.scaled", alibi_then_scale, "qkv", causal=True, num_heads=3, alibi_slopes=SLOPES),
     wrong("bias.scaled", Built(RelativeBiasInside, 15, 3), "x", num_heads=3, bias=distance_bias),
@@ -161,4 +184,5 @@ ENTRIES = [
         sizes={"d_in": 11, "head_dim": 5},
     ),
     wrong("softcap.order", cap_hides_mask, "qkv,mask", softcap=2.0),
+    right(sink_before_first_dropped, "qkv", causal=True, num_heads=3, sinks=SINKS),
 ]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.checking.bank.entry import Built, wrong
+from tests.checking.bank.entry import Built, right, wrong
 
 # cache.offset
 
@@ -240,6 +240,48 @@ class PrefillWithoutMask(nn.Module):
         return self.attend(*self.project(x), mask)
 
 
+class EmptyPlacesAreSeen(nn.Module):
+    """Room for all tokens, of which only those behind the query in its chunk are hidden."""
+
+    hides_the_rest, unwritten = False, 0.0
+
+    def __init__(self, d_model, n_heads, max_len):
+        super().__init__()
+        self.n_heads, self.max_len = n_heads, max_len
+        self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.proj = nn.Linear(d_model, d_model, bias=False)
+        self.reset()
+
+    def reset(self):
+        self.k = self.v = None
+        self.used = 0
+
+    def split(self, x):
+        return self.qkv(x).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+
+    def step(self, x_t):
+        q, k, v = self.split(x_t)
+        if self.k is None:
+            room = *k.shape[:2], self.max_len, k.shape[3]
+            self.k, self.v = k.new_full(room, self.unwritten), k.new_full(room, self.unwritten)
+        stop = self.used + x_t.shape[1]
+        self.k[:, :, self.used : stop], self.v[:, :, self.used : stop] = k, v
+        i, j = torch.arange(self.used, stop)[:, None], torch.arange(self.max_len)
+        hidden = j > i if self.hides_the_rest else (j > i) & (j < stop)
+        self.used = stop
+        scores = (q @ self.k.mT / q.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)
+        return self.proj((scores.softmax(-1) @ self.v).transpose(1, 2).flatten(2))
+
+    def full(self, x):
+        q, k, v = self.split(x)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
+class EmptyPlacesAreHidden(EmptyPlacesAreSeen):
+    hides_the_rest = True
+
+
 # cache.window
 
 
@@ -356,6 +398,43 @@ class KeepsTheFirst(nn.Module):
     def full(self, x):
         i = torch.arange(x.shape[1])
         return self.attend(self.q(x), self.k(x), self.v(x), i, i)
+
+
+class CutOneLate(nn.Module):
+    """Without a mask in a step, so that what is kept is what is seen: one more than the window."""
+
+    def __init__(self, d_model, n_heads, window):
+        super().__init__()
+        self.n_heads, self.window = n_heads, window
+        self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.proj = nn.Linear(d_model, d_model, bias=False)
+        self.reset()
+
+    def reset(self):
+        self.k = self.v = None
+
+    def split(self, x):
+        return self.qkv(x).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+
+    def merge(self, out):
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+    def step(self, x_t):
+        outputs = []
+        for token in x_t.split(1, dim=1):
+            q, k, v = self.split(token)
+            if self.k is not None:
+                k, v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
+            self.k, self.v = k[:, :, -(self.window + 1) :], v[:, :, -(self.window + 1) :]
+            outputs.append(self.merge(F.scaled_dot_product_attention(q, self.k, self.v)))
+        return torch.cat(outputs, dim=1)
+
+    def full(self, x):
+        q, k, v = self.split(x)
+        i = torch.arange(x.shape[1])
+        distance = i[:, None] - i
+        near = (distance >= 0) & (distance < self.window)
+        return self.merge(F.scaled_dot_product_attention(q, k, v, attn_mask=near))
 
 
 # cache.stale
@@ -513,6 +592,21 @@ ENTRIES = [
         sizes={"d_in": 20, "context_length": 64},
     ),
     wrong(
+        "cache.offset",
+        Built(EmptyPlacesAreSeen, 15, 3, 64),
+        "decode",
+        causal=True,
+        num_heads=3,
+        sizes={"d_in": 15},
+    ),
+    right(
+        Built(EmptyPlacesAreHidden, 15, 3, 64),
+        "decode",
+        causal=True,
+        num_heads=3,
+        sizes={"d_in": 15},
+    ),
+    wrong(
         "cache.window",
         Built(TrimmedBeforeUse, 7, 15, 3, 4),
         "decode",
@@ -536,6 +630,14 @@ ENTRIES = [
         causal=True,
         window=(3, 0),
         num_heads=1,
+    ),
+    wrong(
+        "cache.window",
+        Built(CutOneLate, 15, 3, 4),
+        "decode",
+        causal=True,
+        window=(3, 0),
+        num_heads=3,
     ),
     wrong("cache.stale", Built(ResetForgetsCache, 15, 3), "decode", causal=True, num_heads=3),
     wrong(

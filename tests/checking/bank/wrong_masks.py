@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.checking.bank.entry import Built, wrong
+from tests.checking.bank.entry import Built, right, wrong
 
 # mask.inverted
 
@@ -311,6 +311,64 @@ class ScaledDotProduct(nn.Module):
         scores = query.matmul(key.transpose(2, 3)).div(math.sqrt(query.size(3)))
         scores = scores.masked_fill(self.future[:q_len, :k_len], float("-inf"))
         return scores.softmax(dim=3).matmul(value)
+
+
+def window_on_both_sides(query, key, value, window=4):
+    i = torch.arange(key.shape[-2] - query.shape[-2], key.shape[-2])[:, None]
+    j = torch.arange(key.shape[-2])[None, :]
+    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+    scores = scores.masked_fill((i - j).abs() >= window, float("-inf"))
+    return scores.softmax(-1) @ value
+
+
+class AbsoluteDistance(nn.Module):
+    def __init__(self, dim, num_heads, window):
+        super().__init__()
+        self.num_heads, self.window = num_heads, window
+        self.wqkv, self.wo = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q, k, v = self.wqkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        i = torch.arange(x.shape[1])
+        near = (i[:, None] - i[None, :]).abs() < self.window
+        att = (q @ k.mT) * q.shape[-1] ** -0.5
+        att = torch.where(near, att, torch.finfo(att.dtype).min)
+        return self.wo((att.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+# differs
+
+
+class MaskOfTheDecoder(nn.Module):
+    """The mask of the tokens that are written hides the context that they are written from."""
+
+    def __init__(self, dim, num_heads, causal=True):
+        super().__init__()
+        self.num_heads, self.causal = num_heads, causal
+        self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x, context):
+        q, k, v = (
+            layer(each).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for layer, each in ((self.query, x), (self.key, context), (self.value, context))
+        )
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        if self.causal:
+            mask = torch.full((64, 64), float("-inf"), dtype=scores.dtype).triu(1)
+            scores = scores + mask[: q.shape[2], : k.shape[2]]
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class CausalEncoder(nn.Module):
+    def __init__(self, dim, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(out.transpose(1, 2).flatten(2))
 
 
 # mask.window-off-by-one
@@ -754,6 +812,18 @@ ENTRIES = [
     wrong("mask.top-left", tril_of_rectangle, "qkv", causal=True),
     wrong("mask.top-left", arange_from_zero, "qkv", causal=True),
     wrong("mask.top-left", Built(ScaledDotProduct), "qkv", causal=True),
+    right(Built(MaskOfTheDecoder, 15, 3, False), "x,context", causal=False, num_heads=3),
+    right(Built(CausalEncoder, 15, 3), "x", label="of a decoder", causal=True, num_heads=3),
+    wrong("mask.missing", window_on_both_sides, "qkv", causal=True, window=(3, 0)),
+    right(window_on_both_sides, "qkv", label="as declared", causal=False, window=(3, 3)),
+    wrong(
+        "mask.missing",
+        Built(AbsoluteDistance, 15, 3, 4),
+        "x",
+        causal=True,
+        window=(3, 0),
+        num_heads=3,
+    ),
     wrong("mask.window-off-by-one", window_counts_itself, "qkv", causal=True, window=(3, 0)),
     wrong(
         "mask.window-off-by-one",

@@ -226,6 +226,12 @@ class FlattenedByStride(nn.Module):
 # dtype.overflow
 
 
+def float32_meets_the_value(q, k, v):
+    weights = q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))
+    wide = torch.promote_types(weights.dtype, torch.float32)
+    return torch.softmax(weights, dim=-1, dtype=wide) @ v
+
+
 def softmax_naive(query, key, value):
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
     weights = torch.exp(scores) / torch.exp(scores).sum(dim=-1, keepdim=True)
@@ -606,6 +612,7 @@ ENTRIES = [
     wrong("input.strided", Built(FlattenedByStride, 15, 3), "x", num_heads=3),
     wrong("dtype.overflow", softmax_naive, "qkv", dtypes=BOTH),
     wrong("dtype.overflow", Built(MeanInsteadOfMax, 15, 3), "x", num_heads=3, dtypes=BOTH),
+    wrong("dtype.overflow", float32_meets_the_value, "qkv", dtypes=BOTH),
     wrong("dtype.overflow", log_of_sum_by_hand, "qkv", dtypes=BOTH),
     wrong(
         "context.ignored",

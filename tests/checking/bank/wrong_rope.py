@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.checking.bank.entry import Built, wrong
+from tests.checking.bank.entry import Built, right, wrong
 
 # rope.offset
 
@@ -197,6 +197,93 @@ def complex_for_half(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
+class CountsHeads(nn.Module):
+    """Positions along the axis that is that of the tokens before heads are put in front of them."""
+
+    def __init__(self, dim, num_heads, tokens_first=False):
+        super().__init__()
+        self.num_heads, self.tokens_first = num_heads, tokens_first
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(dim, dim, bias=False) for _ in range(4)
+        )
+
+    def rope(self, x):
+        d = x.shape[-1]
+        inv_freq = 10000.0 ** -(torch.arange(0, d, 2, dtype=x.dtype) / d)
+        angles = torch.outer(torch.arange(x.shape[1], dtype=x.dtype), inv_freq)
+        emb = torch.cat((angles, angles), dim=-1)[None, :, None, :]
+        return x * emb.cos() + rotate_half(x) * emb.sin()
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        q, k, v = (
+            p(x).view(b, t, self.num_heads, -1) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if self.tokens_first:
+            q, k = self.rope(q), self.rope(k)
+        q, k, v = (z.transpose(1, 2) for z in (q, k, v))
+        if not self.tokens_first:
+            q, k = self.rope(q), self.rope(k)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(out.transpose(1, 2).reshape(b, t, -1))
+
+
+# differs
+
+
+def turns_the_query_back(query, key, value):
+    d, q_len, k_len = query.shape[-1], query.shape[-2], key.shape[-2]
+    inv_freq = 10000.0 ** -(torch.arange(0, d, 2, dtype=query.dtype) / d)
+    angles = torch.outer(torch.arange(k_len, dtype=query.dtype), inv_freq)
+    emb = torch.cat((angles, angles), dim=-1)
+    cos, sin = emb.cos(), emb.sin()
+    query = query * cos[k_len - q_len :] - rotate_half(query) * sin[k_len - q_len :]
+    key = key * cos + rotate_half(key) * sin
+    return F.scaled_dot_product_attention(query, key, value)
+
+
+class TurnsBack(nn.Module):
+    """The other half is negated."""
+
+    def __init__(self, dim, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def turned(self, x):
+        d, n = x.shape[-1], x.shape[-2]
+        inv_freq = 10000.0 ** -(torch.arange(0, d, 2, dtype=x.dtype) / d)
+        emb = torch.outer(torch.arange(n, dtype=x.dtype), inv_freq).repeat(1, 2)
+        x1, x2 = x.chunk(2, dim=-1)
+        return x * emb.cos() + torch.cat((x2, -x1), dim=-1) * emb.sin()
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(self.turned(q), self.turned(k), v, is_causal=True)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
+class RatesOfTheWidth(nn.Module):
+    """The speeds are made for all heads together, of which a head takes the first."""
+
+    def __init__(self, dim, num_heads, width):
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        inv_freq = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        self.register_buffer("inv_freq", inv_freq[: dim // num_heads // 2], persistent=False)
+
+    def turned(self, x):
+        angles = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), self.inv_freq.to(x.dtype))
+        emb = torch.cat((angles, angles), dim=-1)
+        return x * emb.cos() + rotate_half(x) * emb.sin()
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(self.turned(q), self.turned(k), v, is_causal=True)
+        return self.proj(out.transpose(1, 2).flatten(2))
+
+
 HALF = {"base": 10000.0, "layout": "half"}
 INTERLEAVED = {"base": 10000.0, "layout": "interleaved"}
 
@@ -227,9 +314,11 @@ ENTRIES = [
         rope=HALF,
         num_heads=3,
     ),
+    right(Built(CountsHeads, 12, 3, True), "x", causal=True, rope=HALF, num_heads=3),
     wrong(
         "rope.layout", Built(InterleavedForHalf, 12, 3), "x", causal=True, rope=HALF, num_heads=3
     ),
+    right(Built(RatesOfTheWidth, 24, 3, 8), "x", causal=True, rope=HALF, num_heads=3),
     wrong("rope.layout", half_for_interleaved, "qkv", rope=INTERLEAVED),
     wrong("rope.layout", complex_for_half, "qkv", causal=True, rope=HALF),
 ]

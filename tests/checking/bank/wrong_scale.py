@@ -120,6 +120,33 @@ class RootOfInputWidth(nn.Module):
         return self.to_out(out.transpose(1, 2).reshape(b, n, -1))
 
 
+class T5Divided(nn.Module):
+    """T5 has no scale: it is in the initial weights."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.q, self.k, self.v, self.o = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
+
+    def forward(self, hidden_states):
+        b, t, _ = hidden_states.shape
+        q, k, v = (
+            layer(hidden_states).view(b, t, self.num_heads, -1).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
+        )
+        scores = torch.matmul(q, k.transpose(3, 2)) / math.sqrt(q.shape[-1])
+        weights = F.softmax(scores, dim=-1)
+        return self.o(torch.matmul(weights, v).transpose(1, 2).reshape(b, t, -1))
+
+
+def sdpa_without_the_chosen_scale(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def unscaled_beside_a_chosen_scale(q, k, v):
+    return torch.softmax(q @ k.mT, dim=-1) @ v
+
+
 # scale.inverse
 
 
@@ -175,6 +202,9 @@ ENTRIES = [
         num_heads=3,
         sizes={"d_in": 11, "head_dim": 5},
     ),
+    wrong("scale.wrong", Built(T5Divided, 15, 3), "x", num_heads=3, scale=1.0),
+    wrong("scale.wrong", sdpa_without_the_chosen_scale, "qkv", scale=0.125),
+    wrong("scale.missing", unscaled_beside_a_chosen_scale, "qkv", scale=0.125),
     wrong("scale.inverse", times_root, "qkv"),
     wrong("scale.inverse", Built(DividedByScale, 15, 3), "x", num_heads=3),
     wrong("scale.inverse", sdpa_scale_is_root, "qkv"),

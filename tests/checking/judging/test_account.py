@@ -308,3 +308,36 @@ def test_a_declared_scale_of_one_wide_heads_must_be_there():
     attention = OneWide(lambda scores: masked(scores).softmax(-1))
     report = report_of(attention, scale=0.5)
     assert [each.code for each in report.findings] == ["scale.missing"]
+
+
+@pytest.mark.parametrize(
+    ("used", "code", "sentence"),
+    [
+        (None, "scale.wrong", "the scores are multiplied by 1/√head_dim instead of 0.3, which is declared"),
+        (1.0, "scale.missing", "the scores are not scaled, and 0.3 is declared"),
+        (
+            0.77,
+            "scale.wrong",
+            "the scores are multiplied by 0.77, whatever the sizes are, instead of 0.3, which is declared",
+        ),
+        (0.3, None, ""),
+    ],
+)  # fmt: skip
+def test_a_scale_is_told_against_the_declared_one(used, code, sentence):
+    def attention(query, key, value):
+        return F.scaled_dot_product_attention(query, key, value, scale=used)
+
+    findings = ch.check(attention, takes="qkv", causal=False, scale=0.3).findings
+    assert [each.code for each in findings] == ([] if code is None else [code])
+    assert [each.sentence for each in findings] == ([] if code is None else [sentence])
+    assert all(each.likely == "scores * 0.3" for each in findings)
+
+
+def test_the_future_that_a_cap_behind_the_mask_lets_in_follows_from_it():
+    torch.manual_seed(0)
+    layer = Layer(lambda scores: (5 * torch.tanh(masked(scores) / 5)).softmax(-1))
+    findings = report_of(layer, softcap=5.0).findings
+    assert [(each.code, each.follows_from) for each in findings] == [
+        ("softcap.order", None),
+        ("mask.missing", "softcap.order"),
+    ]

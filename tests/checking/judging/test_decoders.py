@@ -12,6 +12,7 @@ import clearhead as ch
 from clearhead.checking.judging.decoders import full_mask
 from clearhead.checking.judging.verdicts import Unknown
 from tests.checking.bank.laws import OneBehind, StartsAgain, TurnedTwice, ValuesLost
+from tests.checking.bank.wrong_cache import CutOneLate, EmptyPlacesAreSeen, TrimmedBeforeUse
 
 
 class Decoder(nn.Module):
@@ -176,3 +177,33 @@ def test_a_chunk_that_is_not_masked_is_told_apart_from_another_offset():
 )
 def test_what_a_cache_does_to_positions_and_values(made, sentence):
     assert ch.check(made(), takes="decode", causal=True).findings[0].sentence == sentence
+
+
+@pytest.mark.parametrize(
+    ("made", "window", "words"),
+    [
+        (lambda: CutOneLate(8, 2, 4), 3, "the cache keeps keys that the window has left"),
+        (lambda: TrimmedBeforeUse(8, 8, 2, 3), 3, "the cache drops keys that are still needed"),
+    ],
+)
+def test_a_window_that_keeps_too_much_is_told_from_one_that_keeps_too_little(made, window, words):
+    torch.manual_seed(0)
+    (finding,) = ch.check(made(), takes="decode", causal=True, window=(window, 0)).findings
+    assert finding.code == "cache.window"
+    assert words in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("unwritten", "words"),
+    [
+        (0.0, "places that nothing was written to take weight"),
+        (1.0, "the outputs are others than without, though a query sees the same tokens"),
+    ],
+)
+def test_places_that_nothing_was_written_to_are_no_positions(unwritten, words):
+    torch.manual_seed(0)
+    decoder = EmptyPlacesAreSeen(8, 2, 64)
+    decoder.unwritten = unwritten
+    (finding,) = ch.check(decoder, takes="decode", causal=True).findings
+    assert finding.code == "cache.offset"
+    assert words in finding.sentence

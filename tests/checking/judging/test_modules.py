@@ -17,6 +17,7 @@ from tests.checking.bank.laws import (
     OneContextForAll,
     OneQueryForAll,
 )
+from tests.checking.bank.wrong_rope import CountsHeads, RatesOfTheWidth, TurnsBack
 
 
 class Heads(nn.Module):
@@ -236,6 +237,24 @@ def test_a_rotation_that_no_known_mistake_makes():
     (finding,) = ch.check(RotatedBeside(torch.clone), **declared).findings
     assert finding.code == "differs"
     assert "not rotated as declared, and no known mistake rotates them so" in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("made", "declared", "words"),
+    [
+        (lambda: RatesOfTheWidth(24, 3, 24), 10000.0, "of a width of 24, cut to a head of 8"),
+        (lambda: RatesOfTheWidth(24, 3, 8), 12345.0, "the base of the rotation is 10,000"),
+        (lambda: RatesOfTheWidth(24, 3, 20), 10000.0, "the base of the rotation is 39.8107"),
+        (lambda: CountsHeads(12, 3), 10000.0, "all tokens of a head by the same angles"),
+        (lambda: TurnsBack(12, 3), 10000.0, "the query and the key are rotated backwards"),
+    ],
+)
+def test_a_rotation_by_other_angles_is_told_by_what_they_are(made, declared, words):
+    torch.manual_seed(0)
+    rope = {"base": declared, "layout": "half"}
+    (finding,) = ch.check(made(), takes="x", causal=True, num_heads=3, rope=rope).findings
+    assert finding.code == "differs"
+    assert words in finding.sentence
 
 
 @pytest.mark.parametrize(

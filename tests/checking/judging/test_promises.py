@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import clearhead as ch
 from tests.checking.bank.laws import QueryHandedOn
+from tests.checking.bank.wrong_rest import float32_meets_the_value
 
 
 class Layer(nn.Module):
@@ -212,3 +213,32 @@ def test_inputs_are_made_so_large_that_the_scores_of_one_query_lie_far_apart():
     torch.manual_seed(0)
     report = ch.check(LessTheMean(), takes="x", dtypes=(torch.float16,))
     assert [each.code for each in report.findings] == ["dtype.overflow"], report
+
+
+def billion(query, key, value):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    hidden = torch.ones_like(scores, dtype=torch.bool).triu(1)
+    return scores.masked_fill(hidden, -1e9).softmax(-1) @ value
+
+
+def rejected(query, key, value):
+    if query.dtype == torch.float16:
+        raise ValueError("no half")
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+
+@pytest.mark.parametrize(
+    ("subject", "likely"),
+    [
+        (billion, "-1e9 does not fit float16: fill with torch.finfo(scores.dtype).min or -torch.inf"),
+        (
+            float32_meets_the_value,
+            "what is made in float32 goes back before the next product: weights.to(value.dtype)",
+        ),
+        (rejected, ""),
+    ],
+)  # fmt: skip
+def test_the_advice_on_a_call_that_fails_is_that_of_its_error(subject, likely):
+    findings = ch.check(subject, takes="qkv", dtypes=(torch.float16,)).findings
+    failed = [each for each in findings if each.code == "dtype.overflow"]
+    assert [each.likely for each in failed] == [likely]

@@ -62,12 +62,14 @@ class Taken(NamedTuple):
     """What the first attention of the last chunk reads, against full(x).
 
     `query`: the position at which full(x) would give the last query, −1 for none; `keys`: that of every key;
-    `values`: whether full(x) would give every value, at whatever position.
+    `values`: whether full(x) would give every value, at whatever position; `empty`: whether weight goes to
+    places that nothing was written to, of which nothing else is asked.
     """
 
     query: int
     keys: tuple[int, ...]
     values: bool
+    empty: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +312,7 @@ class DecodingEvidence(Evidence):
         except Exception:  # code that looks at what its tensors are may fail under a mode
             return None
         if seen.key.shape != whole.key.shape:
-            return None
+            return Taken(-1, (), True, empty=True) if _reads_empty(seen) else None
         keys, values = (
             tuple(self._place(each[:, token], other[token], token) for token in range(tokens))
             if each.shape == there.shape
@@ -345,6 +347,12 @@ def _first(run: Callable[[Tensor], Tensor], x: Tensor) -> ObservedAttention:
     with torch.no_grad(), recorder:
         run(x)
     return attentions(recorder)[0]
+
+
+def _reads_empty(seen: ObservedAttention) -> bool:
+    """True if the last query gives weight to keys of zeros, as room that is kept for later tokens holds."""
+    empty, weights = (seen.key == 0).all(-1), seen.weights[:, -1]
+    return not seen.tangled and empty.shape == weights.shape and bool(weights[empty].any())
 
 
 def _names_in_code(kind: type) -> Iterator[str]:

@@ -345,7 +345,7 @@ class TokensEvidence(Evidence):
         trials = [each.trial(self.contract) for each in self.projections]
 
         def rotations(contract: Contract) -> list[Mutant]:
-            ways = ("not-rotated", "one-rotated", "base")
+            ways = ("not-rotated", "one-rotated", "base", "backwards")
             found = bank(contract, given=False, masked=False, whole=False)
             return [each for each in found if each.code.startswith("rope") or each.way in ways]
 

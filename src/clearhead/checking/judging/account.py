@@ -33,7 +33,7 @@ from clearhead.checking.judging.names import (
     TOUCHES,
     topic_of,
 )
-from clearhead.checking.judging.reading import broken, read_claims, slope
+from clearhead.checking.judging.reading import against_declared, broken, read_claims, slope
 from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.ranks.launching import AskedOfRanks
 from clearhead.checking.ranks.ranks_evidence import RanksEvidence
@@ -255,8 +255,11 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
             if (each.code, each.way, each.values) != (mutant.code, mutant.way, mutant.values)
         )
         measured = _measured(mutant, trials, found)
-        topic = topic_of(mutant.code)
-        claims.append(Claim(topic, mutant.code, Found(mutant.way, mutant.values, measured, also)))
+        told = Found(mutant.way, mutant.values, measured, also)
+        if mutant.code.startswith("scale.") and set(mutant.changes) == {"scale"}:
+            used = found.recipe.scale(trials[0].setting)
+            told = against_declared(told, used, found.contract)
+        claims.append(Claim(topic_of(mutant.code), mutant.code, told))
         bad = next((each for each in trials if not each.target.isfinite().all()), None)
         if bad is not None:
             code = "mask.non-finite" if mutant.code.startswith("softmax") else "mask.empty-row"

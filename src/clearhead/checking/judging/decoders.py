@@ -25,7 +25,9 @@ def cache(e: DecodingEvidence) -> Claim | Verdict:
         return Unknown("steps-refused", {"error": next(iter(refused.values()))})
     told: Values = {}
     if found.banded and found.inside:
-        name, way, also = "cache.window", "window", ()
+        more, less = found.moves & ~found.full, found.full & ~found.moves
+        way = "more" if more.any() and not less.any() else "window"
+        name, also = "cache.window", ()
     elif _within_chunks(e, found):
         name, way, also = "cache.unmasked", "chunk", ()
     elif not torch.equal(found.full, found.moves):
@@ -45,6 +47,8 @@ def _misplaced(
     e: DecodingEvidence, taken: Taken | None, last: int
 ) -> tuple[str, str, Values, Also]:
     """Positions or values that are others with a cache: the name, the way, its values, and other names."""
+    if taken is not None and taken.empty:
+        return "cache.offset", "empty", {}, ()
     if taken is not None and not taken.values:
         return "cache.offset", "values", {}, ()
     right, way = e.inputs[0].shape[1] - 1, "otherwise"
@@ -61,7 +65,7 @@ def _misplaced(
     if e.contract.rope is not None or e.turned or (e.turned is None and e.rotates):
         return "rope.offset", way, told, ()
     if e.turned is False:
-        return "cache.offset", "unturned", {}, ()
+        return "cache.offset", "unseen" if taken is None else "unturned", {}, ()
     return "cache.offset", "positions", {}, (("rope.offset", way, told),)
 
 

@@ -1,6 +1,8 @@
 """Verdicts on modules of tokens: heads, sides and padding."""
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,6 +12,8 @@ from clearhead.checking.evidence.padding import PaddedEvidence, with_mask
 from clearhead.checking.evidence.splitting import Splitting
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import ACTIVATIONS
+from clearhead.checking.hypotheses.matching import fits
+from clearhead.checking.hypotheses.recipe import RIGHT
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
@@ -190,10 +194,28 @@ def rotation(e: TokensEvidence) -> Claim | Verdict | None:
     if any(each.value_turned(base, str(kind)) for each in e.projections):
         return Claim("positions", "rope.values", Found("value"))
     if not e.rotated.known:
-        return Claim("positions", "differs", Found("rotation"))
+        return Claim("positions", "differs", _other_base(e, base, str(kind)) or Found("rotation"))
     for mutant in e.rotated.mutants[:1]:
+        if mutant.way == "not-rotated" and any(each.turned_alike for each in e.projections):
+            return Claim("positions", "differs", Found("turned-alike"))
         return Claim("positions", mutant.code, Found(mutant.way, mutant.values))
     return Clear("rope")
+
+
+def _other_base(e: TokensEvidence, declared: float, layout: str) -> Found | None:
+    """A rotation with the base that its angles show, and the width that makes it of the declared one."""
+    first = e.projections[0]
+    fitted = first.fitted()
+    if fitted is None or fitted[0] != layout:
+        return None
+    base, dim = fitted[1], first.now.query.shape[-1]
+    contract = replace(e.contract, rope={"base": base, "layout": layout})
+    if fits([each.trial(contract) for each in e.projections], RIGHT) is None:
+        return None
+    heads = math.log(declared) / math.log(base)
+    if round(heads) > 1 and abs(heads - round(heads)) < 1e-3:
+        return Found("width-of-rates", {"width": round(heads) * dim, "head_dim": dim})
+    return Found("base", {"base": f"{base:,.6g}"})
 
 
 # Two sides.

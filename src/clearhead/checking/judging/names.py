@@ -64,5 +64,5 @@ def mask_named(seen: Tensor, at: Setting, told: Tensor) -> Mutant | None:
 
 def scale_named(used: float, at: Setting) -> list[Mutant]:
     """The mistakes that multiply the scores by this number."""
-    alone = [each for each in SCALES if set(each.changes) == {"scale"}]
+    alone = [each for each in SCALES if set(each.changes) == {"scale"} and each.needs(at.contract)]
     return [each for each in alone if abs(used / each.changes["scale"](at) - 1) < SLOPE]

@@ -45,6 +45,13 @@ def empty_row(e: HeadsEvidence) -> Verdict | None:
     return Clear("empty", {"gives": found.gives})
 
 
+def _refusal(text: str) -> str:
+    """The way of an error in another precision, by its words."""
+    if "overflow" in text:
+        return "refused"
+    return "meets" if "dtype" in text or "scalar type" in text else "fails"
+
+
 def overflow(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     """A dtype in which it fails, or is far off."""
     declared = e.contract.dtypes
@@ -55,7 +62,7 @@ def overflow(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
         values = {"dtype": name}
         if found.refused is not None:
             return (
-                Found("refused", values, ("text", {"text": found.refused}))
+                Found(_refusal(found.refused), values, ("text", {"text": found.refused}))
                 if dtype in declared
                 else None
             )
@@ -340,7 +347,7 @@ def _scale_from_outside(e: Evidence) -> Found | None:
         if form is None:
             continue
         # A constant has no other explanation; a scale by a size of its own has.
-        constant = claims[0].found.way == "constant"
+        constant = claims[0].found.way.startswith("constant")
         also = () if constant else ((claims[0].code, claims[0].found.way, claims[0].found.values),)
         values = {"form": form, "name": name, "value": value}
         way = "scale" if constant else "scale-or-size"

@@ -6,11 +6,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Trial, fits
-from clearhead.checking.hypotheses.recipe import RIGHT, right_scale, right_visible
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting, band, right_scale, right_visible
 from clearhead.checking.judging.drawings import drawn_mask, first_bad, sums_of
 from clearhead.checking.judging.facts import Facts
 from clearhead.checking.judging.names import RIGHT_MASK, mask_named, scale_named
@@ -92,9 +93,20 @@ def _scale_claim(used: float, first: Trial, e: Evidence) -> Claim:
     if named and not _is_constant(used, first, e):
         code, others = named[0].code, named[1:]
         also = tuple((code, each.way, each.values) for each in others if each.code == code)
-        return Claim("scale", code, Found(named[0].way, named[0].values, measured, also))
+        found = Found(named[0].way, named[0].values, measured, also)
+        return Claim("scale", code, against_declared(found, used, at.contract))
     values = {"used": f"{used:.4g}", "square": f"{used**-2:.4g}" if used else "∞"}
-    return Claim("scale", "scale.wrong", Found("constant", values, measured))
+    found = Found("constant", values, measured)
+    return Claim("scale", "scale.wrong", against_declared(found, used, at.contract))
+
+
+def against_declared(found: Found, used: float, contract: Contract) -> Found:
+    """The same factor told against the scale that is declared, if one is."""
+    if contract.scale is None:
+        return found
+    values = {"size": found.values.get("size", f"{used:.4g}"), "wanted": f"{contract.scale:g}"}
+    way = "constant-declared" if found.way == "constant" else "declared"
+    return Found(way, values, found.measured)
 
 
 def _is_constant(used: float, first: Trial, e: Evidence) -> bool:
@@ -152,7 +164,18 @@ def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
     if named is not None:
         yield Claim("mask", named.code, Found(named.way, named.values, picture))
         return
-    yield Claim("mask", "differs", Found("mask", {}, picture))
+    way = (
+        "hidden" if e.contract.causal is False and _is_causal(facts.visible, right, at) else "mask"
+    )
+    yield Claim("mask", "differs", Found(way, {}, picture))
+
+
+def _is_causal(seen: Tensor, right: Tensor, at: Setting) -> bool:
+    """True if causality, counted from the first key or from the last, hides what it would of the mask."""
+    return any(
+        torch.equal(seen, right & band(at.query_len, at.kv_len, first, None, 0))
+        for first in (0, at.kv_len - at.query_len)
+    )
 
 
 def _is_the_mask(cells: Tensor | None, right: Tensor) -> bool:

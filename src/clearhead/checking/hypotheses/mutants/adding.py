@@ -121,11 +121,26 @@ ORDER = [
     ),
 ]
 
+
+def _first_column_dropped(masked: Tensor, empty: str, at: Setting) -> Tensor:
+    """The sink stands behind the scores, and not its column is dropped but that of the first key."""
+    assert at.contract.sinks is not None
+    sinks = at.contract.sinks.double()
+    shares = stages.weights(masked, sinks)
+    return torch.cat([shares[..., 1:], 1 - shares.sum(-1, keepdim=True)], -1)
+
+
 SINKS = [
     Mutant(
         "differs",
         "no-sinks",
         {"share": lambda masked, empty, at: stages.weights(masked)},
         lambda contract: contract.sinks is not None,
-    )
+    ),
+    Mutant(
+        "differs",
+        "sink-kept",
+        {"share": _first_column_dropped},
+        lambda contract: contract.sinks is not None,
+    ),
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.hypotheses.mutants.mutant import Mutant
-from clearhead.checking.hypotheses.recipe import Setting, right_rotate, rotate
+from clearhead.checking.hypotheses.recipe import Setting, right_rotate, rotate, rotated
 
 
 def _start(first: Callable[[Setting], int]) -> Callable[..., Any]:
@@ -56,6 +56,26 @@ def _only(which: int) -> Callable[..., Any]:
     def turned(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
         other = right_rotate(query, key, at)
         return (other[0], key) if which == 0 else (query, other[1])
+
+    return turned
+
+
+def _backwards(*which: int) -> Callable[..., Any]:
+    """Query (0) or key (1) turned by the negative of its places."""
+
+    def turned(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
+        rope = at.contract.rope or {}
+        base, layout = float(rope.get("base", 10000.0)), str(rope.get("layout", "half"))
+
+        def back(x: Tensor, start: int) -> Tensor:
+            # From the last token on, places count down.
+            return rotated(x.flip(-2), 1 - start - x.shape[-2], base, layout).flip(-2)
+
+        other = right_rotate(query, key, at)
+        return (
+            back(query, at.offset) if 0 in which else other[0],
+            back(key, 0) if 1 in which else other[1],
+        )
 
     return turned
 
@@ -110,6 +130,14 @@ ROPE = [
     *(
         _rope("differs", "one-rotated", _only(i), which=name)
         for i, name in enumerate(("query", "key"))
+    ),
+    *(
+        _rope("differs", "backwards", _backwards(*which), which=name)
+        for name, which in (
+            ("query is", (0,)),
+            ("key is", (1,)),
+            ("query and the key are", (0, 1)),
+        )
     ),
     Mutant("rope.values", "value", {"arrange": _value_too}, _declared),
     _rope("rope.before-split", "whole", _whole_width),

@@ -73,6 +73,20 @@ def _first_head_only(at: Setting) -> Tensor:
     return seen
 
 
+def _both_sides(at: Setting) -> Tensor:
+    """The window as far ahead as it goes back."""
+    assert at.contract.window is not None
+    left = at.contract.window[0]
+    contract = replace(at.contract, causal=None, window=(left, left))
+    return right_visible(at._replace(contract=contract))
+
+
+def _looks_back(contract: Contract) -> bool:
+    """True of a window that ends at its own token and goes back by more than one: else ahead is off by one."""
+    left, right = contract.window or (None, None)
+    return left is not None and left > 1 and (contract.causal is True or right == 0)
+
+
 def _causal(contract: Contract) -> Any:
     return contract.causal
 
@@ -113,6 +127,7 @@ MASKS = [
         for by, way in ((1, "more"), (-1, "less"))
         for sides in ("back", "ahead", "back and ahead")
     ),
+    Mutant("mask.missing", "ahead", {"visible": _both_sides}, _looks_back),
 ]
 
 ALIGNMENT = [Mutant("mask.top-left", "rectangular", {"start": lambda at: 0}, hides)]

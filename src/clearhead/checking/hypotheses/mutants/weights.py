@@ -100,14 +100,21 @@ SIZES: list[tuple[str, Callable[[Setting], float]]] = [
         lambda at: 1 / (at.num_heads * at.head_dim),
     ),
     ("√num_heads/√head_dim", lambda at: (at.num_heads / at.head_dim) ** 0.5),
-    ("the right one times log 2", lambda at: math.log(2) * at.head_dim**-0.5),
-    ("the right one times log₂ e", lambda at: math.log2(math.e) * at.head_dim**-0.5),
+    ("1/√head_dim times log 2", lambda at: math.log(2) * at.head_dim**-0.5),
+    ("1/√head_dim times log₂ e", lambda at: math.log2(math.e) * at.head_dim**-0.5),
 ]
 
 SCALES = [
     Mutant("scale.missing", "missing", {"scale": lambda at: 1.0}),
     Mutant("scale.inverse", "root", {"scale": lambda at: math.sqrt(at.head_dim)}),
     Mutant("scale.inverse", "whole", {"scale": lambda at: at.head_dim}),
+    Mutant(
+        "scale.wrong",
+        "size",
+        {"scale": lambda at: at.head_dim**-0.5},
+        lambda contract: contract.scale is not None,
+        {"size": "1/√head_dim"},
+    ),
     *(
         Mutant("scale.wrong", "size", {"scale": scale}, values={"size": words})
         for words, scale in SIZES
