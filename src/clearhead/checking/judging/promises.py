@@ -61,11 +61,8 @@ def overflow(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
             continue
         values = {"dtype": name}
         if found.refused is not None:
-            return (
-                Found(_refusal(found.refused), values, ("text", {"text": found.refused}))
-                if dtype in declared
-                else None
-            )
+            told = Found(_refusal(found.refused), values, ("text", {"text": found.refused}))
+            return told if dtype in declared else None
         size = "not finite" if found.error == torch.inf else f"off by {found.error:.2g}"
         if dtype not in declared and (found.error != torch.inf or not e.plain_exp):
             continue
