@@ -29,6 +29,8 @@ PATTERNS = {
     "begun": COUNTS, "end": COUNTS, "sample": COUNTS, "same": COUNTS, "columns": COUNTS[-1:],
     "degrees": (r"deg|rad|180|pi\b", r"cos"),
 }  # fmt: skip
+# Ways in which an attention turns backwards, which breaks the law of the scores.
+BACKWARDS = ("sign", "exchanged", "end")
 PLACES, PAIRS = torch.arange(TOKENS).double()[:, None], torch.arange(WIDTH // 2).double()
 SPEEDS = 10000 ** (-2 * PAIRS / WIDTH)
 ANGLES = PLACES * SPEEDS
@@ -71,6 +73,8 @@ def turned(rotate: Any, finding: Finding | None) -> Finding | None:
     code = "rope.offset" if way == "begun" else "rope.layout"
     made = Finding(code, "", "") if finding is None else Finding(**vars(finding))
     place = _line(rotate, PATTERNS.get(way, ())) or made.place
+    if made.code == "differs" and way in BACKWARDS:
+        made = replace(made, code="law.scores")
     return replace(made, sentence=words.filled("rotation", way, {}), place=place)
 
 
