@@ -609,7 +609,7 @@ class FirstKeysKept(FirstContextKept):
 
 
 class EachContextKept(FirstContextKept):
-    """What was made of a context is kept for as long as this one is handed over."""
+    """Keep what was made of a context for as long as this one is handed over."""
 
     of = None
 

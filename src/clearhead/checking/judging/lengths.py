@@ -21,6 +21,9 @@ from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.thresholds import BEYOND, LAW_RECORDED, NARROW
 
+# The tokens and operations of two calls, the heads of a sample, and the numbers of the parameters.
+Costs = tuple[list[tuple[int, int]], int, int]
+
 
 def broken_law(broken: Broken) -> Found:
     """The finding of a law that does not hold."""
@@ -48,7 +51,8 @@ def _of_tokens(e: TokensEvidence) -> Verdict:
         broken = _by_ids(e, e.given.run)
         if broken is not None:
             return broken_law(broken)
-    asked = _asked(e)
+    costs = _costs(e)
+    asked = lengths.bearable(*costs, e.feed.longest)
     if not asked:
         return Unknown("law-costs", {}, False)
     short = max(each for each in asked if each <= LAW_RECORDED)
@@ -60,13 +64,13 @@ def _of_tokens(e: TokensEvidence) -> Verdict:
         token = lengths.repeated_row(e.subject, (e.feed.draw(short, e.seed),))
     if token is not None and token > 1:
         return Found("repeated", {"token": token})
-    verdict = None if isinstance(e, CrossEvidence) else _by_calls(e, asked)
+    verdict = None if isinstance(e, CrossEvidence) else _by_calls(e, asked, costs)
     if isinstance(verdict, Found | Clear):
         return verdict
     return Unknown("law-length", {}, False) if held is None else _verdict(None, short)
 
 
-def _by_calls(e: TokensEvidence, asked: Sequence[int]) -> Verdict | None:
+def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict | None:
     """Parts of a text against the whole; None where neither way may be asked."""
 
     def run(x: Tensor) -> Tensor:
@@ -81,7 +85,7 @@ def _by_calls(e: TokensEvidence, asked: Sequence[int]) -> Verdict | None:
         x = draw(asked[-1])
         broken = lengths.by_prefixes(run, x, asked[:-1]) or _in_blocks(e, run, x)
         longer = None if e.feed.longest is None else e.feed.longest + BEYOND
-        if broken is None and longer is not None and lengths.costs_little(*_costs(e), longer):
+        if broken is None and longer is not None and lengths.costs_little(*costs, longer):
             broken = lengths.by_the_future(run, draw(longer))
         return _verdict(broken, asked[-1])
     if seen is not None and seen.window is None and not isinstance(e, PaddedEvidence):
@@ -104,13 +108,7 @@ def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) ->
     return Broken("blocks", 0.0, f"outputs up to {far.first} move with token 0, of {far.tokens}")
 
 
-def _asked(e: TokensEvidence) -> list[int]:
-    """The lengths to ask at."""
-    return lengths.bearable(*_costs(e), e.feed.longest)
-
-
-def _costs(e: TokensEvidence) -> tuple[list[tuple[int, int]], int, int]:
-    """The tokens and operations of two calls, the heads of a sample, and the numbers of the parameters."""
+def _costs(e: TokensEvidence) -> Costs:
     numbers = sum(each.numel() for each in e.subject.parameters().values())
     made = [lengths.counted(e.subject, lengths.drawn(e, each)) for each in (7, 5)]
     steps = [each for each in made if each is not None]
