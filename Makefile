@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests waiting shaped pages lint style types page bench peers gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples test-triton applications docs
+.PHONY: demo test tests waiting shaped pages lint style types page bench peers gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples applications docs
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -114,16 +114,6 @@ speech:
 			{ umask 022; apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y espeak-ng; } > /dev/null \
 				|| echo "test-samples: espeak-ng could not be installed"; \
 		else echo "test-samples: without espeak-ng nothing speaks: sudo apt-get install espeak-ng"; fi
-
-# What a GPU runs of Triton, interpreted on the CPU, and compiled for devices that are not here: 190 MB from the index.
-# It is the version that the build of this PyTorch for CUDA brings along; there are wheels for Linux alone.
-TRITON := triton==3.7.1
-TRITON_TESTS := tests/matrix/test_triton_pass.py tests/matrix/test_triton_compiling.py
-test-triton: setup
-	@[ -d .cache/$(TRITON) ] || { echo "test-triton: installing $(TRITON)"; \
-		$(RUN) -m pip install -qq --no-deps --target .cache/$(TRITON).part $(TRITON) && mv .cache/$(TRITON).part .cache/$(TRITON); }
-	@TRITON_INTERPRET=1 PYTHONPATH=.cache/$(TRITON) $(PYTEST) --numprocesses=2 $(TRITON_TESTS)
-	@TRITON_CACHE_DIR=.cache/triton PYTHONPATH=.cache/$(TRITON) $(PYTEST) $(lastword $(TRITON_TESTS))
 
 # The scripts of docs/applications, with trained models; each prints its figures. Speech is espeak-ng's, of Debian.
 applications: samples speech

@@ -161,27 +161,23 @@ for _tokens, _trained, _reach in (
     )(functools.partial(_causal, _tokens, _trained))
 
 
-def _statistics(tokens: int, first: str, scale: Scale) -> Sides:
-    query, key, value = scale.draw(32, tokens)
+@row(
+    "gpu-statistics-32768",
+    "all statistics, the 8 largest and the context, causal, (1, 32, 32768, 128)",
+    rounds=2,
+)
+def statistics(scale: Scale) -> Sides:
+    query, key, value = scale.draw(32, 32_768)
     matrix = ch.AttentionMatrix(query, key, mask=ch.causal())
 
-    def by(kernel: str) -> Tensor:
-        context = matrix.summary(value=value, top_k=8, kernel=kernel).context
+    def summary() -> Tensor:
+        context = matrix.summary(value=value, top_k=8).context
         assert context is not None
         return context
 
     causal = backends(query, key, value)
     peers = {name: causal[name] for name in ("flash", "PyTorch's choice")}
-    return {f"summary by {first}": functools.partial(by, first), **peers}
-
-
-for _first, _reach in (("triton", ("<= 2x",)), ("sweep", ())):
-    row(
-        f"gpu-statistics-{_first}-32768",
-        "all statistics, the 8 largest and the context, causal, (1, 32, 32768, 128)",
-        *_reach,
-        rounds=2,
-    )(functools.partial(_statistics, 32_768, _first))
+    return {"summary": summary, **peers}
 
 
 @row(
@@ -372,7 +368,6 @@ def received(scale: Scale) -> Sides:
         return library.flash_colreduce(query, key, reduction="sum", is_causal=True).float()
 
     return {
-        "summary by Triton": lambda: matrix.summary(kernel="triton").received,
         "the sweep": lambda: matrix.received(),
         "flash-colreduce": colreduce,
     }
@@ -437,24 +432,3 @@ def step(scale: Scale) -> Sides:
         return layer.get_submodule("output_projection")(context.transpose(1, 2).flatten(2))
 
     return {"a step with a FixedCache": captured(ours, scale), "by hand": captured(by_hand, scale)}
-
-
-def first_head(ours: Tensor, theirs: Tensor) -> None:
-    near(ours[:, :1], theirs)
-
-
-@row(
-    "gpu-summary-131072",
-    "summary of 131 072 tokens × 32 heads, causal, width 128; the sweep of one of them",
-    "<= 10000ms",
-    rounds=1,
-    compare=first_head,
-)
-def long_summary(scale: Scale) -> Sides:
-    query, key, _ = scale.draw(32, 131_072)
-    every = ch.AttentionMatrix(query, key, mask=ch.causal())
-    one = ch.AttentionMatrix(query[:, :1], key[:, :1], mask=ch.causal())
-    return {
-        "summary by Triton": lambda: every.summary(kernel="triton").entropy,
-        "one head by the sweep": lambda: one.summary(kernel="sweep").entropy,
-    }

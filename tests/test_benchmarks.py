@@ -359,8 +359,7 @@ def test_rows_of_a_gpu_run_in_small(capsys: pytest.CaptureFixture[str]) -> None:
     starts = [line.partition(":")[0] for line in said.splitlines() if line.startswith("gpu-")]
     assert starts == [row.name for row in gpu.ROWS]
     assert "FAILED" not in said
-    assert "gpu-statistics-sweep-32768: summary by sweep" in said
-    assert 'not run: summary by triton: UnsupportedError: [kernel.refused] kernel="triton"' in said
+    assert "gpu-statistics-32768: summary" in said
 
 
 def test_a_row_is_filed_under_the_name_of_the_card(

@@ -48,10 +48,7 @@ def test_docstring_examples_run(package: str) -> None:
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS)
     finder = doctest.DocTestFinder(exclude_empty=True)
-    kernels = "clearhead.matrix.triton_kernels."  # of Triton, which need not be here
     for name in (each for each in MODULES if package_of(each) == package):
-        if name.startswith(kernels):
-            continue
         module = importlib.import_module(name)
         names = {"torch": torch, "ch": importlib.import_module("clearhead"), **vars(module)}
         for example in finder.find(module, name, globs=names):

@@ -28,7 +28,6 @@ EXTRAS = {
     "timm": {"integrations"},
     "tokenizers": {"integrations", "samples"},
     "transformers": {"integrations", "samples"},
-    "triton": {"matrix"},
     "matplotlib": {"drawing", "cli", "__main__"},
     "rich": {"drawing", "cli", "__main__"},
     "typer": {"drawing", "cli", "__main__"},

@@ -8,7 +8,6 @@ import operator
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -17,13 +16,10 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.attention.kernels import flex
-from clearhead.attention.problem import make_problem
-from clearhead.matrix import triton_launches, triton_pass
 from clearhead.testing import conformance
 from clearhead.testing.suite import ConformanceCase
 from tests.attention.kernels.definition import Tensors, draw
 from tests.attention.kernels.test_agreement import MASKS
-from tests.matrix import test_triton_pass as of_triton
 from tests.tolerances import assert_no_worse
 
 DEVICE = torch.device(os.environ.get("TEST_DEVICE", "cuda"))
@@ -125,30 +121,6 @@ def test_a_sweep_reads_the_device_before_it_alone(monkeypatch: pytest.MonkeyPatc
         found = matrix.summary(top_k=3)
     for name in ("entropy", "received", "distance"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name))
-
-
-@pytest.mark.skipif(not find_spec("triton"), reason="Triton is not installed")
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", of_triton.CASES)
-def test_triton_kernels(name: str) -> None:
-    if not (ON_CUDA or triton_launches.is_interpreted()):
-        pytest.skip("the CPU needs TRITON_INTERPRET=1")
-    call = of_triton.CASES[name]()
-    exact, plain = of_triton.expected_of(call)
-    for what, number in of_triton.answered(call.on(DEVICE)).items():
-        assert_no_worse(number.cpu(), exact[what], plain[what], what=what)
-
-
-@pytest.mark.skipif(not find_spec("triton"), reason="Triton is not installed")
-@only_cuda
-def test_triton_kernels_wait_for_nothing() -> None:
-    query, key, value = drawn()
-    problem = make_problem(query, key, value, mask=ch.causal())
-    entropy = triton_pass.Entropy(problem)
-    triton_pass.run(triton_pass.AskedOfWeights(problem, [entropy]))
-    assert problem.spans is not None
-    with nothing_waits():
-        triton_pass.run(triton_pass.AskedOfWeights(problem, [entropy]))
 
 
 FLEX: dict[str, dict[str, Any]] = {

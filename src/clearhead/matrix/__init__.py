@@ -32,12 +32,6 @@ a core: beside other busy processes that was twenty times what they compute. Lim
 OpenMP's and MKL's own, so that nobody else's calls notice; where PyTorch is built on others, or something
 belongs to the calling thread (a mode, a transformation), PyTorch's threads share each operation.
 
-On CUDA two kernels of Triton can find the same numbers (`matrix/triton_pass.py`), behind the sweep as kernels of
-attention are behind `planning`: refusals are data, and the way that is asked for runs or raises. The rows are one
-launch with running sums. Columns are another, with the largest score and weight of each query, so that the product of
-scores is made twice: no program adds to another's number. The entropy is a running Σ p · (score − largest), scaled
-where the largest grows. Tests run both by Triton's interpreter, and compile them for devices that are not there.
-
 What is drawn of a head is worked out here, for every renderer: `HeadView` gives its weights or a coarser map with
 what of it is hidden, its numbers and the averages of a glance; `matrix/links.py` its links, `matrix/tiles.py` the
 part of a map that somebody zooms into, `matrix/pairs.py` the stages of one weight. `drawing` letters and colours them.

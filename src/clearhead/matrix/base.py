@@ -9,11 +9,9 @@ from clearhead import stages
 from clearhead._common.checks import check_tensor
 from clearhead._common.memory import within_memory
 from clearhead.attention.kernels import blockwise, eager, fused
-from clearhead.attention.planning import Plan
 from clearhead.attention.problem import Problem, check_fit, make_problem, under_autocast
 from clearhead.errors import ArgumentError, DtypeError, ShapeError, UnsupportedError
 from clearhead.masks.dense import dense
-from clearhead.matrix import passes
 from clearhead.matrix.indexing import as_indices
 from clearhead.matrix.no_tensor import NoTensor
 from clearhead.matrix.norms import Norms, norms_of_values
@@ -144,24 +142,6 @@ class BaseMatrix(NoTensor):
         found = norms_of_values(self._value, self.num_heads, output)
         matrix = cast("AttentionMatrix", self)
         return Norms(matrix, self._restore(found[..., None])[..., 0], projected=output is not None)
-
-    def plan(self, kernel: str = "auto") -> Plan:
-        """Return what `summary` would run, and for each other way the reason against it.
-
-        Args:
-            kernel: as `summary` takes it.
-
-        Raises:
-            UnsupportedError: code `kernel.refused`, if the one asked for cannot.
-            ArgumentError: code `kernel.name`, if there is none of that name.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> plan = ch.AttentionMatrix(torch.zeros(3, 2), torch.zeros(3, 2)).plan()
-            >>> plan.kernel, plan.reasons["triton"]
-            ('sweep', ('it is compiled for CUDA; the tensors are on cpu',))
-        """
-        return passes.plan_for(self.posed, kernel)
 
     @property
     def shape(self) -> torch.Size:

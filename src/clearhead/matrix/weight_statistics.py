@@ -10,7 +10,7 @@ from clearhead._common.checks import check_length
 from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError
-from clearhead.matrix import parts, passes
+from clearhead.matrix import parts
 from clearhead.matrix.base import BaseMatrix
 from clearhead.matrix.distances import Distance, Near
 from clearhead.matrix.head_numbers import numbers_of_heads
@@ -276,7 +276,6 @@ class WeightStatistics(BaseMatrix):
         pool: tuple[int, int] | None = None,
         segments: Tensor | None = None,
         progress: Progress | None = None,
-        kernel: str = "auto",
     ) -> Summary:
         """All of the statistics, and the context, in one pass over the weights.
 
@@ -289,11 +288,9 @@ class WeightStatistics(BaseMatrix):
             pool: rows and columns of the map, as in `pool`.
             segments: sets of keys, as in `mass`.
             progress: called as the work goes on with the share that is done, 0 to 1.
-            kernel: "auto", or one by name, of those that `plan` tells of.
 
         Raises:
             ArgumentTypeError: codes `pool.type` and `progress.type`.
-            UnsupportedError: code `kernel.refused`, with every reason.
             ClearheadError: for a value that `attend` refuses, and as the single methods do.
 
         Example:
@@ -335,7 +332,7 @@ class WeightStatistics(BaseMatrix):
         score = MaxScore(problem)
         single = [total, maximum, score, distance, first, before, received, entropy]
         every = [largest, pooled, mass, context, *single]
-        passes.run(problem, [each for each in every if each is not None], progress, kernel)
+        sweep(problem, [each for each in every if each is not None], progress)
         if self._logsumexp is None:
             self._logsumexp = total.result.clone()
         self._entropy = self._restore(entropy.result)
