@@ -42,13 +42,8 @@ def test_every_layout_gives_each_token_to_one_rank(
     assert given_again.counts == counts
 
 
-@given(st.integers(0, 12), st.integers(1, 4), st.integers(1, 3))
-def test_heads_are_shared_as_evenly_as_can_be(heads: int, world: int, blocks: int) -> None:
-    order, counts = head_layout(heads * blocks, world, blocks)
-    assert order.sort().values.tolist() == list(range(heads * blocks))
-    assert max(counts) - min(counts) <= blocks
-    for some in order.split(list(counts)):
-        each = some.view(blocks, -1)
-        assert torch.equal(
-            each - each[:1], heads * torch.arange(blocks)[:, None].expand(each.shape)
-        )
+@given(st.integers(0, 12), st.integers(1, 4))
+def test_heads_are_shared_as_evenly_as_can_be(heads: int, world: int) -> None:
+    order, counts = head_layout(heads, world)
+    assert order.tolist() == list(range(heads))
+    assert max(counts) - min(counts) <= 1

@@ -195,18 +195,18 @@ def test_what_is_watched() -> None:
 
 @pytest.mark.parametrize("name", PLACES[:3])
 @pytest.mark.parametrize("kind", LAYERS)
-def test_a_share_of_the_heads_is_refused(kind: str, name: str) -> None:
-    """As tensor parallelism leaves it; the layer has to know that it has fewer heads."""
+def test_an_unequal_share_of_the_heads_is_refused(kind: str, name: str) -> None:
     layer = LAYERS[kind]()
     projection = getattr(layer, name)
     width, heads = projection.out_features, layer.num_heads
     setattr(layer, name, nn.Linear(projection.in_features, width // heads * 2, bias=False))
     with pytest.raises(ch.ShapeError) as raised:
         layer(torch.randn(2, 5, WIDTH))
+    is_plain = isinstance(layer, ch.MultiHeadAttention)
+    share = ", or in tensor parallelism an equal share of them" if is_plain else ""
     assert str(raised.value) == (
         f"[layer.projected] {name} must give num_heads × head_dim = 3 × {width // 3} numbers a "
-        f"token; it gives {width // 3 * 2}. Where a layer has a share of the heads, as in tensor "
-        "parallelism, set its num_heads and num_kv_heads to that share."
+        f"token{share}; it gives {width // 3 * 2}."
     )
 
 
@@ -218,7 +218,6 @@ def test_a_layer_with_a_share_of_the_heads() -> None:
     x, parts = torch.randn(2, 5, 16), []
     for half in range(2):
         part = copy.deepcopy(layer)
-        part.num_heads, part.num_kv_heads = 2, 1
         for name in PLACES:
             weight = getattr(layer, name).weight
             weight = weight.chunk(2, dim=1 if name == "output_projection" else 0)[half]

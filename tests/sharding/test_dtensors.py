@@ -114,7 +114,7 @@ def test_dtensors_come_back_as_they_lie_or_are_refused() -> None:
         end = ". Redistribute it, or give this rank's tokens alone, as across.shard makes them."
         plain = (
             "[dtensor.plain] without across= DTensors go into attend all three, and with no mask, bias or "
-            "sinks; got {}. Share tokens by across=, heads by layers.tensor_parallel, or give this rank's "
+            "sinks; got {}. Share tokens by across=, or give this rank's "
             "samples or heads alone: query.to_local()."
         )
         assert [texts.pop(name) for name in ("mask", "sinks", "two")] == [

@@ -69,18 +69,15 @@ def layout_of(
     return _given(layout, tokens, world)
 
 
-def head_layout(num_heads: int, world: int, blocks: int = 1) -> RankLayout:
-    """Heads shared in their order, as evenly as can be.
-
-    Those of the same place in each of so many blocks of heads stay together.
+def head_layout(num_heads: int, world: int) -> RankLayout:
+    """Share heads among ranks in their order, as evenly as possible.
 
     Example:
-        >>> head_layout(7, 3).counts, head_layout(8, 2, blocks=2).order.tolist()
-        ((2, 2, 3), [0, 1, 4, 5, 2, 3, 6, 7])
+        >>> head_layout(7, 3).counts
+        (2, 2, 3)
     """
-    places = torch.arange(num_heads).view(blocks, -1)
-    edges = [places.shape[1] * rank // world for rank in range(world + 1)]
-    return _joined([places[:, slice(*pair)].flatten() for pair in itertools.pairwise(edges)])
+    edges = [num_heads * rank // world for rank in range(world + 1)]
+    return _joined([torch.arange(*pair) for pair in itertools.pairwise(edges)])
 
 
 def key_heads(heads: Tensor, group_size: int) -> Tensor:

@@ -10,7 +10,6 @@ from clearhead.layers.caches import (
     SlidingCache,
     StaticCache,
 )
-from clearhead.layers.clipping import clip_grad_norm
 from clearhead.layers.differential import Differential
 from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.latent_attention import LatentAttention
@@ -28,7 +27,6 @@ from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Ntk, Scaling, Yarn
 from clearhead.layers.temperature import Temperature
-from clearhead.layers.tensor_parallel import tensor_parallel
 
 __all__ = [
     "Cache",
@@ -60,6 +58,4 @@ __all__ = [
     "StaticCache",
     "Temperature",
     "Yarn",
-    "clip_grad_norm",
-    "tensor_parallel",
 ]

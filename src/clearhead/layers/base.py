@@ -45,7 +45,6 @@ from clearhead.masks.causal import Causal
 from clearhead.masks.dense import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.sharding.dtensors import local_tokens
-from clearhead.sharding.sharding import Sharding
 
 
 class Heads(NamedTuple):
@@ -69,15 +68,11 @@ class AttentionLayer(nn.Module, ABC):
 
     In between the way is the same for all of them: a call is checked, projected, transformed by the
     parts, appended to the cache, masked, made a problem and run.
-
-    Attributes:
-        heads: which rank has which heads, where `tensor_parallel` shares them; else None.
     """
 
     INPUT_PROJECTION = "query_projection"
     """The name of the projection that x goes into, which tells dtype and device."""
 
-    heads: Sharding | None = None
     embed_dim: int
     context_dim: int
     num_heads: int

@@ -9,7 +9,7 @@ from clearhead._common.checks import check_sizes
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ShapeError
-from clearhead.layers.parts import NO_HEADS, Part, check_eps, check_head_dim
+from clearhead.layers.parts import Part, check_eps, check_head_dim
 
 
 @with_hints
@@ -40,9 +40,6 @@ class Differential(Part):
         >>> layer(torch.randn(1, 5, 16)).shape
         torch.Size([1, 5, 16])
     """
-
-    head_axes = NO_HEADS
-    head_blocks = 2
 
     def __init__(self, head_dim: int, *, depth: int = 0, eps: float = 1e-5) -> None:
         super().__init__()

@@ -380,18 +380,29 @@ def _is_cast(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_autocast(tensor)
 
 
-def split_heads(projected: Tensor, num_heads: int, dim: int, name: str) -> Tensor:
-    """(batch, tokens, num_heads · dim) as (batch, num_heads, tokens, dim), without a copy.
+def split_heads(
+    projected: Tensor, num_heads: int, dim: int, name: str, *, may_share: bool = False
+) -> Tensor:
+    """Split (batch, tokens, num_heads · dim) into (batch, num_heads, tokens, dim), without a copy.
+
+    Args:
+        projected: the output of a projection.
+        num_heads: the heads of the layer.
+        dim: the width of a head.
+        name: of the projection, for the error.
+        may_share: whether the projection may give an equal share of the heads, as it does where
+            `torch.distributed.tensor.parallel` splits it over ranks.
 
     Raises:
-        ShapeError: code `layer.projected`, for another width.
+        ShapeError: code `layer.projected`, for any other width.
     """
     batch, tokens, width = projected.shape
-    if width != num_heads * dim:
+    here, rest = divmod(width, dim)
+    if (here != num_heads and (not may_share or not here or num_heads % here)) or rest:
+        share = ", or in tensor parallelism an equal share of them" if may_share else ""
         raise ShapeError(
             "layer.projected",
-            f"{name} must give num_heads × head_dim = {num_heads} × {dim} numbers a token; it gives "
-            f"{width}. Where a layer has a share of the heads, as in tensor parallelism, set its "
-            "num_heads and num_kv_heads to that share.",
+            f"{name} must give num_heads × head_dim = {num_heads} × {dim} numbers a token{share}; it "
+            f"gives {width}.",
         )
-    return projected.view(batch, tokens, num_heads, dim).transpose(1, 2)
+    return projected.view(batch, tokens, here, dim).transpose(1, 2)

@@ -347,12 +347,16 @@ class MultiHeadAttention(AttentionLayer):
     def _project(self, call: LayerCall) -> tuple[Tensor, Tensor, Tensor | None, None]:
         dim, kv_heads = self.head_dim, self.num_kv_heads
         query = self.query_projection(call.x)
-        query = split_heads(query, self.num_heads, dim, "query_projection")
-        key = split_heads(self.key_projection(call.source), kv_heads, dim, "key_projection")
+        query = split_heads(query, self.num_heads, dim, "query_projection", may_share=True)
+        key = split_heads(
+            self.key_projection(call.source), kv_heads, dim, "key_projection", may_share=True
+        )
         value = None
         if call.values:
             value = self.value_projection(call.source)
-            value = split_heads(value, kv_heads, self.value_head_dim, "value_projection")
+            value = split_heads(
+                value, kv_heads, self.value_head_dim, "value_projection", may_share=True
+            )
             for part in self.parts:
                 value = part.transform_value(value)
         return query, key, value, None

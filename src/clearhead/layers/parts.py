@@ -1,7 +1,6 @@
 """Parts: the variants of attention that a layer is given, each usable alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -12,10 +11,6 @@ from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.attention.biases import Bias
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
-from clearhead.sharding.sharding import Sharding
-
-NO_HEADS: Mapping[str, int] = MappingProxyType({})
-"""Of a part whose parameters, if any, are read by all heads alike."""
 
 
 class Part(nn.Module):
@@ -27,10 +22,6 @@ class Part(nn.Module):
     every head has its context.
 
     Attributes:
-        head_axes: for `tensor_parallel`, the axis of the query heads of each parameter that has one, by
-            its name in the part; all heads read the others. None for a part that does not say so, which
-            is not split.
-        head_blocks: in how many blocks of heads those of the same place have one context together.
         position_axes: how many positions a token has for the part. Where a call gives several, one with
             1 gets the first of them.
 
@@ -48,17 +39,7 @@ class Part(nn.Module):
         True
     """
 
-    head_axes: Mapping[str, int] | None = None
-    head_blocks: int = 1
     position_axes: int = 1
-
-    def of_heads(self, heads: Sharding) -> Mapping[str, Any]:
-        """The attributes of the part with the heads of this rank only, parameters excepted.
-
-        Args:
-            heads: which rank has which; `heads.positions` are the numbers of those that are here.
-        """
-        return {}
 
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
@@ -116,8 +97,6 @@ class Scale(Part):
         {'scale': 0.5}
     """
 
-    head_axes = NO_HEADS
-
     def __init__(self, scale: float) -> None:
         super().__init__()
         if not is_number(scale):
@@ -150,8 +129,6 @@ class Softcap(Part):
         >>> Softcap(50.0).attend_options(None, None)
         {'softcap': 50.0}
     """
-
-    head_axes = NO_HEADS
 
     def __init__(self, softcap: float) -> None:
         super().__init__()
@@ -188,8 +165,6 @@ class Sinks(Part):
         tensor([True, True])
     """
 
-    head_axes = MappingProxyType({"scores": 0})
-
     def __init__(self, num_heads: int) -> None:
         super().__init__()
         check_sizes(num_heads=num_heads)
@@ -221,8 +196,6 @@ class ScoreBias(Part):
         torch.Size([1, 5, 8])
     """
 
-    head_axes = NO_HEADS
-
     def __init__(self, bias: Bias) -> None:
         super().__init__()
         if not isinstance(bias, Bias) or bias.requires_grad:
@@ -235,16 +208,6 @@ class ScoreBias(Part):
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
         return {"bias": self.bias}
-
-    def of_heads(self, heads: Sharding) -> Mapping[str, Any]:
-        made_for = self.bias.to_dense(1, 1).shape[1]
-        if made_for not in (1, heads.tokens):
-            raise ShapeError(
-                "bias.heads",
-                f"the bias {self.bias.describe()} is for {made_for} heads; the query has "
-                f"num_heads={heads.tokens}.",
-            )
-        return {} if made_for == 1 else {"bias": self.bias.of_heads(heads.positions)}
 
     def extra_repr(self) -> str:
         return self.bias.describe()
@@ -273,8 +236,6 @@ class OutputGate(Part):
         torch.Size([1, 5, 8])
     """
 
-    head_axes = MappingProxyType({"projection.weight": 0, "projection.bias": 0})
-
     def __init__(
         self,
         embed_dim: int,
@@ -290,14 +251,6 @@ class OutputGate(Part):
         self.num_heads = num_heads
         self.width = width
         self.projection = nn.Linear(embed_dim, num_heads * width, bias=bias)
-
-    def of_heads(self, heads: Sharding) -> Mapping[str, Any]:
-        if self.num_heads != heads.tokens:
-            raise ShapeError(
-                "gate.shape",
-                f"this gate is for {self.num_heads} heads; the layer has {heads.tokens}.",
-            )
-        return {"num_heads": heads.count}
 
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
         (_, heads, _, width), wanted = context.shape, self.projection.in_features

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import check_sizes
 from clearhead._common.hints import with_hints
-from clearhead.layers.parts import NO_HEADS, Part, check_eps, check_head_dim
+from clearhead.layers.parts import Part, check_eps, check_head_dim
 
 
 @with_hints
@@ -36,8 +36,6 @@ class QueryKeyNorm(Part):
         [1.0, 1.0, 1.0, 1.0]
     """
 
-    head_axes = NO_HEADS
-
     def __init__(
         self,
         head_dim: int,
@@ -53,9 +51,6 @@ class QueryKeyNorm(Part):
         check_eps(eps)
         self.head_dim = head_dim
         self.is_wide = num_heads is not None
-        if self.is_wide:
-            # A mean over all heads is not that over some of them.
-            self.head_axes = None
         self.query_norm = nn.RMSNorm(heads * head_dim, eps=eps)
         self.key_norm = nn.RMSNorm(kv_heads * head_dim, eps=eps)
 

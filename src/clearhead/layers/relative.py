@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -48,8 +47,6 @@ class RelativeBias(Part):
         >>> part.buckets()[16:].tolist()  # of the query's own token, and of later ones
         [0, 5, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7]
     """
-
-    head_axes = MappingProxyType({"table": 1})
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from clearhead._common.checks import as_int, check_sizes, check_tensor, is_numbe
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
-from clearhead.layers.parts import NO_HEADS, Part, check_head_dim
+from clearhead.layers.parts import Part, check_head_dim
 from clearhead.layers.scalings import Scaling
 
 Layout = Literal["half", "interleaved"]
@@ -54,8 +54,6 @@ class Rotary(Part):
         >>> layer(torch.randn(1, 5, 8)).shape
         torch.Size([1, 5, 8])
     """
-
-    head_axes = NO_HEADS
 
     def __init__(
         self,

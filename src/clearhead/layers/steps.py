@@ -50,7 +50,7 @@ def next_token(
     query, key, value, unrotated = layer._project(call)
     if positions is not None:
         query, key = layer._transform(query, key, call)
-    context = _append_and_attend(own, layer.num_heads, query, key, value)
+    context = _append_and_attend(own, query, key, value)
     if context is None:
         return layer._attend(call._replace(projected=(query, key, value, unrotated)))
     return layer._merge_heads(context, x)
@@ -79,7 +79,7 @@ def _is_next(layer: AttentionLayer, x: Tensor, cache: ColumnCache) -> bool:
 
 
 def _append_and_attend(
-    cache: ColumnCache, num_heads: int, query: Tensor, key: Tensor, value: Tensor | None
+    cache: ColumnCache, query: Tensor, key: Tensor, value: Tensor | None
 ) -> Tensor | None:
     """The context of what was projected; None where it is not as the cache wants it, or may not be finite.
 
@@ -91,6 +91,7 @@ def _append_and_attend(
         return None
     if not (key.shape == value.shape == (batch, kv_heads, 1, width) and width == value_width):
         return None
+    num_heads = query.shape[1]
     if query.shape != (batch, num_heads, 1, width) or query.dtype != dtype:
         return None
     if not (key.dtype == value.dtype == dtype and is_plain_call(query, key, value)):

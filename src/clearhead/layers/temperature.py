@@ -9,7 +9,7 @@ from clearhead._common.checks import check_sizes, is_number
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
-from clearhead.layers.parts import NO_HEADS, Part
+from clearhead.layers.parts import Part
 
 
 @with_hints
@@ -34,8 +34,6 @@ class Temperature(Part):
         >>> part.transform_query_key(ones, ones, places, places)[0].flatten()
         tensor([1.0000, 1.0693, 1.1386])
     """
-
-    head_axes = NO_HEADS
 
     def __init__(self, gain: float, *, every: int) -> None:
         super().__init__()

@@ -182,8 +182,8 @@ class BaseMatrix(NoTensor):
 
     @property
     def heads(self) -> Tensor | None:
-        """int64, (num_heads,): the number of each head in its layer, where `watch(heads=…)` kept some or
-        `tensor_parallel` shares them among ranks; None where all are here."""
+        """int64, (num_heads,): the number of each head in its layer, where `watch(heads=…)` kept some;
+        None where all are here."""
         return None if self.posed.part is None else self.posed.part.heads
 
     @property

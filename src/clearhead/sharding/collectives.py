@@ -116,33 +116,19 @@ class GatherRows(torch.autograd.Function):
 
 
 class SumOverRanks(torch.autograd.Function):
-    """The sum of a tensor of every rank, the same on all of them, forward and backward.
-
-    Where what follows is the same on every rank, as in tensor parallelism, its gradient is summed
-    already: `sum_backward` False. Where what came before is, only the gradient is a sum: `sum_forward`
-    False.
-    """
+    """Sum a tensor over the ranks; every rank gets the sum, and the gradient is summed likewise."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        tensor: Tensor,
-        group: Any,
-        what: str,
-        sum_forward: bool = True,
-        sum_backward: bool = True,
-    ) -> Tensor:
-        ctx.group, ctx.what, ctx.summed = group, what, sum_backward
-        return _summed(tensor, group, what) if sum_forward else tensor.view_as(tensor)
+    def forward(ctx: Any, tensor: Tensor, group: Any, what: str) -> Tensor:
+        ctx.group, ctx.what = group, what
+        return _summed(tensor, group, what)
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # its type hides the name of ctx
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        if ctx.summed:
-            grad = _summed(grad, ctx.group, f"the gradients of {ctx.what}")
-        return grad, None, None, None, None
+        return _summed(grad, ctx.group, f"the gradients of {ctx.what}"), None, None
 
 
 def _summed(tensor: Tensor, group: Any, what: str) -> Tensor:

@@ -37,8 +37,8 @@ def check_plain(query: object, others: Sequence[object], beside: str) -> None:
         raise UnsupportedError(
             "dtensor.plain",
             "without across= DTensors go into attend all three, and with no mask, bias or sinks; got "
-            f"{sum(given)} of three{beside and ', with ' + beside}. Share tokens by across=, heads by "
-            "layers.tensor_parallel, or give this rank's samples or heads alone: query.to_local().",
+            f"{sum(given)} of three{beside and ', with ' + beside}. Share tokens by "
+            "across=, or give this rank's samples or heads alone: query.to_local().",
         )
 
 

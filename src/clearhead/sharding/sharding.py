@@ -52,7 +52,6 @@ class Sharding(Drawn):
         rank: this one.
         group: the process group; None for a plan without processes.
         how: the way to communicate, "gather", "ring" or "heads".
-        noun: of what is shared; "heads" in tensor parallelism.
 
     Example:
         >>> import torch, clearhead as ch
@@ -65,11 +64,9 @@ class Sharding(Drawn):
         tensor([36, 49])
     """
 
-    def __init__(
-        self, layout: RankLayout, rank: int, group: Any, how: str = "gather", noun: str = "tokens"
-    ) -> None:
+    def __init__(self, layout: RankLayout, rank: int, group: Any, how: str = "gather") -> None:
         self._order, self.counts = layout
-        self.how, self.noun = how, noun
+        self.how = how
         self.tokens = len(self._order)
         self.world, self.rank, self.group = len(self.counts), rank, group
 
@@ -204,7 +201,7 @@ class Sharding(Drawn):
         try:
             result, text = make()
             made = (result,)
-            text = f"{AGREES}{self.fingerprint}{self.tokens} {self.noun}, {text}"
+            text = f"{AGREES}{self.fingerprint}{self.tokens} tokens, {text}"
         except ClearheadError as error:
             failed, text = error, f"{REFUSES}{self.fingerprint}{error}"
         if self.world > 1:
@@ -238,8 +235,8 @@ class Sharding(Drawn):
         if axis is None or not -tensor.ndim <= axis < tensor.ndim or tensor.shape[axis] != tokens:
             raise ShapeError(
                 "across.rows",
-                f"{who} {tokens} {self.noun}; got a tensor of shape {tuple(tensor.shape)}, with its "
-                f"{self.noun} along dim={shown(dim)}.",
+                f"{who} {tokens} tokens; got a tensor of shape {tuple(tensor.shape)}, with its "
+                f"tokens along dim={shown(dim)}.",
             )
 
     def _check_group(self) -> None:
@@ -252,8 +249,8 @@ class Sharding(Drawn):
 
     def __repr__(self) -> str:
         return (
-            f"Sharding [{self.noun}={self.tokens}, world={self.world}, rank={self.rank}] with "
-            f"{self.count} {self.noun} here"
+            f"Sharding [tokens={self.tokens}, world={self.world}, rank={self.rank}] with "
+            f"{self.count} tokens here"
         )
 
 
@@ -334,7 +331,7 @@ def across(
     else:
         if world is not None:
             raise ArgumentError("across.world", "across takes a mesh or world=…; got both.")
-        group, ranks, rank = read_mesh(mesh, "tokens", "cp")
+        group, ranks, rank = _read_mesh(mesh)
     tokens = check_length("tokens", tokens)
     keys = tokens if kv_len is None else check_length("kv_len", kv_len)
     mask = as_mask(mask)
@@ -360,13 +357,8 @@ def _read_world(world: object, rank: object) -> tuple[int, int]:
     return ranks, place
 
 
-def read_mesh(mesh: object, noun: str, example: str) -> tuple[Any, int, int]:
+def _read_mesh(mesh: object) -> tuple[Any, int, int]:
     """The group of a mesh of one dimension or of a process group, its size, and this rank.
-
-    Args:
-        mesh: the argument.
-        noun: of what is shared, for errors.
-        example: the name of a dimension that shares them.
 
     Raises:
         ArgumentError: codes `across.mesh` and `across.group`.
@@ -378,7 +370,7 @@ def read_mesh(mesh: object, noun: str, example: str) -> tuple[Any, int, int]:
             raise ArgumentError(
                 "across.mesh",
                 f"mesh must have one dimension; got {mesh.ndim}: {', '.join(names) or 'no names'}. "
-                f'Name the one that shares {noun}, such as mesh["{(*names, example)[0]}"].',
+                f'Name the one that shares tokens, such as mesh["{(*names, "cp")[0]}"].',
             )
         group = None if mesh.get_coordinate() is None else mesh.get_group()
     elif isinstance(mesh, dist.ProcessGroup):

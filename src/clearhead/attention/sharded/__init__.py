@@ -19,11 +19,6 @@ all keys, and a weight is its share of its block times the share of the block, s
 says how numbers of some keys and of others go together. Layers hand their parts one token more, the last of
 the text, as some go by its length.
 
-`layers/tensor_parallel.py` shares heads. Between calls a parameter is a DTensor, which optimizers, FSDP2 and
-checkpoints know; while a method of the layer runs, plain tensors of this rank's heads stand in its place, so
-that a layer is one of fewer heads to all that reads it, and no module is another. What cannot be cut evenly
-is whole on every rank, and indexed.
-
 `Sharding.agree` runs every check on all ranks and compares what came out, checksums of masks, biases and
 sinks included, before anything large is sent: gloo ends the process where sizes differ, and a rank that
 raises alone hangs the others.
