@@ -4,7 +4,7 @@
 verdicts give a `Report`. Nothing that comes later changes what came before.
 
 `checking/evidence/` measures, and judges nothing; each part is measured when it is first asked for, and kept.
-A `DispatchMode` (`recorder.py`) sees every operation of the copy, whatever the layers are called. Beside each
+A `DispatchMode` (`recording/`) sees every operation of the copy, whatever the layers are called. Beside each
 storage lies a shadow of tags: for each number, the element of the last product, or of the input, that it
 stands for. Two products whose sides both depend on the input make an attention (`observed.py`); what was done
 to the scores in between is followed number by number (`weighing.py`): scaled, hidden, filled, added to,
@@ -82,7 +82,7 @@ none.
 
 Gradients are held against differences of the output, at three steps: at a kink of a ReLU the small ones
 agree, with float32 inside the large one does. What disagrees is asked once more at a place nearby; if the
-differences do not agree with each other, nothing is said. Once there is a finding, `evidence/lines.py`
+differences do not agree with each other, nothing is said. Once there is a finding, `recording/lines.py`
 repeats a call to note the line of each operation, and `judging/places.py` chooses one by topic.
 
 In a lesson the outcome decides (`checking/mending/`): the definition with the learner's own matrices, called by

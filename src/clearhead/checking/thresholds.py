@@ -19,9 +19,6 @@ HALF_INSIDE = 2e-2
 # NaN is equal to NaN: where less than this share is finite, everything that gives NaN would do.
 MOSTLY = 0.5
 
-# A movement, of the largest number, that counts as one: float64 code keeps 1e-16 of its numbers,
-# and moves by 1e-8 where a weight is as small as the tokens' spread allows; float32 rounds at 1e-7.
-MOVES = {torch.float64: 1e-8, torch.float32: 1e-5}
 # A movement beside which rounding in float64 is nothing, however small a weight is.
 FELT = 1e-14
 # Equal calls differ by no more than the order of sums on several threads.
@@ -41,15 +38,11 @@ NEARBY = 1e-2
 # A direction whose gradient is below this share of the largest says nothing.
 GRADIENT_FLOOR = 1e-3
 
-# A score so far below that of its row that its weight cannot be felt: exp(−60) is 1e-26.
-HIDDEN = 60.0
 # A measured weight, on a key that is read, is more.
 UNREAD = 1e-12
 # A scale is as told by an exact ratio of numbers; a slope through the logarithms of measured
 # weights, some of them small, is exact to this share.
 SLOPE = 1e-3
-# Sums of weights, which are about one, in any precision that a softmax is computed in.
-SUMS = 1e-4
 
 # exp of this score does not fit float16, exp(90) not float32, and the definition has no trouble.
 LARGE = {torch.float16: 15.0, torch.bfloat16: 90.0, torch.float32: 90.0}

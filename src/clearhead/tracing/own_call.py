@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.evidence.parts import part_of
-from clearhead.checking.evidence.recorder import Node
 from clearhead.checking.subject.locating import located
+from clearhead.recording.recorder import Node
 from clearhead.tracing.own_code import Recording, record
 from clearhead.tracing.own_expected import UNTOLD, Differing, differing
 from clearhead.tracing.own_part import OwnPart, own_part

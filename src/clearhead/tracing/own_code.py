@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from clearhead.checking.checking import contract_of
 from clearhead.checking.contract import FIELDS, Contract
-from clearhead.checking.evidence.cells import PlacedAttention, cells_of
-from clearhead.checking.evidence.lines import Lines
-from clearhead.checking.evidence.observed import attentions
-from clearhead.checking.evidence.recorder import Recorder, storage_of
 from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.copying import duplicate
 from clearhead.checking.subject.subject import name_of, prepare, undisturbed
 from clearhead.errors import ArgumentTypeError, UnsupportedError
+from clearhead.recording.cells import PlacedAttention, cells_of
+from clearhead.recording.lines import Lines
+from clearhead.recording.observed import attentions
+from clearhead.recording.recorder import Recorder, storage_of
 
 SEEDS = 1 << 62
 """A class draws its weights as it would after the seed that was set last."""

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.checking.evidence.observed import blocks_of
-from clearhead.checking.evidence.weighing import Weighing
 from clearhead.checking.hypotheses.recipe import Setting, declared_bias, right_scale, right_visible
-from clearhead.checking.thresholds import HIDDEN
+from clearhead.recording.observed import blocks_of
+from clearhead.recording.thresholds import HIDDEN
+from clearhead.recording.weighing import Weighing
 from clearhead.tracing.own_code import Recording
 from clearhead.tracing.own_steps import Entry, Lost
 

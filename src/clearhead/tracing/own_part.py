@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.checking import contract_of
-from clearhead.checking.evidence.lines import Lines
 from clearhead.checking.evidence.parts import PARTS
 from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.subject import name_of
 from clearhead.errors import ArgumentTypeError, ShapeError
+from clearhead.recording.lines import Lines
 from clearhead.tracing.traced_call import AXES, Expected, Step
 
 FORMULAS = {

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.observed import Stage
-from clearhead.checking.evidence.weighing import EXPONENTIALS, Change, Weighing, weigh
+from clearhead.recording.observed import Stage
+from clearhead.recording.weighing import EXPONENTIALS, Change, Weighing, weigh
 from clearhead.tracing.own_code import Recording
 from clearhead.tracing.traced_call import AXES, Step
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from clearhead.checking.evidence.cross import CrossEvidence
-from clearhead.checking.evidence.provenance import NONE, Provenance, Rows
+from clearhead.recording.provenance import NONE, Provenance, Rows
 
 
 def rows(*tokens):

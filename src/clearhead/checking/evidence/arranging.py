@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.observed import ObservedAttention
-from clearhead.checking.evidence.provenance import Provenance
 from clearhead.checking.hypotheses.matching import Trial
 from clearhead.checking.hypotheses.recipe import Setting
+from clearhead.recording.observed import ObservedAttention
+from clearhead.recording.provenance import Provenance
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,8 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.call_inputs import Strided, measure_strides, repeated, written
 from clearhead.checking.evidence.feeding import call_error, shapes_of
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
-from clearhead.checking.evidence.lines import Lines, lines_of
-from clearhead.checking.evidence.observed import ObservedAttention, attentions
-from clearhead.checking.evidence.recorder import Recorder, storage_of
 from clearhead.checking.evidence.state import State, measure_state
 from clearhead.checking.evidence.training import Training, measure_training
-from clearhead.checking.evidence.weighing import EXPONENTIALS, Weighing, weigh
 from clearhead.checking.subject.causes import cause, in_general
 from clearhead.checking.subject.operands import parts_of
 from clearhead.checking.subject.refusals import raised
@@ -26,6 +22,10 @@ from clearhead.checking.subject.slips import slip_of
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.words import filled
 from clearhead.errors import ModelError
+from clearhead.recording.lines import Lines, lines_of
+from clearhead.recording.observed import ObservedAttention, attentions
+from clearhead.recording.recorder import Recorder, storage_of
+from clearhead.recording.weighing import EXPONENTIALS, Weighing, weigh
 
 
 @dataclass(frozen=True)

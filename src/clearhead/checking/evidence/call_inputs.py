@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.operations import Unfilled
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
+from clearhead.recording.operations import Unfilled
 
 
 def repeated(run: Callable[[], Tensor]) -> float:

@@ -11,10 +11,10 @@ from clearhead._common.foreign_names import size_of
 from clearhead.checking.evidence.base import Recorded, Settled, again
 from clearhead.checking.evidence.feeding import Feed, call_error, feed
 from clearhead.checking.evidence.grouping import Group, grouped
-from clearhead.checking.evidence.provenance import Dependency, Provenance, measure, provenance
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ModelError
+from clearhead.recording.provenance import Dependency, Provenance, measure, provenance
 
 
 @dataclass(frozen=True, eq=False)

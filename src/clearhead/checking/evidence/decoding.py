@@ -12,14 +12,14 @@ from clearhead._common.foreign_names import ROTARY
 from clearhead.checking.evidence.arranging import Arrangement
 from clearhead.checking.evidence.base import Evidence, Settled
 from clearhead.checking.evidence.feeding import Feed, feed
-from clearhead.checking.evidence.observed import ObservedAttention, attentions
 from clearhead.checking.evidence.raw import projected
-from clearhead.checking.evidence.recorder import Recorder
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.copying import duplicate
 from clearhead.checking.subject.refusals import first_line, raised
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ArgumentTypeError, ModelError
+from clearhead.recording.observed import ObservedAttention, attentions
+from clearhead.recording.recorder import Recorder
 
 
 class TypedDecoder:

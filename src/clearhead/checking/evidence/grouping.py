@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from clearhead.checking.evidence.arranging import Arrangement, arrangement
-from clearhead.checking.evidence.observed import ObservedAttention
-from clearhead.checking.evidence.provenance import Provenance
+from clearhead.recording.observed import ObservedAttention
+from clearhead.recording.provenance import Provenance
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.capture import Capture
 from clearhead.checking.evidence.grouping import Group
-from clearhead.checking.evidence.observed import ObservedAttention, blocks_of
-from clearhead.checking.evidence.operations import PRODUCTS
-from clearhead.checking.evidence.recorder import Node, Recorder, storage_of
 from clearhead.checking.evidence.splitting import consumer, root_node, side_tags
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
-from clearhead.checking.thresholds import MOVES, ROUNDING, SUMS
+from clearhead.checking.thresholds import ROUNDING
+from clearhead.recording.capture import Capture
+from clearhead.recording.observed import ObservedAttention, blocks_of
+from clearhead.recording.operations import PRODUCTS
+from clearhead.recording.recorder import Node, Recorder, storage_of
+from clearhead.recording.thresholds import MOVES, SUMS
 
 Inputs = tuple[Tensor, ...]
 Call = Callable[..., Tensor]

@@ -10,15 +10,12 @@ from torch import Tensor, nn
 
 from clearhead.checking.evidence.arranging import Arrangement, trial
 from clearhead.checking.evidence.base import record
-from clearhead.checking.evidence.capture import Capture
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence, stepped
 from clearhead.checking.evidence.laws import Broken, Call, Inputs, called, gap_of
-from clearhead.checking.evidence.observed import ObservedAttention
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.raw import projected
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.evidence.weighing import weigh
 from clearhead.checking.hypotheses.matching import Trial, fits, window_of
 from clearhead.checking.hypotheses.recipe import RIGHT, Recipe
 from clearhead.checking.subject.subject import Subject
@@ -31,6 +28,9 @@ from clearhead.checking.thresholds import (
     LAW_STEPS,
     ROUNDING,
 )
+from clearhead.recording.capture import Capture
+from clearhead.recording.observed import ObservedAttention
+from clearhead.recording.weighing import weigh
 
 
 def counted(subject: Subject, inputs: Inputs) -> tuple[int, int] | None:

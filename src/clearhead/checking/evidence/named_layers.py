@@ -10,7 +10,7 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Trial
 from clearhead.checking.hypotheses.recipe import Setting
-from clearhead.checking.thresholds import SUMS
+from clearhead.recording.thresholds import SUMS
 
 
 def trials_by_name(e: TokensEvidence) -> list[Trial]:

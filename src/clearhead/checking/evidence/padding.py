@@ -12,13 +12,13 @@ from torch import Tensor
 
 from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.call_inputs import written
-from clearhead.checking.evidence.lines import lines_of
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Explanation, distance, explain
 from clearhead.checking.hypotheses.mutants import bank
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.signatures import mask_of_tokens, of_call
 from clearhead.checking.subject.subject import prepare
+from clearhead.recording.lines import lines_of
 
 
 class Padded(NamedTuple):

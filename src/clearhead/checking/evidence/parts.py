@@ -10,13 +10,13 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.foreign_names import side_of
 from clearhead.checking.evidence.base import Evidence, Settled
-from clearhead.checking.evidence.operations import Unfilled
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.signatures import needed, of_call
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS
 from clearhead.errors import ModelError
+from clearhead.recording.operations import Unfilled
 
 Inputs = tuple[Tensor, ...]
 # Queries, keys and the width of a call: other primes on every axis, as many of both, and one.

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.arranging import Arrangement, trial
-from clearhead.checking.evidence.observed import ObservedAttention
-from clearhead.checking.evidence.recorder import Recorder
 from clearhead.checking.evidence.splitting import root_node
 from clearhead.checking.hypotheses.matching import Trial
 from clearhead.checking.hypotheses.recipe import rotated
+from clearhead.recording.observed import ObservedAttention
+from clearhead.recording.recorder import Recorder
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from torch import Tensor
 from clearhead._common.foreign_names import role
 from clearhead._common.torch_internals import unravelled
 from clearhead.checking.evidence.arranging import Arrangement
-from clearhead.checking.evidence.observed import ObservedAttention, blocks_of
-from clearhead.checking.evidence.provenance import Provenance
-from clearhead.checking.evidence.recorder import Node, Recorder, Tags
+from clearhead.recording.observed import ObservedAttention, blocks_of
+from clearhead.recording.provenance import Provenance
+from clearhead.recording.recorder import Node, Recorder, Tags
 
 NAMES = ("query", "key", "value")
 PLAIN = {

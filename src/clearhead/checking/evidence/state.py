@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from clearhead._common.checks import is_number
 from clearhead._common.foreign_names import KEPT_MASK, size_of
 from clearhead.checking.evidence.feeding import is_mask, kept_masks, plain_tensors
-from clearhead.checking.evidence.recorder import Recorder
 from clearhead.checking.subject.copying import Enclosing
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import HUGE, TINY
+from clearhead.recording.recorder import Recorder
 
 MOVING = {"to", "device", "cuda", "type_as", "new_tensor", "to_device", "as_tensor"}
 

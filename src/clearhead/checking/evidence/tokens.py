@@ -18,7 +18,6 @@ from clearhead.checking.evidence.grouping import Group, grouped
 from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
 from clearhead.checking.evidence.half_precision import measure as measure_halves
 from clearhead.checking.evidence.laws import placed
-from clearhead.checking.evidence.provenance import Dependency, Provenance, measure, provenance
 from clearhead.checking.evidence.raw import Projected, projected
 from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, window_of
@@ -30,6 +29,7 @@ from clearhead.checking.subject.refusals import output_error, raised
 from clearhead.checking.subject.subject import Subject, prepare
 from clearhead.checking.thresholds import FOLDED_NUMBERS, LARGE, LONGEST
 from clearhead.errors import ModelError
+from clearhead.recording.provenance import Dependency, Provenance, measure, provenance
 
 
 @dataclass(frozen=True, eq=False)

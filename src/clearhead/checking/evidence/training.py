@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.observed import ObservedAttention, attentions
-from clearhead.checking.evidence.recorder import Drop, Recorder, storage_of
 from clearhead.checking.evidence.splitting import root_node
-from clearhead.checking.evidence.weighing import weigh
 from clearhead.checking.subject.subject import Subject
-from clearhead.checking.thresholds import SUMS
+from clearhead.recording.observed import ObservedAttention, attentions
+from clearhead.recording.recorder import Drop, Recorder, storage_of
+from clearhead.recording.thresholds import SUMS
+from clearhead.recording.weighing import weigh
 
 DRAWS = 8
 

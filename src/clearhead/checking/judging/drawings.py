@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from clearhead.checking.evidence.provenance import Dependency
 from clearhead.checking.hypotheses.matching import Trial
 from clearhead.checking.hypotheses.recipe import RIGHT, Recipe, right_visible
 from clearhead.checking.judging.verdicts import Values
+from clearhead.recording.provenance import Dependency
 
 
 def first_bad(output: Tensor) -> Values:

@@ -10,10 +10,11 @@ from torch import Tensor
 from clearhead.checking.evidence.base import Recorded
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.grouping import Group
-from clearhead.checking.evidence.observed import ObservedAttention
-from clearhead.checking.evidence.weighing import ACTIVATIONS, Weighing, weigh
 from clearhead.checking.judging.verdicts import Values
-from clearhead.checking.thresholds import SUMS, UNREAD
+from clearhead.checking.thresholds import UNREAD
+from clearhead.recording.observed import ObservedAttention
+from clearhead.recording.thresholds import SUMS
+from clearhead.recording.weighing import ACTIVATIONS, Weighing, weigh
 
 # What is declared of the scores, and the remark that what does it gives.
 DECLARED = {

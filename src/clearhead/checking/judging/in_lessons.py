@@ -17,7 +17,7 @@ from clearhead.checking.judging.names import setting_of
 from clearhead.checking.judging.verdicts import Clear, Found, Verdict
 from clearhead.checking.subject.causes import cause
 from clearhead.checking.subject.signatures import of_constructor
-from clearhead.checking.thresholds import SUMS
+from clearhead.recording.thresholds import SUMS
 
 SIDES = ("query", "key", "value")
 

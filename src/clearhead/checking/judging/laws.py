@@ -15,13 +15,13 @@ from clearhead.checking.evidence.lengths import repeated_row
 from clearhead.checking.evidence.named_layers import weights_by_name
 from clearhead.checking.evidence.state import with_zeros_drawn
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.evidence.weighing import Weighing, weigh
 from clearhead.checking.hypotheses.matching import fits, follows
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import first_difference
 from clearhead.checking.judging.lengths import broken_law
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
-from clearhead.checking.thresholds import SUMS
+from clearhead.recording.thresholds import SUMS
+from clearhead.recording.weighing import Weighing, weigh
 
 
 def _found(broken: laws.Broken | None) -> Verdict:

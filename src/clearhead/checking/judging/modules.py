@@ -11,12 +11,12 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence, with_mask
 from clearhead.checking.evidence.splitting import Splitting
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.evidence.weighing import ACTIVATIONS
 from clearhead.checking.hypotheses.matching import fits
 from clearhead.checking.hypotheses.recipe import RIGHT
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
+from clearhead.recording.weighing import ACTIVATIONS
 
 LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
 

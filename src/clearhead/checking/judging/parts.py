@@ -11,7 +11,8 @@ from torch import Tensor
 from clearhead.checking.evidence.parts import PartCall, PartEvidence, flattened
 from clearhead.checking.hypotheses.mutants.parts import MUTANTS, PartMutant
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
-from clearhead.checking.thresholds import ROUNDING, SAME, SLOPE, SUMS
+from clearhead.checking.thresholds import ROUNDING, SAME, SLOPE
+from clearhead.recording.thresholds import SUMS
 
 CODES = (
     "shape.square-only", "sum.carried", "sum.overwritten", "sum.left-out", "softmax.keepdim",

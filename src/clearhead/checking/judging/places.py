@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 from clearhead.checking.evidence.base import Evidence
-from clearhead.checking.evidence.lines import Lines
-from clearhead.checking.evidence.observed import ObservedAttention
-from clearhead.checking.evidence.operations import PRODUCTS, RANDOM
 from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.evidence.weighing import Weighing
 from clearhead.checking.subject.refusals import place
+from clearhead.recording.lines import Lines
+from clearhead.recording.observed import ObservedAttention
+from clearhead.recording.operations import PRODUCTS, RANDOM
+from clearhead.recording.weighing import Weighing
 
 # By topic: the kinds of changes of the scores that are meant.
 CHANGES = {

@@ -15,7 +15,7 @@ from clearhead.checking.judging import laws
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 from clearhead.checking.subject.signatures import of_constructor
-from clearhead.checking.thresholds import SUMS
+from clearhead.recording.thresholds import SUMS
 
 
 def nan_behind_heads(e: HeadsEvidence) -> Verdict | None:

@@ -16,7 +16,8 @@ from clearhead.checking.judging.drawings import drawn_mask, first_bad, sums_of
 from clearhead.checking.judging.facts import Facts
 from clearhead.checking.judging.names import RIGHT_MASK, mask_named, scale_named
 from clearhead.checking.judging.verdicts import Claim, Found, Values
-from clearhead.checking.thresholds import SLOPE, SUMS
+from clearhead.checking.thresholds import SLOPE
+from clearhead.recording.thresholds import SUMS
 
 
 def broken(bad: Trial, code: str, way: str) -> Claim:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from clearhead._common.lessons import LessonRow
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.mending.outcomes import attended, doubles, layers_of
-from clearhead.checking.thresholds import SUMS
+from clearhead.recording.thresholds import SUMS
 
 BEFORE, NEW = 4, 3
 # What every module keeps.

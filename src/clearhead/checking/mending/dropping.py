@@ -10,7 +10,7 @@ from clearhead._common.lessons import LessonRow
 from clearhead.checking import words
 from clearhead.checking.mending.outcomes import doubles, layers_of
 from clearhead.checking.report import Finding
-from clearhead.checking.thresholds import SUMS
+from clearhead.recording.thresholds import SUMS
 
 TOKENS, BATCH = 5, 64
 

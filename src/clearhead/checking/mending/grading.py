@@ -40,8 +40,8 @@ from clearhead.checking.mending.unseen import first_of, said, unseen
 from clearhead.checking.report import EffectAlone, Finding, Report
 from clearhead.checking.subject.causes import in_general
 from clearhead.checking.subject.subject import Subject, prepare
-from clearhead.checking.thresholds import SUMS
 from clearhead.errors import ModelError
+from clearhead.recording.thresholds import SUMS
 
 # What the outcome knows: a mistake in it that changes no outcome is none. All others are beside it.
 OF_OUTCOME = (

@@ -20,7 +20,8 @@ from clearhead.checking import lessons
 from clearhead.checking.evidence.parts import CALLS, PARTS
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.hypotheses.recipe import rotated
-from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS, SUMS
+from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS
+from clearhead.recording.thresholds import SUMS
 
 # Numbers of tokens that a class is called with: fewer than any example has, and more.
 LENGTHS = (5, 1, 7, 9)

@@ -9,7 +9,7 @@ from torch import nn
 from clearhead._common.lessons import LessonRow
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.mending.outcomes import doubles, layers_of
-from clearhead.checking.thresholds import SUMS
+from clearhead.recording.thresholds import SUMS
 
 SAMPLES, TOKENS = 2, 5
 

@@ -17,7 +17,6 @@ from clearhead.checking import words
 from clearhead.checking.checking import KINDS, exited, is_part
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
-from clearhead.checking.evidence.observed import ObservedAttention
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
 from clearhead.checking.judging.facts import of_one_length
@@ -39,8 +38,10 @@ from clearhead.checking.subject.locating import imported
 from clearhead.checking.subject.refusals import place
 from clearhead.checking.subject.signatures import needed, of_call
 from clearhead.checking.subject.subject import Subject, left_alone, prepare, undisturbed
-from clearhead.checking.thresholds import SCANNED_PARAMETERS, SUMS
+from clearhead.checking.thresholds import SCANNED_PARAMETERS
 from clearhead.errors import ClearheadError, ModelError
+from clearhead.recording.observed import ObservedAttention
+from clearhead.recording.thresholds import SUMS
 
 # Topics of findings that hold an attention against the definition.
 DEFINED = ("softmax", "scale", "weights", "bias", "softcap", "differs")

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead.checking.evidence.capture import Capture, operand_places
-from clearhead.checking.evidence.observed import ObservedAttention
-from clearhead.checking.subject.subject import Subject
-from clearhead.checking.thresholds import MOVES
+from clearhead.recording.callee import Callee
+from clearhead.recording.capture import Capture, operand_places
+from clearhead.recording.observed import ObservedAttention
+from clearhead.recording.thresholds import MOVES
 
 NONE, SEVERAL = -1, -2
 Operands = Mapping[int, tuple[Tensor, ...]]
@@ -46,7 +46,7 @@ class Dependency:
 
 
 def measure(
-    subject: Subject,
+    subject: Callee,
     given: Callable[[Tensor], tuple[Tensor, ...]],
     x: Tensor,
     generator: torch.Generator,

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.observed import ObservedAttention, Stage
-from clearhead.checking.thresholds import HIDDEN, SUMS
+from clearhead.recording.observed import ObservedAttention, Stage
+from clearhead.recording.thresholds import HIDDEN, SUMS
 
 
 class Change(NamedTuple):

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.torch_internals import unravelled
-from clearhead.checking.evidence.operations import SOFTMAXES
-from clearhead.checking.evidence.recorder import Node, Recorder, ScoreStep, Tags
+from clearhead.recording.operations import SOFTMAXES
+from clearhead.recording.recorder import Node, Recorder, ScoreStep, Tags
 
 
 class Stage(NamedTuple):

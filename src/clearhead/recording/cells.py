@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.observed import ObservedAttention, Stage
-from clearhead.checking.evidence.recorder import Node, Recorder, Tags
-from clearhead.checking.evidence.weighing import EXPONENTIALS
+from clearhead.recording.observed import ObservedAttention, Stage
+from clearhead.recording.recorder import Node, Recorder, Tags
+from clearhead.recording.weighing import EXPONENTIALS
 
 # What changes no number, and has another shape in a loop than outside of it.
 SHAPES = ("squeeze_", "unsqueeze_", "clone", "contiguous", "copy_", "_to_copy", "stack", "cat")

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead.checking.evidence.operations import PRODUCTS, UNCOUNTED, Operations
-from clearhead.checking.evidence.recorder import Node
+from clearhead.recording.operations import PRODUCTS, UNCOUNTED, Operations
+from clearhead.recording.recorder import Node
 
 
 class Capture(Operations):

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from clearhead._common.torch_internals import broadcast_shape
-from clearhead.checking.evidence.operations import (
+from clearhead.recording.operations import (
     DRAWS,
     FUSED,
     KEEPS,

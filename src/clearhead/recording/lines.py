@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from clearhead.checking.evidence.operations import FUSED, PRODUCTS, Operations
-from clearhead.checking.evidence.recorder import storage_of
-from clearhead.checking.subject.subject import Subject
+from clearhead.recording.callee import Callee
+from clearhead.recording.operations import FUSED, PRODUCTS, Operations
+from clearhead.recording.recorder import storage_of
 
 # What code calls to compute; the line that is wanted called these.
 TOOLS = ("torch", "einops", "opt_einsum", "clearhead")
@@ -74,7 +74,7 @@ def _calling(frame: Any) -> tuple[str, int] | None:
     """File and line of the innermost frame that is no tool's; None where `check` called the tool."""
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.startswith("clearhead.checking."):
+        if module.startswith(("clearhead.checking.", "clearhead.recording.")):
             return None
         if module.partition(".")[0] not in TOOLS:
             return frame.f_code.co_filename, frame.f_lineno
@@ -82,7 +82,7 @@ def _calling(frame: Any) -> tuple[str, int] | None:
     return None
 
 
-def lines_of(subject: Subject, tensors: Sequence[Tensor]) -> Lines:
+def lines_of(subject: Callee, tensors: Sequence[Tensor]) -> Lines:
     """What a call runs, as far as the code bears to be watched."""
     spare = subject.spare()
     turned = [

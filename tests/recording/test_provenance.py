@@ -2,7 +2,7 @@
 
 import torch
 
-from clearhead.checking.evidence.provenance import NONE, Provenance, Rows
+from clearhead.recording.provenance import NONE, Provenance, Rows
 
 
 def rows(*blocks: list[int]) -> Rows:
