@@ -134,7 +134,6 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "trains padding": lambda it: trains(padding=it),
     "trains state": lambda it: trains(state=named(it)),
     "trains skip": lambda it: trains(skip=named(it)),
-    "profile lengths": lambda it: ch.profile(attends, takes="qkv", lengths=it),
 }
 
 

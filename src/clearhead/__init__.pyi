@@ -55,7 +55,6 @@ from .matrix.some_totals import SomeTotals
 from .matrix.summary import Summary, TopK
 from .matrix.totals import Totals
 from .matrix.weight_gradients import WeightGradients
-from .profiling import Profile, profile
 from .sharding.sharding import Sharding, across
 from .tracing.trace import Step, Trace, trace
 from .watching.circuits import circuits
@@ -102,7 +101,6 @@ __all__ = [
     "MultiHeadAttention",
     "NoAttributeError",
     "Plan",
-    "Profile",
     "RankError",
     "Report",
     "Roles",
@@ -147,7 +145,6 @@ __all__ = [
     "paths",
     "plan",
     "prefix",
-    "profile",
     "relative",
     "relevance",
     "roles",

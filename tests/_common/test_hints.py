@@ -36,7 +36,7 @@ RESULTS = (
         ch.Lens,
         ch.LogitShares,
     ),
-    *(ch.Missing, ch.ModelConversion, ch.Plan, ch.Profile, ch.Report, ch.Roles, ch.Seen),
+    *(ch.Missing, ch.ModelConversion, ch.Plan, ch.Report, ch.Roles, ch.Seen),
     *(ch.ShardedPlan, ch.Sharding, ch.Step, ch.Summary, ch.Table, ch.TopK, ch.Totals, ch.Trace),
     *(ch.Watch, ch.WeightGradients, ch.Writes, ch.testing.ConformanceCase),
 )
@@ -79,7 +79,7 @@ def test_no_word_of_another_library_is_left_to_python(name: str) -> None:
         if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
     }
     tried = [word for word in FOREIGN if word not in {each.name for each in own}]
-    if name.endswith(("check", "profile", "assert_attention")):
+    if name.endswith(("check", "assert_attention")):
         tried = [word for word in tried if word not in inspect.signature(ch.Contract).parameters]
     if name.endswith("trace"):
         tried = [word for word in tried if word not in inspect.signature(ch.attend).parameters]
@@ -90,7 +90,7 @@ def test_no_word_of_another_library_is_left_to_python(name: str) -> None:
     for word in tried:
         with pytest.raises(ArgumentTypeError, match=f"takes no {word}\\b") as refused:
             called(**given, **{word: None})
-        assert refused.value.code in ("argument.words", "check.declared", "profile.declared")
+        assert refused.value.code in ("argument.words", "check.declared")
 
 
 def test_every_answer_stands_beside_an_argument_that_there_is() -> None:

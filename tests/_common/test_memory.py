@@ -57,10 +57,6 @@ def test_what_does_not_fit_says_what_does() -> None:
         (lambda: ch.across(world=2, tokens=1 << 70), "A sharding keeps the place of every token"),
         (lambda: ch.causal().to_dense(1 << 70, 1 << 70), "attend takes the mask as it is"),
         (lambda: ch.check(ch.attend, takes="qkv", num_heads=10**13), "Declare smaller sizes."),
-        (
-            lambda: ch.profile(ch.attend, takes="qkv", lengths=(10**13, 10**14)),
-            "Give shorter lengths, or smaller sizes.",
-        ),
     ],
 )
 def test_what_no_machine_holds_is_refused(call: Callable[[], object], instead: str) -> None:

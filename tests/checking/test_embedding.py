@@ -240,14 +240,6 @@ def test_what_cannot_be_called_with_ids_is_refused():
     assert "no parameter of segments is a mask of tokens" in text
 
 
-def test_a_model_is_not_profiled():
-    with pytest.raises(ch.ArgumentError) as caught:
-        ch.profile(made(), takes="ids")
-    assert str(caught.value) == (
-        '[profile.takes] a whole model (takes="ids") does more than attend; profile the attention in it.'
-    )
-
-
 class Unused(nn.Module):
     """A table of no rows is a table all the same."""
 

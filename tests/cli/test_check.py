@@ -206,34 +206,6 @@ def test_what_cannot_be_read_is_refused(place: str, options: list[str], words: s
     assert words in found.output
 
 
-def test_a_profile(place: str, tmp_path: Path) -> None:
-    args = "d_in=64,d_out=64,context_length=1024"
-    options = ("--causal", "--args", args, "--profile", "--lengths", "256,512,1024")
-    page = tmp_path / "page.html"
-    found = invoke(place, *options, "--html", str(page))
-    assert found.exit_code == 0, found.output
-    report, _, profile = found.stdout.partition("\n\n")
-    assert report.startswith("✓ heads")
-    assert profile.startswith(
-        "CausalAttention: batch 1, width 64, 1 head of width 64, float32, cpu"
-    )
-    assert "\n  memory grows like tokens² (exponent 1." in profile
-    assert "\nkernel   bmm + softmax: none of PyTorch's fused kernels\n" in profile
-    text = page.read_text(encoding="utf-8")
-    assert text.count("</html>") == 1
-    assert "grows like tokens²" in text
-    whole = json.loads(invoke(place, *options, "--json").stdout)
-    assert whole["ok"] is True
-    assert [each["length"] for each in whole["profile"]["costs"]] == [
-        256,
-        256,
-        512,
-        512,
-        1024,
-        1024,
-    ]
-
-
 def test_no_place_for_temporary_files(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(**options: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
@@ -258,12 +230,6 @@ def test_a_name_that_is_no_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (result,) = json.loads(sarif.read_text(encoding="utf-8"))["runs"][0]["results"]
         uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
         assert uri.endswith("caf%E9/mine%FF.py")
-
-
-def test_lengths_that_cannot_be_read_are_refused(place: str) -> None:
-    found = invoke(place, "--args", ARGS, "--profile", "--lengths", "64;128")
-    assert found.exit_code == 2
-    assert "expected numbers of tokens, N,N,…; got '64;128'." in found.output
 
 
 def test_a_page_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
@@ -411,7 +377,6 @@ def test_what_makes_no_training_script(script: str) -> None:
         "--takes=x",
         "--sizes=d_in=3",
         "--seed=1",
-        "--profile",
     ],
 )
 def test_options_of_an_attention_are_not_of_training(script: str, option: str) -> None:

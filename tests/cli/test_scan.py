@@ -176,7 +176,7 @@ class TestFolder:
         if "gone.py" in arguments:
             assert "[check.scan] a scan wants a folder, a file, or a package" in found.stderr
 
-    @pytest.mark.parametrize("option", [["--args", "d_in=3"], ["--profile"], ["--html", "a.html"]])
+    @pytest.mark.parametrize("option", [["--args", "d_in=3"], ["--html", "a.html"]])
     def test_options_of_one_attention_are_refused(self, option: list[str]) -> None:
         found = invoke("check", ".", *option)
         assert found.exit_code == 2

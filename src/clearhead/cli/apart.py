@@ -169,24 +169,15 @@ def answer(
     place: str,
     options: dict[str, Any],
     slopes: list[float] | None,
-    lengths: list[int] | None,
 ) -> dict[str, Any]:
-    """The report, and the costs where lengths are given, as what JSON knows; or the error."""
-    from clearhead.cli.progress import busy, progress_bars
+    """The report as JSON has it, or the error."""
+    from clearhead.cli.progress import busy
 
     try:
         import clearhead as ch
 
-        options = _declared(options, slopes)
         with busy("checking"):
-            report = ch.check(place, **options)
-        found: dict[str, Any] = {"report": report.as_dict()}
-        if lengths is not None:
-            with progress_bars() as progress:
-                costs = ch.profile(place, **options, lengths=lengths, progress=progress)
-            html = costs._repr_html_()
-            found["profile"] = {"text": str(costs), "dict": costs.as_dict(), "html": html}
-        return found
+            return {"report": ch.check(place, **_declared(options, slopes)).as_dict()}
     except ClearheadError as error:
         return {"error": [error.code, error.message]}
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from clearhead._common.lessons import LESSONS
-from clearhead._common.text import readable, shown
+from clearhead._common.text import shown
 from clearhead._common.writing import check_writable, replacing
 from clearhead.cli import apart
 from clearhead.cli.scan import Scan
@@ -90,20 +90,11 @@ def check(
     seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
     timeout: Annotated[
         float | None,
-        typer.Option(
-            help="Seconds after which it is ended: 60; with --profile or --world 600.", min=0.001
-        ),
+        typer.Option(help="Seconds after which it is ended: 60; with --world 600.", min=0.001),
     ] = None,
     memory: Annotated[
         float | None, typer.Option(help="GB that it may hold; by default no limit.", min=0.001)
     ] = None,
-    profile: Annotated[
-        bool,
-        typer.Option("--profile", help="Measure time and memory over length as well."),
-    ] = False,
-    lengths: Annotated[
-        str, typer.Option(help="For --profile, in tokens.", metavar="N,N,…")
-    ] = "128,256,512,1024,2048",
     trains: Annotated[
         bool,
         typer.Option(
@@ -118,8 +109,7 @@ def check(
     The file is run, as python would run it, in a process of its own. The exit code is 0 if all that
     is declared was verified, 1 if a mistake is found, 2 if something could not be judged or is not written yet, 3 if it
     could not be imported, made or called, or there was no report in time. "clearhead explain NAME"
-    shows what a mistake is, with wrong and with right code. With --profile the report also says what
-    your attention costs over length, beside the fused call. With --trains a training script is asked:
+    shows what a mistake is, with wrong and with right code. With --trains a training script is checked:
     its targets, padding, parameters, dropout, saves and decoding.
 
     Of files, folders and packages all classes and functions that attend are found, tried in a process
@@ -141,7 +131,6 @@ def check(
     }
     declared = {name: value for name, value in declared.items() if value is not None}
     known = _keywords(sizes, "--sizes")
-    measured = _parse("--lengths", "numbers of tokens, N,N,…", _numbers, lengths)
     for path in (html, sarif):
         if path is not None:
             check_writable(path)
@@ -149,7 +138,7 @@ def check(
 
     if trains:
         of_attention = {**declared, "takes": takes, "sizes": known, "seed": seed}
-        of_attention |= {"alibi": alibi, "profile": profile}
+        of_attention["alibi"] = alibi
         for name, given in of_attention.items():
             if given or name in declared:
                 option = f"--{name.removeprefix('num_').replace('_', '-')}"
@@ -160,7 +149,7 @@ def check(
     if lesson is not None and len(places) > 1:
         raise typer.BadParameter("grades one file: lesson_07.py.", param_hint="--lesson")
     if lesson is None and (len(places) > 1 or is_scanned(places[0])):
-        alone = {"--args": args, "--profile": profile, "--html": html, "--world": world}
+        alone = {"--args": args, "--html": html, "--world": world}
         for option, given in alone.items():
             if given:
                 words = "is for one class or function: file.py:Name."
@@ -206,22 +195,18 @@ def check(
         "place": place,
         "options": options,
         "slopes": _slopes(heads) if alibi else None,
-        "lengths": measured if profile else None,
     }
     if trains:
         asked = {"place": place, "trains": options["args"] or {}}
-    most = timeout or (600.0 if profile or world is not None else 60.0)
+    most = timeout or (600.0 if world is not None else 60.0)
     try:
         found = apart.checked(asked, timeout=most, memory=memory)
     except ClearheadError as error:
         print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)
         raise typer.Exit(3) from error  # 1 is for a mistake in what is checked
-    report, costs = _report(found["report"]), found.get("profile")
+    report = _report(found["report"])
     if as_json:
-        whole = json.loads(report.to_json())
-        if costs is not None:
-            whole["profile"] = costs["dict"]
-        print(json.dumps(whole, indent=2))
+        print(json.dumps(json.loads(report.to_json()), indent=2))
     else:
         from clearhead.drawing.terminal.checked import print_report
 
@@ -231,14 +216,9 @@ def check(
             unverified=tuple(map(_as_options, report.unverified)),
         )
         print_report(Console(), report, everything=everything)
-        if costs is not None:
-            print(f"\n{readable(costs['text'])}")
     if html is not None:
-        from clearhead.checking.pages import page
-
-        sections = [report._repr_html_(), *([] if costs is None else [costs["html"]])]
         with replacing(html) as (name, _):
-            Path(name).write_text(page(f"check: {report.name}", *sections), encoding="utf-8")
+            Path(name).write_text(report.to_html(), encoding="utf-8")
     if sarif is not None:
         with replacing(sarif) as (name, _):
             Path(name).write_text(report.to_sarif(), encoding="utf-8")
@@ -290,10 +270,6 @@ def _slopes(heads: int | None) -> list[float]:
     if heads is None:
         raise typer.BadParameter("expected --heads beside it.", param_hint="--alibi")
     return [2.0 ** (-8 * head / heads) for head in range(1, heads + 1)]
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(each) for each in text.split(",")]
 
 
 def _pair(text: str) -> tuple[int | None, int | None]:

@@ -283,12 +283,6 @@ def test_a_group_that_cannot_be_started() -> None:
     )
 
 
-def test_profile_refuses_ranks() -> None:
-    with pytest.raises(ch.ArgumentError, match="profile runs on one process") as caught:
-        ch.profile(refuses, takes="qkv", world=2)
-    assert caught.value.code == "check.world"
-
-
 def other_sizes(group: Any) -> list[str]:
     found = []
     for subject, world in ((refuses, 3), (refuses, 2)):

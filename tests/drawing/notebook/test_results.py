@@ -113,7 +113,6 @@ def made() -> dict[str, Any]:
         "ModelConversion": ch.convert(encoder, inputs=(x,)),
         "Norms": seen.norms(0),
         "Plan": ch.plan(query, query, query),
-        "Profile": ch.profile(ch.attend, takes="qkv", lengths=(16, 32), rounds=1, seconds=60),
         "Report": ch.check(ch.attend, takes="qkv"),
         "Roles": ch.roles(seen[0]),
         "Seen": seen,
