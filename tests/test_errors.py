@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import errno
 import operator
 import pickle
 import sys
@@ -34,7 +35,7 @@ TREE = {
     ch.EditError: (RuntimeError,),
     ch.RankError: (RuntimeError,),
     ch.ModelError: (ValueError,),
-    ch.FileError: (ValueError,),
+    ch.FileError: (OSError, ValueError),
     ch.MissingExtraError: (ImportError,),
     ch.NoAttributeError: (AttributeError,),
 }
@@ -43,7 +44,7 @@ TREE = {
 def test_the_tree_is_whole() -> None:
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
     defined = [value for value in classes if not issubclass(value, Warning)]
-    assert set(defined) == {ch.ClearheadError, *TREE}
+    assert set(defined) == {ch.ClearheadError, errors.MissingFileError, *TREE}
     for error in TREE:
         assert error.__name__ in (errors.__doc__ or "")
 
@@ -55,6 +56,22 @@ def test_each_error_is_also_a_builtin(error: type[ch.ClearheadError]) -> None:
     assert raised.code == "some.code"
     assert raised.message == "something is wrong."
     assert str(raised) == "[some.code] something is wrong."
+
+
+def test_a_file_that_is_not_there_is_the_error_that_open_raises(tmp_path: Path) -> None:
+    calls = (ch.load, lambda path: ch.causal().figure(2).to_html(path))
+    for call, place in zip(
+        calls, (tmp_path / "none", tmp_path / "none" / "page.html"), strict=True
+    ):
+        with pytest.raises(FileNotFoundError) as raised:
+            call(place)
+        assert isinstance(raised.value, ch.FileError)
+        assert raised.value.errno == errno.ENOENT
+    (tmp_path / "empty").touch()
+    with pytest.raises(OSError, match="could not be read") as other:
+        ch.load(tmp_path / "empty")
+    assert not isinstance(other.value, FileNotFoundError)
+    assert other.value.errno is None
 
 
 @pytest.mark.parametrize("again", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])

@@ -74,11 +74,11 @@ def _step() -> Callable[[], object]:
 @pytest.mark.parametrize(
     ("make", "most"),
     [
-        (_attend, 7),
+        (_attend, 6),
         (_attend_causal, 9),
-        (_one_token_of_a_window, 8),
-        (_one_token_padded, 7),
-        (_attend_padded, 7),
+        (_one_token_of_a_window, 7),
+        (_one_token_padded, 6),
+        (_attend_padded, 6),
         (_layer, 55),
         (_step, 25),
     ],

@@ -15,7 +15,8 @@
     ├── EditError             RuntimeError         a model whose attention could not be edited as was asked
     ├── RankError             RuntimeError         ranks of a process group that disagree, or are gone
     ├── ModelError            ValueError           a model that could not be loaded or read
-    ├── FileError             ValueError           a file that could not be written, or is not what it should be
+    ├── FileError             OSError, ValueError  a file that could not be read or written, or is not what it should be
+    │   └── MissingFileError  FileNotFoundError    a file or a folder that is not there
     └── MissingExtraError     ImportError          an optional dependency that is not installed
 
 Each error carries a stable `code` such as `shape.kv-len`, names the argument, and says what was
@@ -23,6 +24,8 @@ expected and what came. The code is part of the interface; the sentence may impr
 `clearhead explain CODE` prints what the docs say of it. A message may hold what somebody else wrote: it
 is cut to MOST letters, and its invisible characters are spelled out.
 """
+
+from errno import ENOENT
 
 from clearhead._common.text import bounded
 
@@ -154,8 +157,31 @@ class ModelError(ClearheadError, ValueError):
     """A model could not be loaded, or is not one that attends."""
 
 
-class FileError(ClearheadError, ValueError):
+class FileError(ClearheadError, OSError, ValueError):
     """A file could not be written, or what is in it could not be read."""
+
+    errno = None
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """A file that was to be read, or the folder that was to be written to, is not there.
+
+    Example:
+        >>> import clearhead as ch
+        >>> try:
+        ...     ch.load("missing.clearhead")
+        ... except FileNotFoundError as error:
+        ...     print(error)
+        [file.unreadable] missing.clearhead could not be read as a file of safetensors: No such file or directory
+    """
+
+    errno = ENOENT
+
+
+def because_of(cause: Exception, error: FileError) -> FileError:
+    """Return an error of a file, as a MissingFileError where the cause is that it is not there."""
+    kind = MissingFileError if isinstance(cause, FileNotFoundError) else FileError
+    return kind(error.code, error.message)
 
 
 class MissingExtraError(ClearheadError, ImportError):

@@ -1,5 +1,6 @@
 """The words of other libraries are answered by ours, wherever they are handed."""
 
+import ast
 import inspect
 import re
 from collections.abc import Callable
@@ -269,10 +270,21 @@ def test_other_errors_stay_as_they_are() -> None:
         broken(1)
 
 
-def test_what_catches_is_not_shown() -> None:
-    for function in (ch.attend, ch.causal, ch.full):
-        kinds = {each.kind for each in inspect.signature(function).parameters.values()}
-        assert not kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+@pytest.mark.parametrize("name", ["attend", "causal", "full"])
+def test_a_signature_is_plain_at_run_time_and_in_an_editor(name: str) -> None:
+    """An editor reads the text of the definition."""
+    function = getattr(ch, name)
+    source = inspect.getsource(inspect.unwrap(function))
+    definition = next(
+        each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.FunctionDef)
+    )
+    assert definition.args.vararg is None
+    assert definition.args.kwarg is None
+    written = [*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs]
+    assert [*inspect.signature(function).parameters] == [each.arg for each in written]
+
+
+def test_a_plan_takes_what_attend_takes() -> None:
     assert [*inspect.signature(ch.attend).parameters] == [*inspect.signature(ch.plan).parameters]
 
 

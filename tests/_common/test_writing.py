@@ -11,7 +11,7 @@ import pytest
 
 import clearhead as ch
 from clearhead._common import writing
-from clearhead._common.writing import check_writable, replacing, temporary_folder
+from clearhead._common.writing import BEGUN, check_writable, replacing, temporary_folder
 
 
 def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
@@ -157,16 +157,18 @@ import os, sys
 from clearhead._common import writing
 from clearhead._common.writing import replacing
 with replacing(sys.argv[1]) as (name, _):
-    open(name, "w").write("half")
+    with open(name, "w") as file:
+        file.write(sys.argv[2])
     os._exit(1)
 """
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", ["half", ""])
+def test_what_a_killed_process_left_is_removed(half: str, tmp_path: Path) -> None:
     place = tmp_path / "a.txt"
     place.write_text("old")
     for _ in range(2):
-        subprocess.run([sys.executable, "-c", KILLED, str(place)], check=False)
+        subprocess.run([sys.executable, "-c", KILLED, str(place), half], check=False)
     assert place.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 2  # the second removed what the first left
     written(place)
@@ -184,10 +186,11 @@ def test_what_somebody_is_writing_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_what_was_begun_a_moment_ago_is_left_alone(tmp_path: Path) -> None:
-    """It is empty, and not locked yet; a minute later nobody writes it any more."""
+    """It is not locked yet; a minute later nobody writes it any more."""
     place = tmp_path / "a.txt"
     with replacing(place) as (name, _):
-        fresh = Path(name[:-1])
+        fresh = Path(name)
+    fresh = fresh.with_name(fresh.name.rpartition("-")[0] + "-" + BEGUN + "0")
     fresh.touch()
     written(place)
     assert fresh.exists()

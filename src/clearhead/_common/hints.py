@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from difflib import get_close_matches
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_origin, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, get_args, get_origin, overload
 
 from clearhead._common.foreign_names import role, side_of, size_of
 from clearhead._common.foreign_words import PLACES, SIZES, WORDS
@@ -13,12 +13,9 @@ from clearhead.errors import ArgumentTypeError
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
 Class = TypeVar("Class", bound=type)
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 # pytest shows what a wrapped function raises without frames of this module.
 __tracebackhide__ = True
-
-CATCHING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @overload
@@ -28,8 +25,8 @@ def with_hints(called: Callable[Args, Result]) -> Callable[Args, Result]: ...
 def with_hints(called: Any) -> Any:
     """Answer a call with arguments that a function, a method or a class does not take.
 
-    A right call costs one more call in Python; `catching` is for functions that are called by the
-    thousand. The options of an unpacked TypedDict are arguments like others, in the signature as well.
+    A right call costs one more call in Python. The options of an unpacked TypedDict are arguments like
+    others, in the signature as well.
 
     Raises:
         ArgumentTypeError: code `argument.words`, instead of Python's TypeError.
@@ -79,22 +76,6 @@ def _spell_out(called: Any) -> Set[str] | None:
     spelled = whole.replace(parameters=[*own[:first], *named, *own[first:]])
     vars(called)["__signature__"] = spelled
     return spelled.parameters.keys()
-
-
-class Nothing(TypedDict):
-    """The options of a function that takes no other ones; what it catches, type checkers refuse."""
-
-
-def catching(function: Function) -> Function:
-    """Leave `*more: *tuple[()]` and `**others: Unpack[Nothing]`, which catch what a function does not take,
-    out of its signature.
-
-    They cost next to nothing in a right call; where they hold something, the function raises `refusal`.
-    """
-    whole = inspect.signature(function)
-    taken = [each for each in whole.parameters.values() if each.kind not in CATCHING]
-    vars(function)["__signature__"] = whole.replace(parameters=taken)
-    return function
 
 
 def refusal(

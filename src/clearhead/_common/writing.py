@@ -12,12 +12,15 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from clearhead.errors import ArgumentTypeError, FileError
+from clearhead.errors import ArgumentTypeError, FileError, because_of
 
 try:
     import fcntl
 except ImportError:  # Windows, where a file that is open cannot be removed
     fcntl = None
+
+BEGUN = "begun-"
+"""In the name of a file from the moment in which it is made to the next, in which it is locked."""
 
 
 @contextmanager
@@ -43,7 +46,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
         'whole'
     """
     target = place_of(path, "file.unwritable", "written")
-    name = ""
+    name = begun = ""
     try:
         place, old = _regular(target)
         named = hashlib.sha256(os.fsencode(place.name)).hexdigest()[:16]
@@ -51,11 +54,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
         _remove_leftovers(place.parent, prefix)
         # Beside its place, so that it can be moved there in one step.
         # An interrupt may come before what made it has returned, so it has its name before.
-        name = str(place.parent / f"{prefix}{secrets.token_hex(8)}")
+        token = secrets.token_hex(8)
+        name = str(place.parent / f"{prefix}{token}")
+        begun = name if fcntl is None else str(place.parent / f"{prefix}{BEGUN}{token}")
         # The umask applies to a new file; what replaces one is never open to more people than it.
         mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
-        with open(name, "x+b", buffering=0, opener=partial(os.open, mode=mode)) as opened:
+        with open(begun, "x+b", buffering=0, opener=partial(os.open, mode=mode)) as opened:
             _lock(opened.fileno())
+            os.rename(begun, name)
             yield name, target
             if old is not None and hasattr(os, "chown"):
                 with suppress(OSError):
@@ -68,9 +74,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
     except OSError as error:
         raise unwritable(target, error) from error
     finally:
-        if name:
+        for each in filter(None, (begun, name)):
             with suppress(OSError):
-                os.unlink(name)
+                os.unlink(each)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -147,7 +153,9 @@ def place_of(path: str | os.PathLike[str], code: str, done: str) -> Path:
 def unwritable(target: Path, error: Exception) -> FileError:
     """The error for a place that could not be written to, for that reason."""
     reason = getattr(error, "strerror", None) or error
-    return FileError("file.unwritable", f"{target} could not be written: {reason}")
+    return because_of(
+        error, FileError("file.unwritable", f"{target} could not be written: {reason}")
+    )
 
 
 def _regular(target: Path) -> tuple[Path, os.stat_result | None]:
@@ -190,8 +198,7 @@ def _remove_leftover(file: Path) -> None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while somebody writes
             found = os.fstat(handle)
-            # One that was just made is not locked yet, and empty.
-            if found.st_size or time.time() - found.st_mtime > 60:
+            if BEGUN not in file.name or time.time() - found.st_mtime > 60:
                 os.unlink(file)
         finally:
             os.close(handle)

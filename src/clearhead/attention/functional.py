@@ -2,26 +2,26 @@
 
 from typing import Unpack
 
-import torch
 from torch import Tensor
 
-from clearhead._common.hints import Nothing, catching, refusal, with_hints
+from clearhead._common.hints import with_hints
 from clearhead.attention.biases import Bias
-from clearhead.attention.kernels._kept import keep, repeat
-from clearhead.attention.planning import Plan, observers, plan_for, run
+from clearhead.attention.planning import Plan, plan_for, run
 from clearhead.attention.problem import Options, make_problem
+from clearhead.attention.remembering import remembering
 from clearhead.attention.sharded.attending import attend_across
 from clearhead.attention.sharded.sharded_plan import plan_across
 from clearhead.masks.base import Mask
 from clearhead.sharding.sharding import Sharding
 
 
-@catching
+@with_hints
+@remembering
 def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *more: *tuple[()],
+    *,
     mask: Mask | Tensor | None = None,
     bias: Bias | Tensor | None = None,
     scale: float | None = None,
@@ -30,7 +30,6 @@ def attend(
     dropout: float | None = None,
     kernel: str = "auto",
     across: Sharding | tuple[Sharding, Sharding] | None = None,
-    **others: Unpack[Nothing],
 ) -> Tensor:
     """Scaled dot-product attention (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762).
 
@@ -75,40 +74,18 @@ def attend(
         >>> ch.attend(query, key, value, mask=ch.causal()).shape
         torch.Size([2, 4, 5, 8])
     """
-    if more or others:
-        raise refusal(attend, (query, key, value, *more), others)
-    plain = bias is scale is softcap is sinks is dropout is across is None
-    plain = plain and isinstance(kernel, str) and kernel == "auto" and not observers
-    plain = plain and not torch.compiler.is_compiling()
-    if plain:
-        context = repeat(query, key, value, mask)
-        if context is not None:
-            return context
+    options: Options = {
+        "mask": mask,
+        "bias": bias,
+        "scale": scale,
+        "softcap": softcap,
+        "sinks": sinks,
+        "dropout": dropout,
+    }
     if across is not None:
-        options: Options = {
-            "mask": mask,
-            "bias": bias,
-            "scale": scale,
-            "softcap": softcap,
-            "sinks": sinks,
-            "dropout": dropout,
-        }
         return attend_across(query, key, value, across, kernel, **options)
-    problem = make_problem(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        scale=scale,
-        softcap=softcap,
-        sinks=sinks,
-        dropout=dropout,
-    )
-    context = problem.restore(run(problem, kernel))
-    if plain:
-        keep(problem, mask)
-    return context
+    problem = make_problem(query, key, value, **options)
+    return problem.restore(run(problem, kernel))
 
 
 @with_hints

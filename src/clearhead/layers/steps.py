@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.attention.kernels._kept import is_plain_call
 from clearhead.attention.kernels._one_query import by_products, multiplied
 from clearhead.attention.planning import observers
+from clearhead.attention.remembering import is_plain_call
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle

@@ -3,12 +3,11 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from clearhead._common.hints import Nothing, catching, refusal
+from clearhead._common.hints import with_hints
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
 from clearhead.masks.spans import Extent, Spans, one_run
@@ -78,12 +77,8 @@ class Causal(Positioned, kind="causal"):
         return "causal()" if self.offset is None else f"causal(offset={self.offset.describe()})"
 
 
-@catching
-def causal(
-    *more: *tuple[()],
-    offset: int | Sequence[int] | Tensor | None = None,
-    **others: Unpack[Nothing],
-) -> Mask:
+@with_hints
+def causal(*, offset: int | Sequence[int] | Tensor | None = None) -> Mask:
     """Let each query attend to itself and to what came before it.
 
     Key j is visible to query i if `j <= offset + i`. Without an offset the *last* query sits on the
@@ -113,6 +108,4 @@ def causal(
         ● ● · ·
         ● ● ● ·
     """
-    if more or others:
-        raise refusal(causal, more, others)
     return Causal(None if offset is None else PerRow.read(offset, "offset"))

@@ -1,12 +1,11 @@
 """No mask: every query sees every key."""
 
 from dataclasses import dataclass
-from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from clearhead._common.hints import Nothing, catching, refusal
+from clearhead._common.hints import with_hints
 from clearhead.masks.base import Mask
 from clearhead.masks.spans import Extent, Spans, every_key
 
@@ -30,8 +29,8 @@ class Full(Mask, kind="full"):
         return "full()"
 
 
-@catching
-def full(*more: *tuple[()], **others: Unpack[Nothing]) -> Mask:
+@with_hints
+def full() -> Mask:
     """Let every query attend to every key::
 
         ● ● ●
@@ -44,6 +43,4 @@ def full(*more: *tuple[()], **others: Unpack[Nothing]) -> Mask:
         >>> ch.full().to_dense(1, 2)
         tensor([[True, True]])
     """
-    if more or others:
-        raise refusal(full, more, others)
     return Full()

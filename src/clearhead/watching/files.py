@@ -19,7 +19,13 @@ from torch import Tensor
 
 from clearhead._common.text import format_bytes, shown
 from clearhead._common.writing import place_of, replacing
-from clearhead.errors import ArgumentTypeError, FileError, UnsupportedError, missing_extra
+from clearhead.errors import (
+    ArgumentTypeError,
+    FileError,
+    UnsupportedError,
+    because_of,
+    missing_extra,
+)
 from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
@@ -158,8 +164,11 @@ def _read_whole(place: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         raise
     except (OSError, ValueError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise FileError(
-            "file.unreadable", f"{place} could not be read as a file of safetensors: {reason}"
+        raise because_of(
+            error,
+            FileError(
+                "file.unreadable", f"{place} could not be read as a file of safetensors: {reason}"
+            ),
         ) from error
     held = sum(each.nbytes for each in tensors.values())
     for name, tensor in tensors.items():

@@ -15,11 +15,6 @@ goes in tiles of queries, each with the keys that it can see at all and its part
 of queries × keys is ever whole. A value of another width than the key is padded to it, since PyTorch's fused
 kernels want one width.
 
-A small call takes longer to look at than to compute. So one without options that was made twice is remembered,
-`_kept`, by all that is no number of its tensors: sizes, strides, dtypes, and the numbers of its mask. Asked again, its
-tensors are read for what is not finite, and the same fused call is made. What wants a gradient, lowers, traces,
-transforms or watches goes the long way.
-
 Where a kernel makes many short calls, without gradients, threads of our own share the heads, each with one of
 PyTorch's threads: a parallel region for each call waits for a core that others keep busy. What has a part for each
 head, and masks of which many numbers would be made once a thread, go as they are.

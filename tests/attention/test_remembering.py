@@ -1,0 +1,174 @@
+"""Calls that are asked again: their numbers, and everything that makes them other calls."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.attention.kernels import _kept
+from clearhead.attention.problem import make_problem
+from clearhead.masks import Extent
+from clearhead.masks.base import Mask
+from clearhead.testing.tolerances import assert_no_worse
+from tests.attention.kernels.definition import draw
+
+MASKS: dict[str, Callable[[], Mask | None]] = {
+    "none": lambda: None,
+    "causal": ch.causal,
+    "window": lambda: ch.sliding_window(left=2, right=1),
+    "offset": lambda: ch.causal(offset=3),
+    "offsets": lambda: ch.causal(offset=[0, 2, 4]),
+    "valid": lambda: ch.padding(torch.arange(11) < torch.tensor([[11], [3], [0]])),
+    "alike": lambda: ch.padding((torch.arange(11) < 7).expand(3, 11)),
+    "lengths": lambda: ch.padding([4, 0, 11], side="left"),
+    "and": lambda: ch.causal() & ch.padding([4, 0, 11]),
+    "or": lambda: ch.sliding_window(left=1, right=0) | ch.padding([1, 2, 3]),
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_kept, "_KEPT", {})
+
+
+@pytest.fixture
+def repeated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each call of attend without options, whether it was made without its checks."""
+    calls: list[bool] = []
+    checked: list[object] = []
+    attend: Any = ch.attend
+
+    def checking(*given: Any, **options: Any) -> Any:
+        checked.append(options)
+        return make_problem(*given, **options)
+
+    def told(*given: Any, **options: Any) -> Tensor:
+        before = len(checked)
+        context = attend(*given, **options)
+        if "kernel" not in options:
+            calls.append(len(checked) == before)
+        return context
+
+    monkeypatch.setattr("clearhead.attention.functional.make_problem", checking)
+    monkeypatch.setattr(ch, "attend", told)
+    return calls
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("queries", [1, 11])
+@pytest.mark.parametrize("name", MASKS)
+def test_a_call_asked_again_has_the_numbers_of_the_first(
+    name: str, queries: int, dtype: torch.dtype, repeated: list[bool]
+) -> None:
+    mask = MASKS[name]()
+    for _ in range(4):
+        tensors = draw(query_len=queries, kv_len=11, dtype=dtype)
+        found = ch.attend(**tensors, mask=mask)
+        exact = {each: tensor.double() for each, tensor in tensors.items()}
+        defined = ch.attend(**exact, mask=mask, kernel="eager")
+        plain = ch.attend(**tensors, mask=mask, kernel="eager")
+        assert_no_worse(found, defined, plain)
+    holds_tensor = mask is not None and (mask.batch or mask.device) is not None
+    assert repeated == [False, False, not holds_tensor, True]
+
+
+def test_a_nan_shows_where_it_is_seen(repeated: list[bool]) -> None:
+    mask, tensors = ch.sliding_window(left=2, right=0), draw(query_len=11)
+    for _ in range(3):
+        ch.attend(**tensors, mask=mask)
+    for name in ("query", "key", "value"):
+        for broken in (torch.nan, torch.inf, -torch.inf):
+            given = tensors | {name: tensors[name].clone()}
+            given[name][1, 2, 5, 3] = broken
+            shows = ch.attend(**given, mask=mask).isnan().any(dim=-1)[1, 2]
+            seen_by = [5] if name == "query" else [5, 6, 7]
+            assert shows.nonzero()[:, 0].tolist() == seen_by
+    given = tensors | {"key": tensors["key"] * 1e20}
+    assert ch.attend(**given, mask=mask).isnan().all()
+    assert repeated[2:] == [True] + 10 * [False]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Listed(Mask):
+    """The keys of a list that somebody may change."""
+
+    keys: list[int]
+
+    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        return torch.isin(key_index, torch.tensor(self.keys))
+
+    def describe(self) -> str:
+        return f"listed({self.keys})"
+
+
+def test_a_mask_that_may_change_is_asked_anew(repeated: list[bool]) -> None:
+    tensors, keys, dense = draw(), [1, 2], torch.ones(19, 19, dtype=torch.bool)
+    given = Listed(keys), ch.causal() & ch.dense(dense), ch.dense(dense), dense
+    before = [ch.attend(**tensors, mask=mask) for mask in given for _ in range(3)][2::3]
+    keys[0] = 5
+    dense[:, 0] = False
+    for mask, was in zip(given, before, strict=True):
+        now = ch.attend(**tensors, mask=mask)
+        assert not torch.equal(now, was)
+        torch.testing.assert_close(now, ch.attend(**tensors, mask=mask, kernel="eager"))
+    assert not any(repeated)
+
+
+def test_gradients_are_those_of_a_call_that_is_not_kept(repeated: list[bool]) -> None:
+    mask = ch.sliding_window(left=2, right=0)
+    with torch.inference_mode():
+        for _ in range(4):
+            ch.attend(**draw(), mask=mask)
+    tensors = {name: each.requires_grad_() for name, each in draw().items()}
+    found = torch.autograd.grad(ch.attend(**tensors, mask=mask).square().sum(), [*tensors.values()])
+    defined = ch.attend(**tensors, mask=mask, kernel="eager").square().sum()
+    for grad, other in zip(found, torch.autograd.grad(defined, [*tensors.values()]), strict=True):
+        torch.testing.assert_close(grad, other)
+    assert repeated == [False, False, True, True, False]
+
+
+def test_other_calls_are_checked_and_seen_as_ever(repeated: list[bool]) -> None:
+    tensors, mask = draw(), ch.causal()
+    for _ in range(3):
+        ch.attend(**tensors, mask=mask)
+    assert repeated == [False, False, True]
+    query, key, value = tensors.values()
+    for wrong in (
+        (query, key, value[:, :, 1:]),
+        (query, key, value.double()),
+        (query[0], key, value),
+        (query, key.to_sparse(), value),
+        (query, key.tolist(), value),
+    ):
+        with pytest.raises(ch.errors.ClearheadError):
+            ch.attend(*wrong, mask=mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ch.attend(**tensors, mask=mask).dtype == torch.bfloat16
+    grad = torch.func.grad(lambda query: ch.attend(query, key, value, mask=mask).sum())(query)
+    assert grad.shape == query.shape
+    turned = [each.transpose(1, 2).contiguous().transpose(1, 2) for each in (query, key, value)]
+    torch.testing.assert_close(
+        ch.attend(*turned, mask=mask), ch.attend(**tensors, mask=mask, kernel="eager")
+    )
+    with ch.watch(layer := Attending()) as seen:
+        layer(**tensors)
+    assert len(seen) == 1
+    assert repeated[3:] == [False, False, False, False]
+
+
+class Attending(torch.nn.Module):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return ch.attend(query, key, value, mask=ch.causal())
+
+
+def test_so_many_answers_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_kept, "MOST", 3)
+    tensors = draw()
+    for left in range(7):
+        for _ in range(3):
+            ch.attend(**tensors, mask=ch.sliding_window(left=left))
+        assert len(_kept._KEPT) <= 3
