@@ -54,7 +54,6 @@ from .matrix.rollout import rollout
 from .matrix.some_totals import SomeTotals
 from .matrix.summary import Summary, TopK
 from .matrix.totals import Totals
-from .matrix.weight_gradients import WeightGradients
 from .profiling import Profile, profile
 from .sharding.sharding import Sharding, across
 from .tracing.trace import Step, Trace, trace
@@ -63,7 +62,7 @@ from .watching.estimate import Estimate
 from .watching.logit_lens import Lens, lens
 from .watching.logit_shares import LogitShares, logits_of
 from .watching.missing import Missing
-from .watching.relevance import relevance, weight_gradients
+from .watching.relevance import relevance
 from .watching.seen import Seen, load
 from .watching.table import HeadRow, Table
 from .watching.watch import watch
@@ -123,7 +122,6 @@ __all__ = [
     "Watch",
     "WatchError",
     "WatchWarning",
-    "WeightGradients",
     "Writes",
     "__version__",
     "across",
@@ -158,6 +156,5 @@ __all__ = [
     "trace",
     "view",
     "watch",
-    "weight_gradients",
     "writes",
 ]
