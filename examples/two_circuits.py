@@ -76,6 +76,12 @@ def mean_inputs(model: Any, ids: Tensor) -> list[Tensor]:
     return [each.mean(dim=(0, 1)) for each in found]
 
 
+@torch.no_grad()
+def by_position_alone(layer: ch.MultiHeadAttention, x: Tensor, length: int = 64) -> Tensor:
+    """The weight that the last of some tokens of the same input gives to the one before it, (heads,)."""
+    return layer.weights(x.expand(1, length, -1), mask=ch.causal())[0, :, -1, -2]
+
+
 def copied(model: Any, ids: Tensor) -> Tensor:
     """The share of each head in the logit of the token that comes next, less that of another one of the text,
     (layers, heads), at a query of the repeat."""
@@ -107,8 +113,12 @@ def main() -> None:
     for head, score in best(plain["induction"]):
         print(f"  {name_of(head):6} {score:.2f}")
     print("looks one token back, in the run, and off the weights by position alone")
+    means = zip(model.model.layers, mean_inputs(model, ids), strict=False)
     by_position = torch.stack(
-        [each.previous_token(x) for each, x in zip(circuits, mean_inputs(model, ids), strict=False)]
+        [
+            by_position_alone(each.layer, block.input_layernorm(x))
+            for each, (block, x) in zip(circuits, means, strict=True)
+        ]
     )
     for head, score in best(plain["previous"]):
         print(f"  {name_of(head):6} {score:.2f}  {by_position[head]:.2f}")

@@ -54,7 +54,6 @@ from .matrix.rollout import rollout
 from .matrix.some_totals import SomeTotals
 from .matrix.summary import Summary, TopK
 from .matrix.totals import Totals
-from .matrix.weight_gradients import WeightGradients
 from .sharding.sharding import Sharding, across
 from .tracing.trace import Step, Trace, trace
 from .watching.circuits import circuits
@@ -62,7 +61,7 @@ from .watching.estimate import Estimate
 from .watching.logit_lens import Lens, lens
 from .watching.logit_shares import LogitShares, logits_of
 from .watching.missing import Missing
-from .watching.relevance import relevance, weight_gradients
+from .watching.relevance import relevance
 from .watching.seen import Seen, load
 from .watching.table import HeadRow, Table
 from .watching.watch import watch
@@ -121,7 +120,6 @@ __all__ = [
     "Watch",
     "WatchError",
     "WatchWarning",
-    "WeightGradients",
     "Writes",
     "__version__",
     "across",
@@ -155,6 +153,5 @@ __all__ = [
     "trace",
     "view",
     "watch",
-    "weight_gradients",
     "writes",
 ]

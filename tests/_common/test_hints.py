@@ -39,7 +39,7 @@ RESULTS = (
     ),
     *(ch.Missing, ch.ModelConversion, ch.Plan, ch.Report, ch.Roles, ch.Seen),
     *(ch.ShardedPlan, ch.Sharding, ch.Step, ch.Summary, ch.Table, ch.TopK, ch.Totals, ch.Trace),
-    *(ch.Watch, ch.WeightGradients, ch.Writes, ch.testing.ConformanceCase),
+    *(ch.Watch, ch.Writes, ch.testing.ConformanceCase),
 )
 # Of the ladder and the samples nobody knows another.
 PLACES = (

@@ -201,19 +201,6 @@ def test_ablations_by_means_of_each_position_and_by_draws() -> None:
     assert torch.equal(seen[0].context, expected)
     assert [each.queries for each in edit.report] == [16, 2]
 
-    pool = torch.arange(4 * 6.0).view(2, 1, 3, 4)[..., :3].repeat(1, HEADS, 1, 1)
-    real = torch.tensor([[True, True, False], [True, False, False]])
-    drawn = []
-    for seed in (0, 0, 1):
-        with ch.edit(layer) as edit, ch.watch(layer, keep="contexts") as seen:
-            edit[0].heads[1].ablate(resample=ch.Contexts(pool, 3, real), seed=seed)
-            layer(x)
-        drawn.append(seen[0].context[:, 1])
-    rows = {tuple(row) for row in drawn[0].flatten(0, 1).tolist()}
-    assert rows == {tuple(row) for row in pool[:, 0][real].tolist()}
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-
 
 def test_nested_edits_and_threads() -> None:
     layer, x = ch.MultiHeadAttention(WIDTH, num_heads=HEADS), torch.randn(1, LEN, WIDTH)
@@ -248,7 +235,6 @@ def test_what_does_not_fit_is_refused() -> None:
     shape = (
         "what replaces the context must have shape (batch or 1, heads, positions, value_head_dim)"
     )
-    nothing = ch.Contexts(good, LEN, torch.zeros(2, LEN, dtype=torch.bool))
     vectors = "vector must have shape (value_head_dim,) = (3,), or (heads, value_head_dim) = (1, 3)"
     asked: list[tuple[Any, str]] = [
         (
@@ -274,10 +260,6 @@ def test_what_does_not_fit_is_refused() -> None:
             f"[edit.vector] {vectors}, in the model; got (2,).",
         ),
         (lambda edit: edit.ablate(mean=good[0, :, :4]), "[edit.context]"),
-        (
-            lambda edit: edit.ablate(resample=nothing),
-            "[edit.context] there is no real query to draw for the model.",
-        ),
         (
             lambda edit: edit.replace(good, query=torch.ones(3, LEN, dtype=torch.bool)),
             "[edit.batch] query chooses tokens of 3 samples",
@@ -312,8 +294,6 @@ def test_what_does_not_fit_is_refused() -> None:
         text = "[mean.type] mean must be a tensor (heads, value_head_dim), or what watch has seen with contexts"
         with pytest.raises(ArgumentTypeError, match=re.escape(text)):
             chosen.ablate(mean=other)  # pyright: ignore[reportArgumentType]
-    assert_refused(lambda: chosen.ablate(mean=good[0], resample=good), "edit.ablate")
-    assert_refused(lambda: chosen.ablate(resample=good, seed=wrong("a")), "argument.type", "'a'")
     assert_refused(lambda: chosen.add(wrong(3)), "vector.type", "vector // a torch.Tensor // int")
     with pytest.raises(ArgumentError, match=re.escape("[scale.value]")):
         chosen.add(torch.zeros(3), scale=float("nan"))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import stages
+from clearhead.matrix.weight_gradients import WeightGradients
 from tests.attention.kernels import definition
 from tests.soak.edits import edit_case
 
@@ -321,7 +322,7 @@ def _gradients(case: Case, given: Drawn, orders: int = 1) -> None:
     options, tensors = _options(case), given.tensors
     named = {name: each for name, each in tensors.items() if name != "value"}
     matrix = ch.AttentionMatrix(**named, **options)
-    gradients = ch.WeightGradients(matrix, tensors["value"], given.grad)
+    gradients = WeightGradients(matrix, tensors["value"], given.grad)
     rows = given._numbers(case.batch, case.query_len, 2).to(matrix.dtype)
 
     def passed(rows: Tensor, grad: Tensor, **tensors: Any) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
+from clearhead.watching.relevance import _calls, _gradients
 from tests.refusals import assert_refused
 
 SIZES: dict[str, Any] = {
@@ -74,7 +75,7 @@ def test_it_is_that_of_dense_autograd(name: str, padded: bool) -> None:
     def target(logits: Tensor) -> Tensor:
         return (logits[:, -1] if logits.ndim == 3 else logits)[rows, [4, 2]].sum()
 
-    grads, whole = by_eager(model, inputs, target)
+    _, whole = by_eager(model, inputs, target)
     for implementation in ("eager", "sdpa"):
         model.set_attn_implementation(implementation)
         with ch.watch(model, keep="gradients") as seen:
@@ -86,14 +87,6 @@ def test_it_is_that_of_dense_autograd(name: str, padded: bool) -> None:
         several = ch.relevance(seen, target(output.logits), output=[-1, 4], retain_graph=True)
         assert torch.equal(several[:, 0], found)
         torch.testing.assert_close(several[0, 1], whole[0, 4], rtol=0, atol=1e-12)
-        gradients = ch.weight_gradients(seen, target(output.logits))
-        # So the values of padding differ, which no real query sees.
-        for grad, each in zip(grads, gradients.values(), strict=True):
-            row = (each[:, :, -1] - grad[:, :, -1]) * real[:, None]
-            assert float(row.abs().max()) < 1e-12
-            torch.testing.assert_close(
-                each.at([6, 3], [5, 2]), grad[:, :, [6, 3], [5, 2]], rtol=0, atol=1e-12
-            )
 
 
 def own_by_hand(layer: ch.MultiHeadAttention, x: Tensor, weights: list[Tensor]) -> Tensor:
@@ -151,25 +144,26 @@ def test_a_frozen_model_and_layers_that_are_chosen() -> None:
     not watched passes on what it gets."""
     model, x = Stack(), torch.randn(2, 11, 12, dtype=torch.float64)
     with ch.watch(model, keep="gradients") as seen:
-        expected = ch.weight_gradients(seen, model(x)[0, -1].sum())
+        output = model(x)
+    expected = _gradients(_calls(seen), output[0, -1].sum(), False)
     model.requires_grad_(False)
     with ch.watch(model, layers="layers.[12]", keep="gradients") as seen:
         output = model(x)
     assert torch.equal(output, model(x))
     assert seen.layers == ("layers.1", "layers.2")
     target = output[0, -1].sum()
-    found = ch.weight_gradients(seen, target, retain_graph=True)
+    found = _gradients(_calls(seen), target, True)
     for path, each in found.items():
-        torch.testing.assert_close(each[...], expected[path][...], rtol=0, atol=1e-13)
+        torch.testing.assert_close(each.context, expected[path].context, rtol=0, atol=1e-13)
     row = torch.eye(11, dtype=torch.float64)[-1:].expand(2, 1, 11)
     for path in ("layers.2", "layers.1"):
         row = row + found[path].pass_on(row.mT).mT
     assert torch.equal(ch.relevance(seen, target), row[:, 0])
     with ch.watch(model, heads=[4, 1], keep="gradients") as seen:
-        found = ch.weight_gradients(seen, model(x)[0, -1].sum())
-    for path, each in found.items():
-        chosen = expected[path][:, [4, 1]]
-        torch.testing.assert_close(each[...], chosen, rtol=0, atol=1e-13)
+        output = model(x)
+    for path, each in _gradients(_calls(seen), output[0, -1].sum(), False).items():
+        chosen = expected[path].context[:, [4, 1]]
+        torch.testing.assert_close(each.context, chosen, rtol=0, atol=1e-13)
 
 
 @pytest.mark.usefixtures("exact")
@@ -328,8 +322,8 @@ def test_own_layers_of_torch() -> None:
     with ch.watch(layer, keep="gradients") as seen:
         output = layer(x)
     found = ch.relevance(seen, output[:, 0, 3].sum(), output=0, retain_graph=True)
-    gradients = ch.weight_gradients(seen, output[:, 0, 3].sum())["self_attn"]
-    passed = (seen[0].dense() * gradients[...]).relu().mean(dim=1)[:, 0]
+    _, value, context = _gradients(_calls(seen), output[:, 0, 3].sum(), False)["self_attn"]
+    passed = (seen[0].dense() * (context @ value.mT)).relu().mean(dim=1)[:, 0]
     passed[:, 0] += 1
     torch.testing.assert_close(found, passed, rtol=0, atol=1e-13)
 

@@ -156,39 +156,6 @@ class Replace(OfContext):
         return other.to(context).expand(context.shape)
 
 
-@dataclass(eq=False)
-class Resample(OfContext):
-    """The context of a query is that of a real query of another run, drawn anew for each.
-
-    Attributes:
-        find: the contexts of the other run.
-        seed: of the draws.
-    """
-
-    find: Find = _nothing
-    seed: int = 0
-
-    @property
-    def always(self) -> bool:
-        return True
-
-    def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
-        found = self.find(at.path, at.every)
-        pool = found.context.transpose(1, 2).flatten(0, 1)
-        if found.real is not None:
-            pool = pool[found.real.expand(found.batch, -1).flatten()]
-        pooled = Contexts(pool.transpose(0, 1)[None], 0, heads=found.heads)
-        pool = _fitting(pooled, context, at)[0]
-        if not pool.shape[1]:
-            raise EditError("edit.context", f"there is no real query to draw for {at.name}.")
-        batch, _, query_len, _ = context.shape
-        # All heads of a call draw the same, and each call another.
-        generator = torch.Generator().manual_seed(self.seed + self.tally.calls)
-        drawn = torch.randint(pool.shape[1], (batch * query_len,), generator=generator)
-        made = pool[:, drawn.to(pool.device)].unflatten(1, (batch, query_len))
-        return made.transpose(0, 1).to(context)
-
-
 def _fitting(found: Contexts, context: Tensor, at: HeadsAt) -> Tensor:
     """The contexts of the heads of a call, (batch or 1, heads, positions, value_head_dim)."""
     other, (batch, _, _, width) = found.context, context.shape

@@ -6,16 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead._common.checks import as_int, as_ints, check_bool, check_number, check_tensor
+from clearhead._common.checks import as_ints, check_bool, check_number, check_tensor
 from clearhead._common.text import shown
-from clearhead.editing.context_operations import (
-    Ablate,
-    AddVector,
-    Find,
-    FindMean,
-    Replace,
-    Resample,
-)
+from clearhead.editing.context_operations import Ablate, AddVector, Find, FindMean, Replace
 from clearhead.editing.layer_output import AddToOutput
 from clearhead.editing.operation import Operation
 from clearhead.editing.operations import Hide, Patterns, Restrict, ScaleKeys
@@ -53,27 +46,18 @@ class LayerEdit:
         """The heads, to pick some of: `heads[3]`, `heads[3, 5]`, `heads[2:5]`, `heads[-1]`."""
         return HeadPicker(self._add_operation)
 
-    def ablate(
-        self,
-        mean: Means | None = None,
-        *,
-        resample: Seen[Any] | Contexts | Tensor | None = None,
-        seed: int = 0,
-        query: Positions = None,
-    ) -> None:
-        """Set the context of the heads to 0, to a mean, or to contexts that are drawn from another run.
+    def ablate(self, mean: Means | None = None, *, query: Positions = None) -> None:
+        """Set the context of the heads to 0, or to a mean.
 
         Args:
             mean: (heads, value_head_dim), or (value_head_dim,) for all, or (heads, positions, value_head_dim) for each
                 position of the text; or what `watch` has seen of a data set, with keep="total" and contexts=True, or
                 with contexts: the mean of all real queries.
-            resample: contexts as `replace` takes them; each query gets that of a real one of any sample and position.
-            seed: of what is drawn.
             query: the queries whose context it is, as in `hide`; None for all.
 
         Raises:
-            ArgumentTypeError: codes `mean.type`, `edit.other`, `argument.type` and `edit.selection`.
-            ArgumentError: codes `edit.ablate` and `edit.position`.
+            ArgumentTypeError: codes `mean.type` and `edit.selection`.
+            ArgumentError: code `edit.position`.
             EditError: when the layer runs, codes `edit.heads`, `edit.mean`, `edit.context`, `edit.positions` and
                 `edit.batch`.
 
@@ -87,16 +71,7 @@ class LayerEdit:
         """
         chosen = selection("query", query)
         means = means_of(mean)
-        if resample is not None:
-            if mean is not None:
-                raise ArgumentError("edit.ablate", "give mean=, or resample=; got both.")
-            find, number = contexts_of(resample), as_int(seed)
-            if number is None:
-                raise ArgumentTypeError(
-                    "argument.type", f"seed must be a whole number; got {shown(seed)}."
-                )
-            self._add("ablate(resample)", Resample(self._heads, chosen, find, number))
-        elif isinstance(mean, Tensor) and mean.ndim == 3:
+        if isinstance(mean, Tensor) and mean.ndim == 3:
             self._add("ablate", Replace(self._heads, chosen, contexts_of(mean.detach()[None])))
         else:
             self._add("ablate", Ablate(self._heads, chosen, means))

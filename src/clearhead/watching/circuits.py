@@ -16,7 +16,6 @@ from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part
 from clearhead.layers.query_key_norm import QueryKeyNorm
 from clearhead.layers.rotary import Rotary
-from clearhead.masks.causal import causal
 from clearhead.matrix.factored_heads import FactoredHeads, triangle
 from clearhead.matrix.no_tensor import NoTensor
 from clearhead.watching.estimate import attending
@@ -49,7 +48,7 @@ class Circuits(NoTensor, Drawn):
     """
 
     def __init__(self, layer: MultiHeadAttention, norm: nn.Module | None) -> None:
-        self.layer, self._norm = layer, norm
+        self.layer = layer
         heads, kv_heads = layer.num_heads, layer.num_kv_heads
         self._query = _weight(layer.query_projection, heads)
         self._key = _weight(layer.key_projection, kv_heads)
@@ -123,38 +122,6 @@ class Circuits(NoTensor, Drawn):
             between = embedding.detach().mT.to(self._key) @ unembedding.detach().to(self._key)
         found = self.ov.eigenvalues(between)
         return found.sum(dim=-1).real / found.abs().sum(dim=-1)
-
-    @torch.no_grad()
-    def previous_token(self, x: Tensor, length: int = 64) -> Tensor:
-        """Return the weight that the last of some tokens gives to the one before it, by position alone: all of them
-        have the same input, (num_heads,).
-
-        Args:
-            x: that input, (embed_dim,), such as the mean over a text, behind the norm of `circuits`; or
-                (tokens, embed_dim), where positions are added to it.
-            length: how many tokens, where they have one input.
-
-        Raises:
-            ArgumentTypeError: code `x.type`.
-            ShapeError: code `circuits.input`.
-        """
-        check_tensor("x", x)
-        width = self.layer.embed_dim
-        if (
-            x.ndim not in (1, 2)
-            or x.shape[-1] != width
-            or (x.ndim == 2 and len(x) < 2)
-            or length < 2
-        ):
-            raise ShapeError(
-                "circuits.input",
-                f"x must have shape (embed_dim,) = ({width},), or (tokens, {width}), of at least two tokens; got "
-                f"{tuple(x.shape)} with length={shown(length)}.",
-            )
-        x = x if x.ndim == 2 else x.expand(length, -1)
-        x = x.to(self.layer.query_projection.weight)
-        x = x if self._norm is None else self._norm(x)
-        return self.layer.weights(x[None], mask=causal())[0, :, -1, -2]
 
     def composition(self, other: "Circuits", into: Into, *, distance: int = 0) -> Tensor:
         """Return how much of what a head here writes a head of a later layer reads, (num_heads, its num_heads).

@@ -1,6 +1,6 @@
-"""Gradients of attention weights, and the relevance of tokens through the layers of a watched model."""
+"""The relevance of tokens through the layers of a watched model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,65 +20,6 @@ from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.weight_gradients import WeightGradients, relevance_of
 from clearhead.watching.calls import Call
 from clearhead.watching.seen import Seen
-
-
-@with_hints
-def weight_gradients(
-    seen: Seen[AttentionMatrix], target: Tensor, *, retain_graph: bool = False
-) -> dict[str, WeightGradients]:
-    """Return the gradient of a number with respect to the attention weights of each layer.
-
-    With the context c = P v and g = dL/dc it is dL/dP[i, j] = gᵢ · vⱼ, so that rows and pairs cost what they
-    are, and nothing of tokens × tokens is in memory. Weights are those before dropout.
-
-    Args:
-        seen: what a model did that was watched with `watch(model, keep="gradients")`.
-        target: the number, such as a logit of the output; of a batch the sum over the samples, which do not
-            depend on each other.
-        retain_graph: True keeps the graph for another target, as in `torch.autograd.grad`.
-
-    Returns:
-        A `WeightGradients` for each module, by its path; for each call, as "path, call 0", of one that attended
-        several times.
-
-    Raises:
-        ArgumentTypeError: codes `relevance.type`, for what is no record of a watch, or no tensor, and
-            `retain_graph.type`.
-        ArgumentError: code `relevance.target`, for a target that is not one real number, has no graph, or
-            does not depend on what was seen.
-        WatchError: codes `relevance.gradients`, for a watch without keep="gradients"; `relevance.graph`, where a
-            module ran without gradients, or in a way that has no context of its heads; `relevance.dropout`;
-            `watch.written`, where the model wrote to query, key or value after the call.
-
-    Example:
-        >>> import torch, clearhead as ch
-        >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
-        >>> with ch.watch(layer, keep="gradients") as seen:
-        ...     output = layer(torch.randn(1, 5, 8))
-        >>> gradients = ch.weight_gradients(seen, output[0, -1].square().sum())
-        >>> gradients[""].at(-1, [0, 3]).shape
-        torch.Size([1, 2, 2])
-    """
-    calls = _calls(seen)
-    _check_target(target)
-    check_bool("retain_graph", retain_graph)
-    contexts = [call.context for call in calls.values() if call.context is not None]
-    found = torch.autograd.grad(target, contexts, retain_graph=retain_graph, allow_unused=True)
-    if all(each is None for each in found):
-        raise ArgumentError(
-            "relevance.target",
-            "target must be made of the attention that was seen; it is of another run, or of what comes "
-            "before it.",
-        )
-    gradients: dict[str, WeightGradients] = {}
-    for (path, call), grad in zip(calls.items(), found, strict=True):
-        matrix = call.matrix()
-        assert matrix.value is not None
-        assert call.no_gradient is not None
-        grad = call.no_gradient if grad is None else grad
-        grad = grad if call.heads is None else grad[:, list(call.heads)]
-        gradients[path] = WeightGradients(matrix, matrix.value, grad.detach())
-    return gradients
 
 
 @with_hints
@@ -114,9 +55,15 @@ def relevance(
         token, by the way past all layers; rows are not normalised.
 
     Raises:
-        ClearheadError: as `weight_gradients` does.
-        WatchError: codes `relevance.cross`, for cross-attention, `relevance.shape`, for layers that
-            are not of the same tokens, and `relevance.missing`, where a part of the model was not seen.
+        ArgumentTypeError: codes `relevance.type`, for what is no record of a watch, or no tensor, and
+            `retain_graph.type`.
+        ArgumentError: code `relevance.target`, for a target that is not one real number, has no graph, or
+            does not depend on what was seen.
+        WatchError: codes `relevance.gradients`, for a watch without keep="gradients"; `relevance.graph`, where a
+            module ran without gradients, or in a way that has no context of its heads; `relevance.dropout`;
+            `relevance.cross`, for cross-attention; `relevance.shape`, for layers that are not of the same tokens;
+            `relevance.missing`, where a part of the model was not seen; `watch.written`, where the model wrote to
+            query, key or value after the call.
         SelectionError: codes `matrix.index` and `matrix.range`, for an output that is not there.
 
     Example:
@@ -158,10 +105,36 @@ def relevance(
         )
     places, single = read_index(output, first.kv_len, -1)
     assert isinstance(places, Tensor)
-    gradients = weight_gradients(seen, target, retain_graph=retain_graph)
+    gradients = _gradients(layers, target, retain_graph)
     in_order = sorted(layers, key=lambda path: layers[path].number)
     rows = relevance_of([gradients[path] for path in in_order], places)
     return rows[:, 0] if single else rows
+
+
+def _gradients(
+    calls: Mapping[str, Call], target: Tensor, retain_graph: bool
+) -> dict[str, WeightGradients]:
+    """The gradient of the target with respect to the weights of each call, before dropout: with the context c = P v and
+    g = dL/dc it is dL/dP[i, j] = gᵢ · vⱼ."""
+    _check_target(target)
+    check_bool("retain_graph", retain_graph)
+    contexts = [call.context for call in calls.values() if call.context is not None]
+    found = torch.autograd.grad(target, contexts, retain_graph=retain_graph, allow_unused=True)
+    if all(each is None for each in found):
+        raise ArgumentError(
+            "relevance.target",
+            "target must be made of the attention that was seen; it is of another run, or of what comes "
+            "before it.",
+        )
+    gradients: dict[str, WeightGradients] = {}
+    for (path, call), grad in zip(calls.items(), found, strict=True):
+        matrix = call.matrix()
+        assert matrix.value is not None
+        assert call.no_gradient is not None
+        grad = call.no_gradient if grad is None else grad
+        grad = grad if call.heads is None else grad[:, list(call.heads)]
+        gradients[path] = WeightGradients(matrix, matrix.value, grad.detach())
+    return gradients
 
 
 def _calls(seen: Seen[Any]) -> dict[str, Call]:

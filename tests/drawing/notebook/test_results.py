@@ -82,8 +82,6 @@ def made() -> dict[str, Any]:
         layer(x)
     with torch.no_grad(), ch.watch(layer, keep="total", statistics=["first"]) as some:
         layer(x)
-    with ch.watch(layer, keep="gradients") as graph:
-        output = layer(x)
     with torch.no_grad(), ch.edit(layer) as edit:
         edit[0].heads[1].hide(key=0)
         layer(x)
@@ -125,7 +123,6 @@ def made() -> dict[str, Any]:
         "Trace": ch.trace(ch.attend, query, query, query),
         "Watch": ch.watch(layer),
         "Writes": ch.writes(text, x, top=2),
-        "WeightGradients": ch.weight_gradients(graph, output.sum())[""],
     }
 
 
