@@ -1,13 +1,12 @@
 """Draw the pictures of figures.md, of the ladder, of the lessons, of the pages and of the README anew.
 
 `python docs/generate_pictures.py` writes them into docs/pictures; it needs the extras `demo` and `dev`, and for the
-pages chromium, the samples smollm2 and whisper, and espeak-ng.
+pages chromium, the sample smollm2.
 """
 
 import io
 import runpy
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,7 @@ def photographed(
 
 
 def pages(folder: Path, reader: huggingface.TextModel) -> None:
-    """The page of a sentence, of a long text and of a sound."""
+    """The page of a sentence and of a long text."""
     reading, page = reader.read(TEXT), folder / "page.html"
     it, animal = reading.tokens.index("it"), reading.tokens.index("animal")
     reading.seen.to_html(page, tokens=reading.tokens, title=TEXT)
@@ -102,29 +101,6 @@ def pages(folder: Path, reader: huggingface.TextModel) -> None:
     tokens = [sample.tokenizer.decode(each) for each in ids[0]]
     seen.to_html(page, tokens=tokens, title="A long text", sample=0)
     photographed(page, "page_long", "head=0.1&view=940,120,940,120&pin=1030", dark=True)
-
-    sys.path.append(str(FOLDER.parents[1] / "examples"))
-    import words_in_time
-    from speech import RATE, speak
-
-    sample, speech = ch.samples.whisper(), speak(words_in_time.TEXT)
-    ids = words_in_time.whole(sample, words_in_time.tokens_of(sample, speech.text))
-    with torch.no_grad(), ch.watch(sample.model, layers="*encoder_attn") as seen:
-        sample.model(
-            input_features=words_in_time.features(sample, speech.sound), decoder_input_ids=ids
-        )
-    words = [sample.tokenizer.decode(each) for each in ids[0]]
-    seen.to_html(
-        page,
-        tokens=words,
-        times=0.02,
-        audio=(speech.sound, RATE),
-        title=speech.text,
-        start="head=3.2",
-    )
-    photographed(
-        page, "page_sound", f"head=3.2&pin={words.index(' because')},&view=0,{len(words)},0,257"
-    )
 
 
 def rungs() -> None:

@@ -6,11 +6,7 @@ from clearhead import AttentionMatrix, causal
 from clearhead.drawing.page.head_page import heads_payload
 from clearhead.drawing.page.runs import Layer, Run
 from clearhead.drawing.page.texts import read_text
-from clearhead.matrix.links import (
-    between_words,
-    pairs_of_words,
-    telling_links,
-)
+from clearhead.matrix.links import are_words, pairs_of_words, telling_links
 
 WORDS = ["[CLS]", "the", "animal", "was", ",", "too", "tired", "here"]
 
@@ -29,7 +25,7 @@ def test_a_key_that_everybody_looks_at_tells_nothing() -> None:
     everybody = rows(*((query, 2, 0.7) for query in range(8)))
     everybody[7, 2] = 0.75
     one = rows((6, 2, 0.6))
-    words = between_words(WORDS, WORDS)
+    words = are_words(WORDS)[:, None] & are_words(WORDS)
     first, second = telling_links(torch.stack([everybody, one]), words)
     assert first is not None
     assert second is not None
@@ -41,7 +37,7 @@ def test_a_key_that_everybody_looks_at_tells_nothing() -> None:
 
 
 def test_a_far_link_is_before_a_near_one_and_a_strong_before_a_weak() -> None:
-    words = between_words(WORDS, WORDS)
+    words = are_words(WORDS)[:, None] & are_words(WORDS)
     near_and_far = rows((2, 1, 0.9), (7, 1, 0.6))
     weak = rows((7, 1, 0.49))
     of_both, of_weak = telling_links(torch.stack([near_and_far, weak]), words)
@@ -53,7 +49,7 @@ def test_a_far_link_is_before_a_near_one_and_a_strong_before_a_weak() -> None:
 
 
 def test_what_is_no_word_or_hidden_or_no_number_is_not_chosen() -> None:
-    words = between_words(WORDS, WORDS)
+    words = are_words(WORDS)[:, None] & are_words(WORDS)
     weights = rows((7, 0, 0.99), (4, 1, 0.9), (6, 2, 0.8), (5, 1, 0.7))
     weights[6, 2] = torch.nan
     visible = torch.ones(1, 8, 8, dtype=torch.bool)

@@ -134,17 +134,75 @@ def telling_links(
     ]
 
 
-def between_words(queries: Sequence[str], keys: Sequence[str]) -> Tensor:
-    """Return the pairs of two words, (query_len, kv_len), bool; special tokens and punctuation are none.
+def telling_of_top(
+    keys: Tensor, weights: Tensor, query_words: Tensor, key_words: Tensor
+) -> list[TellingLink | None]:
+    """Return for each head of a long text the link that stands out most, from its strongest links.
+
+    The score is that of the head: the mean over its queries of the largest contrast · log2(distance). The first-token
+    sink has no contrast, and the token before has no distance.
+
+    Args:
+        keys: (heads, query_len, ranks), the keys of the strongest links; -1 for none.
+        weights: of the same shape; weights that are not listed count as 0.
+        query_words, key_words: (query_len,) and (kv_len,), bool: the tokens to choose from.
 
     Example:
-        >>> between_words(["[CLS]", "it"], ["it", "."]).tolist()
-        [[False, False], [True, False]]
+        >>> keys = torch.tensor([[[0], [0], [0], [0]], [[0], [0], [1], [0]]])
+        >>> words = torch.ones(4, dtype=torch.bool)
+        >>> [link and (link.query, link.key) for link in telling_of_top(keys, torch.full((2, 4, 1), 0.9), words, words)]
+        [None, None]
+        >>> keys[1] = torch.tensor([[0], [1], [2], [1]])
+        >>> telling_of_top(keys, torch.full((2, 4, 1), 0.9), words, words)[1][3:5]
+        (3, 1)
     """
-    words = [
-        torch.tensor([SPECIAL.fullmatch(each) is None for each in side]) for side in (queries, keys)
-    ]
-    return words[0][:, None] & words[1]
+    queries, ranks = keys.shape[1:]
+    weights = weights.float().nan_to_num(0.0)
+    at = torch.arange(queries) + len(key_words) - queries
+    causal = bool((keys <= at[:, None]).all())
+    seen = (
+        torch.arange(len(key_words), -1, -1).clamp(max=queries) if causal else torch.tensor(queries)
+    )
+    key_words = torch.cat([key_words, key_words.new_zeros(1)])
+    found: list[TellingLink | None] = []
+    for key, weight in zip(keys.flatten(1), weights.flatten(1), strict=True):
+        listed = torch.where(key < 0, len(key_words) - 1, key)
+        order = weight.argsort()
+        order = order[listed[order].argsort(stable=True)]
+        count = torch.bincount(listed, minlength=len(key_words))
+        # The place of the median of the other queries among the listed weights of a key; the rest are 0 and come first.
+        place = (seen - 2) // 2 - (seen - count)
+        first = count.cumsum(0) - count
+        median = torch.where(
+            place >= 0, weight[order][(first + place).clamp(0, len(order) - 1)], 0.0
+        )
+        contrast = weight - median[listed]
+        apart = (at.repeat_interleave(ranks) - key).abs()
+        chosen = (
+            (key >= 0)
+            & (contrast > LEAST)
+            & query_words.repeat_interleave(ranks)
+            & key_words[listed]
+        )
+        scores = torch.where(chosen, contrast * apart.clamp(min=1).log2(), 0.0)
+        best = int(scores.argmax()) if scores.numel() else 0
+        if not scores.numel() or not scores[best] > 0:
+            found.append(None)
+            continue
+        score = float(scores.view(queries, ranks).amax(1).mean())
+        share, stands = float(weight[best]), float(contrast[best])
+        found.append(TellingLink(share > HALF, score, stands, best // ranks, int(key[best]), share))
+    return found
+
+
+def are_words(tokens: Sequence[str]) -> Tensor:
+    """Return which tokens are words, (len,), bool; special tokens and punctuation are not.
+
+    Example:
+        >>> are_words(["[CLS]", "it", "."]).tolist()
+        [False, True, False]
+    """
+    return torch.tensor([SPECIAL.fullmatch(each) is None for each in tokens], dtype=torch.bool)
 
 
 def pairs_of_words(words: Sequence[bool]) -> Tensor:

@@ -30,7 +30,7 @@ from clearhead.sharding.sharding import Sharding
 
 
 class PageOptions(TypedDict, total=False):
-    """The text of a page of heads, a picture or a sound of it, and where it opens, as `Seen.to_html` takes them."""
+    """The text of a page of heads, a picture of it, and where it opens, as `Seen.to_html` takes them."""
 
     tokens: Sequence[str] | Sequence[int] | Tensor | None
     source_tokens: Sequence[str] | Sequence[int] | Tensor | None
@@ -40,8 +40,6 @@ class PageOptions(TypedDict, total=False):
     image: Any
     grid: tuple[int, int] | None
     skip: int
-    times: float | Sequence[float] | Tensor | None
-    audio: tuple[Any, float] | None
 
 
 class FileOptions(PageOptions, total=False):

@@ -251,14 +251,12 @@ class Seen(WholeRecord[Kept]):
                 PNG or a JPEG, a picture of Pillow, or pixels, (height, width, 3) or (3, height, width).
             grid: rows and columns of its patches.
             skip: tokens before the first patch, such as [CLS].
-            times: of keys that are moments of a sound the seconds of each, 0.02 of Whisper, or its begin.
-            audio: the sound as (samples, samples per second), of which the page draws the outline.
 
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names`, `page.sample-type`, `page.writes-type`
                 and `page.words`.
             ArgumentError: codes `page.empty`, if nothing attended, `page.one-run`, for what is of `other` without
-                it, and `page.` with sample, start, pin, why, writes, words, image, grid or sound.
+                it, and `page.` with sample, start, pin, why, writes, words, image and grid.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 

@@ -175,7 +175,6 @@ test_a_trace_has_its_own_tokens = refusals(
     ({"sample": 1}, "view.trace", "… // …"),
     ({"grid": (2, 3)}, "view.trace", "… // …"),
     ({"skip": 1}, "view.trace", "… // …"),
-    ({"times": 0.5}, "view.trace", "… // …"),
 )
 
 

@@ -11,7 +11,7 @@ import clearhead as ch
 from clearhead.drawing.page import head_arrays, head_page, located
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_heads
 from clearhead.drawing.page.payload import Deflated, Payload
-from clearhead.drawing.page.rounding import restored
+from clearhead.drawing.page.rounding import WORD, restored
 from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError
 from clearhead.matrix.head_numbers import ROLES
@@ -267,11 +267,11 @@ def test_weights_are_rounded_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(head_page, "EXACT_BYTES", 0)
     seen = matrix(1, 2, 41, 43)
     found = []
-    for room in (10**6, 2800, 100):
+    for room in (10**6, 5000, 2800, 100):
         monkeypatch.setattr(head_arrays, "SHORT_BYTES", room)
         found.append(of(seen).data["layers"][0]["weights"]["levels"])
-    assert found[0] == 253
-    assert found[0] > found[1] > found[2] == 17
+    assert found[:2] == [WORD, 253]
+    assert found[1] > found[2] > found[3] == 17
 
 
 def test_a_summary_is_drawn_as_far_as_it_goes() -> None:
@@ -356,19 +356,38 @@ def test_the_title_is_the_beginning_of_the_text(
     assert written[0].data["note"] == f"1 layer · {size} {kind}"
 
 
-def test_a_role_that_chance_fills_as_far_is_not_named() -> None:
-    """In a text of one word over and over, even weights fill `duplicate` and `induction` by more than half."""
-    generator = torch.Generator().manual_seed(0)
-    query, key = torch.randn(2, 1, 8, 5, 3, generator=generator)
-    matrix = ch.AttentionMatrix(3 * query, key, mask=ch.causal())
-    ids = torch.zeros(5, dtype=torch.int64)
-    run = Run("", [Layer("", matrix)], read_text("tokens", ids))
-    (layer,) = heads_payload([run], "").data["layers"]
-    (named,) = ch.roles(matrix, ids).names()
-    beyond = [
-        layer["rows"][head]["scores"][role] > layer["chance"][role] > 0.5
-        for head, role in enumerate(named)
+def test_a_long_text_opens_at_a_far_link_and_not_at_the_sink(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Heads: everything to the first token, the token before, nothing in particular, the same token 12 before."""
+    monkeypatch.setattr(located, "LONG", 20)
+    size = 30
+    scores = torch.zeros(1, 4, size, size)
+    scores[:, 0, :, 0] = 9.0
+    scores[:, 1] += 9 * torch.ones(size, size).tril(-1).triu(-1)
+    scores[:, 3] += 9 * torch.ones(size, size).tril(-12).triu(-12)
+    eye = torch.eye(size)[None, None]
+    layers = [
+        Layer(name, ch.AttentionMatrix(scores[:, heads], eye, scale=1.0, mask=ch.causal()))
+        for name, heads in (("a", [0, 1]), ("b", [2, 3]))
     ]
-    assert set(beyond) == {True, False}
-    found = [row["role"] for row in layer["rows"]]
-    assert found == [role if more else "" for role, more in zip(named, beyond, strict=True)]
+    text = read_text("tokens", [f"w{each}" for each in range(size)])
+    start = heads_payload([Run("", layers, text)], "").data["start"]
+    assert (start["layer"], start["head"]) == (1, 1)
+    assert start["query"] - start["key"] == 12
+
+
+def test_weights_beyond_the_exact_ones_take_sixteen_bits() -> None:
+    seen = matrix(1, 8, 179, 181)
+    weights = of(seen).data["layers"][0]["weights"]
+    assert weights["levels"] == WORD
+    assert head_arrays.EXACT_BYTES == 1_000_000
+    assert "exact" in of(matrix(1, 1, 179, 181)).data["layers"][0]["weights"]
+
+
+def test_every_weight_of_few_words_over_many_moments_is_there() -> None:
+    """1500 moments are those of 30 seconds of Whisper."""
+    layer = of(ch.AttentionMatrix(torch.randn(2, 7, 3), torch.randn(2, 1500, 3), cross=True))
+    assert layer.data["layers"][0]["weights"]["shape"] == [7, 1500]
+    layer = of(ch.AttentionMatrix(torch.randn(2, 7, 3), torch.randn(2, 4097, 3), cross=True))
+    assert "weights" not in layer.data["layers"][0]

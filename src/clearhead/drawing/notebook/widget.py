@@ -13,9 +13,9 @@ from clearhead._common.hints import with_hints
 from clearhead.drawing.live.routes import answer, routes_to
 from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import heads_payload, read_run
-from clearhead.drawing.page.media import read_media, texts_with, with_media
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.photo import photo_of, texts_with, with_photo
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.steps import steps_payload
 from clearhead.drawing.page.written import AskedWrites, Written
@@ -54,7 +54,6 @@ def view(
             a function the kernel works a query out when one looks at it.
         image, grid, skip: a picture, its rows and columns of patches, and the tokens before the first
             patch, as `Seen.to_html` takes them.
-        times, audio: the seconds of the keys, and the sound that they hear, likewise.
 
     Returns:
         The widget; a cell that ends in it draws it.
@@ -63,8 +62,7 @@ def view(
         MissingExtraError: if anywidget is not installed.
         ArgumentTypeError: code `view.type`, for anything else; masks, summaries and reports draw
             themselves.
-        ArgumentError: code `view.trace`, for tokens, a sample, a start, a picture or a sound of a trace, or what its
-            heads write.
+        ArgumentError: code `view.trace`, for tokens, a sample, a start, a picture or writes of a trace.
         ClearheadError: for tokens that do not fit, or nothing that attended.
 
     Example:
@@ -79,7 +77,7 @@ def view(
         if any(each is not None for each in given.values()) or counts != [0, 0]:
             raise ArgumentError(
                 "view.trace",
-                "a trace has tokens of its own, and all of its samples, and no picture or sound; "
+                "a trace has tokens of its own, and all of its samples, and no picture; "
                 "trace(…, tokens=…) takes them.",
             )
         return _widget_class("steps")(steps_payload(thing), None, None)
@@ -95,10 +93,10 @@ def view(
             f"{type(thing).__name__}. A mask or a report draws itself at the end of a cell.",
         )
     written = Written.of(writes, words)
-    media, sample = read_media(layers, page), page.get("sample", 0)
-    run = read_run(layers, *texts_with(media, page), sample)
+    photo, sample = photo_of(page), page.get("sample", 0)
+    run = read_run(layers, *texts_with(photo, page), sample)
     title, start = repr(thing).splitlines()[0], Start(page.get("start"), page.get("pin"))
-    payload = with_media(heads_payload([run], title, start=start, writes=written), media)
+    payload = with_photo(heads_payload([run], title, start=start, writes=written), photo)
     asked = AskedWrites.of(written, run)
     known = asked is not None or any(each is not None for each in run.matrices)
     tiles = Tiles(run.matrices, sample=sample) if known else None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead._common.text import format_bytes
 from clearhead.drawing.page.payload import Deflated, deflated
-from clearhead.drawing.page.rounding import BYTE, Rounded, rounded
+from clearhead.drawing.page.rounding import BYTE, WORD, Rounded, rounded
 from clearhead.errors import ArgumentError
 from clearhead.masks.spans import Spans
 from clearhead.matrix.head_view import HeadMaps, HeadView
@@ -27,8 +27,8 @@ SMALL = 40
 MAPS = (1024, 512, 256, 128)
 """Rows and columns of the map of a long text: the finest that there is room for."""
 
-EXACT_BYTES = 100_000
-"""Weights that take no more are written as they are, in float32: those of 72 heads up to 18 tokens."""
+EXACT_BYTES = 1_000_000
+"""Weights that take no more are written as they are, in float32: those of 72 heads up to 58 tokens."""
 
 PIECES = 8
 """The runs of keys of a query that a page knows at most; of a mask of more it knows cells only."""
@@ -39,8 +39,8 @@ LINKS = 8
 VECTOR_BYTES = 8_000_000
 """Queries, keys and biases, float32, of a page that has them."""
 
-STEPS = (BYTE, 180, 127, 107, 90, 76, 64, 54, 45, 36, 28, 22, 17)
-"""Steps that weights are rounded to: the most that there is room for."""
+STEPS = (WORD, BYTE, 180, 127, 107, 90, 76, 64, 54, 45, 36, 28, 22, 17)
+"""Steps that weights are rounded to, in 16 bits or 8: the most that there is room for."""
 
 EVERY = 7
 """One query of so many is a sample of how well weights deflate."""

@@ -42,11 +42,11 @@ from clearhead.drawing.page.head_arrays import (
     small_maps,
     strongest_links,
 )
-from clearhead.drawing.page.head_rows import beyond_chance, by_chance, rows_of_heads
+from clearhead.drawing.page.head_rows import rows_of_heads
 from clearhead.drawing.page.located import Located
-from clearhead.drawing.page.media import read_media, texts_with, with_media
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
+from clearhead.drawing.page.photo import photo_of, texts_with, with_photo
 from clearhead.drawing.page.rounding import BYTE, WORD, rounded
 from clearhead.drawing.page.runs import NAMES, Layer, Run, names_of, read_run
 from clearhead.drawing.page.starts import ANYWHERE, Start, start_of
@@ -54,8 +54,8 @@ from clearhead.drawing.page.texts import PageText, beginning, offsets
 from clearhead.drawing.page.written import Written
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import MATCHING, ROLES, numbers_of_heads
-from clearhead.matrix.head_view import HeadMaps, HeadView, mask_of_summary
-from clearhead.matrix.links import between_words, telling_links
+from clearhead.matrix.head_view import HeadView, mask_of_summary
+from clearhead.matrix.links import TellingLink, are_words, telling_links, telling_of_top
 from clearhead.matrix.matrix import AttentionMatrix, FileOptions
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
@@ -186,15 +186,15 @@ def write_heads(
         )
     written = Written.of(writes, words)
     written = None if written is None else written.whole
-    media = read_media(runs[0], options)
-    tokens, source_tokens = texts_with(media, options)
+    photo = photo_of(options)
+    tokens, source_tokens = texts_with(photo, options)
     texts = (tokens, tokens if other_tokens is None else other_tokens)
     shown = [
         read_run(layers, text, source_tokens, sample, name=name)
         for name, text, layers in zip(called, texts, runs, strict=False)
     ]
     text = shown[0].text
-    parts = None if media is None else tuple(media.tokens)
+    parts = None if photo is None else tuple(photo.tokens)
     if title is None:
         title = "Attention" if text is None or text.tokens == parts else beginning(text.tokens)
     if note is None:
@@ -206,7 +206,7 @@ def write_heads(
         note += f" · not seen: {'; '.join(unseen[:8])}" + " and more" * (len(unseen) > 8)
     start, why = Start(options.get("start"), options.get("pin")), options.get("why", False)
     payload = heads_payload(shown, title, note, start=start, why=why, writes=written)
-    return write_page(path, with_media(payload, media))
+    return write_page(path, with_photo(payload, photo))
 
 
 @dataclass
@@ -255,8 +255,6 @@ class _Packing:
         summary = self._summary(shown, own)
         short, sample = shown.short, shown.run.sample
         fine = BYTE if short is None else WORD
-        rows = rows_of_heads(shown.layer.name, summary, crosses=shown.crosses)
-        chance = None if short is None or shown.crosses else by_chance(short, own, sample)
         entry: dict[str, Any] = {
             "name": shown.layer.name,
             "number": shown.layer.number,
@@ -269,8 +267,7 @@ class _Packing:
             "keys": summary.kv_len,
             "query": query._asdict(),
             "key": key._asdict(),
-            "rows": beyond_chance(rows, chance),
-            "chance": chance,
+            "rows": rows_of_heads(shown.layer.name, summary, crosses=shown.crosses),
         }
         per_token: dict[str, Tensor | Deflated] = {}
         for name, levels, power in (
@@ -281,6 +278,10 @@ class _Packing:
         ):
             numbers = rounded(summary._statistic(name)[0], levels, power=power)
             per_token[f"{place}/{name}"], entry[name] = numbers
+        words = None
+        if own is not None and shown.number == 0:
+            queries = own.tokens[query.first : query.first + summary.query_len]
+            words = are_words(queries), are_words(own.tokens[: summary.kv_len])
         if short is not None:
             self.arrays |= per_token
             maps = HeadView(short, sample).exact()
@@ -290,18 +291,20 @@ class _Packing:
                 every = per_head(place, "weights", rounded_maps(maps, self.levels))
             entry["weights"] = self.take(every)
             entry["small"] = self.take(small_maps(place, maps))
-            if own is not None and shown.number == 0:
-                self._open_at(place, maps, shown, own.tokens)
+            if words is not None:
+                between = (words[0][:, None] & words[1]).to(maps.shares.device)
+                self._open_at(place, telling_links(maps.shares, between, maps.visible))
         else:
             self.arrays |= {name: deflated(each) for name, each in per_token.items()}
             self._add_pooled(place, shown, summary, entry, self.room - size_of(per_token))
+            if words is not None and summary.top_k is not None:
+                keys, weights = summary.top_k.keys[0], summary.top_k.weights[0]
+                self._open_at(place, telling_of_top(keys.cpu(), weights.cpu(), *words))
         self.layers.append(entry)
 
-    def _open_at(self, place: int, maps: HeadMaps, shown: Located, tokens: Sequence[str]) -> None:
-        """Open the page at a link of this layer, if it tells more than those before."""
-        queries = tokens[shown.query.first : shown.query.first + maps.query_len]
-        words = between_words(queries, tokens[: maps.kv_len]).to(maps.shares.device)
-        for head, link in enumerate(telling_links(maps.shares, words, maps.visible)):
+    def _open_at(self, place: int, links: Sequence[TellingLink | None]) -> None:
+        """Open the page at a head of this layer if its link stands out more than those of earlier layers."""
+        for head, link in enumerate(links):
             if link is not None and link[:2] > self.telling:
                 self.telling = link[:2]
                 self.start = {"layer": place, "head": head, "query": link.query, "key": link.key}
