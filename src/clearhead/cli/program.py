@@ -2,10 +2,11 @@
 
 import os
 import sys
+from collections import defaultdict
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from clearhead._common.text import readable
 from clearhead._common.version import __version__
@@ -34,18 +35,35 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from error
 
 
+class Command(TyperCommand):
+    """A command whose help lists options by `rich_help_panel`, as plain text.
+
+    The boxes that rich draws cut long words in a narrow terminal.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels = defaultdict[str, list[tuple[str, str]]](list)
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx)
+            if record is not None:
+                kind = f"{each.param_type_name.capitalize()}s"
+                panels[getattr(each, "rich_help_panel", None) or kind].append(record)
+        for name, records in panels.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
+
+
 app = typer.Typer(
     name="clearhead",
     cls=Commands,
     help="Attention you can see through.",
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (show, trace, figure, check, explain, lesson, serve, kernels):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(samples)
 
 
