@@ -28,7 +28,7 @@ def lesson(
         bool, typer.Option("--read", help="Print the lesson, and write nothing.")
     ] = False,
 ) -> None:
-    """Begin a lesson of the course, or list its lessons.
+    """Begin a lesson of the course, or list them.
 
     Attention, learnt by writing it, in thirteen lessons. "clearhead lesson 7" writes lesson_07.py into this
     folder, never over a file that is there; "clearhead lesson 7 --read" prints the lesson, and

@@ -71,7 +71,7 @@ def trace(
         typer.Option(help="Write a page to step through into this file as well.", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Trace attention of a sentence, stage by stage.
+    """Trace attention stage by stage.
 
     Without --text it is the sentence "Your journey starts with one step", whose words have vectors
     of width 3. Query, key and value are made with three matrices of random numbers. Code of your own
