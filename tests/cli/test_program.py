@@ -77,7 +77,14 @@ def test_errors_are_a_message_and_not_a_traceback(arguments: list[str], message:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["show"], ["show", "a", "--file", "b"], ["show", "a", "--layer", "x"], ["nothing"]],
+    [
+        ["show"],
+        ["show", "a", "--file", "b"],
+        ["show", "a", "--layer", "x"],
+        ["trace", "to be", "--text", "or not"],
+        ["--verbose"],
+        ["nothing"],
+    ],
 )
 def test_misuse(arguments: list[str]) -> None:
     result = invoke(*arguments)
@@ -85,12 +92,12 @@ def test_misuse(arguments: list[str]) -> None:
     assert "Usage:" in result.stderr
 
 
-def test_version_and_help() -> None:
+def test_version() -> None:
     assert lines("--version") == [f"clearhead {version('clearhead')}"]
-    assert {"show", "trace", "figure", "kernels"} <= {
-        line.split()[0] for line in lines("--help") if line.strip()
-    }
-    assert "--png" in "\n".join(lines("show", "-h"))
+    for arguments in ["--version", "--verbose"], ["--verbose", "--version"]:
+        found = lines(*arguments)
+        assert found[0].startswith(f"clearhead {version('clearhead')}, torch ")
+        assert any(line.split() == ["softcap", "no", "no", "yes", "yes"] for line in found)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -15,7 +15,7 @@ from rich.console import Console
 from clearhead._common.lessons import LESSONS
 from clearhead._common.text import readable, shown
 from clearhead._common.writing import check_writable, replacing
-from clearhead.cli import apart
+from clearhead.cli import check_process
 from clearhead.cli.scan import Scan
 from clearhead.errors import ClearheadError
 
@@ -285,7 +285,7 @@ def check(
         asked = {"place": place, "trains": options["args"] or {}}
     most = timeout or (600.0 if profile or world is not None else 60.0)
     try:
-        found = apart.checked(asked, timeout=most, memory=memory)
+        found = check_process.checked(asked, timeout=most, memory=memory)
     except ClearheadError as error:
         print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)
         raise typer.Exit(3) from error  # 1 is for a mistake in what is checked

@@ -31,7 +31,8 @@ def show(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A folder, a sample such as smollm2, or a name on the Hugging Face Hub; else MiniLM.",
+            help="A folder, a sample such as smollm2, or a name on the Hugging Face Hub.",
+            show_default="minilm",
             metavar="NAME_OR_PATH",
             rich_help_panel=INPUT,
         ),
@@ -105,9 +106,10 @@ def show(
 ) -> None:
     """Show what a trained model attends to.
 
-    It reads a text, or with --image a picture. Without --layer it shows every head of every layer, the strongest links, and one head as a heat
-    map over the tokens. Of a text of more than 1024 tokens it shows numbers, a pooled map and the
-    tokens that receive most, in memory that grows with the tokens; of a book, ask for one --layer.
+    It reads a text, or with --image a picture. Without --layer it shows every head of every layer,
+    the strongest links, and one head as a heat map over the tokens. Of a text of more than 1024
+    tokens it shows numbers, a pooled map and the tokens that receive most, in memory that grows with
+    the tokens; of a book, ask for one --layer.
     """
     sentence = (
         _read_text(text, file) if image is None else _no_text(text, file, find, why, writes or None)
