@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from clearhead.cli import apart
+from clearhead.cli import check_process
 from tests.cli import commands
 
 SOURCE = """
@@ -40,9 +40,9 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     if "another_process" not in request.fixturenames:
 
         def run(asked: dict[str, Any], *limits: float) -> dict[str, Any]:
-            return json.loads(json.dumps(apart.answer(**json.loads(json.dumps(asked)))))
+            return json.loads(json.dumps(check_process.answer(**json.loads(json.dumps(asked)))))
 
-        monkeypatch.setattr(apart, "_run", run)
+        monkeypatch.setattr(check_process, "_run", run)
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_only_a_report_says_what_it_came_to(
 
 @pytest.mark.usefixtures("another_process")
 def test_what_kills_its_process_is_named(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "MAIN", "import os; os.kill(os.getpid(), 9)")
+    monkeypatch.setattr(check_process, "MAIN", "import os; os.kill(os.getpid(), 9)")
     found = invoke(place, "--args", ARGS)
     assert found.exit_code == 3, found.output
     assert "ended its process, with signal SIGKILL, before there was a report." in found.stderr
@@ -332,9 +332,9 @@ def half():
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     def run(asked: dict[str, Any], *limits: float) -> dict[str, Any]:
-        return json.loads(json.dumps(apart.trained(**json.loads(json.dumps(asked)))))
+        return json.loads(json.dumps(check_process.trained(**json.loads(json.dumps(asked)))))
 
-    monkeypatch.setattr(apart, "_run", run)
+    monkeypatch.setattr(check_process, "_run", run)
     file = tmp_path / "train.py"
     file.write_text(SCRIPT, encoding="utf-8")
     return str(file)

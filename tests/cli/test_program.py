@@ -3,6 +3,7 @@
 import errno
 import importlib
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -11,6 +12,9 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+import typer
+from typer.core import TyperGroup
+from typer.testing import CliRunner
 
 from clearhead import cli
 from clearhead.__main__ import main
@@ -73,7 +77,14 @@ def test_errors_are_a_message_and_not_a_traceback(arguments: list[str], message:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["show"], ["show", "a", "--file", "b"], ["show", "a", "--layer", "x"], ["nothing"]],
+    [
+        ["show"],
+        ["show", "a", "--file", "b"],
+        ["show", "a", "--layer", "x"],
+        ["trace", "to be", "--text", "or not"],
+        ["--verbose"],
+        ["nothing"],
+    ],
 )
 def test_misuse(arguments: list[str]) -> None:
     result = invoke(*arguments)
@@ -81,12 +92,69 @@ def test_misuse(arguments: list[str]) -> None:
     assert "Usage:" in result.stderr
 
 
-def test_version_and_help() -> None:
+def test_version() -> None:
     assert lines("--version") == [f"clearhead {version('clearhead')}"]
-    assert {"show", "trace", "figure", "kernels"} <= {
-        line.split()[0] for line in lines("--help") if line.strip()
-    }
-    assert "--png" in "\n".join(lines("show", "-h"))
+    for arguments in ["--version", "--verbose"], ["--verbose", "--version"]:
+        found = lines(*arguments)
+        assert found[0].startswith(f"clearhead {version('clearhead')}, torch ")
+        assert any(line.split() == ["softcap", "no", "no", "yes", "yes"] for line in found)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_help_is_cut(width: int) -> None:
+    group = typer.main.get_command(program.app)
+    assert isinstance(group, TyperGroup)
+
+    def help_of(*names: str) -> str:
+        arguments = [*names, "--help"]
+        return CliRunner().invoke(program.app, arguments, terminal_width=width).stdout
+
+    for name, command in group.commands.items():
+        printed = help_of(name)
+        assert max(map(len, printed.splitlines())) <= width
+        options = [getattr(each, "help", None) or "" for each in command.params]
+        for text in (command.help or "", *options):
+            assert "".join(text.split()) in "".join(printed.split())
+        summary = (command.help or "").split("\n\n")[0]
+        assert summary in help_of()
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (
+            "check",
+            {
+                "How it is called": ["--takes", "--args"],
+                "What it should compute": ["--causal", "--layout"],
+                "The report": ["--all", "--sarif"],
+                "What else to check": ["--lesson", "--trains"],
+                "The run": ["--seed", "--memory"],
+            },
+        ),
+        (
+            "show",
+            {
+                "What to read": ["--model", "--image"],
+                "What to show": ["--layer", "--writes"],
+                "Files to write": ["--png", "--save"],
+            },
+        ),
+    ],
+)
+def test_options_have_headings(command: str, options: dict[str, list[str]]) -> None:
+    sections = dict(re.findall(r"^(\w.*):\n((?:  .*\n)+)", invoke(command, "-h").stdout, re.M))
+    assert list(sections) == ["Arguments", *options, "Options"]
+    assert sections["Options"].split()[:2] == ["-h,", "--help"]
+    for heading, names in options.items():
+        assert all(f"\n  {name} " in f"\n{sections[heading]}" for name in names)
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    for words, found in (("clearhead sh", "show"), ("clearhead check --str", "--strict")):
+        asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        process = start(env={**os.environ, **asked, "_CLEARHEAD_COMPLETE": "complete_bash"})
+        assert process.communicate()[0].split() == [found]
 
 
 @pytest.mark.parametrize(

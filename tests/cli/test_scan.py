@@ -16,7 +16,7 @@ import yaml
 
 from clearhead.checking.scanning.sources import Definition, Source
 from clearhead.checking.scanning.trial import ScanRow
-from clearhead.cli import apart
+from clearhead.cli import check_process
 from clearhead.errors import ModelError
 from tests.cli.commands import invoke
 from tests.surface import ROOT
@@ -82,12 +82,12 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
             for i, each in enumerate(sources)
         ]
         asked = json.loads(json.dumps({**asked, "jobs": jobs}))
-        for index, name, row in apart.scan(**asked):
+        for index, name, row in check_process.scan(**asked):
             if index >= 0:
                 row = json.loads(json.dumps(row))
                 yield sources[index], name, None if row is None else ScanRow(**row)
 
-    monkeypatch.setattr(apart, "scanned", scanned)
+    monkeypatch.setattr(check_process, "scanned", scanned)
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ class TestFolder:
         assert "is for one class or function: file.py:Name." in " ".join(found.output.split())
 
     def test_an_interrupt_leaves_what_there_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        tried = apart.scanned
+        tried = check_process.scanned
 
         def interrupted(*args: Any, **limits: Any) -> Iterator[Any]:
             for each in tried(*args, **limits):
@@ -191,7 +191,7 @@ class TestFolder:
                 if each[2] is not None and each[2].name == "unscaled":
                     raise KeyboardInterrupt
 
-        monkeypatch.setattr(apart, "scanned", interrupted)
+        monkeypatch.setattr(check_process, "scanned", interrupted)
         found = invoke("check", "wrong.py", "right.py")
         assert found.exit_code == 130
         assert found.stdout.endswith("interrupted: 1 wrong\n")
@@ -226,7 +226,9 @@ def test_what_ends_its_process_or_hangs_is_a_row(
             now = next(later, now)
         return now
 
-    monkeypatch.setattr(apart, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
+    monkeypatch.setattr(
+        check_process, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+    )
     (folder / "ends.py").write_text(ENDS, encoding="utf-8")
     found = invoke("check", "ends.py", "right.py", "--json", "--timeout", "12")
     whole = json.loads(found.stdout)
@@ -246,9 +248,11 @@ def test_a_process_that_ends_at_the_last_or_at_nothing(
     source = Source("mine.py", "mine.py", (Definition("attends", 2, True),))
     written = [[0, "attends", None]] if begun else []
     process = SimpleNamespace(wait=lambda: 9)
-    monkeypatch.setattr(apart, "_process", lambda *asked: nullcontext((process, Path("found"))))
-    monkeypatch.setattr(apart, "_lines", lambda *limits: iter(written))
-    rows = apart.scanned([source], {}, timeout=1.0, memory=None)
+    monkeypatch.setattr(
+        check_process, "_process", lambda *asked: nullcontext((process, Path("found")))
+    )
+    monkeypatch.setattr(check_process, "_lines", lambda *limits: iter(written))
+    rows = check_process.scanned([source], {}, timeout=1.0, memory=None)
     if begun:
         (_, name, none), (_, _, row) = rows
         assert (name, none) == ("attends", None)

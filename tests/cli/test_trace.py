@@ -46,6 +46,13 @@ def test_causal_keeps_the_matrices() -> None:
     assert query(lines("trace", "--causal")) == query(lines("trace"))
 
 
+def test_an_argument_that_is_no_place_is_a_sentence() -> None:
+    for sentence in "to be: or not", "step 1.5", "one":
+        assert lines("trace", sentence) == lines("trace", "--text", sentence)
+    for place in "mine.py", "some folder/mine.py:Mine", "mine:Mine.forward":
+        assert "[check." in invoke("trace", place).stderr
+
+
 def test_trace_of_one_word_writes_out_that_one() -> None:
     assert any(line.startswith("query 0 one") for line in lines("trace", "--text", "one"))
 

@@ -47,7 +47,7 @@ signatures are read in `subject/signatures.py` alone; it attends if weights that
 two products (`trial.py`). What was guessed is no promise: where another order of axes or inputs explains a
 mistake, that order was meant. A mechanism that nobody declared is not judged, and weights that are 0
 throughout are filled first. One process tries them one after the other and writes each row as it is there
-(`cli/apart.py`); where it ends or hangs, the next one goes on behind the definition that it fell over.
+(`cli/check_process.py`); where it ends or hangs, the next one goes on behind the definition that it fell over.
 
 `rules.py` is one tuple, asked in `judge.py`: each rule has a code, a topic, a verdict (`Found`, `Clear`,
 `Unknown`), what it excludes and what it explains. The order is that of the tuple. A topic is verified where

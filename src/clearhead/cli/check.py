@@ -15,9 +15,12 @@ from rich.console import Console
 from clearhead._common.lessons import LESSONS
 from clearhead._common.text import shown
 from clearhead._common.writing import check_writable, replacing
-from clearhead.cli import apart
+from clearhead.cli import check_process
 from clearhead.cli.scan import Scan
 from clearhead.errors import ClearheadError
+
+CALL, DECLARED = "How it is called", "What it should compute"
+OTHER, RUN, REPORT = "What else to check", "The run", "The report"
 
 
 def check(
@@ -26,7 +29,7 @@ def check(
         typer.Argument(
             help="Where it is: file.py:Name, or package.module:Name; or files, folders and packages, to "
             "try all that attends in them.",
-            metavar="PLACE…",
+            metavar="PLACE",
         ),
     ],
     takes: Annotated[
@@ -34,66 +37,135 @@ def check(
         typer.Option(
             help='How it is called: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
             '"ids,mask", "logits,ids"; a part: "query,key", scores, "weights,value". By default what its '
-            "parameters suggest, or x."
+            "parameters suggest, or x.",
+            rich_help_panel=CALL,
         ),
     ] = None,
     args: Annotated[
-        str, typer.Option(help="For the constructor of a class: d_in=3,d_out=2.", metavar="K=V,…")
+        str,
+        typer.Option(
+            help="For the constructor of a class: d_in=3,d_out=2.",
+            metavar="K=V,…",
+            rich_help_panel=CALL,
+        ),
     ] = "",
     sizes: Annotated[
-        str, typer.Option(help="Sizes that it does not say: d_in=3,num_heads=4.", metavar="K=V,…")
+        str,
+        typer.Option(
+            help="Sizes that it does not say: d_in=3,num_heads=4.",
+            metavar="K=V,…",
+            rich_help_panel=CALL,
+        ),
     ] = "",
     causal: Annotated[
-        bool | None, typer.Option("--causal/--no-causal", help="No token sees a later one.")
+        bool | None,
+        typer.Option(
+            "--causal/--no-causal", help="No token sees a later one.", rich_help_panel=DECLARED
+        ),
     ] = None,
     window: Annotated[
-        str | None, typer.Option(help="Tokens seen on each side: 128,0.", metavar="LEFT,RIGHT")
+        str | None,
+        typer.Option(
+            help="Tokens seen on each side: 128,0.", metavar="LEFT,RIGHT", rich_help_panel=DECLARED
+        ),
     ] = None,
-    heads: Annotated[int | None, typer.Option(help="How many heads.")] = None,
-    kv_heads: Annotated[int | None, typer.Option(help="How many heads of keys and values.")] = None,
-    scale: Annotated[float | None, typer.Option(help="Of the scores; else 1/√head_dim.")] = None,
-    softcap: Annotated[float | None, typer.Option(help="The scores are bent below this.")] = None,
-    dropout: Annotated[float | None, typer.Option(help="The probability in training.")] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="How many heads.", rich_help_panel=DECLARED)
+    ] = None,
+    kv_heads: Annotated[
+        int | None,
+        typer.Option(help="How many heads of keys and values.", rich_help_panel=DECLARED),
+    ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option(help="Of the scores; else 1/√head_dim.", rich_help_panel=DECLARED),
+    ] = None,
+    softcap: Annotated[
+        float | None, typer.Option(help="The scores are bent below this.", rich_help_panel=DECLARED)
+    ] = None,
+    dropout: Annotated[
+        float | None, typer.Option(help="The probability in training.", rich_help_panel=DECLARED)
+    ] = None,
     rope: Annotated[
         str | None,
-        typer.Option(help="Rotary positions: half or interleaved.", metavar="LAYOUT[,BASE]"),
+        typer.Option(
+            help="Rotary positions: half or interleaved.",
+            metavar="LAYOUT[,BASE]",
+            rich_help_panel=DECLARED,
+        ),
     ] = None,
     alibi: Annotated[
-        bool, typer.Option("--alibi", help="ALiBi with slopes 2^(-8·head/heads); wants --heads.")
+        bool,
+        typer.Option(
+            "--alibi",
+            help="ALiBi with slopes 2^(-8·head/heads); wants --heads.",
+            rich_help_panel=DECLARED,
+        ),
     ] = False,
     world: Annotated[
-        int | None, typer.Option(help="On how many ranks, each with its own tokens.", min=1)
+        int | None,
+        typer.Option(
+            help="On how many ranks, each with its own tokens.", min=1, rich_help_panel=DECLARED
+        ),
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(help="Beside --world: contiguous, zigzag or balanced."),
+        typer.Option(
+            help="Beside --world: contiguous, zigzag or balanced.", rich_help_panel=DECLARED
+        ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All that was measured, asked and not judged.")
+        bool,
+        typer.Option(
+            "--all", help="All that was measured, asked and not judged.", rich_help_panel=REPORT
+        ),
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="End with 1, not 2, if something is not judged.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="End with 1, not 2, if something is not judged.",
+            rich_help_panel=REPORT,
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=REPORT)
+    ] = False,
     sarif: Annotated[
-        Path | None, typer.Option(help="Write SARIF for a code host as well.", metavar="FILE")
+        Path | None,
+        typer.Option(
+            help="Write SARIF for a code host as well.", metavar="FILE", rich_help_panel=REPORT
+        ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page into this file as well.", metavar="FILE")
+        Path | None,
+        typer.Option(
+            help="Write a page into this file as well.", metavar="FILE", rich_help_panel=REPORT
+        ),
     ] = None,
     lesson: Annotated[
         int | None,
         typer.Option(
-            help="Grade what is written in this lesson of the course, 1 to 13: lesson_07.py."
+            help="Grade what is written in this lesson of the course, 1 to 13: lesson_07.py.",
+            rich_help_panel=OTHER,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of everything that is random.", min=0, rich_help_panel=RUN)
+    ] = 0,
     timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds after which it is ended: 60; with --world 600.", min=0.001),
+        typer.Option(
+            help="Seconds after which it is ended: 60; with --world 600.",
+            min=0.001,
+            rich_help_panel=RUN,
+        ),
     ] = None,
     memory: Annotated[
-        float | None, typer.Option(help="GB that it may hold; by default no limit.", min=0.001)
+        float | None,
+        typer.Option(
+            help="GB that it may hold; by default no limit.", min=0.001, rich_help_panel=RUN
+        ),
     ] = None,
     trains: Annotated[
         bool,
@@ -101,10 +173,11 @@ def check(
             "--trains",
             help="PLACE is a function that returns model, loss, optimizer and batch: ask the laws of "
             "training.",
+            rich_help_panel=OTHER,
         ),
     ] = False,
 ) -> None:
-    """Check your attention: a mistake is reported by its name.
+    """Check your attention, and name its mistakes.
 
     The file is run, as python would run it, in a process of its own. The exit code is 0 if all that
     is declared was verified, 1 if a mistake is found, 2 if something could not be judged or is not written yet, 3 if it
@@ -200,7 +273,7 @@ def check(
         asked = {"place": place, "trains": options["args"] or {}}
     most = timeout or (600.0 if world is not None else 60.0)
     try:
-        found = apart.checked(asked, timeout=most, memory=memory)
+        found = check_process.checked(asked, timeout=most, memory=memory)
     except ClearheadError as error:
         print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)
         raise typer.Exit(3) from error  # 1 is for a mistake in what is checked

@@ -24,7 +24,7 @@ def explain(
         str, typer.Argument(help="Of a finding or of an error, such as mask.inverted.")
     ],
 ) -> None:
-    """Explain a finding of check, or an error, by its code.
+    """Explain a finding of check or an error code.
 
     For a finding it prints what is wrong, with wrong and with right code, and a law of attention as
     numbers; for an error what is expected. An unknown code is answered with the nearest ones.

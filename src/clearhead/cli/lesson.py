@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from clearhead._common.lessons import LESSONS, LessonRow
-from clearhead.cli import apart
+from clearhead.cli import check_process
 from clearhead.cli.explain import print_page
 from clearhead.cli.progress import busy
 from clearhead.errors import ClearheadError, FileError
@@ -28,7 +28,7 @@ def lesson(
         bool, typer.Option("--read", help="Print the lesson, and write nothing.")
     ] = False,
 ) -> None:
-    """Begin a lesson of the course, or list its lessons.
+    """Begin a lesson of the course, or list them.
 
     Attention, learnt by writing it, in thirteen lessons. "clearhead lesson 7" writes lesson_07.py into this
     folder, never over a file that is there; "clearhead lesson 7 --read" prints the lesson, and
@@ -90,6 +90,6 @@ def _is_right(row: LessonRow) -> bool:
     options = {"lesson": row.number, "args": None, "sizes": {}, "seed": 0}
     asked = {"place": row.file, "options": options, "slopes": None, "lengths": None}
     try:
-        return apart.checked(asked, timeout=SECONDS, memory=None)["report"]["ok"]
+        return check_process.checked(asked, timeout=SECONDS, memory=None)["report"]["ok"]
     except ClearheadError:
         return False  # it does not run yet; `clearhead check` says why

@@ -2,17 +2,16 @@
 
 import os
 import sys
+from collections import defaultdict
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from clearhead._common.text import readable
 from clearhead._common.version import __version__
 from clearhead.cli.check import check
 from clearhead.cli.explain import explain
-from clearhead.cli.figure import figure
-from clearhead.cli.kernels import kernels
 from clearhead.cli.lesson import lesson
 from clearhead.cli.samples import samples
 from clearhead.cli.serve import serve
@@ -34,18 +33,35 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from error
 
 
+class Command(TyperCommand):
+    """A command whose help lists options by `rich_help_panel`, as plain text.
+
+    The boxes that rich draws cut long words in a narrow terminal.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels = defaultdict[str, list[tuple[str, str]]](list)
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx)
+            if record is not None:
+                kind = f"{each.param_type_name.capitalize()}s"
+                panels[getattr(each, "rich_help_panel", None) or kind].append(record)
+        for name, records in panels.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
+
+
 app = typer.Typer(
     name="clearhead",
     cls=Commands,
     help="Attention you can see through.",
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (show, trace, figure, check, explain, lesson, serve, kernels):
-    app.command()(command)
+for command in (show, trace, check, explain, lesson, serve):
+    app.command(cls=Command)(command)
 app.add_typer(samples)
 
 
@@ -86,19 +102,26 @@ def _drop_output(error: OSError) -> int:
     return 1
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        print(f"clearhead {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
-    show_version: Annotated[
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    verbose: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+            "--verbose",
+            help="With --version: also the devices, which kernels can run here, and why others cannot.",
         ),
     ] = False,
 ) -> None:
-    pass
+    if verbose and not version:
+        raise typer.BadParameter("expected --version with it.", param_hint="--verbose")
+    if verbose:
+        from rich.console import Console
+
+        from clearhead.drawing.terminal.machine import print_machine
+
+        print_machine(Console())
+    elif version:
+        print(f"clearhead {__version__}")
+    if version:
+        raise typer.Exit

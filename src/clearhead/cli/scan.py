@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from clearhead.cli import apart
+from clearhead.cli import check_process
 from clearhead.cli.progress import progress_bars
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Scan:
                 ]
                 whole = [each for each in sources if not each.error]
                 count = max(sum(len(each.definitions) for each in whole), 1)
-                rows = apart.scanned(whole, asked, timeout=timeout, memory=memory)
+                rows = check_process.scanned(whole, asked, timeout=timeout, memory=memory)
                 with closing(rows):
                     for _, name, row in rows:
                         if row is not None:

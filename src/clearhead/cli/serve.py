@@ -44,10 +44,11 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve what was seen as a page that zooms to exact weights.
+    """Serve a saved run as a page.
 
-    They are computed from query and key as the page asks for them. The server listens on this
-    machine only, and answers nobody without the whole address, which is printed. Ctrl-C stops it.
+    The page zooms to exact weights, which are computed from query and key when it asks for them. The
+    server listens on this machine only, and answers only requests with the whole address, which is
+    printed. Ctrl-C stops it.
     """
     import clearhead as ch
 

@@ -23,16 +23,46 @@ if TYPE_CHECKING:
     from clearhead.integrations.text_models import LongReading, TextModel, TextReading
     from clearhead.watching.writes import Writes
 
+INPUT, VIEW, FILES = "What to read", "What to show", "Files to write"
+
 
 def show(
     text: Annotated[str | None, typer.Argument(help="A sentence, or more.")] = None,
-    layer: Annotated[int | None, typer.Option(help="Only this layer, counted from 0.")] = None,
-    head: Annotated[int | None, typer.Option(help="Only this head of the layer.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder, a sample such as smollm2, or a name on the Hugging Face Hub.",
+            show_default="minilm",
+            metavar="NAME_OR_PATH",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help='Read the text from here; "-" is the standard input.', rich_help_panel=INPUT
+        ),
+    ] = None,
+    image: Annotated[
+        Path | None,
+        typer.Option(
+            help="A picture instead of a text, for a model that reads them; without --model dinov2.",
+            metavar="FILE",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="Only this layer, counted from 0.", rich_help_panel=VIEW)
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(help="Only this head of the layer.", rich_help_panel=VIEW)
+    ] = None,
     find: Annotated[
         str | None,
         typer.Option(
             help="Which heads look from the first of these tokens to the second; either may be empty.",
             metavar="QUERY,KEY",
+            rich_help_panel=VIEW,
         ),
     ] = None,
     why: Annotated[
@@ -40,46 +70,46 @@ def show(
         typer.Option(
             help="How the weight between these tokens comes about, in the head, or that with the largest.",
             metavar="QUERY,KEY",
+            rich_help_panel=VIEW,
         ),
     ] = None,
     writes: Annotated[
         bool,
-        typer.Option("--writes", help="Also which tokens the head raises and lowers by itself."),
-    ] = False,
-    model: Annotated[
-        str | None,
         typer.Option(
-            help="A folder, a sample such as smollm2, or a name on the Hugging Face Hub; else MiniLM.",
-            metavar="NAME_OR_PATH",
+            "--writes",
+            help="Also which tokens the head raises and lowers by itself.",
+            rich_help_panel=VIEW,
         ),
-    ] = None,
+    ] = False,
     png: Annotated[
-        Path | None, typer.Option(help="Draw the head into this file as well.", metavar="FILE")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option(help='Read the text from here; "-" is the standard input.')
-    ] = None,
-    image: Annotated[
         Path | None,
         typer.Option(
-            help="A picture instead of a text, for a model that reads them; without --model dinov2.",
-            metavar="FILE",
+            help="Draw the head into this file as well.", metavar="FILE", rich_help_panel=FILES
         ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(help="Write a page to look around in, which opens offline.", metavar="FILE"),
+        typer.Option(
+            help="Write a page to look around in, which opens offline.",
+            metavar="FILE",
+            rich_help_panel=FILES,
+        ),
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Keep what was seen in this file, for clearhead serve.", metavar="FILE"),
+        typer.Option(
+            help="Keep what was seen in this file, for clearhead serve.",
+            metavar="FILE",
+            rich_help_panel=FILES,
+        ),
     ] = None,
 ) -> None:
-    """Show what a trained model attends to in a text, or with --image in a picture.
+    """Show what a trained model attends to.
 
-    Without --layer it shows every head of every layer, the strongest links, and one head as a heat
-    map over the tokens. Of a text of more than 1024 tokens it shows numbers, a pooled map and the
-    tokens that receive most, in memory that grows with the tokens; of a book, ask for one --layer.
+    It reads a text, or with --image a picture. Without --layer it shows every head of every layer,
+    the strongest links, and one head as a heat map over the tokens. Of a text of more than 1024
+    tokens it shows numbers, a pooled map and the tokens that receive most, in memory that grows with
+    the tokens; of a book, ask for one --layer.
     """
     sentence = (
         _read_text(text, file) if image is None else _no_text(text, file, find, why, writes or None)

@@ -1,5 +1,6 @@
 """`clearhead trace`."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,15 +16,8 @@ if TYPE_CHECKING:
 
     from clearhead.tracing.trace import Trace
 
-Text = Annotated[
-    str | None, typer.Option(help="A sentence; its words get random vectors of width 3.")
-]
-Seed = Annotated[int, typer.Option(help="Of everything that is random.", min=0, max=2**63 - 1)]
-HeadDim = Annotated[int, typer.Option(help="Width of a query and of a key.")]
-ValueHeadDim = Annotated[
-    int | None, typer.Option(help="Width of a value; that of a query without it.")
-]
-IsCausal = Annotated[bool, typer.Option("--causal", help="No token sees a later one.")]
+PLACE = re.compile(r"\S.*(\.py|:[\w.]+)")
+"""Code of one's own as an argument; anything else is a sentence."""
 
 
 class Draws(StrEnum):
@@ -34,31 +28,35 @@ class Draws(StrEnum):
     linear = "linear"
 
 
-InitOption = Annotated[
-    Draws | None,
-    typer.Option(help="How the matrices are drawn; uniform with --text, else normal."),
-]
-
-
 def trace(
-    code: Annotated[
+    what: Annotated[
         str | None,
         typer.Argument(
-            help="Code of your own, file.py:Name, called with the sentence; without it a rung of the ladder.",
-            metavar="[PLACE]",
+            help="A sentence, whose words get random vectors of width 3; or code of your own, file.py:Name, "
+            "which is called with one.",
+            metavar="TEXT|PLACE",
         ),
     ] = None,
-    text: Text = None,
+    text: Annotated[str | None, typer.Option(help="The sentence, for code of your own.")] = None,
     context: Annotated[
         str | None,
         typer.Option(help="A second sentence, which the first one attends to: cross-attention."),
     ] = None,
-    seed: Seed = 123,
+    seed: Annotated[
+        int, typer.Option(help="Of everything that is random.", min=0, max=2**63 - 1)
+    ] = 123,
     heads: Annotated[int, typer.Option(help="How many heads.", min=1)] = 1,
-    head_dim: HeadDim = 2,
-    value_head_dim: ValueHeadDim = None,
-    causal: IsCausal = False,
-    init: InitOption = None,
+    head_dim: Annotated[int, typer.Option(help="Width of a query and of a key.")] = 2,
+    value_head_dim: Annotated[
+        int | None, typer.Option(help="Width of a value; that of a query without it.")
+    ] = None,
+    causal: Annotated[bool, typer.Option("--causal", help="No token sees a later one.")] = False,
+    init: Annotated[
+        Draws | None,
+        typer.Option(
+            help="How the matrices are drawn; uniform with a sentence of yours, else normal."
+        ),
+    ] = None,
     query: Annotated[
         int | None,
         typer.Option(help="The token whose arithmetic is written out, from 0; else the second."),
@@ -71,14 +69,19 @@ def trace(
         typer.Option(help="Write a page to step through into this file as well.", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Trace attention of a sentence, stage by stage.
+    """Trace attention stage by stage.
 
-    Without --text it is the sentence "Your journey starts with one step", whose words have vectors
-    of width 3. Query, key and value are made with three matrices of random numbers. Code of your own
-    is called with the same sentence: the stages are those that it computed, right or wrong, and beside
-    the first one that differs from the definition stands what it should be; --causal declares that it
-    hides the future.
+    Without a sentence it is "Your journey starts with one step", whose words have vectors of width 3.
+    Query, key and value are made with three matrices of random numbers. Code of your own is called
+    with the same sentence. Its stages are those that it computed, right or wrong. The first one that
+    differs from the definition is followed by what it should be; --causal declares that the code hides
+    later tokens.
     """
+    code = what if what and PLACE.fullmatch(what) else None
+    if code is None and what is not None:
+        if text is not None:
+            raise typer.BadParameter("there is a sentence already.", param_hint="--text")
+        text = what
     if html is not None:
         from clearhead._common.writing import check_writable
 

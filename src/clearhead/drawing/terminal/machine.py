@@ -1,10 +1,11 @@
-"""The output of `clearhead kernels`: which kernel runs what on this machine."""
+"""The output of `clearhead --version --verbose`: which kernel runs what on this machine."""
 
 import platform
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from rich.table import Table
 
 from clearhead._common.version import __version__
 from clearhead.attention.planning import KERNELS
@@ -30,9 +31,10 @@ def print_machine(console: Console) -> None:
     for device, description in devices().items():
         console.print(Text(f"{device}: {description or 'none that this torch can use'}"))
     console.print()
-    wide = max(len(kernel.NAME) for kernel in KERNELS)
+    summaries = Table.grid(padding=(0, 2, 0, 0))
     for kernel in KERNELS:
-        console.print(Text.assemble((f"{kernel.NAME:{wide}}  ", "bold"), kernel.SUMMARY))
+        summaries.add_row(Text(kernel.NAME, "bold"), Text(kernel.SUMMARY))
+    console.print(summaries)
     console.print(
         Text(
             'kernel="auto" takes the first of these that can, unless a later one is faster.', "dim"

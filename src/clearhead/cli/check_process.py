@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clearhead.checking.scanning.sources import Source
     from clearhead.checking.scanning.trial import ScanRow
 
-MAIN = "from clearhead.cli.apart import main; main()"
+MAIN = "from clearhead.cli.check_process import main; main()"
 # Seconds that importing PyTorch may take, before anything is tried, and between two looks.
 START, LOOK = 120.0, 0.02
 
