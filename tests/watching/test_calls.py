@@ -3,15 +3,17 @@
 import copy
 import pickle
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.attention.problem import Problem, make_problem
+from clearhead.errors import SelectionError
 from clearhead.watching.calls import Keys, Matrices, Results
 from clearhead.watching.recording import summarised
 
@@ -328,15 +330,18 @@ def test_values_are_kept_beside_their_keys() -> None:
         assert last or other.whole().value is None
 
 
-def test_cross_attention_of_a_generation_is_one_matrix() -> None:
+def translator() -> Any:
     config = transformers.BartConfig(
         vocab_size=99, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=48,
         decoder_ffn_dim=48, encoder_attention_heads=4, decoder_attention_heads=4,
         forced_eos_token_id=None, init_std=0.4,
     )  # fmt: skip
     torch.manual_seed(0)
-    model: Any = transformers.BartForConditionalGeneration(config).eval()
-    ids = torch.randint(3, 99, (2, 6))
+    return transformers.BartForConditionalGeneration(config).eval()
+
+
+def test_cross_attention_of_a_generation_is_one_matrix() -> None:
+    model, ids = translator(), torch.randint(3, 99, (2, 6))
     mask = torch.ones_like(ids)
     mask[1, 4:] = 0
     with torch.no_grad(), ch.watch(model) as seen:
@@ -348,10 +353,80 @@ def test_cross_attention_of_a_generation_is_one_matrix() -> None:
         assert seen[name].cross == once[name].cross
 
 
+def text_of(*parts: tuple[int, int], batch: int = 1) -> Matrices:
+    """Self-attention of parts of a text, each with the keys of those before; from 0 on is a text of its own."""
+    calls, key = Matrices(), torch.randn(batch, 2, 0, 3)
+    for start, stop in parts:
+        key = torch.cat([key[:, :, :start], torch.randn(batch, 2, stop - start, 3)], dim=2)
+        calls.add(make_problem(key[:, :, start:], key, key, mask=ch.causal()))
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("parts", "joined"),
+    [
+        ([(0, 3), (3, 4), (4, 5)], True),
+        ([(0, 1), (1, 2)], True),
+        ([(0, 3), (3, 5)], True),
+        ([(0, 3), (0, 3)], False),  # two texts for one source
+        ([(0, 1), (0, 1)], False),
+        ([(0, 3), (3, 4), (3, 4)], False),  # a draft that was thrown away
+        ([(0, 2), (2, 3), (0, 2), (2, 3)], False),  # two generations
+    ],
+)
+def test_cross_attention_goes_on_where_the_self_attention_of_its_queries_does(
+    parts: list[tuple[int, int]], joined: bool
+) -> None:
+    query, key = torch.randn(1, 2, 9, 3), torch.randn(1, 2, 4, 3)
+    other, text = text_of((0, 7)), text_of(*parts)
+    for others in ([other, text], [text, other], [other], []):
+        calls = Matrices(others)
+        for start, stop in parts:
+            calls.add(make_problem(query[:, :, start:stop], key, key).replace(cross=True))
+        known = joined and text in others
+        assert bool(calls.several()) != known, calls.several()
+        calls.close()
+        assert calls._others == ([text] if text in others else [])
+        if known:
+            asked = query[:, :, : parts[-1][1]]
+            torch.testing.assert_close(
+                calls.whole().dense(), ch.AttentionMatrix(asked, key, cross=True).dense()
+            )
+
+
+def test_cross_attention_of_a_beam_search_has_the_rows_of_its_text() -> None:
+    model, ids = translator(), torch.randint(3, 99, (2, 6))
+    with torch.no_grad(), ch.watch(model) as seen:
+        options = PLAIN | {"num_beams": 3, "num_return_sequences": 3}
+        out = model.generate(ids, **options)[:, :-1]
+    with torch.no_grad(), ch.watch(model) as once:
+        model(ids.repeat_interleave(3, dim=0), decoder_input_ids=out)
+    cross = "model.decoder.layers.0.encoder_attn"
+    weights, expected = seen[cross].dense(), once[cross].dense()
+    for row, want in enumerate(expected):
+        beams = weights[row // 3 * 3 :][:3]  # of the same sample
+        assert any(torch.allclose(each, want, atol=1e-5, rtol=1e-4) for each in beams)
+
+
+@pytest.mark.parametrize("keep", ["matrix", "contexts", "gradients"])
+def test_texts_of_one_source_stay_apart(keep: Any) -> None:
+    model, ids = translator(), torch.randint(3, 99, (1, 6))
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
+    with ch.watch(model, keep=keep) as seen, ch.watch(layer, keep=keep) as alone:
+        for text in torch.randint(3, 99, (3, 1, 5)):
+            model(ids, decoder_input_ids=text)
+            layer(x, torch.ones(1, 4, 8), torch.ones(1, 4, 8))
+    assert all(len(record.parts([path])) == 3 for record in (seen, alone) for path in record)
+    with pytest.raises(SelectionError, match="in the self-attention of its queries call 2 has"):
+        seen["model.decoder.layers.0.encoder_attn"]
+    with pytest.raises(SelectionError, match="no self-attention of the same queries was seen"):
+        alone[0]
+
+
 def test_queries_that_are_padding_stay_so_in_the_whole() -> None:
     query, key = torch.randn(2, 2, 5, 3), torch.randn(2, 2, 4, 3)
     real = torch.tensor([[True, True, True], [True, True, False]])
-    calls = Matrices()
+    calls = Matrices([text_of((0, 3), (3, 5), batch=2)])
     for start, stop, known in ((0, 3, real), (3, 5, None)):
         asked = make_problem(query[:, :, start:stop], key, key)
         calls.add(asked.replace(cross=True, real_queries=known))
@@ -395,9 +470,12 @@ def test_what_is_no_cross_attention_of_one_source() -> None:
         return make_problem(query[:, :, start:stop], of, of, **options).replace(cross=True)
 
     def several(*asked: Problem) -> str:
-        calls = Matrices()
+        ends = [0, *accumulate(each.query_len for each in asked)]
+        batch = max(each.batch for each in asked)
+        calls = Matrices([text_of(*pairwise(ends), batch=batch)])
         for each in asked:
-            calls.add(each)
+            query, key = (tensor.expand(batch, -1, -1, -1) for tensor in (each.query, each.key))
+            calls.add(each.replace(query=query, key=key, value=key))
         return calls.several()
 
     hidden = ch.padding(torch.tensor([True, True, True, False]))

@@ -18,7 +18,7 @@ from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.some_totals import SomeTotals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
-from clearhead.watching.stitching import stitch
+from clearhead.watching.stitching import Stitched, stitch
 
 _numbers = count()
 
@@ -217,9 +217,10 @@ class Matrices(Calls[AttentionMatrix]):
     """The calls of one module, as matrices. A call whose key begins with that of the call before
     shares its memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Sequence["Matrices"] = ()) -> None:
         self._calls: list[Call] = []
-        self._stitched: tuple[int, AttentionMatrix | str] = (0, "")
+        self._others = others
+        self._stitched: tuple[int, Stitched | str] = (0, "")
 
     def add(
         self,
@@ -260,8 +261,21 @@ class Matrices(Calls[AttentionMatrix]):
         return [call for call in self._calls if call.graph]
 
     def close(self) -> None:
+        self._others = self._of_the_text()
         for call in self._calls:
             call.keys.trim()
+
+    def _of_the_text(self) -> Sequence["Matrices"]:
+        """Of cross-attention, the last of the other modules that are self-attention of the same queries."""
+        every = self._others if self._calls and self._calls[0].problem.cross else ()
+        asked = [call.problem.query.shape[::2] for call in self._calls]
+        same = [
+            each
+            for each in every
+            if not each._calls[0].problem.cross
+            and [call.problem.query.shape[::2] for call in each._calls] == asked
+        ]
+        return same[-1:]
 
     def all(self) -> tuple[AttentionMatrix, ...]:
         return tuple(call.matrix() for call in self._calls)
@@ -273,19 +287,28 @@ class Matrices(Calls[AttentionMatrix]):
     def whole(self) -> AttentionMatrix:
         stitched = self._stitch()
         assert not isinstance(stitched, str)
-        return stitched
+        return stitched.matrix
 
-    def _stitch(self) -> AttentionMatrix | str:
+    def _stitch(self) -> Stitched | str:
         # More calls may have come since.
         if self._stitched[0] != len(self._calls):
             every = self.all()
-            found = every[0] if len(every) == 1 else stitch(every)
-            if isinstance(found, AttentionMatrix) and len(every) > 1:
-                tokens = self._calls[-1].keys.tokens(0, found.kv_len)
-                if tokens is not None and tokens.shape == (found.batch, found.kv_len):
-                    found._tokens = tokens
+            found = Stitched(every[0], ()) if len(every) == 1 else stitch(every, self._text())
+            if isinstance(found, Stitched) and len(every) > 1:
+                whole, tokens = found.matrix, self._calls[-1].keys.tokens(0, found.matrix.kv_len)
+                if tokens is not None and tokens.shape == (whole.batch, whole.kv_len):
+                    whole._tokens = tokens
             self._stitched = len(every), found
         return self._stitched[1]
+
+    def _text(self) -> Stitched | str:
+        """Of cross-attention, the one matrix of the self-attention of its queries, or why there is none."""
+        for each in self._of_the_text():
+            found = each._stitch()
+            return (
+                f"in the self-attention of its queries {found}" if isinstance(found, str) else found
+            )
+        return "no self-attention of the same queries was seen, which tells whether they go on"
 
 
 class Results(Calls[Kept]):

@@ -1,5 +1,6 @@
 """The contexts of the calls of one module, put together as the rows of one matrix are."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -57,9 +58,9 @@ def _numbered(key: Tensor) -> Tensor:
 class ContextCalls(Calls[Contexts]):
     """The calls of one module, as contexts."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Sequence["ContextCalls"] = ()) -> None:
         self._loaded: list[Contexts] = []
-        self._calls = Matrices()
+        self._calls = Matrices([each._calls for each in others])
 
     def add(self, call: Problem | Contexts) -> Call | None:
         """Keep a call, whose context comes when it has run; or contexts of a file."""

@@ -1,6 +1,6 @@
 """The records of a watch, by the paths of the modules that attended."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
@@ -18,12 +18,12 @@ from clearhead.watching.missing import Missing
 Keep = Literal["matrix", "gradients", "contexts", "summary", "total"]
 Kind = Literal["matrix", "contexts", "summary", "total", "function"]
 
-KINDS: dict[str, type[Calls[Any]]] = {
+KINDS: dict[str, Callable[[list[Any]], Calls[Any]]] = {
     "matrix": Matrices,
     "contexts": ContextCalls,
-    "total": Accumulated,
+    "total": lambda others: Accumulated(),
 }
-"""What has the calls of a module, by what is kept of each; `Results` of anything else."""
+"""Makes what has the calls of a module, from those of the modules before it, by what is kept of each."""
 
 Default = TypeVar("Default")
 
@@ -307,8 +307,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         }
 
     def _add(self, name: str, *call: Any, **options: Any) -> Any:
-        kind = KINDS.get(self._keep, Results)
-        return self._modules.setdefault(name, kind()).add(*call, **options)
+        if name not in self._modules:
+            kind = KINDS.get(self._keep, lambda others: Results())
+            self._modules[name] = kind(list(self._modules.values()))
+        return self._modules[name].add(*call, **options)
 
     def _close(self, missing: Sequence[Missing] = ()) -> None:
         self.missing = list(missing)

@@ -271,7 +271,8 @@ class Seen(WholeRecord[Kept]):
             '<!doctype html>'
         """
         self.need_attention("to_html")
-        runs = [each.parts() for each in (self, other) if isinstance(each, Seen)]
+        layers_of = drawing("page.runs").layers_of
+        runs = [layers_of(each) for each in (self, other) if isinstance(each, Seen)]
         if other is not None:
             if not isinstance(other, Seen):
                 raise ArgumentTypeError(

@@ -2,6 +2,9 @@
 
 Keys are at their places in the whole text. A step of a window has the last keys only, and a step of a
 beam search goes on from rows of the step before: the keys that both have tell which.
+
+Cross-attention has the same keys in each call, which says nothing of its queries: they go on where those of the
+self-attention of the same text do, row by row.
 """
 
 from collections.abc import Sequence
@@ -46,20 +49,25 @@ class Stitched(NamedTuple):
 
     Attributes:
         matrix: all of their rows.
-        rows: of each call the samples that those of the matrix go on from.
+        rows: of each call the samples that those of the matrix continue.
     """
 
     matrix: AttentionMatrix
     rows: Sequence[Tensor]
 
 
-def stitch(matrices: Sequence[AttentionMatrix]) -> AttentionMatrix | str:
+def stitch(matrices: Sequence[AttentionMatrix], text: Stitched | str = "") -> Stitched | str:
     """Return the one matrix that the calls are rows of, or why they are not.
 
     They are if each has keys of the calls before and one more for each of its queries, and sees them
     causally, in a window or in chunks, with the same padding; or, in cross-attention, if all have the
-    same keys and mask. What is said of keys holds of their values, where every call has them. Of a beam
-    search, rows are those of the last call.
+    same keys and mask, and the self-attention of its queries is one matrix. What is said of keys holds of
+    their values, where every call has them. Of a beam search, rows are those of the last call.
+
+    Args:
+        matrices: one for each call.
+        text: of cross-attention, the matrix of the self-attention that has the same queries call by call, or why
+            there is none.
     """
     calls = [each.problem for each in matrices]
     held: list[Held] = [(call.key,) for call in calls]
@@ -70,33 +78,41 @@ def stitch(matrices: Sequence[AttentionMatrix]) -> AttentionMatrix | str:
         reason = ""
         if call.bias is not None:
             reason = "a bias"
+        elif call.cross != calls[0].cross:
+            reason = "keys of another text and the call before has its own, or the other way round"
         elif number and not _alike(call, calls[number - 1]):
             reason = "another scale, softcap or sinks than the call before"
         if reason:
             return f"call {number} has {reason}"
-    found = _of_one_source(calls, held) if calls[0].cross else _of_growing_keys(calls, held)
+    if not calls[0].cross:
+        found = _of_growing_keys(calls, held)
+    elif isinstance(text, str):
+        return text
+    else:
+        found = _of_one_source(calls, held, text.rows)
     if isinstance(found, str):
         return found
-    whole, rows = found
     contexts = [each.context for each in matrices if each.context is not None]
     if len(contexts) == len(calls):
-        whole._context = _in_order(contexts, rows)
-    return whole
+        found.matrix._context = _in_order(contexts, found.rows)
+    return found
 
 
-def _of_one_source(calls: Sequence[Problem], held: Sequence[Held]) -> Stitched | str:
+def _of_one_source(
+    calls: Sequence[Problem], held: Sequence[Held], rows: Sequence[Tensor]
+) -> Stitched | str:
     first, valid = calls[0], None
-    rows: list[Tensor] = [torch.arange(calls[-1].batch, device=first.device)]
+    again = held[-1]
     for number in range(len(calls) - 1, -1, -1):
         real = _valid(calls[number])
         if real is None:
             return f"call {number} has a mask that differs from query to query"
-        if number + 1 < len(calls):
-            found = _rows_of(held[number], held[number + 1])
-            if found is None:
-                return f"call {number + 1} has other keys than the call before"
-            rows.insert(0, found[rows[0]])
-        real = _of_rows(real, rows[0])
+        known = [each[rows[number]] for each in held[number]]
+        found = _rows_of(known, again) if number + 1 < len(calls) else rows[number]
+        if found is None or bool((found.diff() != 1).any()):
+            return f"call {number + 1} has other keys than the call before"
+        again = known
+        real = _of_rows(real, rows[number])
         if valid is not None and not _equal(valid, real):
             return f"call {number + 1} has other padding than the call before"
         valid = real
@@ -193,11 +209,8 @@ def _rows_of(known: Held, again: Held) -> Tensor | None:
     """The row whose keys, and values, each row has again, (rows,); None if one has others. Rows with the
     same keys may be any of them, so its own goes first."""
     pairs = list(zip(known, again, strict=True))
-    for one, other in pairs:
-        if one.dtype != other.dtype or one.device != other.device or one.is_meta:
-            return None
-        if one.shape[1:] != other.shape[1:]:
-            return None
+    if any(_kind(one) != _kind(other) or one.is_meta for one, other in pairs):
+        return None
     count = len(again[0])
     own = torch.arange(count, device=known[0].device)
     if all(one.shape == other.shape and torch.equal(one, other) for one, other in pairs):
@@ -212,6 +225,10 @@ def _rows_of(known: Held, again: Held) -> Tensor | None:
     if len(known[0]) == count:
         found = torch.where(same.diagonal(), own, found)
     return found
+
+
+def _kind(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.shape[1:], tensor.dtype, tensor.device
 
 
 def _of_rows(valid: Tensor, rows: Tensor) -> Tensor:

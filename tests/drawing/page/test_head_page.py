@@ -1,17 +1,25 @@
 """The heads of a model as a payload."""
 
+import base64
+import json
+import re
+import zlib
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import clearhead as ch
+from clearhead.drawing.live.server import serve_seen
 from clearhead.drawing.page import head_arrays, head_page, located
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_heads
 from clearhead.drawing.page.payload import Deflated, Payload
 from clearhead.drawing.page.rounding import WORD, restored
+from clearhead.drawing.page.runs import layers_of
+from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError
 from clearhead.matrix.head_numbers import ROLES
@@ -20,8 +28,6 @@ from tests.refusals import assert_refused, refusals, wrong
 
 def tensors(payload: Payload) -> dict[str, Tensor]:
     """The arrays, those included that were deflated before."""
-    import zlib
-
     dtypes = {"uint8": torch.uint8, "uint16": torch.uint16, "int32": torch.int32}
     return {
         name: torch.frombuffer(
@@ -250,6 +256,56 @@ def test_layers_keep_their_number_in_the_model() -> None:
     layers = [Layer("a", matrix(1, 1, 3, 3), 5), Layer("b", matrix(1, 1, 3, 3))]
     data = heads_payload([Run("", layers)], "").data
     assert [layer["number"] for layer in data["layers"]] == [5, 1]
+
+
+def head_of(content: bytes) -> dict[str, Any]:
+    """The data of a payload, as the page reads it."""
+    size = int.from_bytes(content[14:18], "little")
+    return json.loads(zlib.decompress(content[18 : 18 + size]))["data"]
+
+
+@pytest.mark.parametrize("layers", [None, [2, 3], [-1], ["1"]])
+def test_a_page_numbers_layers_and_heads_as_the_table_does(layers: Any, tmp_path: Path) -> None:
+    model = nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=4) for _ in range(4)))
+    with torch.no_grad(), ch.watch(model, layers=layers, heads=[1, 3]) as seen:
+        model(torch.randn(1, 5, 8))
+    rows = {(row.layer_number, row.head): row.entropy for row in seen.table()}
+    last = max(rows)
+    page = seen.to_html(tmp_path / "page.html", start=last).read_text()
+    found = re.search(r'id="clearhead-payload"[^>]*>([^<]*)<', page)
+    assert found is not None
+    data = [head_of(base64.b64decode(found[1]))]
+    saved = ch.load(seen.save(tmp_path / "run.clearhead"))
+    with serve_seen(saved, "a run") as server, urlopen(server.address + "payload") as answer:
+        data.append(head_of(answer.read()))
+    for each in data:
+        heads = {
+            (layer["number"], head): row["entropy"]
+            for layer in each["layers"]
+            for head, row in zip(layer["head_numbers"], layer["rows"], strict=True)
+        }
+        assert heads == pytest.approx(rows)
+    opened = data[0]["layers"][data[0]["start"]["layer"]]
+    assert (opened["number"], opened["head_numbers"][data[0]["start"]["head"]]) == last
+    with pytest.raises(ArgumentError, match=re.escape(f"such as {min(rows)}; got (7, 0).")):
+        seen.to_html(tmp_path / "page.html", start=(7, 0))
+
+
+def test_calls_of_a_layer_have_its_number_and_their_own(tmp_path: Path) -> None:
+    model = nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in range(3)))
+    with torch.no_grad(), ch.watch(model, layers=[1, 2]) as seen:
+        for length in (3, 5):
+            model(torch.randn(1, length, 8))
+    layers = layers_of(seen, [2])
+    assert [(each.name, each.number, each.call) for each in layers] == [
+        ("2, call 0", 2, 0),
+        ("2, call 1", 2, 1),
+    ]
+    data = heads_payload([Run("", layers_of(seen))], "", start=Start((2, 1))).data
+    assert [(each["number"], each["call"]) for each in data["layers"]] == [
+        (1, 0), (1, 1), (2, 0), (2, 1),
+    ]  # fmt: skip
+    assert data["start"] == {"layer": 2, "head": 1}
 
 
 def test_links_go_in_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:

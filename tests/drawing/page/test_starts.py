@@ -49,7 +49,10 @@ def test_a_state_is_passed_on_for_the_page_to_read() -> None:
 
 test_what_is_not_there_is_refused = refusals(
     lambda options: opened(**options),
-    *(({"head": head}, "page.start", repr(head)) for head in ((5, 0), (9, 0), 5, (1,), ("4", 0))),
+    *(
+        ({"head": head}, "page.start", f"(4, 0) // {head!r}")
+        for head in ((5, 0), (9, 0), 5, (1,), ("4", 0))
+    ),
     ({"pin": "it"}, "page.pin", "'it'"),
     ({"pin": ("the", "dog")}, "page.pin", "key // 7 // 'dog'"),
     ({"pin": (7, None)}, "page.pin", "query // 7 // 7"),

@@ -35,6 +35,8 @@ export interface LayerData {
   name: string;
   /** Its place in the model, which a page of some layers only does not tell. */
   number: number;
+  /** Which of several calls of the layer. */
+  call?: number | null;
   run: number;
   /** Queries and keys are of two texts, so that there is no distance between them. */
   cross: boolean;

@@ -11,10 +11,11 @@ export function same(a: Chosen, b: Chosen): boolean {
   return a.layer === b.layer && a.head === b.head;
 }
 
-/** A layer's number within its run. */
+/** A layer's number within its run, "5", or of one of several calls "5:0". */
 export function layerName(data: HeadsData, place: number): string {
-  const { run, number } = data.layers[place]!;
-  return data.runs.length > 1 ? `${"AB"[run] ?? run}${number}` : String(number);
+  const { run, number, call } = data.layers[place]!;
+  const name = typeof call === "number" ? `${number}:${call}` : String(number);
+  return data.runs.length > 1 ? `${"AB"[run] ?? run}${name}` : name;
 }
 
 /** What a run is called; "" where that is its letter, and where there is no other. */

@@ -189,7 +189,7 @@ def _of_chosen(
         row = check_place("sample", sample, weights.batch)
         place = check_head("heads", each[1], numbers_of_heads(weights))
         maps.append(_cells(HeadView(weights, row, [place]), most, False))
-        titles.append(f"layer {each[0]}, head {each[1]}")
+        titles.append(f"layer {seen.number(seen.path(each[0]))}, head {each[1]}")
     lengths = {(each.query_len, each.kv_len) for each in maps}
     if len(lengths) > 1:
         raise ShapeError(

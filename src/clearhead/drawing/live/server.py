@@ -33,6 +33,7 @@ from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import Progress, heads_payload, read_run
 from clearhead.drawing.page.page import page, policy
 from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.runs import layers_of
 from clearhead.drawing.page.texts import beginning
 from clearhead.errors import ArgumentError
 from clearhead.watching.seen import Seen
@@ -174,7 +175,7 @@ def serve_seen(
         True
     """
     given = seen.tokens if tokens is None else tokens
-    run = read_run(seen.parts(layers), given, seen.source_tokens)
+    run = read_run(layers_of(seen, layers), given, seen.source_tokens)
     # A text is called by how it begins, and its record stands below.
     called = title if run.text is None else beginning(run.text.tokens)
     note = "" if run.text is None else title

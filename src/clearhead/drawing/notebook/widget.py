@@ -16,6 +16,7 @@ from clearhead.drawing.page.head_page import heads_payload, read_run
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.photo import photo_of, texts_with, with_photo
+from clearhead.drawing.page.runs import layers_of
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.steps import steps_payload
 from clearhead.drawing.page.written import AskedWrites, Written
@@ -83,7 +84,7 @@ def view(
         return _widget_class("steps")(steps_payload(thing), None, None)
     if isinstance(thing, Seen):
         thing.need_attention("view")
-        page, layers = with_texts(thing, page), thing.parts()
+        page, layers = with_texts(thing, page), layers_of(thing)
     elif isinstance(thing, AttentionMatrix | Summary):
         layers = [("", thing)]
     else:

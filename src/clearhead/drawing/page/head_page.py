@@ -258,6 +258,7 @@ class _Packing:
         entry: dict[str, Any] = {
             "name": shown.layer.name,
             "number": shown.layer.number,
+            "call": shown.layer.call,
             "run": shown.number,
             "cross": shown.crosses,
             "heads": summary.num_heads,

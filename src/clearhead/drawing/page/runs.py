@@ -9,6 +9,7 @@ from clearhead.drawing.page.texts import PageText, read_text
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
+from clearhead.watching.seen import Seen
 
 NAMES = ("A", "B")
 """Of two runs that nobody named."""
@@ -20,12 +21,14 @@ class Layer(NamedTuple):
     Attributes:
         name: its path, and the number of the call.
         weights: its matrix or its summary, of any leading dimensions.
-        number: its place in the model; None is that in the run.
+        number: its number in the model; None is its place in the run.
+        call: which of several calls of the layer; None for all of them.
     """
 
     name: str
     weights: AttentionMatrix | Summary
     number: int | None = None
+    call: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +53,21 @@ class Run:
         """The matrix of each layer; None for one of which there is a summary only."""
         every = [layer.weights for layer in self.layers]
         return [each if isinstance(each, AttentionMatrix) else None for each in every]
+
+
+def layers_of(seen: Seen[Any], layers: Sequence[str | int] | None = None) -> list[Layer]:
+    """The layers of a record, or some of them, with the numbers that they have there.
+
+    Raises:
+        SelectionError: code `watch.layer`, for a layer that did not attend.
+    """
+    wanted = seen._paths(layers)
+    each_of = {path: seen.parts([path]) for path in seen.layers if path in wanted}
+    return [
+        Layer(name, weights, seen.number(path), call if len(parts) > 1 else None)
+        for path, parts in each_of.items()
+        for call, (name, weights) in enumerate(parts)
+    ]
 
 
 def read_run(

@@ -90,16 +90,18 @@ def _sides(layer: dict[str, Any]) -> list[Any]:
 
 def _place(head: Any, layers: Sequence[dict[str, Any]]) -> tuple[int, int]:
     """The place of a layer in the page, and that of a head in it."""
-    wanted = [as_int(each) for each in head] if isinstance(head, tuple | list) else []
+    places: dict[tuple[int, ...], tuple[int, int]] = {}
     for place, layer in enumerate(layers):
-        heads = layer["head_numbers"] or range(layer["heads"])
-        for number, each in enumerate(heads):
-            if wanted == [layer["number"], each]:
-                return place, number
-    raise ArgumentError(
-        "page.start",
-        f"start must be a layer and a head that the page has, such as (0, 0); got {shown(head)}.",
-    )
+        for number, each in enumerate(layer["head_numbers"] or range(layer["heads"])):
+            places.setdefault((layer["number"], each), (place, number))
+    wanted: Any = tuple(map(as_int, head)) if isinstance(head, tuple | list) else ()
+    if wanted not in places:
+        raise ArgumentError(
+            "page.start",
+            "start must be a layer and a head that the page has, such as "
+            f"{next(iter(places), (0, 0))}; got {shown(head)}.",
+        )
+    return places[wanted]
 
 
 def _token(side: str, wanted: Any, tokens: Sequence[str] | None, length: int) -> int:
