@@ -1,7 +1,6 @@
 // The heads as Python writes them (drawing/page/head_page.py), and one head ready to be read.
 import type { Source } from "../../source";
 import type { PhotoData } from "./photo";
-import type { SoundData } from "./sound";
 
 /** Numbers in codes (drawing/page/rounding.py): 0 is hidden, levels + 2 is no number. */
 export interface Steps {
@@ -49,8 +48,6 @@ export interface LayerData {
   query: { text: number | null; first: number };
   key: { text: number | null; first: number };
   rows: Row[];
-  /** The roles of a head that gives every key the same; null where they are not known. */
-  chance?: Record<string, number | null> | null;
   entropy: Rounded;
   distance: Rounded;
   max: Rounded;
@@ -89,8 +86,6 @@ export interface HeadsData {
   writes?: { top?: number; words?: string[]; live?: boolean } | null;
   /** A picture whose patches are tokens. */
   photo?: PhotoData | null;
-  /** A sound whose moments are. */
-  sound?: SoundData | null;
   /** Where the page opens; `state` is what stands in an address. */
   start?: {
     layer?: number;
@@ -116,6 +111,19 @@ export function table(about: Steps, top: number): Float32Array {
   values[0] = -1;
   values[levels + 2] = NaN;
   return values;
+}
+
+/** What a code stands for: of few steps from a table, of 16 bits by its formula, so that no head has a table. */
+function decoder(about: Steps, top: number): (code: number) => number {
+  const { levels, power } = about;
+  if (levels < 256) {
+    const values = table(about, top);
+    return (code) => values[code]!;
+  }
+  return (code) => {
+    if (code === 0) return -1;
+    return code === levels + 2 ? NaN : top * ((code - 1) / levels) ** power;
+  };
 }
 
 /** How far a restored number may be from the true one: half a step of the root. */
@@ -203,8 +211,8 @@ export class HeadMap {
     if (layer.weights) {
       const held = await source.array(`${at}/weights`);
       if ("exact" in layer.weights) return new HeadMap(layer, head, (place) => held[place]!);
-      const values = table(layer.weights, layer.weights.top[head]!);
-      return new HeadMap(layer, head, (place) => values[held[place]!]!);
+      const value = decoder(layer.weights, layer.weights.top[head]!);
+      return new HeadMap(layer, head, (place) => value(held[place]!));
     }
     let pooled: Float32Array | null = null;
     if (layer.pooled) {

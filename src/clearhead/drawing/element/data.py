@@ -10,6 +10,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
+from clearhead.drawing.labels import words_of
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -185,7 +186,10 @@ def figure_data(
     sizes = {name: numbers[name].shape for name in (*names, *inputs) if name not in flat}
     check_sizes(sizes, "The page of a trace shows more: trace(…).to_html(file).")
     bias = part.bias()
-    queries, keys = (_words(each) for each in (trace.tokens, trace.source_tokens))
+    queries, keys = (
+        [word or label for word, label in zip(words_of(labels), labels, strict=True)]
+        for labels in (trace.tokens, trace.source_tokens)
+    )
     made = {
         "title": title,
         "tokens": queries,
@@ -335,12 +339,6 @@ def _asked(
             )
         places.append(place % length)
     return name, places[0], places[1]
-
-
-def _words(labels: Sequence[str]) -> list[str]:
-    """The words of a trace's labels, which have their place in front, without the space before a word."""
-    words = [label.partition(" ")[2] or label for label in labels]
-    return [word[1:] if len(word) > 1 and word.startswith("␣") else word for word in words]
 
 
 def _labelled(
