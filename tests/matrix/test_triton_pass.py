@@ -379,7 +379,7 @@ def test_a_missing_triton_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         matrix.summary(kernel="triton")
     assert str(caught.value) == (
         '[kernel.refused] kernel="triton" cannot run this problem.\n'
-        '  - Triton is not installed: pip install "clearhead[triton]"\n'
+        "  - Triton is not installed: pip install triton\n"
         "  query  [batch=1, num_heads=1, query_len=3, head_dim=2] float32 cpu\n"
         "  key    [batch=1, num_kv_heads=1, kv_len=3, head_dim=2] float32 cpu\n"
         "  value  [batch=1, num_kv_heads=1, kv_len=3, value_head_dim=2] float32 cpu\n"

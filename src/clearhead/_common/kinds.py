@@ -2,6 +2,8 @@
 
 import inspect
 from abc import ABC
+from collections.abc import Hashable
+from functools import cached_property
 from typing import Any, ClassVar
 
 from clearhead.errors import ArgumentTypeError
@@ -40,3 +42,17 @@ class Filed:
             raise ArgumentTypeError("class.methods", "\n".join(lines))
         if kind is not None:
             Filed.KINDS[kind] = cls
+
+    @cached_property
+    def _answers(self) -> dict[Hashable, Any]:
+        """What small calls keep about a description that holds a tensor."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy and a pickle hold: nothing that can be computed again."""
+        kind = type(self)
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if not isinstance(getattr(kind, name, None), cached_property)
+        }

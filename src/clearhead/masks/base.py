@@ -5,8 +5,7 @@ numbers, and only the rectangles that are asked for are materialised.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -327,20 +326,6 @@ class Mask(Filed, ABC):
         """
         made = drawing("element.mask_figure").of_mask
         return made(self, query_len, kv_len, sample=sample, head=head, start=start)
-
-    @cached_property
-    def _answers(self) -> dict[Hashable, Any]:
-        """What small calls keep about a mask that holds a tensor."""
-        return {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a copy and a pickle hold: nothing that can be computed again."""
-        cached = {
-            name
-            for name in vars(self)
-            if isinstance(getattr(type(self), name, None), cached_property)
-        }
-        return {name: value for name, value in vars(self).items() if name not in cached}
 
     # What combines masks is made of them, and so imported here and not above.
     def __and__(self, other: "Mask") -> "Mask":

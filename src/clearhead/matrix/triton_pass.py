@@ -66,7 +66,7 @@ def limits(asked: AskedOfWeights) -> list[str]:
     problem, reductions = asked
     reasons = []
     if find_spec("triton") is None:
-        reasons.append('Triton is not installed: pip install "clearhead[triton]"')
+        reasons.append("Triton is not installed: pip install triton")
     if problem.part is not None:
         reasons.append("tokens that ranks share: it goes over all keys of one device")
     if problem.query.dtype == torch.float64:
