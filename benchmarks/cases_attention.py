@@ -41,7 +41,8 @@ def _one_token(kv_len: int, heads: int, head_dim: int) -> list[torch.Tensor]:
     work="one token, causal, over 4 096 keys, 12 heads of 64",
     limit="The keys, 12.6 of the 25.2 MB that the call reads, are read before, for what is not finite: 1.13 x where "
     "they stay in the third cache and come from it at 145 GB/s, 1.5 x from memory. Heads by turns, so that they stay "
-    "in the second cache, take 1.2 to 1.3 x, since each is a call.",
+    "in the second cache, take 1.2 to 1.3 x, since each is a call. It is no limit of the machine: the scores of one "
+    "query, two products, tell a key that is not finite as well.",
 )
 def token_causal() -> Sides:
     query, key, value = _one_token(4096, 12, 64)
@@ -58,7 +59,7 @@ def token_causal() -> Sides:
     work="one token with a window of 1 024 in 4 096 keys, 12 heads of 64",
     limit="A sum of squares of the keys in sight, 3.1 MB in the third cache, takes 0.3 to 0.55 of the call, and no "
     "other operation of PyTorch's bounds the lengths of rows faster; what is not finite would show in a sum, in half "
-    "of the time, and a row that is only too long would not.",
+    "of the time, and a row that is only too long would not. The scores of one query would show it too.",
 )
 def token_window_long() -> Sides:
     return _window(1024, *_one_token(4096, 12, 64))

@@ -33,6 +33,8 @@ ShapeError shape.kv-len
   value  [batch=1, num_kv_heads=2, kv_len=5, value_head_dim=4] float32 cpu
 ```
 
+A `FileError` for a file or a folder that is not there is a `FileNotFoundError` as well.
+
 In the table `…` stands for what the message fills in: sizes, dtypes, names. On the command line,
 `clearhead explain shape.kv-len` prints what the table says of a code.
 

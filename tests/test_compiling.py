@@ -277,14 +277,46 @@ FAKE_MASKS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", FAKE_MASKS)
-def test_tensors_without_numbers_have_their_shapes_computed(name: str) -> None:
+FAKE_BIASES: dict[str, Any] = {
+    "none": lambda: None,
+    "alibi": lambda: ch.alibi(4),
+    "relative": lambda: ch.relative(torch.randn(4, 5)),
+    "tensor": lambda: torch.randn(5, 5),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("name", "bias"),
+    [
+        (name, bias)
+        for name in FAKE_MASKS
+        for bias in FAKE_BIASES
+        if name != "documents apart" or bias in ("none", "tensor")  # which has no distances
+    ],
+)
+def test_tensors_without_numbers_have_their_shapes_computed(
+    name: str, bias: str, dtype: torch.dtype
+) -> None:
     """As those do that estimate the memory of a model."""
-    with FakeTensorMode():
-        query, key, value = torch.randn(3, 2, 4, 5, 8).requires_grad_().unbind()
-        context = ch.attend(query, key, value, mask=FAKE_MASKS[name]())
-        assert context.shape == (2, 4, 5, 8)
-        context.sum().backward()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with FakeTensorMode():
+            query, key, value = torch.randn(3, 2, 4, 5, 8).requires_grad_().unbind()
+            added = FAKE_BIASES[bias]()
+            context = ch.attend(query, key, value, mask=FAKE_MASKS[name](), bias=added)
+            assert context.shape == (2, 4, 5, 8)
+            context.sum().backward()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_lengths_without_numbers_are_refused() -> None:
+    for options in ("lengths", "offsets"):
+        with FakeTensorMode(), pytest.raises(ch.DeviceError, match=r"FakeTensorMode") as refused:
+            ch.documents(**{options: torch.tensor([0, 2, 5])})
+        assert refused.value.code == f"{options}.meta"
 
 
 @pytest.mark.parametrize("name", ["causal", "window", "prefix"])

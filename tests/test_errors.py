@@ -88,8 +88,8 @@ def test_a_missing_extra_says_how_to_get_it() -> None:
     error = errors.missing_extra("matplotlib", "plot", "a picture")
     assert isinstance(error, ImportError)
     assert str(error) == (
-        "[extra.missing] a picture needs matplotlib, which is not installed.\n"
-        "  pip install 'clearhead[plot]'"
+        "[extra.missing] a picture needs matplotlib, which is not installed. In a checkout of clearhead:\n"
+        "  pip install '.[plot]'"
     )
 
 

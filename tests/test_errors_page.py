@@ -17,5 +17,6 @@ def test_the_page_is_that_of_the_source_with_every_kind_of_error() -> None:
         if isinstance(kind, type)
         and issubclass(kind, errors.ClearheadError)
         and kind is not errors.ClearheadError
+        and kind is not errors.MissingFileError  # a FileError whose file is not there
     }
     assert named == kinds

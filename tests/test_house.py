@@ -10,6 +10,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 import types
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.surface import MODULES, SOURCE, public_objects
+from tests.surface import MODULES, ROOT, SOURCE, public_objects
 
 # Who may import what is not needed for the work itself.
 EXTRAS = {
@@ -373,6 +374,24 @@ def test_nothing_heavy_comes_before_it_is_used(tmp_path: Path, command: str) -> 
     code = f"import sys\n{command}\nassert not {heavy} & set(sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+def test_nothing_says_to_install_a_package_that_is_not_published() -> None:
+    texts = {
+        path: path.read_text(encoding="utf-8")
+        for folder in ("docs", "src", "examples", "benchmarks")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".md", ".py", ".pyi", ".toml")
+    }
+    texts |= {path: path.read_text(encoding="utf-8") for path in ROOT.glob("*.md")}
+    by_name = re.compile(r"pip install (-\S+ )*[\"']?clearhead(?!\S* @ git\+)")
+    assert not [path for path, text in texts.items() if by_name.search(text)]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    asked = re.compile(r"pip install [\"'](?:\.|clearhead)\[(\w+)\]")
+    named = {extra for text in texts.values() for extra in asked.findall(text)}
+    assert {"plot", "samples", "notebook", "cli"} <= named <= extras.keys()
 
 
 def test_the_package_is_typed() -> None:

@@ -32,11 +32,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_package_is_in_it_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = set(content.namelist())
+        bytes_of = [read for name in content.namelist() if len(read := content.read(name)) > 100]
+    assert len(set(bytes_of)) == len(bytes_of)  # no file is in it twice
     info = next(name for name in names if name.endswith("/METADATA")).removesuffix("METADATA")
     ours = {
         str(Path("clearhead") / each.relative_to(SOURCE))
         for each in SOURCE.rglob("*")
-        if each.is_file() and "__pycache__" not in each.parts
+        if each.is_file() and "__pycache__" not in each.parts and each.name != "LICENSES.txt"
     }
     pages = {f"clearhead/docs/{name}.md" for name in ("check", "errors", "training")}
     lessons = (ROOT / "docs" / "lessons").glob("*.md")

@@ -29,6 +29,9 @@ from errno import ENOENT
 
 from clearhead._common.text import bounded
 
+INSTALL = "In a checkout of clearhead:\n  pip install '.[{extra}]'"
+"""What installs an extra: no package of this name is published yet."""
+
 MOST = 2000
 """Letters of an error as text."""
 
@@ -192,5 +195,5 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     """The error for an optional `package` that `purpose` needs and `extra` would bring."""
     return MissingExtraError(
         "extra.missing",
-        f"{purpose} needs {package}, which is not installed.\n  pip install 'clearhead[{extra}]'",
+        f"{purpose} needs {package}, which is not installed. {INSTALL.format(extra=extra)}",
     )

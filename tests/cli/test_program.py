@@ -335,6 +335,6 @@ def test_a_missing_extra_is_named(package: str) -> None:
     assert process.returncode == 1
     assert process.stdout == ""
     assert process.stderr == (
-        f"clearhead: the command line needs {package}, which is not installed.\n"
-        "  pip install 'clearhead[cli]'\n"
+        f"clearhead: the command line needs {package}, which is not installed. In a checkout of clearhead:\n"
+        "  pip install '.[cli]'\n"
     )

@@ -503,7 +503,7 @@ def test_a_name_that_is_no_string() -> None:
 
 def test_transformers_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'clearhead\[models\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[models\]'"):
         attention.register()
 
 

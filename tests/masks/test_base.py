@@ -1,5 +1,9 @@
 """Properties that masks of all kinds have in common: the rectangles, the sizes, the drawings."""
 
+import copy
+import inspect
+import pickle
+from abc import ABC
 from collections.abc import Callable
 
 import pytest
@@ -215,3 +219,33 @@ def test_a_mask_is_made_inside_one_graph(make: Callable[..., ch.Mask], given: ob
     torch.compiler.reset()
     found = torch.compile(run, fullgraph=True, backend="eager")(*inputs)
     torch.testing.assert_close(found, run(*inputs))
+
+
+@pytest.mark.parametrize("name", [*MADE, "apart"])
+def test_a_copy_and_a_pickle_of_a_mask_that_was_used_are_those_of_a_new_one(name: str) -> None:
+    if name == "apart":
+        mask = ch.documents(lengths=[2, 4], queries=torch.tensor([3, 3]), mask=ch.causal())
+    else:
+        make, given = MADE[name]
+        mask = make(given)
+    fresh = pickle.dumps(mask)
+    query, key, value = torch.randn(3, 3, 2, 6, 4).unbind()
+    for each in (mask, mask & ch.full()):
+        for _ in range(3):
+            ch.attend(query, key, value, mask=each)
+    mask.blocks(6, 6, 2)
+    assert len(pickle.dumps(mask)) == len(fresh)
+    for again in (pickle.loads(pickle.dumps(mask)), copy.deepcopy(mask), copy.copy(mask)):
+        assert vars(again).keys() == vars(pickle.loads(fresh)).keys()
+        assert torch.equal(again.to_dense(6, 6), mask.to_dense(6, 6))
+
+
+def test_a_class_that_lacks_a_method_is_told_its_signature() -> None:
+    with pytest.raises(TypeError) as refused:
+        type("Own", (ch.Mask,), {"describe": lambda self: "own()"})
+    assert str(refused.value) == (
+        "[class.methods] Own must define what its base declares:\n"
+        "  def visible(self, query_index, key_index, extent): Return True for each pair of a query "
+        "and a key that may attend."
+    )
+    assert inspect.isabstract(type("Base", (ch.Mask, ABC), {}))

@@ -126,7 +126,7 @@ def test_a_conversion_says_which_package_it_lacks(
     text = "[extra.missing] the first load of DINOv2 needs onnx, which is not installed."
     with pytest.raises(MissingExtraError, match=re.escape(text)) as caught:
         converters.convert_dinov2(tmp_path, tmp_path)
-    assert str(caught.value).endswith("\n  pip install 'clearhead[samples]'")
+    assert str(caught.value).endswith("\n  pip install '.[samples]'")
 
 
 def test_the_model_of_the_demo_is_read_as_it_is_and_not_imported() -> None:

@@ -316,8 +316,8 @@ def test_a_known_failure_needs_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ch.MissingExtraError) as raised:
         case.run()
     assert str(raised.value) == (
-        "[extra.missing] a known failure needs pytest, which is not installed.\n"
-        "  pip install 'clearhead[test]'"
+        "[extra.missing] a known failure needs pytest, which is not installed. In a checkout of clearhead:\n"
+        "  pip install '.[test]'"
     )
 
 

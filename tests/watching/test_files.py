@@ -637,7 +637,7 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
 def test_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("safetensors", "safetensors.torch"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ch.MissingExtraError, match=r"pip install 'clearhead\[files\]'") as refusal:
+    with pytest.raises(ch.MissingExtraError, match=r"pip install '\.\[files\]'") as refusal:
         files.write(tmp_path / "a.clearhead", [1])
     assert "a file of what was seen needs safetensors, which is not installed." in str(
         refusal.value

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.text import shown
+from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError
 
 # The names of the axes, for messages. `head_dim` is the width of a query and of a key, `num_heads` are of the queries.
@@ -63,15 +64,14 @@ def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> 
 
 
 def check_has_numbers(name: str, tensor: Tensor) -> None:
-    """Refuse a tensor on the meta device, where its numbers are to be read.
+    """Refuse a tensor on the meta device or of FakeTensorMode, where its numbers are to be read.
 
     Raises:
         DeviceError: code `<name>.meta`.
     """
-    if tensor.is_meta:
-        raise DeviceError(
-            f"{name}.meta", f"{name} must hold numbers; got a tensor on the meta device."
-        )
+    if not is_concrete(tensor):
+        kind = "on the meta device" if tensor.is_meta else "of FakeTensorMode"
+        raise DeviceError(f"{name}.meta", f"{name} must hold numbers; got a tensor {kind}.")
 
 
 def check_ids(tokens: object) -> Tensor:

@@ -1,6 +1,12 @@
 """Kinds of descriptions that say themselves by which name a file has them."""
 
-from typing import ClassVar
+import inspect
+from abc import ABC
+from collections.abc import Hashable
+from functools import cached_property
+from typing import Any, ClassVar
+
+from clearhead.errors import ArgumentTypeError
 
 
 class Filed:
@@ -19,6 +25,34 @@ class Filed:
     """The classes by their names in files, which outlive those of the classes."""
 
     def __init_subclass__(cls, kind: str | None = None, **rest: object) -> None:
+        """Name a class for files, and refuse one that defines too little, unless it is a base.
+
+        Raises:
+            ArgumentTypeError: code `class.methods`, with the signature of each method that is missing.
+        """
         super().__init_subclass__(**rest)
+        found: dict[str, Any] = {name: getattr(cls, name, None) for name in dir(cls)}
+        abstract = {k: v for k, v in found.items() if getattr(v, "__isabstractmethod__", False)}
+        if abstract and ABC not in cls.__bases__ and vars(cls).keys().isdisjoint(abstract):
+            lines = [f"{cls.__name__} must define what its base declares:"]
+            for name, method in abstract.items():
+                names = ", ".join(inspect.signature(method).parameters)
+                summary, *_ = (inspect.getdoc(method) or name).splitlines()
+                lines.append(f"  def {name}({names}): {summary}")
+            raise ArgumentTypeError("class.methods", "\n".join(lines))
         if kind is not None:
             Filed.KINDS[kind] = cls
+
+    @cached_property
+    def _answers(self) -> dict[Hashable, Any]:
+        """What small calls keep about a description that holds a tensor."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy and a pickle hold: nothing that can be computed again."""
+        kind = type(self)
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if not isinstance(getattr(kind, name, None), cached_property)
+        }

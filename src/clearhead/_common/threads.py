@@ -16,6 +16,7 @@ import torch
 
 from clearhead._common.torch_internals import (
     is_inside_functorch,
+    is_profiled,
     is_tracing,
     modes_are_active,
 )
@@ -54,10 +55,11 @@ def threads_apart() -> int:
     """Count the threads of our own that may take the place of PyTorch's here; 1 where one could not be
     told from this one by what it computes.
 
-    A mode, such as a default device, belongs to a thread, and so do autocast and transformations.
+    A mode, such as a default device or a counter of FLOPs, belongs to a thread, and so do autocast, transformations
+    and a profiler.
     """
     count = torch.get_num_threads()
-    if count == 1 or thread_limits() is None or modes_are_active():
+    if count == 1 or thread_limits() is None or modes_are_active() or is_profiled():
         return 1
     lowered = torch.is_autocast_enabled("cpu")
     return 1 if lowered or is_inside_functorch() or is_tracing() else count

@@ -47,6 +47,9 @@ is_inside_functorch = private("_C._are_functorch_transforms_active")
 """True inside torch.func and vmap, also for tensors that are not transformed: no autograd.Function of
 one's own runs there."""
 
+is_profiled = private("_C._autograd._profiler_enabled")
+"""True while a profiler records this thread, and no other that it starts."""
+
 use_count = private("Tensor._use_count")
 """The number of references to a tensor in C++."""
 

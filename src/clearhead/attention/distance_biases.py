@@ -8,6 +8,7 @@ from torch import Tensor
 from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
+from clearhead._common.torch_internals import is_concrete
 from clearhead.attention.biases import Bias, ByPair, check_beside
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, DtypeError, ShapeError
 from clearhead.masks.spans import Extent
@@ -47,7 +48,7 @@ class Alibi(ByPair, kind="alibi"):
         # Each of them anew, since float32 has rounded it; those of some heads only are others.
         if self.follows and wanted == torch.float64:
             slopes = torch.tensor(_slopes(len(self.slopes)), dtype=wanted, device="cpu")
-            if torch.equal(slopes.float(), self.slopes.cpu()):
+            if not is_concrete(slopes) or torch.equal(slopes.float(), self.slopes.cpu()):
                 return replace(self, slopes=slopes)
         return replace(self, slopes=self.slopes.to(wanted))
 

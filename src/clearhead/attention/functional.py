@@ -42,8 +42,9 @@ def attend(
         key: (batch, num_kv_heads, kv_len, head_dim). num_heads is a multiple of num_kv_heads, and
             neighbouring query heads share a key head (Ainslie et al., 2023).
         value: (batch, num_kv_heads, kv_len, value_head_dim).
-        mask: which keys each query may attend to, a `Mask` or a bool tensor, True = may attend. A query that may
-            attend to nothing gets zeros.
+        mask: which keys each query may attend to, a `Mask` or a bool tensor, True = may attend. A tensor of two
+            dimensions is (query_len, kv_len), never (batch, kv_len), which is `padding(valid)`. A query that
+            may attend to nothing gets zeros.
         bias: floating, (query_len, kv_len) or (batch, num_heads, query_len, kv_len) with 1 for any
             size; added to the scores. Or a `Bias`, such as `alibi(num_heads)`.
         scale: what the scores are multiplied by; None is 1/√head_dim.

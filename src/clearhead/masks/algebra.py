@@ -1,5 +1,6 @@
 """Masks made of masks: `&`, `|` and `~`."""
 
+from abc import ABC
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Pair(Mask):
+class _Pair(Mask, ABC):
     """Two masks of the same batch, heads and device."""
 
     left: Mask

@@ -40,7 +40,10 @@ class Dense(Mask, kind="dense"):
         batch, _, query_len, kv_len, device, _ = extent
         rows, columns = self.tensor.shape[2:]
         if columns not in (1, kv_len) or rows not in (1, query_len):
-            real = " Which keys of each row are real is clearhead.padding(valid)."
+            real = (
+                " A mask of two dimensions is (query_len, kv_len) at any batch size; which keys of "
+                "each row are real is clearhead.padding(valid)."
+            )
             raise MaskError(
                 "mask.shape",
                 f"the mask has {rows} × {columns} (queries × keys); expected "
@@ -85,6 +88,9 @@ def dense(tensor: Tensor) -> Mask:
         ● ●
 
     It holds tokens × tokens values, the only mask that does; the others are worth their names.
+
+    Two dimensions are (query_len, kv_len), as in PyTorch. A tensor of (batch, kv_len) is read so too where the batch
+    has as many samples as there are tokens; write `padding(valid)` for the real keys of each row.
 
     Elsewhere: PyTorch `attn_mask` of dtype bool is this; nn.MultiheadAttention `attn_mask` has
     True where attending is *forbidden*, so it is `dense(~attn_mask)`.

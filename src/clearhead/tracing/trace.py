@@ -1,7 +1,6 @@
 """Every stage between the input and the output, named, with its numbers."""
 
 import copy
-import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead._common.hints import hint_at, refusal, with_hints
+from clearhead._common.hints import check_arguments, with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
@@ -388,8 +387,8 @@ def trace(
     with within_memory(INSTEAD):
         way = way_of(thing)
         given = inputs if thing is attend else (thing, *inputs)
-        if way is not own_call and hint_at(inspect.signature(way).parameters, given, options):
-            raise refusal(way, given, options, "trace")
+        if way is not own_call:
+            check_arguments(way, given, options, "trace")
         call = way(*given, **options)
     return Trace(call, tokens, source_tokens)
 

@@ -114,7 +114,7 @@ def test_matplotlib_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "clearhead.drawing.figures.png_files")
     monkeypatch.delitem(sys.modules, "clearhead.drawing.figures")
-    with pytest.raises(MissingExtraError, match=r"pip install 'clearhead\[plot\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[plot\]'"):
         __import__("clearhead.drawing.figures.png_files")
 
 

@@ -182,7 +182,7 @@ def test_without_anywidget_the_command_that_installs_it(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "anywidget", None)
     notebook._widget_class.cache_clear()
     # What is None there is not found, and has no name that says so.
-    with pytest.raises(MissingExtraError, match=r"pip install 'clearhead\[notebook\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[notebook\]'"):
         ch.view(matrix())
     notebook._widget_class.cache_clear()
 

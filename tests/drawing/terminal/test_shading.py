@@ -13,7 +13,7 @@ from clearhead import MissingExtraError
 @pytest.mark.parametrize(
     ("missing", "error", "text"),
     [
-        (["rich", "rich.console"], MissingExtraError, r"pip install 'clearhead\[cli\]'"),
+        (["rich", "rich.console"], MissingExtraError, r"pip install '\.\[cli\]'"),
         (["rich.style"], ModuleNotFoundError, "^no rich.style$"),
     ],
 )

@@ -29,7 +29,7 @@ Answers = dict[Hashable, Any]
 _KEPT: Answers = {}
 
 OWN = "_answers"
-"""The attribute of a mask that keeps the answers about it, where it holds a tensor."""
+"""The attribute of a mask that holds a tensor, which keeps the answers about it."""
 
 
 def shown_mask(
@@ -111,7 +111,7 @@ def answers_about(
     question = _question(mask)
     if question == OWN:
         if begin:
-            vars(mask)[OWN] = {}
+            return mask._answers, None
         return None, None
     return (None if question is None else _KEPT), question
 
