@@ -1,7 +1,9 @@
 """The commands as one program: errors, exit codes, and outputs that cannot be written."""
 
+import ast
 import errno
 import importlib
+import io
 import os
 import re
 import subprocess
@@ -12,16 +14,19 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+import torch
 import typer
+from rich.console import Console
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from clearhead import cli
 from clearhead.__main__ import main
 from clearhead.cli import program, run
+from clearhead.drawing.terminal.heat_maps import HeatMap
 from clearhead.errors import ClearheadError, MissingExtraError
 from tests.cli.commands import invoke, lines
-from tests.surface import ROOT
+from tests.surface import MODULES, ROOT
 
 
 @pytest.mark.parametrize(
@@ -145,7 +150,7 @@ def test_no_help_is_cut(width: int) -> None:
 def test_options_have_headings(command: str, options: dict[str, list[str]]) -> None:
     sections = dict(re.findall(r"^(\w.*):\n((?:  .*\n)+)", invoke(command, "-h").stdout, re.M))
     assert list(sections) == ["Arguments", *options, "Options"]
-    assert sections["Options"].split()[:2] == ["-h,", "--help"]
+    assert "-h, --help" in sections["Options"]
     for heading, names in options.items():
         assert all(f"\n  {name} " in f"\n{sections[heading]}" for name in names)
 
@@ -309,7 +314,45 @@ def test_a_terminal_without_unicode() -> None:
     process = start(*LIGHT, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     output, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
-    assert "1/?head_dim" in output
+    assert "1/sqrt head_dim" in output
+
+
+def test_every_sign_has_a_spelling_in_ascii() -> None:
+    signs = set[str]()
+    for path in MODULES.values():
+        tree = ast.parse(path.read_text("utf-8"))
+        texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+        explained = {
+            ast.get_docstring(node, clean=False)
+            for node in ast.walk(tree)
+            if isinstance(node, documented)
+        }
+        signs |= {
+            sign
+            for text in texts
+            if isinstance(text, str) and text not in explained
+            for sign in text
+            if not sign.isascii() and sign.isprintable()
+        }
+    assert {"█", "→", "√"} < signs
+    assert {
+        sign for sign in signs if "?" in sign.encode("ascii", "clearhead.spell").decode()
+    } == set()
+
+
+def test_shades_differ_in_ascii() -> None:
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, "ascii", "clearhead.spell", write_through=True) as stream:
+        weights = torch.tensor([[1.0, 0.0], [0.28, 0.72], [0.5, 0.5]])
+        Console(file=stream, width=80).print(HeatMap(weights, ["a", "b", "é"], ["a", "b"]))
+        found = raw.getvalue().decode("ascii").splitlines()
+    assert [line.rstrip() for line in found[1:4]] == [
+        "0 a ##100",
+        "1 b ...28***72",
+        "2 e :::50:::50",
+    ]
+    assert "....::::****####" in found[4]
 
 
 WITHOUT = """

@@ -35,7 +35,7 @@ def test_show() -> None:
     assert "How focused each head is, in %" in found
     assert [line.split()[0] for line in found[5:11]] == list("012345")
     assert "Layer 3, head 1" in found
-    assert any("others do not look at: it → animal 0.64" in line for line in found)
+    assert any("few other queries have: it → animal 0.64" in line for line in found)
     assert (
         found[-1] == "Next: add --layer 3, --layer 3 --head 1, --png head.png, or --html page.html."
     )
@@ -236,7 +236,7 @@ def test_show_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     found = lines("show", "--image", photo, "--model", vit)
     assert found[0] == f"{vit}: 2 layers × 3 heads"
     assert found[1] == "[CLS] and 3 × 5 patches of 12 × 20 pixels"
-    at = found.index("shown since it looks at the fewest patches of the last layer")
+    at = found.index("chosen as the head of the last layer that attends to the fewest patches")
     assert found[at + 4].endswith(" of the attention of [CLS], by its square root")
     assert {len(line) for line in found[at + 1 : at + 4]} == {10}
     written: list[Payload] = []

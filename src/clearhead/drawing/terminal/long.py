@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from clearhead.drawing.labels import fit, label
-from clearhead.drawing.terminal.heat_maps import PooledMap
+from clearhead.drawing.labels import fit, label, widest
+from clearhead.drawing.terminal.heat_maps import LABEL, PooledMap
 from clearhead.drawing.terminal.shading import Console, Text, bar
 from clearhead.integrations.text_models import LongReading
 from clearhead.matrix.head_numbers import MATCHING
@@ -64,8 +64,8 @@ class LongScreens:
     def model(self) -> int:
         """A line for each layer; returns the one that looks back at other tokens most."""
         self._heading("What the layers do, averaged over their heads")
-        self._line(Text("layer  entropy distance  first  prev.  induct.  heads with a role", "dim"))
-        self._line(Text("          nats   tokens   in %   in %     in %", "dim"))
+        self._print(Text("layer  entropy distance  first  prev.  induct.  roles", "dim"))
+        self._print(Text("          nats   tokens   in %   in %     in %", "dim"))
         matching = []
         for number, summary in self._reading.summaries.items():
             rows = rows_of(self._reading.layers[number], [summary], number)
@@ -76,7 +76,7 @@ class LongScreens:
             line = f"{number:>5}{_mean(rows, 'entropy'):9.2f}{_mean(rows, 'distance'):9.0f}"
             for name, width in (("first", 7), ("previous", 7), ("induction", 9)):
                 line += f"{_mean(rows, name) * 100:{width}.0f}"
-            self._line(Text(f"{line}  {counted}"))
+            self._print(Text(f"{line}  {counted}"))
             matching.append((max(_matching(row) for row in rows), number))
         return max(matching)[1]
 
@@ -125,8 +125,8 @@ class LongScreens:
         )
 
     def _table(self, table: Table) -> None:
-        self._line(Text(ACROSS, "dim"))
-        self._line(Text(UNITS, "dim"))
+        self._print(Text(ACROSS, "dim"))
+        self._print(Text(UNITS, "dim"))
         for row in table:
             line = f"{row.head:>4}{row.entropy:9.2f}{row.distance:9.0f}"
             for name, width in (
@@ -137,7 +137,7 @@ class LongScreens:
             ):
                 score = getattr(row, name)
                 line += ("" if score is None else f"{score * 100:.0f}").rjust(width)
-            self._line(Text(f"{line}  {row.role}"))
+            self._print(Text(f"{line}  {row.role}"))
 
     def _received(self, summary: Summary) -> None:
         """The tokens that get most from all queries of all heads, with what stands around them."""
@@ -145,22 +145,20 @@ class LongScreens:
         share = received / received.sum()
         tokens = self._reading.tokens
         wide = len(str(len(tokens) - 1))
-        for place in share.topk(min(MOST_RECEIVED, len(tokens))).indices.tolist():
+        places = share.topk(min(MOST_RECEIVED, len(tokens))).indices.tolist()
+        left = widest([label(tokens[place]) for place in places], LABEL)
+        for place in places:
             value = float(share[place])
-            line = Text(f"{place:>{wide}} {fit(label(tokens[place]), 12)} {value * 100:5.1f} % ")
+            line = Text(f"{place:>{wide}} {fit(label(tokens[place]), left)} {value * 100:5.1f} % ")
             line.append_text(bar(value / float(share.max()), self._console))
             before = " ".join(map(label, tokens[max(0, place - AROUND) : place]))
             after = " ".join(map(label, tokens[place + 1 : place + 1 + AROUND]))
             line.append(f"  {before} [", "dim").append(label(tokens[place]))
             line.append(f"] {after}", "dim")
-            self._line(line)
+            self._print(line)
 
     def _print(self, what: object) -> None:
         self._console.print(what)
-
-    def _line(self, line: Text) -> None:
-        """Print a line that is cut where the terminal ends."""
-        self._console.print(line, no_wrap=True, overflow="ellipsis")
 
     def _heading(self, heading: str, remark: str = "") -> None:
         self._print(Text())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead.drawing.labels import fit, label
 from clearhead.drawing.terminal.heat_maps import HeatMap
-from clearhead.drawing.terminal.shading import Console, Text
+from clearhead.drawing.terminal.shading import Console, Text, percent
 from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview
 from clearhead.drawing.terminal.word_links import (
     Choice,
@@ -92,7 +92,7 @@ class Screens:
         self._links(found[:LINKS_OF_MODEL], with_heads=True)
         choice = head_to_show(layers)
         self._heading(f"Layer {choice.layer}, head {choice.head}")
-        self._print(Text(f"shown for {choice.reason}{self._named(choice.link)}", "dim"))
+        self._print(Text(f"chosen {choice.reason}{self._named(choice.link)}", "dim"))
         self._map(choice.layer, choice.head)
         return choice
 
@@ -136,16 +136,16 @@ class Screens:
         self._print(Text())
         self._print(
             Text(
-                f"entropy {row.entropy:.2f} nats, focus {_percent(heads.focus[head])}; "
+                f"entropy {row.entropy:.2f} nats, focus {percent(heads.focus[head])}; "
                 f"mean distance {row.distance:.1f} tokens"
             )
         )
         self._print(
             Text(
-                f"of the attention, {_percent(row.first)} goes to the first token, "
-                f"{_percent(heads.itself[head])} to the token itself,\n"
-                f"{_percent(row.previous)} to the one before it, "
-                f"{_percent(heads.special[head])} to special tokens"
+                f"of the attention, {percent(row.first or 0.0)} goes to the first token, "
+                f"{percent(heads.itself[head])} to the token itself, "
+                f"{percent(row.previous or 0.0)} to the one before it, "
+                f"{percent(heads.special[head])} to special tokens"
             )
         )
         self._heading("Its strongest links between words")
@@ -231,14 +231,10 @@ class Screens:
         return f": {query} → {key} {link.weight:.2f}"
 
 
-def _percent(share: float | None) -> str:
-    return f"{(share or 0.0) * 100:.0f} %"
-
-
 DIMENSIONS = 8
 """Those that add most to the score are printed."""
 
-BAR = 24
+BAR = 16
 
 
 def why_lines(stages: PairStages, query: str, key: str) -> list[Text]:
@@ -254,8 +250,8 @@ def why_lines(stages: PairStages, query: str, key: str) -> list[Text]:
         ...     print(line.plain.rstrip())
         Why 0.3679? it → animal
         dimension      query        key       adds
-                0     1.0000     3.0000     3.0000  ████████████████████████
-                1     2.0000    -1.0000    -2.0000  ----------------
+                0     1.0000     3.0000     3.0000  ████████████████
+                1     2.0000    -1.0000    -2.0000  -----------
         query · key                         1.0000
         × scale 0.5000                      0.5000
         exp(0.5000 - 1.5000)                0.3679
