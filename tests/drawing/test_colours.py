@@ -2,7 +2,7 @@
 
 import math
 
-from clearhead.drawing.colours import Colour, colour, ink
+from clearhead.drawing.colours import HIDDEN, Colour, channels, colour, ink
 
 
 def lightness(rgb: Colour) -> float:
@@ -18,6 +18,13 @@ def test_more_is_lighter() -> None:
     assert scale == sorted(scale)
     assert scale[0] < 0.03
     assert scale[-1] > 0.7
+
+
+def test_on_paper_more_is_darker() -> None:
+    scale = [lightness(colour(step / 100, light=True)) for step in range(101)]
+    assert scale == sorted(scale, reverse=True)
+    # What is hidden is told from what is nearly zero.
+    assert (scale[0] + 0.05) / (lightness(channels(HIDDEN)) + 0.05) > 1.3
 
 
 def test_outside_of_the_scale() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead._common.text import cell_len
-from clearhead.drawing.labels import clusters, fit, label, widest
+from clearhead.drawing.labels import clusters, fit, gaps, joined, label, names, widest
 
 
 @given(st.text(max_size=12), st.integers(0, 9))
@@ -49,3 +49,37 @@ def test_wide_characters_are_not_cut_in_half() -> None:
 def test_widest() -> None:
     assert widest(["it", "猫猫"], 9) == 4
     assert widest([], 9) == 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shown"),
+    [
+        ([" Mary", " gave", "!"], ["Mary", "gave", "!"]),
+        ([" Mary", "Mary", " a"], ["␣Mary", "Mary", "a"]),
+        ([" ", "   ", " " * 19], ["␣", "␣␣␣", "␣×19"]),
+        ([" \n", "  a"], ["⏎", "␣␣a"]),
+    ],
+)
+def test_the_space_before_a_word(tokens: list[str], shown: list[str]) -> None:
+    assert names(tokens) == shown
+
+
+@given(st.lists(st.text(alphabet=" aB'\n", max_size=4), max_size=6, unique=True))
+def test_different_tokens_have_different_names(tokens: list[str]) -> None:
+    assert len(set(names(tokens))) == len(tokens)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        (["The", " num", "_", "heads", " =", " 2"], "The num_heads = 2"),
+        (["ca", "usal", "()", " f"], "causal() f"),
+        (["didn", "'", "t", "walk", "##ing", ".", "(", "a", ")"], "didn't walking. (a)"),
+        (["a", "'", "quote", "'", "b"], "a ' quote ' b"),
+        (["##", "x"], "## x"),
+        ([], ""),
+    ],
+)
+def test_tokens_are_joined_to_their_text(tokens: list[str], text: str) -> None:
+    assert joined(tokens) == text
+    assert len(gaps(tokens)) == len(tokens)

@@ -1,62 +1,65 @@
-"""A share of one as a colour: viridis, whose lightness grows evenly
-(Smith and van der Walt, 2015, https://bids.github.io/colormap)."""
+"""The one scale of colour of pages, figures, notebooks and terminals: blue for more and orange for less.
+
+Lightness changes in even steps of Oklab (Ottosson, 2020), away from the ground, so that the scale reads alike in grey
+and for the colour-blind. `frontend/src/shared/colour.ts` computes the same colours; a test compares them.
+"""
 
 import math
 
 Colour = tuple[int, int, int]
 
-VIRIDIS = (
-    0x440154,
-    0x481A6C,
-    0x472F7D,
-    0x414487,
-    0x39568C,
-    0x31688E,
-    0x2A788E,
-    0x23888E,
-    0x1F988B,
-    0x22A884,
-    0x35B779,
-    0x54C568,
-    0x7AD151,
-    0xA5DB36,
-    0xD2E21B,
-    0xFDE725,
-)
+# fmt: off
+MORE = ("#F8FAFD", "#D6EDF9", "#B1E0F3", "#8DCDEA", "#67B9E2", "#47A2D8", "#2A89CE", "#2471BB", "#2158A7", "#21438A",
+        "#1E2F6D", "#17204E", "#0F1231")
+LESS = ("#FCF9F7", "#FBE6D5", "#F7D3B2", "#F2BB8A", "#ECA161", "#DF8745", "#D26C28", "#BA561D", "#A24112", "#843312",
+        "#672510", "#4D1A0C", "#341008")
+DARK = ("#111419", "#172135", "#1F2F54", "#243F72", "#265191", "#2367A6", "#1D7EBA", "#2896C5", "#3DADCF", "#5EC3D6",
+        "#81D8DD", "#AFECE3", "#DCFEF1")
+# fmt: on
+"""Shares from 0 to 1, differences from 0 to -1, and shares on a dark ground."""
+
+HIDDEN, NO_NUMBER = "#D5D8DA", "#E99355"
+"""The colours of what is hidden and of NaN."""
+
 NOTHING = (128, 128, 128)
+"""NaN where the ground may be light or dark."""
 
 
-def colour(share: float) -> Colour:
-    """Red, green and blue, 0 to 255 each, for a share of one; grey for NaN.
+def colour(share: float, *, light: bool = False) -> Colour:
+    """Red, green and blue, 0 to 255 each, of a share of one; grey for NaN.
+
+    Args:
+        share: from 0 to 1.
+        light: True for a light ground, as on paper; False for a dark one, as in most terminals.
 
     Example:
-        >>> colour(0.0), colour(1.0)
-        ((68, 1, 84), (253, 231, 37))
+        >>> colour(0.0), colour(1.0), colour(0.0, light=True)
+        ((17, 20, 25), (220, 254, 241), (248, 250, 253))
     """
     if math.isnan(share):
         return NOTHING
-    place = min(max(share, 0.0), 1.0) * (len(VIRIDIS) - 1)
-    below = min(int(place), len(VIRIDIS) - 2)
-    low, high = _channels(VIRIDIS[below]), _channels(VIRIDIS[below + 1])
-    return _mixed(low, high, place - below)
+    scale = MORE if light else DARK
+    place = min(max(share, 0.0), 1.0) * (len(scale) - 1)
+    below = min(int(place), len(scale) - 2)
+    part = place - below
+    low, high = channels(scale[below]), channels(scale[below + 1])
+    red, green, blue = (round(a + (b - a) * part) for a, b in zip(low, high, strict=True))
+    return red, green, blue
 
 
 def ink(paper: Colour) -> Colour:
     """Black or white, whichever reads better on the paper.
 
     Example:
-        >>> ink((253, 231, 37)), ink((68, 1, 84))
+        >>> ink((220, 254, 241)), ink((17, 20, 25))
         ((0, 0, 0), (255, 255, 255))
     """
     red, green, blue = paper
-    # The weights of ITU-R BT.601 for what the eye takes for light.
+    # The weights of ITU-R BT.601 for perceived brightness.
     return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else (255, 255, 255)
 
 
-def _channels(number: int) -> Colour:
-    return number >> 16, number >> 8 & 255, number & 255
-
-
-def _mixed(low: Colour, high: Colour, part: float) -> Colour:
-    red, green, blue = (round(a + (b - a) * part) for a, b in zip(low, high, strict=True))
+def channels(colour: str) -> Colour:
+    """Red, green and blue of a colour such as "#F8FAFD"."""
+    red, green, blue = bytes.fromhex(colour[1:])
     return red, green, blue

@@ -1,7 +1,7 @@
 """A token as a label: every character visible, and no wider than there is room."""
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from clearhead._common.text import cell_len, printable
 
@@ -18,6 +18,72 @@ def label(token: str) -> str:
     text = printable(token)
     # A mark would combine with whatever stands before the label.
     return "◌" + text if unicodedata.category(text[0]).startswith("M") else text
+
+
+def names(tokens: Sequence[str]) -> list[str]:
+    """Return the labels of the tokens of one list, without the space before a word.
+
+    The space is written as ␣ only where two tokens of the list differ by it alone. A run of more than three spaces is
+    counted.
+
+    Example:
+        >>> names([" Mary", " gave"]), names([" Mary", "Mary"]), names([" " * 19])
+        (['Mary', 'gave'], ['␣Mary', 'Mary'], ['␣×19'])
+    """
+    known = set(tokens)
+    return [
+        f"␣×{len(token)}"
+        if len(token) > 3 and not token.strip(" ")
+        else label(token[1:] if _is_spaced(token) and token[1:] not in known else token)
+        for token in tokens
+    ]
+
+
+def _is_spaced(token: str) -> bool:
+    """True for a word with the space before it."""
+    return token[:1] == " " and token[1:2] not in ("", " ")
+
+
+def joined(tokens: Sequence[str]) -> str:
+    """Return tokens as the text that they are of.
+
+    Tokens that bring their own spaces are joined as they are. WordPiece and whole words have none: `##` continues a
+    word, and punctuation is written as in English.
+
+    Example:
+        >>> joined([" num", "_", "heads"]), joined(["didn", "'", "t", "walk", "##ing", "."])
+        ('num_heads', "didn't walking.")
+    """
+    return "".join(
+        " " * gap + (token[2:] if token.startswith("##") and len(token) > 2 else token)
+        for token, gap in zip(tokens, gaps(tokens), strict=True)
+    ).strip()
+
+
+def gaps(tokens: Sequence[str]) -> list[bool]:
+    """True for each token before which a space is written that the token does not bring.
+
+    Example:
+        >>> gaps(["didn", "'", "t", "walk", "##ing"]), gaps([" a", "b"])
+        ([True, False, False, True, False], [False, False])
+    """
+    if any(token.startswith(" ") for token in tokens):
+        return [False] * len(tokens)
+    before = ["", *tokens]
+    return [
+        not (
+            (token.startswith("##") and len(token) > 2)
+            or token in CLOSING
+            or before[at] in OPENING
+            or (token in CONTRACTED and before[at] in APOSTROPHES)
+            or (token in APOSTROPHES and tokens[at + 1 : at + 2] and tokens[at + 1] in CONTRACTED)
+        )
+        for at, token in enumerate(tokens)
+    ]
+
+
+CLOSING, OPENING, APOSTROPHES = frozenset(".,;:!?)]}%"), frozenset("([{"), frozenset("'’")
+CONTRACTED = frozenset(("t", "s", "m", "d", "re", "ve", "ll"))
 
 
 def fit(text: str, width: int) -> str:

@@ -9,10 +9,10 @@ from clearhead.drawing.figures.lettering import (
     drawable,
     even_step,
     families,
-    name,
     short_paths,
     tick,
     wrapped,
+    written,
 )
 from tests.drawing.figures.drawn import words
 
@@ -23,8 +23,9 @@ def test_a_character_that_no_font_has_is_spelled_out() -> None:
 
 
 def test_what_is_spelled_out_is_cut_as_well() -> None:
-    assert len(name("👩‍👩‍👧" * 3)) == LETTERS
-    assert name("👩‍👩‍👧").startswith("\\U0001f469\\u2") or name("👩‍👩‍👧").startswith("👩")
+    (long,), (short,) = written(["👩‍👩‍👧" * 3]), written(["👩‍👩‍👧"])
+    assert len(long) == LETTERS
+    assert short.startswith(("\\U0001f469\\u2", "👩"))
     with mpl.rc_context({"font.family": ["DejaVu Sans"]}):
         figure = Figure(figsize=(4, 4), layout="constrained")
         axes = figure.subplots()
@@ -32,6 +33,14 @@ def test_what_is_spelled_out_is_cut_as_well() -> None:
         tick(axes, "y", 2, ["👩‍👩‍👧", "a"])
         figure.canvas.draw()
         assert axes.get_window_extent().width > 0.5 * figure.bbox.width
+
+
+def test_the_space_before_a_word_is_written_only_where_two_labels_differ_by_it() -> None:
+    axes = Figure(figsize=(4, 4)).subplots()
+    tick(axes, "x", 3, [" Mary", " gave", " a"])
+    tick(axes, "y", 3, [" Mary", "Mary", " a"])
+    assert words(axes, "x") == ["Mary", "gave", "a"]
+    assert words(axes, "y") == ["␣Mary", "Mary", "a"]
 
 
 def test_the_font_of_the_user_comes_first() -> None:

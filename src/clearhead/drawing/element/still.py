@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from clearhead._common.elements import Html, element
+from clearhead.drawing.colours import LESS, MORE
 from clearhead.drawing.element.data import StageStart
 from clearhead.drawing.labels import clusters
 from clearhead.tracing.text import number
 
-ABOVE, BELOW = "#2e78d2", "#e28026"
+ABOVE, BELOW = MORE[6], LESS[6]
 HIDDEN = "#808080"
 STRONGEST = 0.5
 LEVELS = 20

@@ -14,7 +14,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import MaxNLocator
 
 from clearhead.drawing.figures.paper import inches
-from clearhead.drawing.labels import clusters, label
+from clearhead.drawing.labels import clusters, label, names
 
 FALLBACK = "DejaVu Sans"
 # Tried in this order for what DejaVu has no glyphs for, where they are installed.
@@ -46,16 +46,18 @@ LETTER = 0.56
 POINTS_PER_INCH = 72
 
 
-def name(token: str) -> str:
-    """A token as it is written beside an axis.
+def written(tokens: Sequence[str]) -> list[str]:
+    """Return the tokens of one list as they are written next to an axis.
 
     Example:
-        >>> name("$x$"), name("\\n"), name("a" * 40)
-        ('$x$', '⏎', 'aaaaaaaaaaaaaaa…')
+        >>> written(["$x$", "\\n", " the", "a" * 40])
+        ['$x$', '⏎', 'the', 'aaaaaaaaaaaaaaa…']
     """
     # Spelled out before it is cut: what no font has takes ten letters for one.
-    letters = clusters(drawable(label(token)))
-    return "".join(letters if len(letters) <= LETTERS else [*letters[: LETTERS - 1], "…"])
+    every = [clusters(drawable(each)) for each in names(tokens)]
+    return [
+        "".join(each if len(each) <= LETTERS else [*each[: LETTERS - 1], "…"]) for each in every
+    ]
 
 
 def drawable(text: str) -> str:
@@ -110,15 +112,15 @@ def tick(
     room = int(inches(axes)[axis == "y"] * POINTS_PER_INCH / (_points(size) * LINE))
     every = 1 if count <= min(most, room) else even_step(count, max(1, min(SPARSE_LABELS, room)))
     places = range(0, count, every)
-    names = [name(words[place]) for place in places]
+    texts = written([words[place] for place in places])
     if every > 1:
-        names = [f"{place} {text}" for place, text in zip(places, names, strict=True)]
+        texts = [f"{place} {text}" for place, text in zip(places, texts, strict=True)]
     style: dict[str, Any] = {"fontfamily": list(families()), "fontsize": size, "parse_math": False}
     middles = [place + centre for place in places]
     if axis == "x":
-        axes.set_xticks(middles, names, rotation=90, **style)
+        axes.set_xticks(middles, texts, rotation=90, **style)
     else:
-        axes.set_yticks(middles, names, **style)
+        axes.set_yticks(middles, texts, **style)
 
 
 def even_step(count: int, most: int) -> int:

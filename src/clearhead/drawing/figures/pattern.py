@@ -9,6 +9,7 @@ from matplotlib.patches import Patch
 from torch import Tensor
 
 from clearhead._common.checks import check_length
+from clearhead.drawing.colours import MORE
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import check_cells
 from clearhead.drawing.figures.head_map import MOST_CELLS, aspect, size
@@ -19,7 +20,7 @@ from clearhead.errors import ArgumentError
 from clearhead.masks.base import Mask
 from clearhead.matrix.head_view import side
 
-VISIBLE, HIDDEN = "#31688E", "#FFFFFF"
+VISIBLE, HIDDEN = MORE[7], "#FFFFFF"
 EDGE = "#808080"
 LEGEND = 0.6
 """Inches that a legend takes more than a colour bar."""

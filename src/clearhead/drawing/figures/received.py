@@ -12,9 +12,9 @@ from clearhead.drawing.figures.lettering import (
     MOST_LABELS,
     entitle,
     families,
-    name,
     name_axis,
     tick,
+    written,
 )
 from clearhead.drawing.figures.paper import one
 
@@ -43,7 +43,8 @@ def bars(
         axes = one(ax, 5.0, 0.2 * MOST_BARS + 1.0)
         axes.barh(range(MOST_BARS), most.tolist())
         top: list[int] = places.tolist()
-        names = [str(each) if tokens is None else f"{each} {name(tokens[each])}" for each in top]
+        words = None if tokens is None else written([tokens[each] for each in top])
+        names = [f"{each} {words[at]}" if words else str(each) for at, each in enumerate(top)]
         style = {"fontsize": "small", "parse_math": False, "fontfamily": list(families())}
         axes.set_yticks(range(MOST_BARS), names, **style)
         axes.set_ylim(MOST_BARS - 0.3, -0.7)

@@ -10,47 +10,14 @@ from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize, PowerNorm
 from matplotlib.image import AxesImage
 
-from clearhead.drawing.colours import ink
+from clearhead.drawing.colours import HIDDEN as HIDDEN
+from clearhead.drawing.colours import LESS, MORE, ink
+from clearhead.drawing.colours import NO_NUMBER as NO_NUMBER
 from clearhead.drawing.figures.lettering import wrapped
 from clearhead.drawing.figures.paper import figure_of, inches
 
-MORE = [
-    "#F8FAFD",
-    "#D6EDF9",
-    "#B1E0F3",
-    "#8DCDEA",
-    "#67B9E2",
-    "#47A2D8",
-    "#2A89CE",
-    "#2471BB",
-    "#2158A7",
-    "#21438A",
-    "#1E2F6D",
-    "#17204E",
-    "#0F1231",
-]
-LESS = [
-    "#FCF9F7",
-    "#FBE6D5",
-    "#F7D3B2",
-    "#F2BB8A",
-    "#ECA161",
-    "#DF8745",
-    "#D26C28",
-    "#BA561D",
-    "#A24112",
-    "#843312",
-    "#672510",
-    "#4D1A0C",
-    "#341008",
-]
-"""Blue for more and orange for less, in even steps of lightness, as on the page."""
-
 WEIGHTS = LinearSegmentedColormap.from_list("clearhead", MORE)
 SIGNED = LinearSegmentedColormap.from_list("clearhead_signed", [*reversed(LESS), *MORE[1:]])
-
-HIDDEN, NO_NUMBER = "#D6D8DB", "#E8833A"
-"""The colours of what is hidden and of NaN in a map of weights, as on the page."""
 
 DECADES = 4
 """Powers of ten from the largest number of a logarithmic scale down to its smallest."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import is_number
+from clearhead.drawing.labels import joined
 from clearhead.errors import ArgumentTypeError, ShapeError
 
 TITLE_TOKENS = 16
@@ -117,7 +118,4 @@ def offsets(
 
 def beginning(tokens: Sequence[str]) -> str:
     """The first words of a text, from its tokens."""
-    few = tokens[:TITLE_TOKENS]
-    spaced = any(token.startswith(" ") for token in few)
-    text = ("" if spaced else " ").join(few).strip()
-    return text + (" …" if len(tokens) > TITLE_TOKENS else "")
+    return joined(tokens[:TITLE_TOKENS]) + (" …" if len(tokens) > TITLE_TOKENS else "")

@@ -120,7 +120,9 @@ def test_layers_without_numbers_have_a_dash() -> None:
         for tokens, each in enumerate(model):
             each(torch.randn(1, 3 * tokens, 8))
     found = Markup(seen._repr_html_())
-    assert "Every map goes from 0" in found.text  # the second is a map, though the first is none
+    assert (
+        "The colours of each map go from 0" in found.text
+    )  # the second is a map, though the first is none
 
 
 def test_nothing_was_seen_yet() -> None:

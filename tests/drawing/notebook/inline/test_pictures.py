@@ -19,14 +19,14 @@ from tests.drawing.notebook.inline.reading import Markup, pixels
 
 def test_the_table_of_colours_is_the_scale() -> None:
     assert len(SHADES) == 256
-    assert SHADES[2] == colour(0.0)
-    assert SHADES[-1] == colour(1.0)
+    assert SHADES[2] == colour(0.0, light=True)
+    assert SHADES[-1] == colour(1.0, light=True)
 
 
 def test_shades_grow_with_the_root() -> None:
     shares = torch.tensor([0.0, 1e-9, 0.25, 1.0, 7.0, torch.nan])
     middle = round(0.5 * (LEVELS - 1)) + 2
-    assert shade(shares).tolist() == [0, 2, middle, 255, 255, 1]
+    assert shade(shares).tolist() == [2, 2, middle, 255, 255, 1]
 
 
 def test_cells_are_squares_and_maps_have_a_gap() -> None:

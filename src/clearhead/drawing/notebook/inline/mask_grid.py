@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.elements import Html, element
+from clearhead.drawing.colours import MORE, channels
 from clearhead.drawing.notebook.inline.markup import frame, line, title
 from clearhead.drawing.notebook.inline.pictures import enlarged, picture
 from clearhead.errors import ClearheadError
@@ -19,7 +20,7 @@ CELLS = 64
 MOST_PARTS = 8
 """The most samples and heads that are drawn of a mask in which they differ."""
 
-VISIBLE = (33, 145, 140)
+VISIBLE = channels(MORE[6])
 SHARES = [
     (128, 128, 128),
     (128, 128, 128),
@@ -70,7 +71,7 @@ def _pictures(mask: Mask, query_len: int, kv_len: int) -> list[Html]:
         "Rows are queries, columns are keys; ",
         cell,
         "; ",
-        element("span", "■", style="color:rgb(33,145,140)"),
+        element("span", "■", style=f"color:{MORE[6]}"),
         " may attend, grey is hidden."
         if block == (1, 1)
         else " is visible, paler where only some of its pairs are; grey is hidden.",

@@ -157,7 +157,7 @@ def _legend(maps: Glance) -> str:
     if maps.shares is None:
         return ""
     return (
-        f"Every map goes from 0 (empty) over dark to its own largest share of a row (yellow); "
+        f"The colours of each map go from 0 (white) to its own largest share of a row (dark blue); "
         f"{maps.grain}."
     )
 

@@ -7,13 +7,17 @@ import torch
 from torch import Tensor
 
 from clearhead._common.elements import Html, element
-from clearhead.drawing.colours import NOTHING, Colour, colour
+from clearhead.drawing.colours import NO_NUMBER, Colour, channels, colour
 from clearhead.drawing.png import png
 
-NO_WEIGHT, NO_NUMBER, LEVELS = 0, 1, 254
-"""Of the 256 colours the first stays empty, the second is for NaN, and the rest go from 0 to 1."""
+EMPTY, NAN, LEVELS = 0, 1, 254
+"""Of the 256 colours the first is transparent, the second is for NaN, and the rest go from 0 to 1."""
 
-SHADES = [NOTHING, NOTHING, *(colour(level / (LEVELS - 1)) for level in range(LEVELS))]
+SHADES = [
+    colour(0.0),
+    channels(NO_NUMBER),
+    *(colour(level / (LEVELS - 1), light=True) for level in range(LEVELS)),
+]
 SEE_THROUGH = bytes([0])
 
 GAP = 4
@@ -21,15 +25,14 @@ GAP = 4
 
 
 def shade(shares: Tensor) -> Tensor:
-    """Shares of one as places in the table of colours, uint8; brightness grows with the root.
+    """Shares of one as places in the table of colours, uint8; darkness grows with the root.
 
     Example:
         >>> shade(torch.tensor([0.0, 1.0, torch.nan]))
-        tensor([  0, 255,   1], dtype=torch.uint8)
+        tensor([  2, 255,   1], dtype=torch.uint8)
     """
     levels = (shares.clamp(0, 1).sqrt() * (LEVELS - 1)).round() + 2
-    levels = torch.where(shares == 0, float(NO_WEIGHT), levels)
-    return torch.where(shares.isnan(), float(NO_NUMBER), levels).to(torch.uint8)
+    return torch.where(shares.isnan(), float(NAN), levels).to(torch.uint8)
 
 
 def enlarged(places: Tensor, pixels: int) -> Tensor:
@@ -39,7 +42,7 @@ def enlarged(places: Tensor, pixels: int) -> Tensor:
 
 def side_by_side(maps: Sequence[Tensor]) -> Tensor:
     """Maps of one height as one, with a gap between them."""
-    gap = torch.full((maps[0].shape[0], GAP), NO_WEIGHT, dtype=torch.uint8)
+    gap = torch.full((maps[0].shape[0], GAP), EMPTY, dtype=torch.uint8)
     parts = [part for each in maps for part in (each, gap)]
     return torch.cat(parts[:-1], dim=1)
 

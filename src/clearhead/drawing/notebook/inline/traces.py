@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from clearhead._common.elements import Html, element
+from clearhead.drawing.colours import LESS, MORE, channels
 from clearhead.drawing.notebook.inline.markup import frame, line, scrolling, title
 from clearhead.tracing.text import MOST_COLUMNS, MOST_ROWS, number, table
 from clearhead.tracing.trace import Step, Trace
 
 SHARES = {"weights", "dropped_weights"}
 HIDDEN = "rgba(128,128,128,0.15)"
-ABOVE, BELOW = "46,120,210", "226,128,38"
+ABOVE, BELOW = (",".join(map(str, channels(each[6]))) for each in (MORE, LESS))
 STRONGEST = 0.5
 """The most colour of a cell's ground; text keeps its contrast on dark and on light."""
 
