@@ -31,7 +31,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_show() -> None:
     found = lines("show", SENTENCE)
     assert found[0] == "all-MiniLM-L6-v2: 6 layers × 12 heads, 15 tokens"
-    assert found[1].startswith("[CLS] the animal didn ' t cross")
+    assert found[1].startswith("[CLS] the animal didn't cross")
     assert "How focused each head is, in %" in found
     assert [line.split()[0] for line in found[5:11]] == list("012345")
     assert "Layer 3, head 1" in found
@@ -74,7 +74,7 @@ def test_show_draws_the_head_that_it_chose(tmp_path: Path) -> None:
 
 def test_show_finds_heads(tmp_path: Path) -> None:
     found = lines("show", SENTENCE, "--find", "it,animal", "--html", str(tmp_path / "a.html"))
-    at = found.index("The heads in which it looks at animal")
+    at = found.index("The heads in which it attends to animal")
     assert found[at + 1].startswith("layer  5 head 11   it → animal  0.65")
     assert found[at + 2].startswith("layer  3 head  1   it → animal  0.64")
     assert any(line.startswith("Layer 5, head 11") for line in found)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.text import cell_len
-from clearhead.drawing.labels import clusters, fit, label, widest
+from clearhead.drawing.labels import clusters, fit, names, widest
 from clearhead.drawing.terminal.shading import (
     DIM,
     Console,
@@ -61,7 +61,7 @@ class HeatMap:
         pool = math.ceil(len(columns) / room)
         weights = in_blocks(self.weights, pool, pool)
         count = max(1, weights.shape[1])
-        cell = max(NUMBER_CELL, widest(map(label, columns), LABEL) + 1)
+        cell = max(NUMBER_CELL, widest(names(columns), LABEL) + 1)
         if cell * count > room:
             cell = min(NUMBER_CELL, room // count)
         for line in _column_names(columns, cell, pool):
@@ -127,24 +127,24 @@ class PooledMap:
 
 def _numbered(tokens: Sequence[str]) -> list[str]:
     wide = len(str(len(tokens) - 1))
-    return [f"{place:>{wide}} {label(token)}" for place, token in enumerate(tokens)]
+    return [f"{place:>{wide}} {name}" for place, name in enumerate(names(tokens))]
 
 
 def _column_names(tokens: Sequence[str], cell: int, pool: int) -> list[str]:
     """The lines above a heat map: across where every name fits into its cell, else downwards."""
-    names = [label(token) for token in tokens]
-    if pool > 1 or any(cell_len(part) > cell for name in names for part in clusters(name)):
-        names = [str(place) for place in range(0, len(tokens), pool)]
-    elif all(cell_len(name) < cell for name in names):
-        return ["".join(fit(centred(name, cell - 1), cell) for name in names)]
-    return ["".join(centred(part, cell) for part in row) for row in _downwards(names)]
+    words = names(tokens)
+    if pool > 1 or any(cell_len(part) > cell for word in words for part in clusters(word)):
+        words = [str(place) for place in range(0, len(tokens), pool)]
+    elif all(cell_len(word) < cell for word in words):
+        return ["".join(fit(centred(word, cell - 1), cell) for word in words)]
+    return ["".join(centred(part, cell) for part in row) for row in _downwards(words)]
 
 
-def _downwards(names: Sequence[str]) -> list[list[str]]:
+def _downwards(words: Sequence[str]) -> list[list[str]]:
     """The lines of names written downwards, side by side, that end together."""
     letters = []
-    for name in names:
-        parts = clusters(name)
+    for word in words:
+        parts = clusters(word)
         letters.append(parts if len(parts) <= LABEL else [*parts[: LABEL - 1], "⋮"])
     height = max(map(len, letters), default=0)
     full = [[" "] * (height - len(parts)) + parts for parts in letters]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from clearhead.drawing.labels import fit, label, widest
+from clearhead.drawing.labels import fit, label, line_of, names, widest
 from clearhead.drawing.terminal.heat_maps import LABEL, PooledMap
 from clearhead.drawing.terminal.shading import Console, Text, bar
 from clearhead.integrations.text_models import LongReading
@@ -58,8 +58,8 @@ class LongScreens:
         part = " (its encoder only)" if encoder_only else ""
         size = f": {len(reading.layers)} layers × {heads} heads, {len(reading.tokens)} tokens"
         self._print(Text.assemble((label(name), "bold"), part, size))
-        tokens = " ".join(map(label, reading.tokens[:TOKENS]))
-        self._print(Text(f"{tokens} … and {len(reading.tokens) - TOKENS} more", "italic"))
+        text = line_of(reading.tokens[:TOKENS])
+        self._print(Text(f"{text} … and {len(reading.tokens) - TOKENS} more", "italic"))
 
     def model(self) -> int:
         """A line for each layer; returns the one that looks back at other tokens most."""
@@ -146,14 +146,15 @@ class LongScreens:
         tokens = self._reading.tokens
         wide = len(str(len(tokens) - 1))
         places = share.topk(min(MOST_RECEIVED, len(tokens))).indices.tolist()
-        left = widest([label(tokens[place]) for place in places], LABEL)
+        words = dict(zip(places, names([tokens[place] for place in places]), strict=True))
+        left = widest(words.values(), LABEL)
         for place in places:
             value = float(share[place])
-            line = Text(f"{place:>{wide}} {fit(label(tokens[place]), left)} {value * 100:5.1f} % ")
+            line = Text(f"{place:>{wide}} {fit(words[place], left)} {value * 100:5.1f} % ")
             line.append_text(bar(value / float(share.max()), self._console))
-            before = " ".join(map(label, tokens[max(0, place - AROUND) : place]))
-            after = " ".join(map(label, tokens[place + 1 : place + 1 + AROUND]))
-            line.append(f"  {before} [", "dim").append(label(tokens[place]))
+            before = line_of(tokens[max(0, place - AROUND) : place])
+            after = line_of(tokens[place + 1 : place + 1 + AROUND])
+            line.append(f"  {before} [", "dim").append(words[place])
             line.append(f"] {after}", "dim")
             self._print(line)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from clearhead.drawing.labels import fit, label
+from clearhead.drawing.labels import fit, label, line_of, names
 from clearhead.drawing.terminal.heat_maps import HeatMap
 from clearhead.drawing.terminal.shading import Console, Text, percent
 from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview
@@ -56,6 +56,7 @@ class Screens:
         self._console = console
         self._reading = reading
         self._words = which_are_words(reading.tokens, reading.special)
+        self._names = names(reading.tokens)
         self._heads = cache(self._heads_of)
 
     def check(self, layer: int | None, head: int | None) -> None:
@@ -74,8 +75,8 @@ class Screens:
         size = f": {layers} layers × {heads} heads, {len(reading.tokens)} tokens"
         self._print(Text.assemble((label(name), "bold"), part, size))
         more = len(reading.tokens) - TOKENS
-        tokens = " ".join(map(label, reading.tokens[:TOKENS]))
-        self._print(Text(tokens + (f" … and {more} more" if more > 0 else ""), "italic"))
+        text = line_of(reading.tokens[:TOKENS])
+        self._print(Text(text + (f" … and {more} more" if more > 0 else ""), "italic"))
 
     def model(self) -> Choice:
         """Print every head of every layer, the strongest links, and one head over the tokens.
@@ -108,12 +109,12 @@ class Screens:
             for link in links_of_heads("", matrix, query, key):
                 found.append((layer, Link(*link[1:])))
         found.sort(key=lambda pair: -pair[1].weight)
-        names = [None if at is None else label(self._reading.tokens[at]) for at in (query, key)]
-        if None in names:
-            side = f"of {names[0]}" if key is None else f"to {names[1]}"
+        ends = [None if at is None else self._names[at] for at in (query, key)]
+        if None in ends:
+            side = f"of {ends[0]}" if key is None else f"to {ends[1]}"
             self._heading(f"The heads by their strongest link {side}")
         else:
-            self._heading(f"The heads in which {names[0]} looks at {names[1]}")
+            self._heading(f"The heads in which {ends[0]} attends to {ends[1]}")
         self._links(found[:LINKS_OF_MODEL], with_heads=True)
         layer, link = found[0]
         self._heading(f"Layer {layer}, head {link.head}", self._reading.layers[layer])
@@ -158,7 +159,7 @@ class Screens:
         """Print how the weight of one pair comes about."""
         stages = stages_of_pair(self._reading.matrices[layer].problem, 0, head, query, key)
         self._print(Text())
-        for line in why_lines(stages, *(self._reading.tokens[at] for at in (query, key))):
+        for line in why_lines(stages, self._names[query], self._names[key]):
             self._print(line)
 
     def writes(
@@ -172,8 +173,7 @@ class Screens:
             found: of the same run.
             word: what a token of the vocabulary is called.
         """
-        token = label(self._reading.tokens[query])
-        self._heading(f"What layer {layer}, head {head} writes at {token}")
+        self._heading(f"What layer {layer}, head {head} writes at {self._names[query]}")
         remark = "logits that it adds, above their mean over all tokens"
         self._print(Text(remark, "dim"))
         rows = found.of(self._reading.layers[layer], head=head)
@@ -227,8 +227,7 @@ class Screens:
     def _named(self, link: Link | None) -> str:
         if link is None:
             return ""
-        query, key = (label(self._reading.tokens[place]) for place in (link.query, link.key))
-        return f": {query} → {key} {link.weight:.2f}"
+        return f": {self._names[link.query]} → {self._names[link.key]} {link.weight:.2f}"
 
 
 DIMENSIONS = 8

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from clearhead._common.text import cell_len
-from clearhead.drawing.labels import fit, label, widest
+from clearhead.drawing.labels import fit, names, widest
 from clearhead.drawing.terminal.heat_maps import LABEL
 from clearhead.drawing.terminal.shading import (
     BAR_COLUMNS,
@@ -82,9 +82,9 @@ class HeadTable:
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[Text | Padding]:
         layer = self.layer
-        names = [label(token) for token in self.tokens]
+        words = names(self.tokens)
         links = [
-            f"{names[link.query]} → {names[link.key]} {link.weight:.2f}" if link else "none"
+            f"{words[link.query]} → {words[link.key]} {link.weight:.2f}" if link else "none"
             for link in layer.strongest
         ]
         heads = "head  focus entropy distance first itself previous special"
@@ -125,16 +125,16 @@ class Links:
     layers: Sequence[int] | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        names = [label(token) for token in self.tokens]
-        left = widest([names[link.query] for link in self.links], LABEL)
-        right = widest([names[link.key] for link in self.links], LABEL)
+        words = names(self.tokens)
+        left = widest([words[link.query] for link in self.links], LABEL)
+        right = widest([words[link.key] for link in self.links], LABEL)
         others = len(" →  0.00   10 tokens ahead") + (0 if self.layers is None else 19)
         with_bar = left + right + others + BAR_COLUMNS <= options.max_width
         for place, link in enumerate(self.links):
             line = Text()
             if self.layers is not None:
                 line.append(f"layer {self.layers[place]:>2} head {link.head:>2}   ", DIM)
-            query, key = fit(names[link.query], left), fit(names[link.key], right)
+            query, key = fit(words[link.query], left), fit(words[link.key], right)
             line.append(f"{query} → {key}  {link.weight:.2f} ")
             if with_bar:
                 line.append_text(bar(link.weight, console))
