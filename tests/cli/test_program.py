@@ -344,8 +344,8 @@ def test_every_sign_has_a_spelling_in_ascii() -> None:
 def test_shades_differ_in_ascii() -> None:
     raw = io.BytesIO()
     with io.TextIOWrapper(raw, "ascii", "clearhead.spell", write_through=True) as stream:
-        weights = torch.tensor([[1.0, 0.0], [0.28, 0.72], [0.5, 0.5]])
-        Console(file=stream, width=80).print(HeatMap(weights, ["a", "b", "é"], ["a", "b"]))
+        weights = torch.tensor([[1.0, 0.0, 0.0], [0.28, 0.72, 0.0], [0.5, 0.5, 0.0]])
+        Console(file=stream, width=80).print(HeatMap(weights, ["a", "b", "é"]))
         found = raw.getvalue().decode("ascii").splitlines()
     assert [line.rstrip() for line in found[1:4]] == [
         "0 a ##100",

@@ -168,20 +168,15 @@ def _show_short(asked: ShowRequest, reader: "TextModel") -> Shown:
     screens = Screens(asked.console, reading)
     screens.check(asked.layer, asked.head)
     screens.title(reader.name, encoder_only=reader.encoder_only)
-    layer, head = asked.layer, asked.head
     pin: tuple[int | None, int | None] | None = None
     asks = asked.find or asked.why
     if asks is not None:
         pin = _places("--find" if asked.find else "--why", asks, reading.tokens)
-    if pin is not None and layer is None:
+    if pin is not None and asked.layer is None:
         layer, head = screens.find(*pin)
-    elif layer is None:
-        layer, head, link = screens.model()
-        pin = None if link is None else (link.query, link.key)
-    elif head is None:
-        head = screens.layer(layer)
     else:
-        screens.head(layer, head)
+        layer, head, link = screens.show(asked.layer, asked.head)
+        pin = pin if link is None else (link.query, link.key)
     if asked.why is not None and pin is not None:
         query, key = pin
         assert query is not None
@@ -252,13 +247,7 @@ def _show_image(asked: ShowRequest, reader: "ImageModel") -> Shown:
     screens = ImageScreens(asked.console, reading)
     screens.check(asked.layer, asked.head)
     screens.title(reader.name, encoder_only=reader.part)
-    layer, head = asked.layer, asked.head
-    if layer is None:
-        layer, head, _ = screens.model()
-    elif head is None:
-        head = screens.layer(layer)
-    else:
-        screens.head(layer, head)
+    layer, head, _ = screens.show(asked.layer, asked.head)
     pin = (0, None) if reading.skip else None
 
     def picture() -> "Axes":
@@ -344,7 +333,7 @@ def _read_pair(option: str, pair: str, wanted: Callable[[list[str]], bool]) -> t
     parts = [part.strip() for part in pair.split(",")]
     if len(parts) != 2 or not wanted(parts):
         raise ArgumentError(
-            f"show.{option}",
+            "show.pair",
             f"--{option} needs a query and a key with a comma, such as it,animal; got {pair}.",
         )
     return parts[0], parts[1]

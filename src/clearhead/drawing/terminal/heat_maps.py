@@ -41,30 +41,27 @@ class HeatMap:
 
     Args:
         weights: (query_len, kv_len), shares of one.
-        tokens: a word for each query.
-        source_tokens: a word for each key; None is those of the queries.
+        tokens: a word for each query and key.
         visible: (query_len, kv_len), bool: the pairs that are not hidden; None is all of them.
     """
 
     weights: Tensor
     tokens: Sequence[str]
-    source_tokens: Sequence[str] | None = None
     visible: Tensor | None = None
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[Text | Padding]:
-        columns = self.tokens if self.source_tokens is None else self.source_tokens
         rows = _numbered(self.tokens)
         left = widest(rows, LABEL + len(str(len(rows))))
         room = max(1, options.max_width - left - 1)
-        pool = math.ceil(len(columns) / room)
+        pool = math.ceil(len(self.tokens) / room)
         weights = in_blocks(self.weights, pool, pool)
         count = max(1, weights.shape[1])
-        cell = max(NUMBER_CELL, widest(names(columns), LABEL) + 1)
+        cell = max(NUMBER_CELL, widest(names(self.tokens), LABEL) + 1)
         if cell * count > room:
             cell = min(NUMBER_CELL, room // count)
-        for line in _column_names(columns, cell, pool):
+        for line in _column_names(self.tokens, cell, pool):
             yield text_line(" " * (left + 1) + line.rstrip(), style=DIM)
         top = largest(weights)
         shown = torch.ones_like(self.weights) if self.visible is None else self.visible
@@ -80,7 +77,7 @@ class HeatMap:
         yield from legend(words, console, options, left + 1)
         if pool > 1:
             yield remark(
-                f"{len(columns)} tokens do not fit: a cell is {pool} × {pool} of them, and shows what "
+                f"{len(self.tokens)} tokens do not fit: a cell is {pool} × {pool} of them, and shows what "
                 f"share of their attention {pool} rows give to {pool} columns"
             )
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from clearhead.drawing.labels import label
 from clearhead.drawing.terminal.screens import Screens
 from clearhead.drawing.terminal.shading import (
     Console,
@@ -87,14 +86,10 @@ class ImageScreens(Screens):
 
     def title(self, name: str, *, encoder_only: bool = False) -> None:
         """Print the model, and the grid of patches that it saw."""
-        reading, layers = self._reading, len(self._reading.matrices)
-        heads = " or ".join(map(str, sorted({each.shape[1] for each in reading.matrices})))
-        part = " (its part for pictures only)" if encoder_only else ""
         (rows, columns), (_, height, width) = self._grid, self._pixels.shape
-        before = f"{' '.join(reading.tokens[: self._skip])} and " if self._skip else ""
-        self._print(
-            Text.assemble((label(name), "bold"), part, f": {layers} layers × {heads} heads")
-        )
+        before = f"{' '.join(self._reading.tokens[: self._skip])} and " if self._skip else ""
+        heads = [each.shape[1] for each in self._reading.matrices]
+        self._title(name, "its part for pictures only" if encoder_only else "", heads)
         self._print(
             Text(f"{before}{rows} × {columns} patches of {height} × {width} pixels", "italic")
         )

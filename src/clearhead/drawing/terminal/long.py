@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from clearhead.drawing.labels import fit, label, line_of, names, widest
+from clearhead.drawing.labels import fit, line_of, names, widest
 from clearhead.drawing.terminal.heat_maps import LABEL, PooledMap
 from clearhead.drawing.terminal.shading import Console, Text, bar
+from clearhead.drawing.terminal.terminal import Printer
 from clearhead.integrations.text_models import LongReading
 from clearhead.matrix.head_numbers import MATCHING
 from clearhead.matrix.pooling import bin_sums, row_shares
@@ -28,7 +29,7 @@ ACROSS = "head  entropy distance  first  prev. dupl. induct.  role"
 UNITS = "         nats   tokens  how far it fills the role, in %"
 
 
-class LongScreens:
+class LongScreens(Printer):
     """Prints what a model made of a long text.
 
     Args:
@@ -48,18 +49,13 @@ class LongScreens:
     """
 
     def __init__(self, console: Console, reading: LongReading) -> None:
-        self._console = console
+        super().__init__(console)
         self._reading = reading
 
     def title(self, name: str, *, encoder_only: bool = False) -> None:
         """Print the model, and the beginning of the text."""
-        reading = self._reading
-        heads = " or ".join(map(str, sorted(set(reading.heads))))
-        part = " (its encoder only)" if encoder_only else ""
-        size = f": {len(reading.layers)} layers × {heads} heads, {len(reading.tokens)} tokens"
-        self._print(Text.assemble((label(name), "bold"), part, size))
-        text = line_of(reading.tokens[:TOKENS])
-        self._print(Text(f"{text} … and {len(reading.tokens) - TOKENS} more", "italic"))
+        part = "its encoder only" if encoder_only else ""
+        self._title(name, part, self._reading.heads, self._reading.tokens, TOKENS)
 
     def model(self) -> int:
         """A line for each layer; returns the one that looks back at other tokens most."""
@@ -157,13 +153,6 @@ class LongScreens:
             line.append(f"  {before} [", "dim").append(words[place])
             line.append(f"] {after}", "dim")
             self._print(line)
-
-    def _print(self, what: object) -> None:
-        self._console.print(what)
-
-    def _heading(self, heading: str, remark: str = "") -> None:
-        self._print(Text())
-        self._print(Text.assemble((heading, "bold"), (f"   {remark}" if remark else "", "dim")))
 
 
 def coarser(reading: LongReading, cells: int) -> LongReading:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from clearhead.drawing.labels import fit, label, line_of, names
+from clearhead.drawing.labels import fit, label, names
 from clearhead.drawing.terminal.heat_maps import HeatMap
 from clearhead.drawing.terminal.shading import Console, Text, percent
-from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview
+from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview, Printer
 from clearhead.drawing.terminal.word_links import (
     Choice,
     LayerHeads,
@@ -35,7 +35,7 @@ LINKS_OF_MODEL = 8
 LINKS_OF_HEAD = 6
 
 
-class Screens:
+class Screens(Printer):
     """Prints the attention of a model that read a text.
 
     Args:
@@ -53,7 +53,7 @@ class Screens:
     """
 
     def __init__(self, console: Console, reading: TextReading | ImageReading) -> None:
-        self._console = console
+        super().__init__(console)
         self._reading = reading
         self._words = which_are_words(reading.tokens, reading.special)
         self._names = names(reading.tokens)
@@ -69,14 +69,23 @@ class Screens:
 
     def title(self, name: str, *, encoder_only: bool = False) -> None:
         """Print the model, and the tokens that it read."""
-        reading, layers = self._reading, len(self._reading.matrices)
-        heads = " or ".join(map(str, sorted({each.shape[1] for each in reading.matrices})))
-        part = " (its encoder only)" if encoder_only else ""
-        size = f": {layers} layers × {heads} heads, {len(reading.tokens)} tokens"
-        self._print(Text.assemble((label(name), "bold"), part, size))
-        more = len(reading.tokens) - TOKENS
-        text = line_of(reading.tokens[:TOKENS])
-        self._print(Text(text + (f" … and {more} more" if more > 0 else ""), "italic"))
+        heads = [each.shape[1] for each in self._reading.matrices]
+        part = "its encoder only" if encoder_only else ""
+        self._title(name, part, heads, self._reading.tokens, TOKENS)
+
+    def show(self, layer: int | None, head: int | None) -> Choice:
+        """Print a head, the heads of a layer where `head` is None, or all layers where `layer` is None.
+
+        Returns:
+            The head to look at first.
+        """
+        if layer is None:
+            return self.model()
+        if head is None:
+            head = self.layer(layer)
+        else:
+            self.head(layer, head)
+        return Choice(layer, head, None)
 
     def model(self) -> Choice:
         """Print every head of every layer, the strongest links, and one head over the tokens.
@@ -205,13 +214,6 @@ class Screens:
         """The weights of a head, and the pairs that are not hidden, (tokens, tokens); None for all."""
         maps = HeadView(self._reading.matrices[layer], heads=[head]).exact()
         return maps.shares[0], None if maps.visible is None else maps.visible[0]
-
-    def _print(self, what: object) -> None:
-        self._console.print(what)
-
-    def _heading(self, heading: str, remark: str = "") -> None:
-        self._print(Text())
-        self._print(Text.assemble((heading, "bold"), (f"   {remark}" if remark else "", "dim")))
 
     def _map(self, layer: int, head: int) -> None:
         weights, visible = self._weights(layer, head)

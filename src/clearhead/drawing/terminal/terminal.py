@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from clearhead._common.text import cell_len
-from clearhead.drawing.labels import fit, names, widest
+from clearhead.drawing.labels import fit, label, line_of, names, widest
 from clearhead.drawing.terminal.heat_maps import LABEL
 from clearhead.drawing.terminal.shading import (
     BAR_COLUMNS,
@@ -26,6 +26,36 @@ from clearhead.drawing.terminal.shading import (
 from clearhead.drawing.terminal.word_links import LayerHeads
 from clearhead.matrix.links import Link
 from clearhead.tracing.trace import Trace
+
+
+class Printer:
+    """Prints headings and texts.
+
+    Args:
+        console: to print to.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def _print(self, what: object) -> None:
+        self._console.print(what)
+
+    def _heading(self, heading: str, remark: str = "") -> None:
+        self._print(Text())
+        self._print(Text.assemble((heading, "bold"), (f"   {remark}" if remark else "", "dim")))
+
+    def _title(
+        self, name: str, part: str, heads: Sequence[int], tokens: Sequence[str] = (), most: int = 0
+    ) -> None:
+        """Print a model with the number of heads of each layer, and the first `most` tokens of a text."""
+        several = " or ".join(map(str, sorted(set(heads))))
+        size = f": {len(heads)} layers × {several} heads"
+        read = f", {len(tokens)} tokens" if tokens else ""
+        self._print(Text.assemble((label(name), "bold"), part and f" ({part})", size, read))
+        if tokens:
+            more = f" … and {len(tokens) - most} more" if len(tokens) > most else ""
+            self._print(Text(line_of(tokens[:most]) + more, "italic"))
 
 
 @dataclass(frozen=True, eq=False)
