@@ -117,7 +117,7 @@ def violations(modules: dict[str, Path]) -> list[str]:
                 found.append(f"{path}:{line}: there is no module {target}")
         found += [
             f"{path}:{node.lineno}: torch.load without weights_only=True"
-            for node in ast.walk(parse(path))
+            for node in (ast.walk(parse(path)) if "torch.load" in path.read_text("utf-8") else ())
             if isinstance(node, ast.Call) and loads_unsafely(node)
         ]
     return found
@@ -131,10 +131,10 @@ def test_the_house_stands() -> None:
 def test_a_class_has_a_name_of_its_own() -> None:
     places = defaultdict(list)
     for module, path in MODULES.items():
-        for node in parse(path).body:
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(module)
+        for name in re.findall(r"^class (\w+)", path.read_text("utf-8"), re.MULTILINE):
+            places[name].append(module)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    assert len(places) > 100
 
 
 def test_no_file_is_longer_than_can_be_read_at_once() -> None:
@@ -147,13 +147,11 @@ def test_no_file_is_longer_than_can_be_read_at_once() -> None:
 def test_what_is_fetched_from_above_is_there() -> None:
     """`drawing("page.page").page` is no import, neither for the house nor for pyright."""
     packages = {"drawing": "drawing", "integration": "integrations", "sample": "samples"}
+    fetch = re.compile(rf'\b({"|".join(packages)})\(\s*"([\w.]+)"\s*\)\.(\w+)')
     fetched = [
-        (packages[node.value.func.id], node.value.args[0].value, node.attr)
+        (packages[by], module, name)
         for path in MODULES.values()
-        for node in ast.walk(parse(path))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call)
-        if isinstance(node.value.func, ast.Name) and node.value.func.id in packages
-        if isinstance(node.value.args[0], ast.Constant)
+        for by, module, name in fetch.findall(path.read_text("utf-8"))
     ]
     assert {package for package, _, _ in fetched} == set(packages.values())
     for package, module, name in fetched:

@@ -31,11 +31,11 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_show() -> None:
     found = lines("show", SENTENCE)
     assert found[0] == "all-MiniLM-L6-v2: 6 layers × 12 heads, 15 tokens"
-    assert found[1].startswith("[CLS] the animal didn ' t cross")
+    assert found[1].startswith("[CLS] the animal didn't cross")
     assert "How focused each head is, in %" in found
     assert [line.split()[0] for line in found[5:11]] == list("012345")
     assert "Layer 3, head 1" in found
-    assert any("others do not look at: it → animal 0.64" in line for line in found)
+    assert any("few other queries have: it → animal 0.64" in line for line in found)
     assert (
         found[-1] == "Next: add --layer 3, --layer 3 --head 1, --png head.png, or --html page.html."
     )
@@ -74,7 +74,7 @@ def test_show_draws_the_head_that_it_chose(tmp_path: Path) -> None:
 
 def test_show_finds_heads(tmp_path: Path) -> None:
     found = lines("show", SENTENCE, "--find", "it,animal", "--html", str(tmp_path / "a.html"))
-    at = found.index("The heads in which it looks at animal")
+    at = found.index("The heads in which it attends to animal")
     assert found[at + 1].startswith("layer  5 head 11   it → animal  0.65")
     assert found[at + 2].startswith("layer  3 head  1   it → animal  0.64")
     assert any(line.startswith("Layer 5, head 11") for line in found)
@@ -159,7 +159,7 @@ def test_a_page_has_room_for_what_heads_write_in_a_short_text(
     [
         (
             ["it"],
-            "[show.why] --why needs a query and a key with a comma, such as it,animal; got it.",
+            "[show.pair] --why needs a query and a key with a comma, such as it,animal; got it.",
         ),
         (
             ["it,animal", "--layer", "3"],
@@ -182,11 +182,11 @@ def test_what_cannot_be_explained(options: list[str], words: str) -> None:
     [
         (
             ["it"],
-            "[show.find] --find needs a query and a key with a comma, such as it,animal; got it.",
+            "[show.pair] --find needs a query and a key with a comma, such as it,animal; got it.",
         ),
         (
             [","],
-            "[show.find] --find needs a query and a key with a comma, such as it,animal; got ,.",
+            "[show.pair] --find needs a query and a key with a comma, such as it,animal; got ,.",
         ),
         (["it,dog"], "[watch.token] there is no token 'dog' in the text."),
         (
@@ -236,7 +236,7 @@ def test_show_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     found = lines("show", "--image", photo, "--model", vit)
     assert found[0] == f"{vit}: 2 layers × 3 heads"
     assert found[1] == "[CLS] and 3 × 5 patches of 12 × 20 pixels"
-    at = found.index("shown since it looks at the fewest patches of the last layer")
+    at = found.index("chosen as the head of the last layer that attends to the fewest patches")
     assert found[at + 4].endswith(" of the attention of [CLS], by its square root")
     assert {len(line) for line in found[at + 1 : at + 4]} == {10}
     written: list[Payload] = []
@@ -273,7 +273,7 @@ def test_show_another_model(gpt2: str) -> None:
     found = lines("show", "The animal \x1b[31m[red]did\u202e", "--model", gpt2)
     assert found[0].startswith(gpt2.splitlines()[0][:40])
     text = "\n".join(found)
-    assert "The ␣animal ␣ \\x1b [" in text
+    assert "The animal \\x1b[31m[red]did" in text
     assert not {"\x1b", "\u202e"} & set(text)
 
 

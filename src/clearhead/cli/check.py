@@ -19,9 +19,6 @@ from clearhead.cli import check_process
 from clearhead.cli.scan import Scan
 from clearhead.errors import ClearheadError
 
-CALL, DECLARED = "How it is called", "What it should compute"
-OTHER, RUN, REPORT = "What else to check", "The run", "The report"
-
 
 def check(
     places: Annotated[
@@ -37,135 +34,66 @@ def check(
         typer.Option(
             help='How it is called: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
             '"ids,mask", "logits,ids"; a part: "query,key", scores, "weights,value". By default what its '
-            "parameters suggest, or x.",
-            rich_help_panel=CALL,
+            "parameters suggest, or x."
         ),
     ] = None,
     args: Annotated[
-        str,
-        typer.Option(
-            help="For the constructor of a class: d_in=3,d_out=2.",
-            metavar="K=V,…",
-            rich_help_panel=CALL,
-        ),
+        str, typer.Option(help="For the constructor of a class: d_in=3,d_out=2.", metavar="K=V,…")
     ] = "",
     sizes: Annotated[
-        str,
-        typer.Option(
-            help="Sizes that it does not say: d_in=3,num_heads=4.",
-            metavar="K=V,…",
-            rich_help_panel=CALL,
-        ),
+        str, typer.Option(help="Sizes that it does not say: d_in=3,num_heads=4.", metavar="K=V,…")
     ] = "",
     causal: Annotated[
-        bool | None,
-        typer.Option(
-            "--causal/--no-causal", help="No token sees a later one.", rich_help_panel=DECLARED
-        ),
+        bool | None, typer.Option("--causal/--no-causal", help="No token sees a later one.")
     ] = None,
     window: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokens seen on each side: 128,0.", metavar="LEFT,RIGHT", rich_help_panel=DECLARED
-        ),
+        str | None, typer.Option(help="Tokens seen on each side: 128,0.", metavar="LEFT,RIGHT")
     ] = None,
-    heads: Annotated[
-        int | None, typer.Option(help="How many heads.", rich_help_panel=DECLARED)
-    ] = None,
-    kv_heads: Annotated[
-        int | None,
-        typer.Option(help="How many heads of keys and values.", rich_help_panel=DECLARED),
-    ] = None,
-    scale: Annotated[
-        float | None,
-        typer.Option(help="Of the scores; else 1/√head_dim.", rich_help_panel=DECLARED),
-    ] = None,
-    softcap: Annotated[
-        float | None, typer.Option(help="The scores are bent below this.", rich_help_panel=DECLARED)
-    ] = None,
-    dropout: Annotated[
-        float | None, typer.Option(help="The probability in training.", rich_help_panel=DECLARED)
-    ] = None,
+    heads: Annotated[int | None, typer.Option(help="How many heads.")] = None,
+    kv_heads: Annotated[int | None, typer.Option(help="How many heads of keys and values.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Of the scores; else 1/√head_dim.")] = None,
+    softcap: Annotated[float | None, typer.Option(help="The scores are bent below this.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="The probability in training.")] = None,
     rope: Annotated[
         str | None,
-        typer.Option(
-            help="Rotary positions: half or interleaved.",
-            metavar="LAYOUT[,BASE]",
-            rich_help_panel=DECLARED,
-        ),
+        typer.Option(help="Rotary positions: half or interleaved.", metavar="LAYOUT[,BASE]"),
     ] = None,
     alibi: Annotated[
-        bool,
-        typer.Option(
-            "--alibi",
-            help="ALiBi with slopes 2^(-8·head/heads); wants --heads.",
-            rich_help_panel=DECLARED,
-        ),
+        bool, typer.Option("--alibi", help="ALiBi with slopes 2^(-8·head/heads); wants --heads.")
     ] = False,
     world: Annotated[
-        int | None,
-        typer.Option(
-            help="On how many ranks, each with its own tokens.", min=1, rich_help_panel=DECLARED
-        ),
+        int | None, typer.Option(help="On how many ranks, each with its own tokens.", min=1)
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(
-            help="Beside --world: contiguous, zigzag or balanced.", rich_help_panel=DECLARED
-        ),
+        typer.Option(help="Beside --world: contiguous, zigzag or balanced."),
     ] = None,
     everything: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="All that was measured, asked and not judged.", rich_help_panel=REPORT
-        ),
+        bool, typer.Option("--all", help="All that was measured, asked and not judged.")
     ] = False,
     strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="End with 1, not 2, if something is not judged.",
-            rich_help_panel=REPORT,
-        ),
+        bool, typer.Option("--strict", help="End with 1, not 2, if something is not judged.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=REPORT)
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     sarif: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write SARIF for a code host as well.", metavar="FILE", rich_help_panel=REPORT
-        ),
+        Path | None, typer.Option(help="Write SARIF for a code host as well.", metavar="FILE")
     ] = None,
     html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write a page into this file as well.", metavar="FILE", rich_help_panel=REPORT
-        ),
+        Path | None, typer.Option(help="Write a page into this file as well.", metavar="FILE")
     ] = None,
     lesson: Annotated[
         int | None,
         typer.Option(
-            help="Grade what is written in this lesson of the course, 1 to 13: lesson_07.py.",
-            rich_help_panel=OTHER,
+            help="Grade what is written in this lesson of the course, 1 to 13: lesson_07.py."
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Of everything that is random.", min=0, rich_help_panel=RUN)
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
     timeout: Annotated[
         float | None,
-        typer.Option(
-            help="Seconds after which it is ended: 60; with --world 600.",
-            min=0.001,
-            rich_help_panel=RUN,
-        ),
+        typer.Option(help="Seconds after which it is ended: 60; with --world 600.", min=0.001),
     ] = None,
     memory: Annotated[
-        float | None,
-        typer.Option(
-            help="GB that it may hold; by default no limit.", min=0.001, rich_help_panel=RUN
-        ),
+        float | None, typer.Option(help="GB that it may hold; by default no limit.", min=0.001)
     ] = None,
     trains: Annotated[
         bool,
@@ -173,7 +101,6 @@ def check(
             "--trains",
             help="PLACE is a function that returns model, loss, optimizer and batch: ask the laws of "
             "training.",
-            rich_help_panel=OTHER,
         ),
     ] = False,
 ) -> None:

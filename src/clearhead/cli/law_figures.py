@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from clearhead import stages
 
 SCALE = 1 / math.sqrt(2)
+Columns = Mapping[str, Tensor]
 
 
 def figure(code: str) -> str:
@@ -19,8 +21,16 @@ def figure(code: str) -> str:
         >>> figure("law.value").splitlines()[0]
         'every value + 1   context         of value + 1    moved by        of context + value'
     """
-    made = FIGURES.get(code)
-    return "" if made is None else made()
+    if code not in FIGURES:
+        return ""
+    columns, words = FIGURES[code]
+    blocks = [[name, *_rows(each[0].tolist())] for name, each in columns(*_fed()).items()]
+    widths = [max(map(len, block)) for block in blocks]
+    lines = [
+        "   ".join(map(str.ljust, row, widths)).rstrip()
+        for row in zip_longest(*blocks, fillvalue="")
+    ]
+    return "\n".join([*lines, "", words])
 
 
 def _fed(tokens: int = 4, batch: int = 1) -> tuple[Tensor, Tensor, Tensor]:
@@ -38,91 +48,68 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) 
     return stages.context(shares, value, visible)
 
 
-def _value() -> str:
-    query, key, value = _fed()
+def _value(query: Tensor, key: Tensor, value: Tensor) -> Columns:
     once, shifted = _attend(query, key, value), _attend(query, key, value + 1)
-    columns = {
+    return {
         "every value + 1": value + 1,
         "context": once,
         "of value + 1": shifted,
         "moved by": shifted - once,
         "of context + value": (shifted + value + 1) - (once + value),
     }
-    said = "The weights of a query sum to one: each context moves by exactly 1, and by 2 where the value is added."
-    return _drawn(columns, said)
 
 
-def _scores() -> str:
-    query, key, _ = _fed()
+def _scores(query: Tensor, key: Tensor, value: Tensor) -> Columns:
     products = stages.scores(query, key)
     logs = stages.weights(stages.scaled_scores(products, SCALE)).log()
     squared = (stages.weights(stages.scaled_scores(products, SCALE)) ** 2).log()
-    columns = {
+    return {
         "q·(k − k₀)": products - products[..., :1],
         "log w − log w₀": logs - logs[..., :1],
         "of weights²": squared - squared[..., :1],
     }
-    slopes = [_slope(columns["q·(k − k₀)"], each) for each in list(columns.values())[1:]]
-    said = (
-        f"A line through the origin: its slope is the scale, {slopes[0]:.4g} = 1/√2; "
-        f"of squared weights it is {slopes[1]:.4g}."
-    )
-    return _drawn(columns, said)
 
 
-def _slope(x: Tensor, y: Tensor) -> float:
-    return float((x * y).sum() / (x * x).sum())
-
-
-def _pairs() -> str:
-    query, key, value = _fed()
+def _pairs(query: Tensor, key: Tensor, value: Tensor) -> Columns:
     order = torch.tensor([2, 0, 3, 1])
     once, turned = _attend(query, key, value), _attend(query, key[:, order], value[:, order])
-    columns = {
+    return {
         "context": once,
         "pairs turned": turned,
         "moved by": turned - once,
         "keys alone turned": _attend(query, key[:, order], value) - once,
     }
-    said = "Pairs of key and value in the order 2 0 3 1 give the same; keys without their values do not."
-    return _drawn(columns, said)
 
 
-def _length() -> str:
-    query, key, value = _fed()
+def _length(query: Tensor, key: Tensor, value: Tensor) -> Columns:
     whole, part = (
         _attend(*(each[:, :tokens] for each in (query, key, value)), causal=True)
         for tokens in (4, 2)
     )
     longer = _attend(query * math.log(4), key, value, causal=True)[:, :2]
     shorter = _attend(*(each[:, :2] for each in (query * math.log(2), key, value)), causal=True)
-    columns = {
+    return {
         "of 4 tokens": whole[:, :2],
         "of the first 2": part,
         "moved by": whole[:, :2] - part,
         "log n in the scale": longer - shorter,
     }
-    said = "Behind a causal mask the first tokens are what they are alone; with log n in the scale they are not."
-    return _drawn(columns, said)
 
 
-def _samples() -> str:
+def _samples(query: Tensor, key: Tensor, value: Tensor) -> Columns:
     query, key, value = _fed(2, batch=2)
     batch = _attend(query, key, value)
     alone = _attend(query[1:], key[1:], value[1:])
     mixed = _attend(query, key[:1].expand_as(key), value)
-    columns = {
+    return {
         "sample 1 in a batch": batch[1:],
         "alone": alone,
         "moved by": batch[1:] - alone,
         "keys of sample 0": mixed[1:] - alone,
     }
-    said = "A sample alone is what it is in its batch; with the keys of sample 0 for all it is not."
-    return _drawn(columns, said)
 
 
-def _again() -> str:
-    query, key, value = _fed()
+def _again(query: Tensor, key: Tensor, value: Tensor) -> Columns:
     first = _attend(query, key, value, causal=True)
     other = _attend(*(each[:, :2] for each in (query, key, value)), causal=True)
     again = _attend(query, key, value, causal=True)
@@ -131,25 +118,8 @@ def _again() -> str:
     hidden[:2, :2] = torch.ones(2, 2, dtype=torch.bool).triu(1)
     scaled = stages.scaled_scores(stages.scores(query, key), SCALE)
     kept = stages.context(stages.weights(stages.masked_scores(scaled, None, ~hidden)), value)
-    columns = {"a": first, "b": other, "a again": again, "moved by": again - first}
-    columns["mask of b kept"] = kept - first
-    said = "A call gives the same whatever was called before; with the mask of the call before it does not."
-    return _drawn(columns, said)
-
-
-def _drawn(columns: Mapping[str, Tensor], said: str) -> str:
-    """Matrices side by side, under their names, and a sentence."""
-    blocks = [[name, *_rows(each[0].tolist())] for name, each in columns.items()]
-    tall = max(len(block) for block in blocks)
-    widths = [max(map(len, block)) for block in blocks]
-    lines = [
-        "   ".join(
-            (block[row] if row < len(block) else "").ljust(width)
-            for block, width in zip(blocks, widths, strict=True)
-        ).rstrip()
-        for row in range(tall)
-    ]
-    return "\n".join([*lines, "", said])
+    moved = {"a": first, "b": other, "a again": again, "moved by": again - first}
+    return {**moved, "mask of b kept": kept - first}
 
 
 def _rows(matrix: Sequence[Sequence[float]]) -> list[str]:
@@ -157,11 +127,29 @@ def _rows(matrix: Sequence[Sequence[float]]) -> list[str]:
     return [" ".join(f"{round(each, 3) + 0.0:6.3f}" for each in row) for row in matrix]
 
 
-FIGURES: Mapping[str, Callable[[], str]] = {
-    "law.value": _value,
-    "law.scores": _scores,
-    "law.pairs": _pairs,
-    "law.length": _length,
-    "law.samples": _samples,
-    "law.again": _again,
+FIGURES: Mapping[str, tuple[Callable[[Tensor, Tensor, Tensor], Columns], str]] = {
+    "law.value": (
+        _value,
+        "The weights of a query sum to one: each context moves by exactly 1, by 2 where the value is added.",
+    ),
+    "law.scores": (
+        _scores,
+        "A line through the origin: its slope is the scale, 0.7071 = 1/√2; of squared weights it is 1.414.",
+    ),
+    "law.pairs": (
+        _pairs,
+        "Pairs of key and value in the order 2 0 3 1 give the same; keys without their values do not.",
+    ),
+    "law.length": (
+        _length,
+        "Behind a causal mask the first tokens are what they are alone; with log n in the scale they are not.",
+    ),
+    "law.samples": (
+        _samples,
+        "A sample alone is what it is in its batch; with the keys of sample 0 for all it is not.",
+    ),
+    "law.again": (
+        _again,
+        "A call gives the same whatever was called before; with the mask of the call before it does not.",
+    ),
 }

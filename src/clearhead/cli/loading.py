@@ -4,40 +4,24 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from clearhead.cli.progress import busy
 from clearhead.errors import ArgumentError
 
-if TYPE_CHECKING:
-    from clearhead.integrations.image_models import ImageModel
-    from clearhead.integrations.text_models import TextModel
 
-
-def load_for_text(model: str | None, *, logits: bool = False) -> "TextModel":
-    """Load what `--model` names, MiniLM without it, to read a text; with what makes its logits as well."""
+def load_model(model: str | None, reads: str, **options: bool) -> Any:
+    """Load the model that `--model` names, MiniLM without a name, as a `TextModel` or an `ImageModel`."""
     # While something is downloaded, the bars of the hub say more than we could.
     downloads = model is not None and not Path(model).expanduser().exists()
     with nullcontext() if downloads else busy("loading the model"):
         from clearhead.integrations import huggingface
 
-        folder = _sample(model, "text") if model is not None and downloads else None
+        folder = _sample(model, reads) if model is not None and downloads else None
+        load: Any = huggingface.load if reads == "text" else huggingface.load_for_pictures
         progress = downloads and folder is None and sys.stderr.isatty()
-        read = huggingface.load(folder or model, logits=logits, progress=progress)
+        read = load(folder or model, progress=progress, **options)
         return read if model is None else replace(read, name=model)
-
-
-def load_for_pictures(model: str | None) -> "ImageModel":
-    """Load what `--model` names, DINOv2 without it, to read a picture."""
-    model = "dinov2" if model is None else model
-    downloads = not Path(model).expanduser().exists()
-    with nullcontext() if downloads else busy("loading the model"):
-        from clearhead.integrations import huggingface
-
-        folder = _sample(model, "pictures") if downloads else None
-        progress = downloads and folder is None and sys.stderr.isatty()
-        read = huggingface.load_for_pictures(folder or model, progress=progress)
-        return replace(read, name=model)
 
 
 def _sample(model: str, reads: str) -> str | None:

@@ -1,8 +1,10 @@
 """The commands as one program, with errors as messages and an exit code for everything."""
 
+import codecs
 import os
 import sys
-from collections import defaultdict
+import unicodedata
+from itertools import filterfalse
 from typing import Annotated, Any
 
 import typer
@@ -33,23 +35,69 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from error
 
 
+HEADINGS = {
+    "check": {
+        "How it is called": "takes args sizes",
+        "What it should compute": "causal window heads kv_heads scale softcap dropout rope alibi world layout",
+        "The report": "everything strict as_json sarif html",
+        "What else to check": "lesson trains",
+        "The run": "seed timeout memory",
+    },
+    "show": {
+        "What to read": "model file image",
+        "What to show": "layer head find why writes",
+        "Files to write": "png html save",
+    },
+}
+"""Of the options of a command, by their parameters."""
+
+
 class Command(TyperCommand):
-    """A command whose help lists options by `rich_help_panel`, as plain text.
+    """A command whose help lists options under headings, as plain text.
 
     The boxes that rich draws cut long words in a narrow terminal.
     """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        panels = defaultdict[str, list[tuple[str, str]]](list)
+        known = HEADINGS.get(self.name or "", {})
+        panels: dict[str, list[tuple[str, str]]] = {
+            heading: [] for heading in ("Arguments", *known, "Options")
+        }
         for each in self.get_params(ctx):
-            record = each.get_help_record(ctx)
-            if record is not None:
-                kind = f"{each.param_type_name.capitalize()}s"
-                panels[getattr(each, "rich_help_panel", None) or kind].append(record)
-        for name, records in panels.items():
-            with formatter.section(name):
-                formatter.write_dl(records)
+            headings = (heading for heading in known if each.name in known[heading].split())
+            if record := each.get_help_record(ctx):
+                panels[next(headings, f"{each.param_type_name.capitalize()}s")].append(record)
+        for heading, records in panels.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
+
+# What an ASCII terminal gets, by sets of characters that become one and the same.
+SPELLED = {
+    ".": "░", ":": "▒⋮", "*": "▓·", "#": "█■●", "_": "▁␣", "o": "○∘◌", "=": "━", "-": "─−–—", "+": "├└✓",
+    "x": "×✗", "|": "‖⏎␍", ">": "→↳⟩⇥", "<": "←⟨", "[": "⌊", "]": "⌋", "~": "…≈", "'": "’", "%": "◪", "0": "∅",
+    "d": "∂", "u": "µ", "<=": "≤", ">=": "≥", "!=": "≠", "+-": "±", "-+": "∓", "inf": "∞", "sqrt ": "√", "sum": "Σ",
+    "lambda": "λ",
+}  # fmt: skip
+SPELLINGS = str.maketrans({each: by for by, characters in SPELLED.items() for each in characters})
+
+
+def spell(error: UnicodeError) -> tuple[str, int]:
+    """Replace what the terminal cannot show: signs and shades by similar ones, letters without accents, else "?".
+
+    Example:
+        >>> "▓▓72 → é, 猫".encode("ascii", "clearhead.spell")
+        b'**72 > e, ?'
+    """
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end].translate(SPELLINGS)
+    parts = filterfalse(unicodedata.combining, unicodedata.normalize("NFKD", text))
+    spelled = "".join(parts).translate(SPELLINGS).encode("ascii", "replace")
+    return spelled.decode("ascii"), error.end
+
+
+codecs.register_error("clearhead.spell", spell)
 
 app = typer.Typer(
     name="clearhead",
@@ -70,10 +118,9 @@ def run() -> int:
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  a closed output wants none
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character gets another one, not a crash.
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(errors="replace")
+            reconfigure(errors="clearhead.spell")
     code = 0
     try:
         app(prog_name="clearhead")

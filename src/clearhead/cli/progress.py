@@ -30,7 +30,7 @@ def busy(words: str) -> Iterator[None]:
     if not has_terminal(notes):
         yield
         return
-    with notes.status(words):
+    with notes.status(words, spinner="line"):  # of ASCII
         yield
 
 

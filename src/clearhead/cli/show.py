@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from clearhead._common.text import count, format_bytes
-from clearhead.cli.loading import load_for_pictures, load_for_text
+from clearhead.cli.loading import load_model
 from clearhead.cli.progress import busy, progress_bars, say
 from clearhead.errors import ArgumentError
 
@@ -23,46 +23,16 @@ if TYPE_CHECKING:
     from clearhead.integrations.text_models import LongReading, TextModel, TextReading
     from clearhead.watching.writes import Writes
 
-INPUT, VIEW, FILES = "What to read", "What to show", "Files to write"
-
 
 def show(
     text: Annotated[str | None, typer.Argument(help="A sentence, or more.")] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A folder, a sample such as smollm2, or a name on the Hugging Face Hub.",
-            show_default="minilm",
-            metavar="NAME_OR_PATH",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            help='Read the text from here; "-" is the standard input.', rich_help_panel=INPUT
-        ),
-    ] = None,
-    image: Annotated[
-        Path | None,
-        typer.Option(
-            help="A picture instead of a text, for a model that reads them; without --model dinov2.",
-            metavar="FILE",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
-    layer: Annotated[
-        int | None, typer.Option(help="Only this layer, counted from 0.", rich_help_panel=VIEW)
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(help="Only this head of the layer.", rich_help_panel=VIEW)
-    ] = None,
+    layer: Annotated[int | None, typer.Option(help="Only this layer, counted from 0.")] = None,
+    head: Annotated[int | None, typer.Option(help="Only this head of the layer.")] = None,
     find: Annotated[
         str | None,
         typer.Option(
             help="Which heads look from the first of these tokens to the second; either may be empty.",
             metavar="QUERY,KEY",
-            rich_help_panel=VIEW,
         ),
     ] = None,
     why: Annotated[
@@ -70,38 +40,40 @@ def show(
         typer.Option(
             help="How the weight between these tokens comes about, in the head, or that with the largest.",
             metavar="QUERY,KEY",
-            rich_help_panel=VIEW,
         ),
     ] = None,
     writes: Annotated[
         bool,
-        typer.Option(
-            "--writes",
-            help="Also which tokens the head raises and lowers by itself.",
-            rich_help_panel=VIEW,
-        ),
+        typer.Option("--writes", help="Also which tokens the head raises and lowers by itself."),
     ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder, a sample such as smollm2, or a name on the Hugging Face Hub.",
+            show_default="minilm",
+            metavar="NAME_OR_PATH",
+        ),
+    ] = None,
     png: Annotated[
+        Path | None, typer.Option(help="Draw the head into this file as well.", metavar="FILE")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help='Read the text from here; "-" is the standard input.')
+    ] = None,
+    image: Annotated[
         Path | None,
         typer.Option(
-            help="Draw the head into this file as well.", metavar="FILE", rich_help_panel=FILES
+            help="A picture instead of a text, for a model that reads them; without --model dinov2.",
+            metavar="FILE",
         ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(
-            help="Write a page to look around in, which opens offline.",
-            metavar="FILE",
-            rich_help_panel=FILES,
-        ),
+        typer.Option(help="Write a page to look around in, which opens offline.", metavar="FILE"),
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(
-            help="Keep what was seen in this file, for clearhead serve.",
-            metavar="FILE",
-            rich_help_panel=FILES,
-        ),
+        typer.Option(help="Keep what was seen in this file, for clearhead serve.", metavar="FILE"),
     ] = None,
 ) -> None:
     """Show what a trained model attends to.
@@ -130,11 +102,12 @@ def show(
         Console(), sentence, layer, head, wanted, explained, writes, png, html, save, image
     )
     if image is not None:
-        _write_files(asked, _show_image(asked, load_for_pictures(model)), "photo")
+        pictures = load_model(model or "dinov2", "pictures")
+        _write_files(asked, _show_image(asked, pictures), "photo")
         return
     from clearhead.drawing.page.located import LONG
 
-    reader = load_for_text(model, logits=writes)
+    reader: TextModel = load_model(model, "text", logits=writes)
     tokens = reader.count(sentence)
     long = tokens > LONG
     # A page has those of every token of the text, one of the terminal alone.
@@ -195,20 +168,15 @@ def _show_short(asked: ShowRequest, reader: "TextModel") -> Shown:
     screens = Screens(asked.console, reading)
     screens.check(asked.layer, asked.head)
     screens.title(reader.name, encoder_only=reader.encoder_only)
-    layer, head = asked.layer, asked.head
     pin: tuple[int | None, int | None] | None = None
     asks = asked.find or asked.why
     if asks is not None:
         pin = _places("--find" if asked.find else "--why", asks, reading.tokens)
-    if pin is not None and layer is None:
+    if pin is not None and asked.layer is None:
         layer, head = screens.find(*pin)
-    elif layer is None:
-        layer, head, link = screens.model()
-        pin = None if link is None else (link.query, link.key)
-    elif head is None:
-        head = screens.layer(layer)
     else:
-        screens.head(layer, head)
+        layer, head, link = screens.show(asked.layer, asked.head)
+        pin = pin if link is None else (link.query, link.key)
     if asked.why is not None and pin is not None:
         query, key = pin
         assert query is not None
@@ -279,13 +247,7 @@ def _show_image(asked: ShowRequest, reader: "ImageModel") -> Shown:
     screens = ImageScreens(asked.console, reading)
     screens.check(asked.layer, asked.head)
     screens.title(reader.name, encoder_only=reader.part)
-    layer, head = asked.layer, asked.head
-    if layer is None:
-        layer, head, _ = screens.model()
-    elif head is None:
-        head = screens.layer(layer)
-    else:
-        screens.head(layer, head)
+    layer, head, _ = screens.show(asked.layer, asked.head)
     pin = (0, None) if reading.skip else None
 
     def picture() -> "Axes":
@@ -367,29 +329,27 @@ def _write_page(html: Path, asked: ShowRequest, shown: Shown) -> tuple[Path, str
     return file, format_bytes(file.stat().st_size)
 
 
-def _read_find(find: str, layer: int | None) -> tuple[str, str]:
-    parts = tuple(part.strip() for part in find.split(","))
-    if len(parts) != 2 or not any(parts):
+def _read_pair(option: str, pair: str, wanted: Callable[[list[str]], bool]) -> tuple[str, str]:
+    parts = [part.strip() for part in pair.split(",")]
+    if len(parts) != 2 or not wanted(parts):
         raise ArgumentError(
-            "show.find",
-            f"--find needs a query and a key with a comma, such as it,animal; got {find}.",
+            "show.pair",
+            f"--{option} needs a query and a key with a comma, such as it,animal; got {pair}.",
         )
+    return parts[0], parts[1]
+
+
+def _read_find(find: str, layer: int | None) -> tuple[str, str]:
     if layer is not None:
         raise ArgumentError("show.find", "--find asks the heads of all layers; leave --layer out.")
-    return parts
+    return _read_pair("find", find, any)
 
 
 def _read_why(why: str, find: str | None, layer: int | None, head: int | None) -> tuple[str, str]:
-    parts = tuple(part.strip() for part in why.split(","))
-    if len(parts) != 2 or not all(parts):
-        raise ArgumentError(
-            "show.why",
-            f"--why needs a query and a key with a comma, such as it,animal; got {why}.",
-        )
     if find is not None or (layer is not None and head is None):
         what = "leave --find out" if find is not None else "with --layer give --head as well"
         raise ArgumentError("show.why", f"--why explains the weight of one head; {what}.")
-    return parts
+    return _read_pair("why", why, all)
 
 
 def _places(

@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from clearhead._common.text import cell_len, printable
+from clearhead._common.text import cell_len, printable, readable
 
 
 def label(token: str) -> str:
@@ -69,6 +69,16 @@ def joined(tokens: Sequence[str]) -> str:
         " " * gap + (token[2:] if token.startswith("##") and len(token) > 2 else token)
         for token, gap in zip(tokens, gaps(tokens), strict=True)
     ).strip()
+
+
+def line_of(tokens: Sequence[str]) -> str:
+    """Return the text that tokens are of as one line for a terminal.
+
+    Example:
+        >>> line_of(["didn", "'", "t", "\x1b[31m", "walk", "##ing"])
+        "didn't \\x1b[31m walking"
+    """
+    return " ".join(readable(joined(tokens)).split())
 
 
 def gaps(tokens: Sequence[str]) -> list[bool]:

@@ -20,7 +20,8 @@ def test_a_small_heat_map() -> None:
         "0 it      █████100",
         "1 was     ▒▒▒▒▒▒50▒▒▒▒▒▒50",
         "2 because               16██████80",
-        "          0     ░░░░▒▒▒▒▓▓▓▓████ 100 % of a row's attention",
+        "          0     ░░░░▒▒▒▒▓▓▓▓████",
+        "          100 % of a row's attention goes to a column",
     ]
 
 
@@ -63,7 +64,8 @@ def test_a_heat_map_fits(tokens: int) -> None:
 def test_cells_are_as_wide_as_there_is_room_for(tokens: int, widths: tuple[int, int]) -> None:
     weights = torch.full((tokens, tokens), 1 / tokens)
     lines = papers(HeatMap(weights, ["because"] * tokens))
-    cells = [len(text) for text, back in lines[-2] if back]
+    row = next(line for line in lines if line[0][0].startswith(" 0 because"))
+    cells = [len(text) for text, back in row if back]
     assert (min(cells), max(cells)) == widths
     assert len(cells) == tokens
 
@@ -89,7 +91,9 @@ def test_a_pooled_map() -> None:
         "     0 3999",
         "   0 ██▓▓",
         "2000 ░░██",
-        "     0     ░░░░▒▒▒▒▓▓▓▓████ 88 % of a ro",
+        "     0     ░░░░▒▒▒▒▓▓▓▓████",
+        "     88 % of a row's attention, by its",
+        "     square root",
         "one cell is up to 2000 × 2000 tokens",
     ]
 
@@ -99,7 +103,7 @@ def test_a_pooled_map_fits(cells: int, width: int) -> None:
     found = drawn(PooledMap(torch.full((cells, cells), 1 / cells), 50_000), width)
     assert max(map(len, found)) <= width
     # As many lines as a square has, where a cell is twice as high as wide.
-    assert len(found) <= width / 2 + 4
+    assert len(found) <= width / 2 + 6
 
 
 def test_no_color_draws_in_shades(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,21 @@ def test_the_title(screens: LongScreens) -> None:
     assert found[-1].endswith("w39 … and 20 more")
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_nothing_is_cut(width: int) -> None:
+    screens = LongScreens(Console(file=io.StringIO(), width=width), reading())
+    screens.model()
+    screens.layer(1, None)
+    found = lines(screens)
+    assert max(map(len, found)) <= width
+    across = " ".join(" ".join(found).split())
+    assert "…" not in across
+    for words in ("induct. roles", "1 previous", "in %", "induct. role", "by its square root"):
+        assert words in across
+    received = across.partition("receive most of the attention ")[2]
+    assert received.count("[w") + received.count("[\\x1b[it]]") == received.count(" % ") == 8
+
+
 def test_a_model(screens: LongScreens) -> None:
     """The layer with the head that points at certain tokens is the one to look at."""
     assert screens.model() == 1
@@ -79,7 +94,7 @@ def test_a_layer(screens: LongScreens) -> None:
     # gives it 2; all in all 120 queries give 1 each.
     share = (float((1 / torch.arange(1.0, 61.0)).sum()) + 2) / 120
     assert received[0].startswith(
-        f" 0 \\x1b[it]       {share * 100:.1f} % ━━━━━━━━━━   [\\x1b[it]]"
+        f" 0 \\x1b[it]   {share * 100:.1f} % ━━━━━━━━━━   [\\x1b[it]]"
     )
 
 

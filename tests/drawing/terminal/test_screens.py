@@ -52,7 +52,7 @@ def test_a_model(screens: Screens) -> None:
     assert "    1    0  15    1.66      2.0    31 %" in text(screens)
     assert "layer  1 head  1   it  → cat  0.97" in text(screens)
     assert "Layer 1, head 1" in text(screens)
-    assert "the far link to what others do not look at: it → cat 0.97" in text(screens)
+    assert "chosen for a strong link that few other queries have: it → cat 0.97" in text(screens)
     assert "97 % of a row's attention goes to a column" in text(screens)
 
 

@@ -1,12 +1,15 @@
 """Heads, links and traces in a terminal: inside the width, and no token is obeyed."""
 
+from itertools import takewhile, zip_longest
+
 import pytest
 import torch
 from rich.cells import cell_len as rich_cell_len
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.drawing.terminal.heat_maps import HeatMap
+from clearhead.drawing.terminal.heat_maps import HeatMap, PooledMap
+from clearhead.drawing.terminal.image_screens import PatchMap
 from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview, Traced
 from clearhead.drawing.terminal.word_links import LayerHeads, Link, heads_of
 from clearhead.ladder import EXAMPLE_EMBEDDINGS, EXAMPLE_TOKENS, SimpleAttention
@@ -52,7 +55,7 @@ def test_an_overview_fits(heads: int) -> None:
     for width in (40, 80, 100):
         lines = papers(Overview([layer, layer]), width)
         assert max(sum(rich_cell_len(text) for text, _ in line) for line in lines) <= width
-        legend = next(i for i, line in enumerate(lines) if "all tokens alike" in line[0][0])
+        legend = max(i for i, line in enumerate(lines) if line[0][0].strip() == "0")
         assert sum(bool(back) for line in lines[:legend] for _, back in line) == 2 * heads, width
 
 
@@ -65,8 +68,40 @@ def test_an_overview_says_what_it_shows() -> None:
     assert f"{sum(layer.special) / 2 * 100:.0f} %" in lines[1]
     for focus in layer.focus:
         assert f"{focus * 100:.0f}" in lines[1]
-    assert "all tokens alike 0 %" in lines[2]
+    assert "100 %: one token only; 0: all tokens alike" in lines[2]
     assert "entropy in nats, distance in tokens" in lines[3]
+
+
+WORDS = "[CLS] the animal didn't cross the street because it was too tired today [SEP]"
+SENTENCE = WORDS.split()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_nothing_is_cut(width: int) -> None:
+    size = len(SENTENCE)
+    weights = torch.softmax(9 * torch.eye(size).roll(1, 0), dim=-1)
+    layer = layer_with(weights)
+    links = [Link(0, query, 6, 0.5) for query in range(size)]
+    words = {
+        Overview([layer] * 3): ["one token only; 0: all tokens alike", "share on special tokens"],
+        HeadTable(layer, SENTENCE): ["strongest link", "share of the attention, %", "→"],
+        Links(links, SENTENCE, [11] * size): [*SENTENCE, "tokens ahead", "tokens back"],
+        Links(links, SENTENCE): [*SENTENCE, "tokens ahead", "tokens back", "━━━━━"],
+        HeatMap(weights, SENTENCE): [*SENTENCE, "100 % of a row's attention goes to a column"],
+        PooledMap(weights, 10_000): ["of a row's attention, by its square root"],
+        PatchMap(weights, "[CLS]"): ["of the attention of [CLS], by its square root"],
+    }
+    for what, expected in words.items():
+        lines = drawn(what, width)
+        assert max(map(rich_cell_len, lines)) <= width
+        across = " ".join(" ".join(lines).split())
+        assert not {"…", "⋮"} & set(across)
+        assert all(each in across for each in expected), what
+    above = takewhile(
+        lambda line: not line.startswith(" 0 "), drawn(HeatMap(weights, SENTENCE), width)
+    )
+    columns = "\n".join(map("".join, zip_longest(*above, fillvalue=" ")))
+    assert columns.replace(" ", "").split() == SENTENCE
 
 
 def test_layers_may_differ_in_their_heads() -> None:

@@ -137,10 +137,10 @@ def test_the_head_to_show_has_the_link_that_stands_out() -> None:
     assert (choice.layer, choice.head) == (1, 1)
     assert choice.link is not None
     assert (choice.link.query, choice.link.key, choice.link.distance) == (7, 1, 6)
-    assert choice.reason == "the far link to what others do not look at"
+    assert choice.reason == "for a strong link that few other queries have"
     weakest = head_to_show([heads_of(matrix_of(weak[None]), [False] * 8, [True] * 8)])
-    assert weakest.reason == "the link between words that stands out most"
+    assert weakest.reason == "for the link between words that stands out most"
     alike = head_to_show([heads_of(matrix_of(torch.zeros(1, 8, 8)), [False] * 8, [True] * 8)])
-    assert alike.reason == "the link between words that stands out most"
+    assert alike.reason == "for the link between words that stands out most"
     nothing = head_to_show([heads_of(matrix_of(weak[None]), [False] * 8, [False] * 8)])
-    assert nothing.reason == "the most focused head; there are no links between words"
+    assert nothing.reason == "as the most focused head; there are no links between words"

@@ -8,25 +8,27 @@ import torch
 from torch import Tensor
 
 from clearhead._common.text import cell_len
-from clearhead.drawing.labels import clusters, fit, label, widest
+from clearhead.drawing.labels import clusters, fit, names, widest
 from clearhead.drawing.terminal.shading import (
     DIM,
     Console,
     ConsoleOptions,
+    Padding,
     Text,
     cell_text,
     centred,
     largest,
+    legend,
     percent,
-    ramp,
+    remark,
     text_line,
 )
 from clearhead.matrix.pooling import in_blocks
 
-LABEL_COLUMNS = 12
-LABEL_ROWS = 8
-LETTERS_ACROSS = 4
-MOST_CELL = 9
+LABEL = 16
+"""Columns, or rows, of a token that is written at its row, or over its column."""
+
+NUMBER_CELL = 5
 LEAST_SHOWN = 0.05
 
 
@@ -39,26 +41,27 @@ class HeatMap:
 
     Args:
         weights: (query_len, kv_len), shares of one.
-        tokens: a word for each query.
-        source_tokens: a word for each key; None is those of the queries.
+        tokens: a word for each query and key.
         visible: (query_len, kv_len), bool: the pairs that are not hidden; None is all of them.
     """
 
     weights: Tensor
     tokens: Sequence[str]
-    source_tokens: Sequence[str] | None = None
     visible: Tensor | None = None
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        columns = self.tokens if self.source_tokens is None else self.source_tokens
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text | Padding]:
         rows = _numbered(self.tokens)
-        left = widest(rows, LABEL_COLUMNS)
+        left = widest(rows, LABEL + len(str(len(rows))))
         room = max(1, options.max_width - left - 1)
-        pool = math.ceil(len(columns) / room)
+        pool = math.ceil(len(self.tokens) / room)
         weights = in_blocks(self.weights, pool, pool)
-        longest = max(LETTERS_ACROSS, widest(map(label, columns), MOST_CELL - 1)) + 1
-        cell = min(longest, room // max(1, weights.shape[1]))
-        for line in _column_names(columns, cell, pool):
+        count = max(1, weights.shape[1])
+        cell = max(NUMBER_CELL, widest(names(self.tokens), LABEL) + 1)
+        if cell * count > room:
+            cell = min(NUMBER_CELL, room // count)
+        for line in _column_names(self.tokens, cell, pool):
             yield text_line(" " * (left + 1) + line.rstrip(), style=DIM)
         top = largest(weights)
         shown = torch.ones_like(self.weights) if self.visible is None else self.visible
@@ -70,16 +73,12 @@ class HeatMap:
                 cells = cell_text(value, top, cell, console, least=LEAST_SHOWN)
                 line.append_text(Text(" " * cell) if empty else cells)
             yield line
-        legend = text_line(" " * (left + 1) + "0 ", style=DIM)
-        legend.append_text(ramp(top, console))
-        legend.append(f" {percent(top)} of a row's attention goes to a column")
-        yield legend
+        words = f"{percent(top)} of a row's attention goes to a column"
+        yield from legend(words, console, options, left + 1)
         if pool > 1:
-            yield text_line(
-                f"{len(columns)} tokens do not fit: a cell is {pool} × {pool} of them, and shows what "
-                f"share of their attention {pool} rows give to {pool} columns",
-                style=DIM,
-                wrap=True,
+            yield remark(
+                f"{len(self.tokens)} tokens do not fit: a cell is {pool} × {pool} of them, and shows what "
+                f"share of their attention {pool} rows give to {pool} columns"
             )
 
 
@@ -95,7 +94,9 @@ class PooledMap:
     shares: Tensor
     tokens: int
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text | Padding]:
         left = len(str(self.tokens - 1))
         room = max(1, options.max_width - left - 1)
         # A terminal's cell is twice as high as wide, so two rows go into one line.
@@ -115,45 +116,33 @@ class PooledMap:
                     cell_text(math.sqrt(max(0.0, value)), top, wide, console, least=2.0)
                 )
             yield line
-        legend = text_line(f"{'':{left}} 0 ", style=DIM)
-        legend.append_text(ramp(top, console))
-        legend.append(f" {percent(top * top)} of a row's attention, by its square root")
-        yield legend
+        words = f"{percent(top * top)} of a row's attention, by its square root"
+        yield from legend(words, console, options, left + 1)
         high, broad = (math.ceil(self.tokens / count) for count in (len(rows), shares.shape[1]))
-        yield text_line(f"one cell is up to {high} × {broad} tokens", style=DIM, wrap=True)
+        yield remark(f"one cell is up to {high} × {broad} tokens")
 
 
 def _numbered(tokens: Sequence[str]) -> list[str]:
     wide = len(str(len(tokens) - 1))
-    return [f"{place:>{wide}} {label(token)}" for place, token in enumerate(tokens)]
+    return [f"{place:>{wide}} {name}" for place, name in enumerate(names(tokens))]
 
 
 def _column_names(tokens: Sequence[str], cell: int, pool: int) -> list[str]:
-    """The lines above a heat map: across where there is room for some letters, else downwards."""
-    names = [label(token) for token in tokens]
-    if pool > 1 or any(cell_len(part) > cell for name in names for part in clusters(name)):
-        names = [str(place) for place in range(0, len(tokens), pool)]
-    elif cell >= LETTERS_ACROSS:
-        return ["".join(fit(_abbreviated(name, cell - 1), cell) for name in names)]
-    return ["".join(centred(part, cell) for part in row) for row in _downwards(names)]
+    """The lines above a heat map: across where every name fits into its cell, else downwards."""
+    words = names(tokens)
+    if pool > 1 or any(cell_len(part) > cell for word in words for part in clusters(word)):
+        words = [str(place) for place in range(0, len(tokens), pool)]
+    elif all(cell_len(word) < cell for word in words):
+        return ["".join(fit(centred(word, cell - 1), cell) for word in words)]
+    return ["".join(centred(part, cell) for part in row) for row in _downwards(words)]
 
 
-def _abbreviated(name: str, width: int) -> str:
-    """The start of a name that is written in full at its row."""
-    kept = ""
-    for part in clusters(name):
-        if cell_len(kept + part) > width:
-            break
-        kept += part
-    return " " * ((width - cell_len(kept) + 1) // 2) + kept
-
-
-def _downwards(names: Sequence[str]) -> list[list[str]]:
+def _downwards(words: Sequence[str]) -> list[list[str]]:
     """The lines of names written downwards, side by side, that end together."""
     letters = []
-    for name in names:
-        parts = clusters(name)
-        letters.append(parts if len(parts) <= LABEL_ROWS else [*parts[: LABEL_ROWS - 1], "⋮"])
+    for word in words:
+        parts = clusters(word)
+        letters.append(parts if len(parts) <= LABEL else [*parts[: LABEL - 1], "⋮"])
     height = max(map(len, letters), default=0)
     full = [[" "] * (height - len(parts)) + parts for parts in letters]
     return [[parts[row] for parts in full] for row in range(height)]

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from clearhead.drawing.labels import label
 from clearhead.drawing.terminal.screens import Screens
 from clearhead.drawing.terminal.shading import (
-    DIM,
     Console,
     ConsoleOptions,
+    Padding,
     Text,
     cell_text,
     largest,
+    legend,
     percent,
-    ramp,
+    remark,
     text_line,
 )
 from clearhead.drawing.terminal.terminal import HeadTable, Overview
@@ -49,7 +49,9 @@ class PatchMap:
     shares: Tensor
     whose: str
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text | Padding]:
         # A cell of a terminal is twice as high as wide.
         fold = max(1, math.ceil(2 * self.shares.shape[1] / options.max_width))
         shares = block_sums(block_sums(self.shares, fold).mT, fold).mT
@@ -60,12 +62,10 @@ class PatchMap:
             for value in row:
                 line.append_text(cell_text(value, top, 2, console))
             yield line
-        legend = text_line("0 ", style=DIM)
-        legend.append_text(ramp(top, console))
-        legend.append(f" {percent(top * top)} of the attention of {self.whose}, by its square root")
-        yield legend
+        words = f"{percent(top * top)} of the attention of {self.whose}, by its square root"
+        yield from legend(words, console, options)
         if fold > 1:
-            yield text_line(f"a cell is {fold} × {fold} patches", style=DIM)
+            yield remark(f"a cell is {fold} × {fold} patches")
 
 
 class ImageScreens(Screens):
@@ -86,14 +86,10 @@ class ImageScreens(Screens):
 
     def title(self, name: str, *, encoder_only: bool = False) -> None:
         """Print the model, and the grid of patches that it saw."""
-        reading, layers = self._reading, len(self._reading.matrices)
-        heads = " or ".join(map(str, sorted({each.shape[1] for each in reading.matrices})))
-        part = " (its part for pictures only)" if encoder_only else ""
         (rows, columns), (_, height, width) = self._grid, self._pixels.shape
-        before = f"{' '.join(reading.tokens[: self._skip])} and " if self._skip else ""
-        self._print(
-            Text.assemble((label(name), "bold"), part, f": {layers} layers × {heads} heads")
-        )
+        before = f"{' '.join(self._reading.tokens[: self._skip])} and " if self._skip else ""
+        heads = [each.shape[1] for each in self._reading.matrices]
+        self._title(name, "its part for pictures only" if encoder_only else "", heads)
         self._print(
             Text(f"{before}{rows} × {columns} patches of {height} × {width} pixels", "italic")
         )
@@ -106,7 +102,9 @@ class ImageScreens(Screens):
         layer = len(layers) - 1
         head = self._most_focused(layer)
         self._heading(f"Layer {layer}, head {head}")
-        self._print(Text("shown since it looks at the fewest patches of the last layer", "dim"))
+        self._print(
+            Text("chosen as the head of the last layer that attends to the fewest patches", "dim")
+        )
         self._print(self._patches(layer, head))
         return Choice(layer, head, None)
 

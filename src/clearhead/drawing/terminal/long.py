@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from clearhead.drawing.labels import fit, label
-from clearhead.drawing.terminal.heat_maps import PooledMap
+from clearhead.drawing.labels import fit, line_of, names, widest
+from clearhead.drawing.terminal.heat_maps import LABEL, PooledMap
 from clearhead.drawing.terminal.shading import Console, Text, bar
+from clearhead.drawing.terminal.terminal import Printer
 from clearhead.integrations.text_models import LongReading
 from clearhead.matrix.head_numbers import MATCHING
 from clearhead.matrix.pooling import bin_sums, row_shares
@@ -28,7 +29,7 @@ ACROSS = "head  entropy distance  first  prev. dupl. induct.  role"
 UNITS = "         nats   tokens  how far it fills the role, in %"
 
 
-class LongScreens:
+class LongScreens(Printer):
     """Prints what a model made of a long text.
 
     Args:
@@ -48,24 +49,19 @@ class LongScreens:
     """
 
     def __init__(self, console: Console, reading: LongReading) -> None:
-        self._console = console
+        super().__init__(console)
         self._reading = reading
 
     def title(self, name: str, *, encoder_only: bool = False) -> None:
         """Print the model, and the beginning of the text."""
-        reading = self._reading
-        heads = " or ".join(map(str, sorted(set(reading.heads))))
-        part = " (its encoder only)" if encoder_only else ""
-        size = f": {len(reading.layers)} layers × {heads} heads, {len(reading.tokens)} tokens"
-        self._print(Text.assemble((label(name), "bold"), part, size))
-        tokens = " ".join(map(label, reading.tokens[:TOKENS]))
-        self._print(Text(f"{tokens} … and {len(reading.tokens) - TOKENS} more", "italic"))
+        part = "its encoder only" if encoder_only else ""
+        self._title(name, part, self._reading.heads, self._reading.tokens, TOKENS)
 
     def model(self) -> int:
         """A line for each layer; returns the one that looks back at other tokens most."""
         self._heading("What the layers do, averaged over their heads")
-        self._line(Text("layer  entropy distance  first  prev.  induct.  heads with a role", "dim"))
-        self._line(Text("          nats   tokens   in %   in %     in %", "dim"))
+        self._print(Text("layer  entropy distance  first  prev.  induct.  roles", "dim"))
+        self._print(Text("          nats   tokens   in %   in %     in %", "dim"))
         matching = []
         for number, summary in self._reading.summaries.items():
             rows = rows_of(self._reading.layers[number], [summary], number)
@@ -76,7 +72,7 @@ class LongScreens:
             line = f"{number:>5}{_mean(rows, 'entropy'):9.2f}{_mean(rows, 'distance'):9.0f}"
             for name, width in (("first", 7), ("previous", 7), ("induction", 9)):
                 line += f"{_mean(rows, name) * 100:{width}.0f}"
-            self._line(Text(f"{line}  {counted}"))
+            self._print(Text(f"{line}  {counted}"))
             matching.append((max(_matching(row) for row in rows), number))
         return max(matching)[1]
 
@@ -125,8 +121,8 @@ class LongScreens:
         )
 
     def _table(self, table: Table) -> None:
-        self._line(Text(ACROSS, "dim"))
-        self._line(Text(UNITS, "dim"))
+        self._print(Text(ACROSS, "dim"))
+        self._print(Text(UNITS, "dim"))
         for row in table:
             line = f"{row.head:>4}{row.entropy:9.2f}{row.distance:9.0f}"
             for name, width in (
@@ -137,7 +133,7 @@ class LongScreens:
             ):
                 score = getattr(row, name)
                 line += ("" if score is None else f"{score * 100:.0f}").rjust(width)
-            self._line(Text(f"{line}  {row.role}"))
+            self._print(Text(f"{line}  {row.role}"))
 
     def _received(self, summary: Summary) -> None:
         """The tokens that get most from all queries of all heads, with what stands around them."""
@@ -145,26 +141,18 @@ class LongScreens:
         share = received / received.sum()
         tokens = self._reading.tokens
         wide = len(str(len(tokens) - 1))
-        for place in share.topk(min(MOST_RECEIVED, len(tokens))).indices.tolist():
+        places = share.topk(min(MOST_RECEIVED, len(tokens))).indices.tolist()
+        words = dict(zip(places, names([tokens[place] for place in places]), strict=True))
+        left = widest(words.values(), LABEL)
+        for place in places:
             value = float(share[place])
-            line = Text(f"{place:>{wide}} {fit(label(tokens[place]), 12)} {value * 100:5.1f} % ")
+            line = Text(f"{place:>{wide}} {fit(words[place], left)} {value * 100:5.1f} % ")
             line.append_text(bar(value / float(share.max()), self._console))
-            before = " ".join(map(label, tokens[max(0, place - AROUND) : place]))
-            after = " ".join(map(label, tokens[place + 1 : place + 1 + AROUND]))
-            line.append(f"  {before} [", "dim").append(label(tokens[place]))
+            before = line_of(tokens[max(0, place - AROUND) : place])
+            after = line_of(tokens[place + 1 : place + 1 + AROUND])
+            line.append(f"  {before} [", "dim").append(words[place])
             line.append(f"] {after}", "dim")
-            self._line(line)
-
-    def _print(self, what: object) -> None:
-        self._console.print(what)
-
-    def _line(self, line: Text) -> None:
-        """Print a line that is cut where the terminal ends."""
-        self._console.print(line, no_wrap=True, overflow="ellipsis")
-
-    def _heading(self, heading: str, remark: str = "") -> None:
-        self._print(Text())
-        self._print(Text.assemble((heading, "bold"), (f"   {remark}" if remark else "", "dim")))
+            self._print(line)
 
 
 def coarser(reading: LongReading, cells: int) -> LongReading:

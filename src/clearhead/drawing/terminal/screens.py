@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from clearhead.drawing.labels import fit, label
+from clearhead.drawing.labels import fit, label, names
 from clearhead.drawing.terminal.heat_maps import HeatMap
-from clearhead.drawing.terminal.shading import Console, Text
-from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview
+from clearhead.drawing.terminal.shading import Console, Text, percent
+from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview, Printer
 from clearhead.drawing.terminal.word_links import (
     Choice,
     LayerHeads,
@@ -35,7 +35,7 @@ LINKS_OF_MODEL = 8
 LINKS_OF_HEAD = 6
 
 
-class Screens:
+class Screens(Printer):
     """Prints the attention of a model that read a text.
 
     Args:
@@ -53,9 +53,10 @@ class Screens:
     """
 
     def __init__(self, console: Console, reading: TextReading | ImageReading) -> None:
-        self._console = console
+        super().__init__(console)
         self._reading = reading
         self._words = which_are_words(reading.tokens, reading.special)
+        self._names = names(reading.tokens)
         self._heads = cache(self._heads_of)
 
     def check(self, layer: int | None, head: int | None) -> None:
@@ -68,14 +69,23 @@ class Screens:
 
     def title(self, name: str, *, encoder_only: bool = False) -> None:
         """Print the model, and the tokens that it read."""
-        reading, layers = self._reading, len(self._reading.matrices)
-        heads = " or ".join(map(str, sorted({each.shape[1] for each in reading.matrices})))
-        part = " (its encoder only)" if encoder_only else ""
-        size = f": {layers} layers × {heads} heads, {len(reading.tokens)} tokens"
-        self._print(Text.assemble((label(name), "bold"), part, size))
-        more = len(reading.tokens) - TOKENS
-        tokens = " ".join(map(label, reading.tokens[:TOKENS]))
-        self._print(Text(tokens + (f" … and {more} more" if more > 0 else ""), "italic"))
+        heads = [each.shape[1] for each in self._reading.matrices]
+        part = "its encoder only" if encoder_only else ""
+        self._title(name, part, heads, self._reading.tokens, TOKENS)
+
+    def show(self, layer: int | None, head: int | None) -> Choice:
+        """Print a head, the heads of a layer where `head` is None, or all layers where `layer` is None.
+
+        Returns:
+            The head to look at first.
+        """
+        if layer is None:
+            return self.model()
+        if head is None:
+            head = self.layer(layer)
+        else:
+            self.head(layer, head)
+        return Choice(layer, head, None)
 
     def model(self) -> Choice:
         """Print every head of every layer, the strongest links, and one head over the tokens.
@@ -92,7 +102,7 @@ class Screens:
         self._links(found[:LINKS_OF_MODEL], with_heads=True)
         choice = head_to_show(layers)
         self._heading(f"Layer {choice.layer}, head {choice.head}")
-        self._print(Text(f"shown for {choice.reason}{self._named(choice.link)}", "dim"))
+        self._print(Text(f"chosen {choice.reason}{self._named(choice.link)}", "dim"))
         self._map(choice.layer, choice.head)
         return choice
 
@@ -108,12 +118,12 @@ class Screens:
             for link in links_of_heads("", matrix, query, key):
                 found.append((layer, Link(*link[1:])))
         found.sort(key=lambda pair: -pair[1].weight)
-        names = [None if at is None else label(self._reading.tokens[at]) for at in (query, key)]
-        if None in names:
-            side = f"of {names[0]}" if key is None else f"to {names[1]}"
+        ends = [None if at is None else self._names[at] for at in (query, key)]
+        if None in ends:
+            side = f"of {ends[0]}" if key is None else f"to {ends[1]}"
             self._heading(f"The heads by their strongest link {side}")
         else:
-            self._heading(f"The heads in which {names[0]} looks at {names[1]}")
+            self._heading(f"The heads in which {ends[0]} attends to {ends[1]}")
         self._links(found[:LINKS_OF_MODEL], with_heads=True)
         layer, link = found[0]
         self._heading(f"Layer {layer}, head {link.head}", self._reading.layers[layer])
@@ -136,16 +146,16 @@ class Screens:
         self._print(Text())
         self._print(
             Text(
-                f"entropy {row.entropy:.2f} nats, focus {_percent(heads.focus[head])}; "
+                f"entropy {row.entropy:.2f} nats, focus {percent(heads.focus[head])}; "
                 f"mean distance {row.distance:.1f} tokens"
             )
         )
         self._print(
             Text(
-                f"of the attention, {_percent(row.first)} goes to the first token, "
-                f"{_percent(heads.itself[head])} to the token itself,\n"
-                f"{_percent(row.previous)} to the one before it, "
-                f"{_percent(heads.special[head])} to special tokens"
+                f"of the attention, {percent(row.first or 0.0)} goes to the first token, "
+                f"{percent(heads.itself[head])} to the token itself, "
+                f"{percent(row.previous or 0.0)} to the one before it, "
+                f"{percent(heads.special[head])} to special tokens"
             )
         )
         self._heading("Its strongest links between words")
@@ -158,7 +168,7 @@ class Screens:
         """Print how the weight of one pair comes about."""
         stages = stages_of_pair(self._reading.matrices[layer].problem, 0, head, query, key)
         self._print(Text())
-        for line in why_lines(stages, *(self._reading.tokens[at] for at in (query, key))):
+        for line in why_lines(stages, self._names[query], self._names[key]):
             self._print(line)
 
     def writes(
@@ -172,8 +182,7 @@ class Screens:
             found: of the same run.
             word: what a token of the vocabulary is called.
         """
-        token = label(self._reading.tokens[query])
-        self._heading(f"What layer {layer}, head {head} writes at {token}")
+        self._heading(f"What layer {layer}, head {head} writes at {self._names[query]}")
         remark = "logits that it adds, above their mean over all tokens"
         self._print(Text(remark, "dim"))
         rows = found.of(self._reading.layers[layer], head=head)
@@ -206,13 +215,6 @@ class Screens:
         maps = HeadView(self._reading.matrices[layer], heads=[head]).exact()
         return maps.shares[0], None if maps.visible is None else maps.visible[0]
 
-    def _print(self, what: object) -> None:
-        self._console.print(what)
-
-    def _heading(self, heading: str, remark: str = "") -> None:
-        self._print(Text())
-        self._print(Text.assemble((heading, "bold"), (f"   {remark}" if remark else "", "dim")))
-
     def _map(self, layer: int, head: int) -> None:
         weights, visible = self._weights(layer, head)
         self._print(HeatMap(weights, self._reading.tokens, visible=visible))
@@ -227,18 +229,13 @@ class Screens:
     def _named(self, link: Link | None) -> str:
         if link is None:
             return ""
-        query, key = (label(self._reading.tokens[place]) for place in (link.query, link.key))
-        return f": {query} → {key} {link.weight:.2f}"
-
-
-def _percent(share: float | None) -> str:
-    return f"{(share or 0.0) * 100:.0f} %"
+        return f": {self._names[link.query]} → {self._names[link.key]} {link.weight:.2f}"
 
 
 DIMENSIONS = 8
 """Those that add most to the score are printed."""
 
-BAR = 24
+BAR = 16
 
 
 def why_lines(stages: PairStages, query: str, key: str) -> list[Text]:
@@ -254,8 +251,8 @@ def why_lines(stages: PairStages, query: str, key: str) -> list[Text]:
         ...     print(line.plain.rstrip())
         Why 0.3679? it → animal
         dimension      query        key       adds
-                0     1.0000     3.0000     3.0000  ████████████████████████
-                1     2.0000    -1.0000    -2.0000  ----------------
+                0     1.0000     3.0000     3.0000  ████████████████
+                1     2.0000    -1.0000    -2.0000  -----------
         query · key                         1.0000
         × scale 0.5000                      0.5000
         exp(0.5000 - 1.5000)                0.3679

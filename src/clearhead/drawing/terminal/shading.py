@@ -5,6 +5,7 @@ printed, how wide it is and whether it has colours; without (a pipe, NO_COLOR) i
 """
 
 import math
+from collections.abc import Iterator
 
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from clearhead.errors import missing_extra
 try:
     from rich.console import Console
     from rich.console import ConsoleOptions as ConsoleOptions
+    from rich.padding import Padding
     from rich.style import Style
     from rich.text import Text
 except ModuleNotFoundError as error:
@@ -28,8 +30,13 @@ BAR_COLUMNS = 10
 DIM = Style(dim=True)
 
 
-def text_line(text: str, *, style: Style | None = None, wrap: bool = False) -> Text:
-    return Text(text, style=style or "", no_wrap=not wrap, overflow="fold" if wrap else "crop")
+def text_line(text: str, *, style: Style | None = None) -> Text:
+    return Text(text, style=style or "", no_wrap=True, overflow="crop")
+
+
+def remark(text: str, left: int = 0) -> Padding:
+    """A dim text that wraps to the right of `left` empty columns."""
+    return Padding(Text(text, DIM), (0, 0, 0, left), expand=False)
 
 
 def has_colours(console: Console) -> bool:
@@ -58,12 +65,17 @@ def _shade(share: float) -> str:
     return SHADES[min(int(share * len(SHADES)), len(SHADES) - 1)]
 
 
-def ramp(top: float, console: Console) -> Text:
-    line = Text()
+def legend(
+    words: str, console: Console, options: ConsoleOptions, left: int = 0
+) -> Iterator[Text | Padding]:
+    """The scale from 0 to the largest share, with words after it, or below it where they do not fit."""
+    line = text_line(f"{'':{left}}0 ", style=DIM)
     for step in range(SCALE_COLUMNS):
-        value = top * step / (SCALE_COLUMNS - 1)
-        line.append_text(cell_text(value, top, 1, console))
-    return line
+        line.append_text(cell_text(step / (SCALE_COLUMNS - 1), 1.0, 1, console))
+    fits = line.cell_len + 1 + cell_len(words) <= options.max_width
+    yield line.append(f" {words}") if fits else line
+    if not fits:
+        yield remark(words, left)
 
 
 def bar(share: float, console: Console) -> Text:

@@ -5,17 +5,21 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from clearhead._common.text import cell_len
-from clearhead.drawing.labels import fit, label, widest
+from clearhead.drawing.labels import fit, label, line_of, names, widest
+from clearhead.drawing.terminal.heat_maps import LABEL
 from clearhead.drawing.terminal.shading import (
+    BAR_COLUMNS,
     DIM,
     Console,
     ConsoleOptions,
+    Padding,
     Text,
     bar,
     cell_text,
     centred,
+    legend,
     percent,
-    ramp,
+    remark,
     text_line,
     whole_percent,
 )
@@ -24,13 +28,45 @@ from clearhead.matrix.links import Link
 from clearhead.tracing.trace import Trace
 
 
+class Printer:
+    """Prints headings and texts.
+
+    Args:
+        console: to print to.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def _print(self, what: object) -> None:
+        self._console.print(what)
+
+    def _heading(self, heading: str, remark: str = "") -> None:
+        self._print(Text())
+        self._print(Text.assemble((heading, "bold"), (f"   {remark}" if remark else "", "dim")))
+
+    def _title(
+        self, name: str, part: str, heads: Sequence[int], tokens: Sequence[str] = (), most: int = 0
+    ) -> None:
+        """Print a model with the number of heads of each layer, and the first `most` tokens of a text."""
+        several = " or ".join(map(str, sorted(set(heads))))
+        size = f": {len(heads)} layers × {several} heads"
+        read = f", {len(tokens)} tokens" if tokens else ""
+        self._print(Text.assemble((label(name), "bold"), part and f" ({part})", size, read))
+        if tokens:
+            more = f" … and {len(tokens) - most} more" if len(tokens) > most else ""
+            self._print(Text(line_of(tokens[:most]) + more, "italic"))
+
+
 @dataclass(frozen=True, eq=False)
 class Overview:
     """Every head of a model as one cell, layers down, heads across, with averages per layer."""
 
     layers: Sequence[LayerHeads]
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text | Padding]:
         heads = max(len(layer.rows) for layer in self.layers)
         left = max(len("layer"), len(str(len(self.layers)))) + 1
         right = " entropy distance special"
@@ -58,16 +94,10 @@ class Overview:
                     special = percent(fmean(layer.special))
                     line.append(f"{entropy:8.2f}{distance:9.1f}{special:>8}")
                 yield line
-        legend = text_line(" " * left, style=DIM)
-        legend.append("all tokens alike 0 % ")
-        legend.append_text(ramp(1.0, console))
-        legend.append(" 100 % one token only")
-        yield legend
+        yield from legend("100 %: one token only; 0: all tokens alike", console, options, left)
         if with_summary:
-            yield text_line(
-                f"{'':{left}}averages: entropy in nats, distance in tokens, share on special tokens",
-                style=DIM,
-                wrap=True,
+            yield remark(
+                "averages: entropy in nats, distance in tokens, share on special tokens", left
             )
 
 
@@ -78,14 +108,24 @@ class HeadTable:
     layer: LayerHeads
     tokens: Sequence[str]
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text | Padding]:
         layer = self.layer
-        yield text_line(
-            "head  focus entropy distance first itself previous special  strongest link", style=DIM
-        )
-        yield text_line(
-            "          %    nats   tokens  share of the attention, %     between words", style=DIM
-        )
+        words = names(self.tokens)
+        links = [
+            f"{words[link.query]} → {words[link.key]} {link.weight:.2f}" if link else "none"
+            for link in layer.strongest
+        ]
+        heads = "head  focus entropy distance first itself previous special"
+        units = "          %    nats   tokens  share of the attention, %   "
+        # Where it does not fit, the link has a line of its own.
+        gap = "\n      "
+        if max(map(cell_len, ["strongest link", *links])) + len(heads) + 2 <= options.max_width:
+            heads, units, gap = f"{heads}  strongest link", f"{units}  between words", "  "
+        else:
+            units = f"{units}{gap}strongest link between words"
+        yield text_line(f"{heads}\n{units}", style=DIM)
         for head, row in enumerate(layer.rows):
             line = text_line(f"{head:>4}  ")
             line.append_text(cell_text(layer.focus[head], 1.0, 5, console))
@@ -97,10 +137,7 @@ class HeadTable:
                 (layer.special[head], 8),
             ):
                 line.append(whole_percent(share or 0.0).rjust(width))
-            link = layer.strongest[head]
-            room = options.max_width - line.cell_len - 2
-            line.append("  " + (_link(link, self.tokens, room) if link else "none"))
-            yield line
+            yield line.append(gap + links[head])
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,17 +155,19 @@ class Links:
     layers: Sequence[int] | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        names = [label(token) for token in self.tokens]
-        room = max(3, (options.max_width - 50) // 2)
-        left = widest([names[link.query] for link in self.links], room)
-        right = widest([names[link.key] for link in self.links], room)
+        words = names(self.tokens)
+        left = widest([words[link.query] for link in self.links], LABEL)
+        right = widest([words[link.key] for link in self.links], LABEL)
+        others = len(" →  0.00   10 tokens ahead") + (0 if self.layers is None else 19)
+        with_bar = left + right + others + BAR_COLUMNS <= options.max_width
         for place, link in enumerate(self.links):
-            line = text_line("")
+            line = Text()
             if self.layers is not None:
                 line.append(f"layer {self.layers[place]:>2} head {link.head:>2}   ", DIM)
-            query, key = fit(names[link.query], left), fit(names[link.key], right)
+            query, key = fit(words[link.query], left), fit(words[link.key], right)
             line.append(f"{query} → {key}  {link.weight:.2f} ")
-            line.append_text(bar(link.weight, console))
+            if with_bar:
+                line.append_text(bar(link.weight, console))
             way = "back" if link.key < link.query else "ahead"
             tokens = "token" if link.distance == 1 else "tokens"
             line.append(f"  {link.distance} {tokens} {way}" if link.distance else "  itself", DIM)
@@ -172,13 +211,3 @@ def _head_numbers(shown: range, cell: int) -> str:
     return "".join(f"{head:<{every * cell}}" for head in shown[::every])[: len(shown) * cell].ljust(
         len(shown) * cell
     )
-
-
-def _link(link: Link, tokens: Sequence[str], room: int) -> str:
-    words = max(2, room - len(" → ") - len(" 0.00"))
-    query, key = label(tokens[link.query]), label(tokens[link.key])
-    if cell_len(query) + cell_len(key) > words:
-        key_room = max(words // 2, words - cell_len(query))
-        key = fit(key, min(cell_len(key), key_room))
-        query = fit(query, min(cell_len(query), words - cell_len(key)))
-    return f"{query} → {key} {link.weight:.2f}"

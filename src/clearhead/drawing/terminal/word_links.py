@@ -112,10 +112,10 @@ class Choice(NamedTuple):
     def reason(self) -> str:
         """The reason of the choice, in words."""
         if self.link is None:
-            return "the most focused head; there are no links between words"
+            return "as the most focused head; there are no links between words"
         if self.link.weight > HALF:
-            return "the far link to what others do not look at"
-        return "the link between words that stands out most"
+            return "for a strong link that few other queries have"
+        return "for the link between words that stands out most"
 
 
 def head_to_show(layers: Sequence[LayerHeads]) -> Choice:
