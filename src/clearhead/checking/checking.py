@@ -24,8 +24,7 @@ from clearhead.checking.evidence.parts import PARTS, PartEvidence, part_of
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
 from clearhead.checking.mending.grading import held_to_outcome, mended
-from clearhead.checking.ranks.on_ranks import on_ranks
-from clearhead.checking.ranks.rank_calls import LOSS
+from clearhead.checking.ranks.comparing import on_ranks
 from clearhead.checking.report import Report
 from clearhead.checking.reporting import defined_in, reported
 from clearhead.checking.rotating import turned
@@ -76,13 +75,10 @@ def check(
             "qkv,mask": with a mask (batch, 1, query_len, kv_len), True = may attend; "x": (batch,
             tokens, d_in); "x2d": (tokens, d_in); "x,mask": with (batch, tokens), True = a real
             token; "x,context"; "decode": an object with reset(), step(x), full(x); "ids": a whole
-            model of ids (batch, tokens); "ids,mask": with (batch, tokens), True = a real token;
-            "logits,ids": the loss of a rank, of its own logits (batch, tokens of the rank,
-            vocabulary) and of all ids (batch, tokens). None goes by its parameters, and the report
-            says what was assumed.
+            model of ids (batch, tokens); "ids,mask": with (batch, tokens), True = a real token.
+            None goes by its parameters, and the report says what was assumed.
         contract: what it promises; or its fields as keywords, such as causal=True. With world=3 it is
-            called on three ranks, each with its own tokens, and takes is "qkv", "qkv,mask" or
-            "logits,ids".
+            called on three ranks, each with its own tokens, and takes is "qkv" or "qkv,mask".
         args: for the constructor of a class.
         sizes: d_in, num_heads, context_length and the like, where they cannot be found.
         seed: of the inputs, and of a class's own weights.
@@ -200,12 +196,7 @@ def _reported(
 
     with left_alone(found):
         if promised.world is not None:
-            return on_ranks(found, seed, lambda each: reported(each, judge(each)))
-        if how == LOSS:
-            raise ArgumentError(
-                "check.takes",
-                f'takes="{LOSS}" is the loss of ranks: give world=, 1 for one process.',
-            )
+            return on_ranks(found, seed)
         if how == "qkv" and row is not None and row.number < lessons.BATCHES:
             found = replace(found, axes=2)  # tables, as the learner knows them
         evidence = KINDS[how](found, found.contract, seed)

@@ -33,7 +33,7 @@ def check(
         str | None,
         typer.Option(
             help='How it is called: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
-            '"ids,mask", "logits,ids"; a part: "query,key", scores, "weights,value". By default what its '
+            '"ids,mask"; a part: "query,key", scores, "weights,value". By default what its '
             "parameters suggest, or x."
         ),
     ] = None,

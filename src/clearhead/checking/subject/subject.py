@@ -39,7 +39,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 TAKES = (
     *("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode", "ids", "ids,mask"),
-    *("logits,ids", "query,key", "scores", "weights,value"),
+    *("query,key", "scores", "weights,value"),
 )
 
 
