@@ -24,6 +24,7 @@ from clearhead.checking.evidence.parts import PARTS, PartEvidence, part_of
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
 from clearhead.checking.mending.grading import held_to_outcome, mended
+from clearhead.checking.own_call import of_own_call
 from clearhead.checking.ranks.comparing import on_ranks
 from clearhead.checking.report import Report
 from clearhead.checking.reporting import defined_in, reported
@@ -64,6 +65,7 @@ def check(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     lesson: int | None = None,
+    inputs: Any = None,
     **declared: Any,
 ) -> Report:
     """Say what is wrong with an attention, by name, that nothing is, or that it is not known.
@@ -84,6 +86,8 @@ def check(
         seed: of the inputs, and of a class's own weights.
         lesson: the lesson of the course that it is graded in, 1 to 13, which declares takes and contract;
             the report speaks in the words of that lesson.
+        inputs: the arguments of one call of a model, a tensor, a tuple or a dict: the model is called with
+            them, and every attention that runs is checked, at its sizes and with its masks.
 
     Raises:
         ArgumentError, ArgumentTypeError: a declaration that makes no sense.
@@ -102,7 +106,24 @@ def check(
         row = lessons.row_of(lesson, {"takes": takes, "contract": contract, **declared})
         return _graded(subject, row, args, sizes, seed)
     promised = contract_of(contract, sizes, declared)
+    if inputs is not None and takes is not None:
+        raise ArgumentError("check.inputs", "inputs= says how it is called; leave takes= out.")
     with _guarded():
+        if isinstance(subject, str):
+            subject = located(subject)
+            if _makes(subject, args):
+                made, args = subject(**(args or {})), None
+                subject, inputs = (
+                    made if isinstance(made, tuple) and len(made) == 2 else (made, inputs)
+                )
+        if inputs is not None:
+            return of_own_call(
+                subject,
+                inputs,
+                promised,
+                seed,
+                lambda each, kept: _reported(each, each.takes, None, kept, seed),
+            )
         subject, how = found_with_takes(subject, takes, promised)
         report = _not_begun(subject)
         if report is None:
@@ -111,6 +132,17 @@ def check(
             assumed = words.filled("note", "assumed", {"takes": how})
             report = replace(report, told=(assumed, *report.told))
     return report
+
+
+def _makes(found: Any, args: Mapping[str, Any] | None) -> bool:
+    """True for a function that can be called with args alone, so that it makes what is checked."""
+    if not inspect.isfunction(found):
+        return False
+    parameters = inspect.signature(found).parameters.values()
+    return all(
+        each.name in (args or {}) or each.kind is each.VAR_KEYWORD or each.default is not each.empty
+        for each in parameters
+    )
 
 
 def _guessing(
