@@ -187,3 +187,23 @@ def test_a_function_of_a_file_makes_model_and_batch(tmp_path: Path, place: str, 
     file.write_text(FILE, encoding="utf-8")
     name, *options = place.split()
     assert invoke("check", f"{file}:{name}", *options).exit_code == code
+
+
+class Windowed(nn.Module):
+    """Its bias is for one number of tokens."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__()
+        self.inner = Attention()
+        self.tokens = tokens
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != self.tokens:
+            raise ValueError("another number of tokens")
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("tokens", [2, 9])
+def test_a_module_of_one_number_of_tokens(tokens: int) -> None:
+    assert ch.check(Windowed(tokens), takes="x", sizes={"tokens": tokens}).outcome == "right"
+    assert ch.check(Windowed(tokens), inputs=torch.ones(3, tokens, 12)).outcome == "right"

@@ -31,6 +31,7 @@ from clearhead.checking.reporting import defined_in, reported
 from clearhead.checking.rotating import turned
 from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.scanning.takes import ways
+from clearhead.checking.subject.limiting import within
 from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.stubs import stubs_of
 from clearhead.checking.subject.subject import (
@@ -66,6 +67,7 @@ def check(
     seed: int = 0,
     lesson: int | None = None,
     inputs: Any = None,
+    timeout: float | None = None,
     **declared: Any,
 ) -> Report:
     """Say what is wrong with an attention, by name, that nothing is, or that it is not known.
@@ -88,10 +90,12 @@ def check(
             the report speaks in the words of that lesson.
         inputs: the arguments of one call of a model, a tensor, a tuple or a dict: the model is called with
             them, and every attention that runs is checked, at its sizes and with its masks.
+        timeout: seconds after which the check ends with an error; None for no limit. Code that does not come back
+            to Python is not ended: on the command line its process is.
 
     Raises:
         ArgumentError, ArgumentTypeError: a declaration that makes no sense.
-        ModelError: what is checked could not be found, made or called.
+        ModelError: what is checked could not be found, made or called; code `check.timeout` after `timeout`.
         TooLargeError: code `memory.full`, for sizes that do not fit into memory.
 
     Example:
@@ -104,11 +108,12 @@ def check(
     """
     if lesson is not None:
         row = lessons.row_of(lesson, {"takes": takes, "contract": contract, **declared})
-        return _graded(subject, row, args, sizes, seed)
+        with within(timeout):
+            return _graded(subject, row, args, sizes, seed)
     promised = contract_of(contract, sizes, declared)
     if inputs is not None and takes is not None:
         raise ArgumentError("check.inputs", "inputs= says how it is called; leave takes= out.")
-    with _guarded():
+    with within(timeout), _guarded():
         if isinstance(subject, str):
             subject = located(subject)
             if _makes(subject, args):
