@@ -143,7 +143,7 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         ch.ArgumentError,
         "check.takes",
         "takes must be one of qkv, qkv,mask, x, x2d, x,mask, x,context, decode, ids, "
-        "ids,mask, logits,ids, query,key, scores, weights,value; got 'kqv'.",
+        "ids,mask, query,key, scores, weights,value; got 'kqv'.",
     ),
     (
         refused(subject=plain, takes="qkv", args={"d_in": 3}),
@@ -356,7 +356,6 @@ def test_how_it_is_called_is_seen_and_told(subject: Any, takes: str) -> None:
 def test_on_ranks_it_is_called_with_query_key_and_value() -> None:
     of_ranks = ch.Contract(world=2)
     assert found_with_takes(of_one, None, of_ranks) == (of_one, "qkv")
-    assert found_with_takes(of_one, "logits,ids", of_ranks) == (of_one, "logits,ids")
 
 
 @pytest.mark.parametrize("training", [True, False])

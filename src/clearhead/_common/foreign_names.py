@@ -108,7 +108,7 @@ SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
         "dim_value", "value_size", "d_value",
     ),
     "context_length": (
-        "context_length", "max_len", "block_size", "max_seq_len", "n_positions", "max_length",
+        "context_length", "context_len", "max_len", "block_size", "max_seq_len", "n_positions", "max_length",
         "ctx_len", "n_ctx", "max_position_embeddings", "seq_len", "seq_length", "sequence_length",
         "max_seq_length", "context_size", "max_context_length", "n_tokens", "num_tokens",
         "max_tokens", "context_window", "max_sequence_length", "seqlen", "num_patches", "n_token",

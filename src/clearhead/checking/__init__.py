@@ -64,14 +64,10 @@ Three things look like mistakes and are not. A scale that is missing may be in t
 which shows in their size. A sliding window that is not declared is a window. A mask among the saved buffers
 is the custom of most tutorials. These are reported.
 
-Attention that ranks share (`checking/ranks/`) is evidence of its own: processes that are forked once make
-every call, or those of the caller's group, where rank 0 asks and judges and the others follow. Outputs and
-gradients are put back in the order of the text and held against the same recipes, with mutants of the
-exchange in front: who sees whom by other places, partial results merged otherwise. Gradients are taken apart
-by the rank whose queries give them, so that each way to sum them is a hypothesis. A process that hangs is
-asked for its stack by a signal, which faulthandler answers also inside a collective. Of a loss the label and
-the weight of each token are read off the gradient of its logits, which a cross-entropy has at the label alone
-below 0.
+Attention that ranks share (`checking/ranks/`) is called on processes that are forked for it, or on every rank of the
+caller's group. Outputs and gradients are compared with the definition on one process, and the report says which
+tokens of which rank differ. A process that hangs is asked for its stack by a signal, which faulthandler answers
+also inside a collective.
 
 An error is a finding where equal widths mend it: the class is made again, with the arguments that the sizes
 or the instance show (`constructing.py`). What refuses in so many words, by `raise` or `assert`, is left alone

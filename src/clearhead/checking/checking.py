@@ -24,13 +24,14 @@ from clearhead.checking.evidence.parts import PARTS, PartEvidence, part_of
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
 from clearhead.checking.mending.grading import held_to_outcome, mended
-from clearhead.checking.ranks.on_ranks import on_ranks
-from clearhead.checking.ranks.rank_calls import LOSS
+from clearhead.checking.own_call import of_own_call
+from clearhead.checking.ranks.comparing import on_ranks
 from clearhead.checking.report import Report
 from clearhead.checking.reporting import defined_in, reported
 from clearhead.checking.rotating import turned
 from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.scanning.takes import ways
+from clearhead.checking.subject.limiting import within
 from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.stubs import stubs_of
 from clearhead.checking.subject.subject import (
@@ -65,6 +66,8 @@ def check(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     lesson: int | None = None,
+    inputs: Any = None,
+    timeout: float | None = None,
     **declared: Any,
 ) -> Report:
     """Say what is wrong with an attention, by name, that nothing is, or that it is not known.
@@ -76,22 +79,23 @@ def check(
             "qkv,mask": with a mask (batch, 1, query_len, kv_len), True = may attend; "x": (batch,
             tokens, d_in); "x2d": (tokens, d_in); "x,mask": with (batch, tokens), True = a real
             token; "x,context"; "decode": an object with reset(), step(x), full(x); "ids": a whole
-            model of ids (batch, tokens); "ids,mask": with (batch, tokens), True = a real token;
-            "logits,ids": the loss of a rank, of its own logits (batch, tokens of the rank,
-            vocabulary) and of all ids (batch, tokens). None goes by its parameters, and the report
-            says what was assumed.
+            model of ids (batch, tokens); "ids,mask": with (batch, tokens), True = a real token.
+            None goes by its parameters, and the report says what was assumed.
         contract: what it promises; or its fields as keywords, such as causal=True. With world=3 it is
-            called on three ranks, each with its own tokens, and takes is "qkv", "qkv,mask" or
-            "logits,ids".
+            called on three ranks, each with its own tokens, and takes is "qkv" or "qkv,mask".
         args: for the constructor of a class.
         sizes: d_in, num_heads, context_length and the like, where they cannot be found.
         seed: of the inputs, and of a class's own weights.
         lesson: the lesson of the course that it is graded in, 1 to 13, which declares takes and contract;
             the report speaks in the words of that lesson.
+        inputs: the arguments of one call of a model, a tensor, a tuple or a dict: the model is called with
+            them, and every attention that runs is checked, at its sizes and with its masks.
+        timeout: seconds after which the check ends with an error; None for no limit. Code that does not come back
+            to Python is not ended: on the command line its process is.
 
     Raises:
         ArgumentError, ArgumentTypeError: a declaration that makes no sense.
-        ModelError: what is checked could not be found, made or called.
+        ModelError: what is checked could not be found, made or called; code `check.timeout` after `timeout`.
         TooLargeError: code `memory.full`, for sizes that do not fit into memory.
 
     Example:
@@ -104,9 +108,27 @@ def check(
     """
     if lesson is not None:
         row = lessons.row_of(lesson, {"takes": takes, "contract": contract, **declared})
-        return _graded(subject, row, args, sizes, seed)
+        with within(timeout):
+            return _graded(subject, row, args, sizes, seed)
     promised = contract_of(contract, sizes, declared)
-    with _guarded():
+    if inputs is not None and takes is not None:
+        raise ArgumentError("check.inputs", "inputs= says how it is called; leave takes= out.")
+    with within(timeout), _guarded():
+        if isinstance(subject, str):
+            subject = located(subject)
+            if _makes(subject, args):
+                made, args = subject(**(args or {})), None
+                subject, inputs = (
+                    made if isinstance(made, tuple) and len(made) == 2 else (made, inputs)
+                )
+        if inputs is not None:
+            return of_own_call(
+                subject,
+                inputs,
+                promised,
+                seed,
+                lambda each, kept: _reported(each, each.takes, None, kept, seed),
+            )
         subject, how = found_with_takes(subject, takes, promised)
         report = _not_begun(subject)
         if report is None:
@@ -115,6 +137,17 @@ def check(
             assumed = words.filled("note", "assumed", {"takes": how})
             report = replace(report, told=(assumed, *report.told))
     return report
+
+
+def _makes(found: Any, args: Mapping[str, Any] | None) -> bool:
+    """True for a function that can be called with args alone, so that it makes what is checked."""
+    if not inspect.isfunction(found):
+        return False
+    parameters = inspect.signature(found).parameters.values()
+    return all(
+        each.name in (args or {}) or each.kind is each.VAR_KEYWORD or each.default is not each.empty
+        for each in parameters
+    )
 
 
 def _guessing(
@@ -200,12 +233,7 @@ def _reported(
 
     with left_alone(found):
         if promised.world is not None:
-            return on_ranks(found, seed, lambda each: reported(each, judge(each)))
-        if how == LOSS:
-            raise ArgumentError(
-                "check.takes",
-                f'takes="{LOSS}" is the loss of ranks: give world=, 1 for one process.',
-            )
+            return on_ranks(found, seed)
         if how == "qkv" and row is not None and row.number < lessons.BATCHES:
             found = replace(found, axes=2)  # tables, as the learner knows them
         evidence = KINDS[how](found, found.contract, seed)

@@ -23,6 +23,7 @@ SIZES = (
     "head_dim",
     "value_head_dim",
     "context_length",
+    "tokens",
 )
 EMPTY_ROWS = ("zero", "uniform")
 LAYOUTS = ("half", "interleaved")
@@ -55,7 +56,7 @@ class Contract:
         layout: of those tokens: "contiguous" (if None), "zigzag" or "balanced", as `across`
             has them.
         sizes: d_in, d_out, d_context, num_heads, num_kv_heads, head_dim, value_head_dim,
-            context_length, as far as they are known.
+            context_length, as far as they are known; tokens, where it takes one number of them.
 
     Raises:
         ArgumentError, ArgumentTypeError, ShapeError: a field that makes no sense.

@@ -14,9 +14,6 @@ from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.state import unfilled
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.verdicts import Found, Unknown, Verdict
-from clearhead.checking.ranks.launching import AskedOfRanks
-from clearhead.checking.ranks.rank_labels import LabelsEvidence
-from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.rules import RULES, Rule
 
 # What must be known before anything is called right; the rest is, where it is declared.
@@ -25,8 +22,6 @@ REQUIRED = {
     TokensEvidence: ("softmax", "scale", "product", "heads"),
     DecodingEvidence: ("decoding",),
     PartEvidence: ("part",),
-    RanksEvidence: ("exchange", "gradients"),
-    LabelsEvidence: ("labels",),
 }
 DECLARED = {
     "mask": ("causal", "window"),
@@ -37,16 +32,12 @@ DECLARED = {
 }
 
 
-def required(evidence: Evidence | AskedOfRanks) -> tuple[str, ...]:
+def required(evidence: Evidence) -> tuple[str, ...]:
     """The topics that must be verified for this evidence to be right."""
     always = [topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)]
     found = [topic for topics in always for topic in topics]
     for topic, names in DECLARED.items():
         if isinstance(evidence, DecodingEvidence) and topic != "mask":
-            continue
-        if isinstance(evidence, LabelsEvidence) or (
-            isinstance(evidence, RanksEvidence) and topic == "dtypes"
-        ):
             continue
         given = [getattr(evidence.contract, name) for name in names]
         if any(isinstance(each, Tensor) or each not in (None, (), False, 0) for each in given):
@@ -70,7 +61,7 @@ class Judged:
 
 
 def judge(
-    evidence: Evidence | AskedOfRanks,
+    evidence: Evidence,
     wanted: Callable[[str], bool] = lambda topic: True,
     rules: Sequence[Rule] = RULES,
     *,
@@ -79,14 +70,14 @@ def judge(
     """Ask every rule whose topic is wanted, in order; an error of the call is raised, in plain words if so asked."""
     judged: list[Judged] = []
     excluded: dict[str, str] = {}
-    names = unfilled(evidence.given) if isinstance(evidence, Evidence) else ()
+    names = unfilled(evidence.given)
     never_filled = Unknown("unfilled", {"names": ", ".join(names)}) if names else None
     for rule in rules:
         if not wanted(rule.topic) or not rule.asked(evidence):
             continue
         failed = evidence.settled.error
         if failed is not None and rule.topic != "call" and "*" not in excluded:
-            if plain and isinstance(evidence, Evidence):
+            if plain:
                 raise evidence.plain_error(failed) from failed
             raise evidence.call_error(failed) from failed
         by = next((excluded[key] for key in ("*", rule.code, rule.topic) if key in excluded), "")

@@ -15,7 +15,6 @@ from clearhead.checking.judge import Judged, required
 from clearhead.checking.judging.notes import notes, ticks
 from clearhead.checking.judging.places import place_of
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown
-from clearhead.checking.ranks.launching import AskedOfRanks
 from clearhead.checking.report import EffectAlone, Finding, Report
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.slips import slip_of
@@ -51,7 +50,7 @@ OF_CLASSES: Mapping[str, tuple[str, ...]] = {
 
 
 def reported(
-    evidence: Evidence | AskedOfRanks,
+    evidence: Evidence,
     judged: tuple[Judged, ...],
     row: LessonRow | None = None,
 ) -> Report:
@@ -145,7 +144,7 @@ def _excluded(judged: tuple[Judged, ...]) -> set[str]:
 
 
 def _findings(
-    evidence: Evidence | AskedOfRanks, judged: tuple[Judged, ...], row: LessonRow | None
+    evidence: Evidence, judged: tuple[Judged, ...], row: LessonRow | None
 ) -> list[Finding]:
     """Each mistake once, causes before what follows from them."""
     causes: dict[str, str] = {}
@@ -170,10 +169,10 @@ def _findings(
 
 
 def _by_cause(
-    evidence: Evidence | AskedOfRanks, code: str, verdict: Found, finding: Finding, *, plain: bool
+    evidence: Evidence, code: str, verdict: Found, finding: Finding, *, plain: bool
 ) -> Finding:
     """A finding by its cause, where that can be read in a loop; else as it is."""
-    if not isinstance(evidence, PartEvidence) and not (plain and isinstance(evidence, Evidence)):
+    if not isinstance(evidence, PartEvidence) and not (plain):
         return finding
     told = BY_EFFECT.get(code, ())
     if (

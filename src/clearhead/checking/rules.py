@@ -7,7 +7,6 @@ what it explains is reported as following from it. The order is that of the tupl
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from clearhead.checking.evidence.base import Evidence
@@ -30,20 +29,12 @@ from clearhead.checking.judging import (
     promises,
 )
 from clearhead.checking.judging.account import account
-from clearhead.checking.judging.names import topic_of
 from clearhead.checking.judging.verdicts import Claim, Clear, Unknown, Verdict
-from clearhead.checking.ranks import rank_labels, rank_rules
-from clearhead.checking.ranks.launching import AskedOfRanks
-from clearhead.checking.ranks.rank_labels import LabelsEvidence
-from clearhead.checking.ranks.rank_mutants import CODES
-from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.subject.refusals import first_line
 
 ALL = "*"
 HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
 DECODING = (DecodingEvidence,)
-RANKS = (RanksEvidence,)
-LABELS = (LabelsEvidence,)
 PARTS = (PartEvidence,)
 PADDED = (PaddedEvidence,)
 WITHIN = (HeadsEvidence, TokensEvidence)
@@ -67,16 +58,16 @@ class Rule:
     code: str
     topic: str
     applies: Callable[[Any], Verdict | None]
-    of: tuple[type[Evidence | AskedOfRanks], ...] = (Evidence,)
+    of: tuple[type[Evidence], ...] = (Evidence,)
     but: tuple[type[Evidence], ...] = ()
     excludes: str = ""
     explains: str = ""
 
-    def asked(self, evidence: Evidence | AskedOfRanks) -> bool:
+    def asked(self, evidence: Evidence) -> bool:
         """True if it is for this kind of evidence."""
         return isinstance(evidence, self.of) and not isinstance(evidence, self.but)
 
-    def verdict(self, evidence: Evidence | AskedOfRanks) -> Verdict | None:
+    def verdict(self, evidence: Evidence) -> Verdict | None:
         """Return its verdict; what cannot be read is not known."""
         try:
             return self.applies(evidence)
@@ -98,17 +89,10 @@ def _named(
     return applies
 
 
-def _on_ranks(
-    applies: Callable[[Any], Verdict | None],
-) -> Callable[[RanksEvidence], Verdict | None]:
-    """A verdict on dropout, which ranks are asked for where it is declared."""
-    return lambda evidence: applies(evidence) if evidence.contract.dropout else None
-
-
 def _claimed(code: str, topic: str) -> Callable[[Any], Verdict | None]:
     """The mistake of one code in the account of what is inside."""
 
-    def applies(evidence: Evidence | AskedOfRanks) -> Verdict | None:
+    def applies(evidence: Evidence) -> Verdict | None:
         found = account(evidence)
         mine = next(
             (each.found for each in found.claims if each.code == code and each.topic == topic), None
@@ -325,38 +309,6 @@ RULES: tuple[Rule, ...] = (
             ("length", lengths.length, (Evidence,), ()),
         )
     ),
-    # What ranks compute together.
-    Rule("ranks.stuck", "call", rank_rules.stuck, (AskedOfRanks,), excludes=ALL),
-    Rule("output.nondeterministic", "repetition", rank_rules.nondeterministic, RANKS, excludes=ALL),
-    Rule("ranks.tail-dropped", "exchange", rank_rules.fewer_rows, RANKS, excludes=ALL),
-    *(
-        Rule(
-            code,
-            topic_of(code),
-            _claimed(code, topic_of(code)),
-            RANKS,
-            explains="grad.wrong" if code == "ranks.precision" else "",
-        )
-        for code in (*CODES, "mask.non-finite", "differs")
-    ),
-    Rule("ranks.merge-overflow", "large", rank_rules.overflow, RANKS),
-    Rule("input.modified", "inputs", first_calls.modified, RANKS),
-    Rule("grad.blocked", "gradients", rank_rules.blocked, RANKS, excludes="gradients"),
-    *(
-        Rule(code, "gradients", partial(rank_rules.summed, code), RANKS)
-        for code in (
-            "ranks.grad-not-summed",
-            "ranks.grad-scaled",
-            "ranks.grad-summed-twice",
-            "ranks.grad-misplaced",
-            "grad.wrong",
-        )
-    ),
-    Rule("dropout.never", "dropout", _on_ranks(promises.never), RANKS, excludes="dropout"),
-    Rule("dropout.unscaled", "dropout", _on_ranks(promises.unscaled), RANKS),
-    Rule("ranks.dropout-alike", "dropout", _on_ranks(rank_rules.alike), RANKS),
-    Rule("ranks.labels", "labels", rank_labels.labels, LABELS, excludes="ranks.loss"),
-    Rule("ranks.loss", "labels", rank_labels.share, LABELS),
 )
 # What is asked in lessons alone.
 IN_LESSONS: tuple[Rule, ...] = (

@@ -26,7 +26,7 @@ SAME = {torch.float64: 1e-9, torch.float32: 1e-5}
 # A gradient is compared with differences of the output; a share of it, since a step of 1e-5 has an
 # error of about that of a square root of the rounding.
 GRADIENT = 2e-2
-# A gradient that ranks have summed is compared with that of the definition: float32 inside keeps 1e-5 of
+# Outputs and gradients of ranks are compared with those of the definition: float32 inside keeps 1e-5 of
 # the largest number, and no mistake is a factor as near to one.
 SUMMED = 1e-4
 # Steps of such differences: a large one where float32 rounds inside, small ones beside a kink.

@@ -33,7 +33,7 @@ def check(
         str | None,
         typer.Option(
             help='How it is called: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
-            '"ids,mask", "logits,ids"; a part: "query,key", scores, "weights,value". By default what its '
+            '"ids,mask"; a part: "query,key", scores, "weights,value". By default what its '
             "parameters suggest, or x."
         ),
     ] = None,
@@ -59,7 +59,7 @@ def check(
         typer.Option(help="Rotary positions: half or interleaved.", metavar="LAYOUT[,BASE]"),
     ] = None,
     alibi: Annotated[
-        bool, typer.Option("--alibi", help="ALiBi with slopes 2^(-8·head/heads); wants --heads.")
+        bool, typer.Option("--alibi", help="ALiBi with the published slopes; wants --heads.")
     ] = False,
     world: Annotated[
         int | None, typer.Option(help="On how many ranks, each with its own tokens.", min=1)
@@ -269,7 +269,10 @@ def _rotary(text: str) -> dict[str, Any]:
 def _slopes(heads: int | None) -> list[float]:
     if heads is None:
         raise typer.BadParameter("expected --heads beside it.", param_hint="--alibi")
-    return [2.0 ** (-8 * head / heads) for head in range(1, heads + 1)]
+    import clearhead as ch
+
+    bias: Any = ch.alibi(heads)
+    return bias.slopes.tolist()
 
 
 def _pair(text: str) -> tuple[int | None, int | None]:

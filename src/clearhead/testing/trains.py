@@ -1,6 +1,7 @@
 """The laws of training as a report, and as an assertion."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from clearhead.checking import Finding, Report
 from clearhead.checking.subject.subject import undisturbed
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, ModelError
 from clearhead.testing.training.decoding import decoding
-from clearhead.testing.training.learning import learning, predicting
+from clearhead.testing.training.learning import measuring, ordering, predicting
 from clearhead.testing.training.parameters import parameters
 from clearhead.testing.training.probes import Verdict
 from clearhead.testing.training.rehearsal import Rehearsal, Script
@@ -26,14 +27,16 @@ __tracebackhide__ = True
 # Each law with the codes of what it finds.
 LAWS: dict[Law, tuple[str, ...]] = {
     predicting: ("train.leak", "train.target", "train.documents"),
-    learning: ("train.start", "train.heart", "train.order"),
+    ordering: ("train.order",),
     padding: ("train.padding", "train.weights", "train.accumulation"),
     parameters: ("train.gradient", "train.optimizer", "train.moved", "train.frozen", "train.tied"),
     dropping: ("train.dropout", "train.eval", "train.replay"),
     resuming: ("train.resume",),
     decoding: ("train.decoding", "train.alone"),
 }
-CODES = tuple(code for codes in LAWS.values() for code in codes)
+# Measurements that are noted, and never fail.
+NOTES = ("train.start", "train.heart")
+CODES = (*(code for codes in LAWS.values() for code in codes), *NOTES)
 # Names that a batch has for the tokens that are predicted, the likeliest first.
 IDS = ("decoder_input_ids", "input_ids", "ids")
 
@@ -125,6 +128,8 @@ def check_training(
                 "trains.call", f"loss(model, batch) cannot be taken: {raised_words(error)}"
             ) from error
         verdicts = [each for law in LAWS for each in _asked(law, script, given)]
+        with suppress(Exception):  # what cannot be measured is not noted
+            verdicts += [each for each in measuring(script) if each.code not in given]
     return _report(type(model).__name__, verdicts)
 
 

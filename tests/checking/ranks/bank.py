@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.checking.ranks.variants import Loss, Ours, Sharded
+from tests.checking.ranks.variants import Ours, Sharded
 
 CAUSAL = {"causal": True}
 WINDOW = {"causal": True, "window": (4, 0)}
 GROUPED = {"causal": True, "num_heads": 12, "num_kv_heads": 3}
 ROPE = {"causal": True, "rope": {"base": 10000.0, "layout": "half"}}
-DROPOUT = {"dropout": 0.4}
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class Entry:
     world: int = 2
     layout: str = "contiguous"
     alone: bool = False
-    takes: str = "qkv"
 
     def __str__(self) -> str:
         names = ",".join(self.declared)
@@ -34,59 +32,39 @@ class Entry:
 
 
 ONCE: tuple[tuple[Any, ...], ...] = (
-    ("gather", "local", "ranks.local-index"),
-    ("gather", "top left", "ranks.local-index"),
-    ("gather", "lower right", "ranks.local-index"),
-    ("gather", "no mask", "mask.missing"),
-    ("gather", "inverted", "mask.inverted"),
-    ("gather", "no window", "mask.missing", WINDOW),
-    ("gather", "far", "mask.inverted", WINDOW),
-    ("gather", "inverted", "mask.inverted", WINDOW),
-    ("gather", "own", "ranks.exchange"),
-    ("gather", "sent in bf16", "ranks.precision"),
-    ("gather", "no scale", "scale.missing"),
-    ("gather", "grad own", "ranks.grad-not-summed"),
-    ("gather", "grad others", "ranks.grad-not-summed"),
-    ("gather", "grad mean", "ranks.grad-scaled"),
-    ("gather", "grad large", "ranks.grad-scaled"),
-    ("gather", "grad own twice", "ranks.grad-summed-twice"),
-    ("gather", "grad neighbour", "ranks.grad-misplaced"),
+    ("gather", "local", "differs"),
+    ("gather", "top left", "differs"),
+    ("gather", "lower right", "differs"),
+    ("gather", "no mask", "differs"),
+    ("gather", "inverted", "differs"),
+    ("gather", "no window", "differs", WINDOW),
+    ("gather", "far", "differs", WINDOW),
+    ("gather", "inverted", "differs", WINDOW),
+    ("gather", "own", "differs"),
+    ("gather", "sent in bf16", "differs"),
+    ("gather", "no scale", "differs"),
+    ("gather", "grad own", "grad.wrong"),
+    ("gather", "grad others", "grad.wrong"),
+    ("gather", "grad mean", "grad.wrong"),
+    ("gather", "grad large", "grad.wrong"),
+    ("gather", "grad own twice", "grad.wrong"),
+    ("gather", "grad neighbour", "grad.wrong"),
     ("gather", "grad bf16", "grad.wrong"),
     ("gather", "no autograd", "grad.blocked"),
     ("gather", "detached", "grad.blocked"),
-    ("gather", "random", "output.nondeterministic"),
-    ("gather", "input", "input.modified"),
-    ("ring", "local", "ranks.local-index"),
-    ("ring", "own block only", "ranks.local-index"),
-    ("ring", "later blocks", "ranks.order"),
-    ("ring", "window in own block", "ranks.local-index", WINDOW),
-    ("ring", "one step short", "ranks.exchange", {}),
-    ("ring", "own", "ranks.exchange"),
-    ("ring", "mean", "ranks.merge", {}),
-    ("ring", "sum", "ranks.merge"),
-    ("ring", "merge by exp", "ranks.merge-overflow", {}),
-    ("ring", "merged in bf16", "ranks.precision"),
-    ("ring", "kept in bf16", "ranks.precision"),
-    ("heads", "dropout alike", "ranks.dropout-alike", DROPOUT),
-    ("gather", "dropout alike", "ranks.dropout-alike", DROPOUT),
-    ("ring", "dropout alike", "ranks.dropout-alike", DROPOUT),
-    ("gather", "dropout never", "dropout.never", DROPOUT),
-    ("gather", "dropout unscaled", "dropout.unscaled", DROPOUT),
-    ("gather", "local positions", "ranks.local-positions", ROPE),
+    ("ring", "local", "differs"),
+    ("ring", "own block only", "differs"),
+    ("ring", "later blocks", "differs"),
+    ("ring", "window in own block", "differs", WINDOW),
+    ("ring", "one step short", "differs", {}),
+    ("ring", "own", "differs"),
+    ("ring", "mean", "differs", {}),
+    ("ring", "sum", "differs"),
+    ("ring", "merge by exp", "differs", {}),
+    ("ring", "merged in bf16", "differs"),
+    ("ring", "kept in bf16", "differs"),
+    ("gather", "local positions", "differs", ROPE),
 )
-
-LOSSES = {
-    "shifted after": "ranks.labels",
-    "rolled after": "ranks.labels",
-    "rank order": "ranks.labels",
-    "last dropped": "ranks.labels",
-    "rolled": "ranks.labels",
-    "not shifted": "ranks.labels",
-    "shifted twice": "ranks.labels",
-    "padded with 0": "ranks.labels",
-    "mean": "ranks.loss",
-    "weighted": "ranks.loss",
-}
 
 
 def wrong() -> Iterator[Entry]:
@@ -101,40 +79,34 @@ def wrong() -> Iterator[Entry]:
         yield entry(*each, layout=layout, world=world)
     for world in (2, 3):
         dealt = {"layout": "zigzag", "world": world}
-        yield entry("gather", "in a row", "ranks.order", **dealt)
-        yield entry("gather", "keys in a row", "ranks.order", **dealt)
-        yield entry("heads", "order of rows", "ranks.order", **dealt)
-        yield entry("gather", "positions in a row", "ranks.local-positions", ROPE, **dealt)
-    yield entry("heads", "rank order", "ranks.order", layout="zigzag", world=3)
-    yield entry("ring", "earlier blocks", "ranks.order", layout="zigzag", world=3)
-    yield entry("heads", "heads padded", "ranks.heads-padded", GROUPED)
+        yield entry("gather", "in a row", "differs", **dealt)
+        yield entry("gather", "keys in a row", "differs", **dealt)
+        yield entry("heads", "order of rows", "differs", **dealt)
+        yield entry("gather", "positions in a row", "differs", ROPE, **dealt)
+    yield entry("heads", "rank order", "differs", layout="zigzag", world=3)
+    yield entry("ring", "earlier blocks", "differs", layout="zigzag", world=3)
+    yield entry("heads", "heads padded", "differs", GROUPED)
     for mistake, code, declared in (
-        ("trim", "ranks.tail-dropped", CAUSAL),
-        ("rows", "ranks.tail-dropped", CAUSAL),
-        ("padding", "ranks.padding", {}),
+        ("trim", "differs", CAUSAL),
+        ("rows", "differs", CAUSAL),
+        ("padding", "differs", {}),
     ):
         yield entry("gather", mistake, code, declared, alone=True)
         yield entry("gather", mistake, code, {}, alone=True, world=3, layout="zigzag")
-    yield entry("gather", "blocks", "ranks.tail-dropped")
-    for place, (mistake, code) in enumerate(LOSSES.items()):
-        layout, world = (("contiguous", 2), ("zigzag", 3), ("zigzag", 2))[place % 3]
-        yield Entry(Loss(mistake), code, {}, world, layout, takes="logits,ids")
+    yield entry("gather", "blocks", "differs")
 
 
 def right() -> Iterator[Entry]:
     """Without a mistake, in every way to write it, over layouts and ranks."""
     for how in ("gather", "ring", "heads"):
-        for place, declared in enumerate((CAUSAL, {}, WINDOW, ROPE, DROPOUT)):
+        for place, declared in enumerate((CAUSAL, {}, WINDOW, ROPE)):
             world, layout = 2 + place % 2, "zigzag" if place % 3 else "contiguous"
             yield Entry(Sharded(how, rope="rope" in declared), "", declared, world, layout)
         yield Entry(Sharded(how), "", GROUPED, 3, "zigzag")
         yield Entry(Sharded(how), "", CAUSAL, 4, "zigzag")
         yield Entry(Sharded(how), "", CAUSAL, 3, "zigzag", alone=True)
-        for place, declared in enumerate((CAUSAL, {}, WINDOW, DROPOUT)):
-            layout = ("balanced", "contiguous", "zigzag", "zigzag")[place]
+        for place, declared in enumerate((CAUSAL, {}, WINDOW)):
+            layout = ("balanced", "contiguous", "zigzag")[place]
             yield Entry(Ours(how), "", declared, 2 + place % 2, layout)
         yield Entry(Ours(how), "", CAUSAL, 4, "balanced")
         yield Entry(Ours(how), "", CAUSAL, 2, "balanced", alone=True)
-    for place, layout in enumerate(("contiguous", "zigzag", "zigzag", "balanced")):
-        yield Entry(Loss(), "", {}, 2 + place % 2, layout, takes="logits,ids")
-    yield Entry(Loss(), "", {}, 3, "zigzag", alone=True, takes="logits,ids")

@@ -21,23 +21,21 @@ import clearhead as ch
 from clearhead.checking.ranks import launching
 from tests.checking.ranks import bank
 from tests.checking.ranks.bank import Entry
-from tests.checking.ranks.variants import Loss, Ours, Sharded
+from tests.checking.ranks.variants import Sharded
 from tests.sharding import ranks
 
 
 def checked(entry: Entry) -> Any:
     return ch.check(
-        entry.subject, takes=entry.takes, world=entry.world, layout=entry.layout, **entry.declared
+        entry.subject, takes="qkv", world=entry.world, layout=entry.layout, **entry.declared
     )
 
 
 def judged(entry: Entry, report: Any) -> str:
     """The fault of a report of an entry, or nothing."""
-    causes = [each for each in report.findings if each.follows_from is None]
-    if not entry.code:
-        return "" if report.ok else f"{entry}: {report}"
-    named = len(causes) == 1 and entry.code in (causes[0].code, *causes[0].also)
-    return "" if named else f"{entry}, {entry.code}: {report}"
+    codes = {each.code for each in report.findings}
+    expected = {entry.code} if entry.code else set()
+    return "" if codes == expected and (report.ok or codes) else f"{entry}, {entry.code}: {report}"
 
 
 PARTS = 2
@@ -56,7 +54,7 @@ def some_entries(group: Any, world: int, part: int) -> tuple[int, list[str]]:
 def test_the_bank_in_a_group_that_is_there(world: int, part: int) -> None:
     results = ranks.run(world, some_entries, world, part)
     count, wrong = results[0]
-    assert count >= {2: 20, 3: 14, 4: 3}[world]
+    assert count >= {2: 12, 3: 9, 4: 3}[world]
     assert not wrong
     # Every rank has the same report.
     assert all(each == results[0] for each in results)
@@ -75,10 +73,8 @@ def test_lengths_that_do_not_divide(entry: Entry) -> None:
 def test_lengths_that_are_refused_are_told() -> None:
     report = ch.check(Sharded("heads"), takes="qkv", causal=True, world=2)
     assert report.ok
-    assert "2 ranks, contiguous" in report.passed
     assert report.told[0].startswith(
-        "lengths that the ranks do not divide: with 23 tokens rank 0 raises ValueError: 23 tokens are "
-        "no multiple of 2 ranks (variants.py, line "
+        "23 tokens: rank 0 raises ValueError: 23 tokens are no multiple"
     )
 
 
@@ -167,31 +163,23 @@ def goes_on(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) ->
 
 
 @pytest.mark.parametrize(
-    ("subject", "sentence", "measured"),
+    ("subject", "rank", "words"),
     [
-        (
-            hangs,
-            "it hangs: rank 1 would wait for ever",
-            r"rank 1 waits in barrier, called by 'dist.barrier(group)' (test_on_ranks.py, line ",
-        ),
-        (
-            raises,
-            "rank 1 raises alone, and the others are left waiting",
-            "rank 0 waits in all_reduce, called by 'dist.all_reduce(torch.zeros(3), group=group)' "
-            "(test_on_ranks.py, line ",
-        ),
-        (hangs_backward, "it hangs: rank 1 would wait for ever", "rank 1 waits in barrier"),
-        (
-            goes_on,
-            "it does not end: rank 1 went on after a minute",
-            "rank 1 was still running, in ",
-        ),
+        (hangs, 1, "rank 1 waits in barrier"),
+        (raises, 1, "rank 0 waits in all_reduce"),
+        (hangs_backward, 1, "rank 1 waits in barrier"),
+        (goes_on, 1, "rank 1 was still running"),
     ],
 )
-def test_a_rank_that_is_lost(eventful: None, subject: Any, sentence: str, measured: str) -> None:
-    report = ch.check(subject, takes="qkv", world=2)
-    assert [(each.code, each.sentence) for each in report.findings] == [("ranks.stuck", sentence)]
-    assert measured in report.findings[0].measured
+def test_a_rank_that_is_lost(eventful: None, subject: Any, rank: int, words: str) -> None:
+    (found,) = ch.check(subject, takes="qkv", world=2).findings
+    assert found.code == "ranks.stuck"
+    assert f"rank {rank}" in found.sentence
+    assert words in found.measured
+    first = subject.__code__.co_firstlineno
+    assert found.place is not None
+    assert found.place[0] == __file__
+    assert first < found.place[1] <= first + 5
     assert not multiprocessing.active_children()
 
 
@@ -200,14 +188,9 @@ def test_a_rank_whose_process_ends() -> None:
     with mock.patch.object(launching, "GRACE", launching.WATCHDOG):
         report = ch.check(ends, takes="qkv", world=2)
     (found,) = report.findings
-    assert (found.code, found.sentence) == ("ranks.stuck", "the process of rank 1 ends")
-    assert found.measured.startswith("rank 1 ends with exit code 3; rank 0 is done")
+    assert found.code == "ranks.stuck"
+    assert "rank 1 ends with exit code 3" in found.measured
     assert not multiprocessing.active_children()
-
-
-def test_an_error_names_rank_file_and_line(eventful: None) -> None:
-    text = str(ch.check(raises, takes="qkv", world=2))
-    assert "rank 1 raises ValueError: not so many (test_on_ranks.py, line" in " ".join(text.split())
 
 
 def refuses(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -225,13 +208,18 @@ def wants_more(query: Tensor, key: Tensor, value: Tensor, flavour: str) -> Tenso
 @pytest.mark.parametrize(
     ("subject", "options", "code", "words"),
     [
-        (refuses, {"world": 2}, "check.ranks", "on 2 ranks and raised on all of them. rank 0: Val"),
-        (wants_more, {"world": 2}, "check.ranks", "nothing is known to hand over as flavour"),
+        (
+            refuses,
+            {"world": 2},
+            "check.ranks",
+            "on 2 ranks and raised on all of them: rank 0 raises Val",
+        ),
+        (wants_more, {"world": 2}, "check.ranks", "no value is known for flavour"),
         (
             gives_all,
             {"world": 2},
             "check.output",
-            "ranks with [10, 10] tokens and 2 heads gave [2, ",
+            "rank 0 has 10 queries and returns [2, ",
         ),
         (refuses, {"world": 65}, "check.world", "world must be 64 or less, each a process; got 65"),
         (refuses, {"world": 0}, "argument.size", "world must be 1 or more; got 0"),
@@ -251,7 +239,7 @@ def wants_more(query: Tensor, key: Tensor, value: Tensor, flavour: str) -> Tenso
             refuses,
             {"world": 2, "takes": "x"},
             "check.takes",
-            "takes=\"logits,ids\"; got 'x'",
+            'takes="qkv" or "qkv,mask"; got \'x\'',
         ),
     ],
 )
@@ -314,7 +302,7 @@ def masked(how: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [("right", ""), ("local", "ranks.local-index"), ("none", "mask.missing")]
+    ("how", "code"), [("right", ""), ("local", "differs"), ("none", "differs")]
 )
 def test_a_mask_that_is_handed_in(how: str, code: str) -> None:
     report = ch.check(masked(how), takes="qkv,mask", causal=False, world=2, layout="zigzag")
@@ -329,42 +317,9 @@ def test_a_module_and_one_rank_alone() -> None:
 
     report = ch.check(Attention(), takes="qkv", causal=False, world=1)
     assert report.ok
-    # No call failed, of whatever length.
-    assert not any("lengths" in each for each in report.told)
+    assert not report.told
 
 
-def test_labels_are_read_off_the_gradient_of_the_logits() -> None:
-    report = ch.check(Loss("shifted after"), takes="logits,ids", world=3, layout="zigzag")
-    (found,) = report.findings
-    assert found.measured == (
-        "other labels at 4 of 24 tokens: token 3: token 20, token 7: token 16, token 15: none, and 1 more"
-    )
-    report = ch.check(Loss(), takes="logits,ids", world=1)
-    assert report.ok
-    assert report.passed == ("each token predicts the next one, 1 ranks",)
-    smoothed = ch.check(Loss("smoothed"), takes="logits,ids", world=1)
-    assert not smoothed.ok
-    assert not smoothed.findings
-    assert smoothed.unverified[0].startswith(
-        "labels: the gradient of the logits is not that of a cross-"
-    )
-
-
-def test_what_is_no_loss_of_ranks() -> None:
-    with pytest.raises(
-        ch.ArgumentError, match=r"is the loss of ranks: give world=, 1 for one process"
-    ):
-        ch.check(Loss(), takes="logits,ids")
-    with pytest.raises(
-        ch.ModelError, match=r"must give the loss of each rank, .* without a gradient"
-    ):
-        ch.check(Loss("detached"), takes="logits,ids", world=1)
-    with pytest.raises(ch.ModelError, match=r"ids .*, of all tokens"):
-        ch.check(lambda logits, ids: logits @ ids, takes="logits,ids", world=1)
-
-
-def test_what_was_measured_is_told() -> None:
-    report = ch.check(Ours("ring"), takes="qkv", world=2, layout="balanced", dropout=0.5)
-    assert report.ok
-    assert set(report.passed) >= {"dropout", "gradients", "large scores", "the same at every run"}
-    assert "causal=False" in report.told
+def test_dropout_is_not_judged_on_ranks() -> None:
+    report = ch.check(Sharded("gather"), takes="qkv", world=1, causal=True, dropout=0.4)
+    assert report.outcome == "not judged"

@@ -115,7 +115,6 @@ class Call:
     places: list[Tensor]
     causal: bool
     window: tuple[int, int] | None
-    dropout: float
 
     @property
     def here(self) -> Tensor:
@@ -145,18 +144,12 @@ class Sharded:
         positions: Tensor,
         causal: bool = False,
         window: tuple[int, int] | None = None,
-        dropout: float = 0.0,
     ) -> Tensor:
         counts: list[Any] = [None] * world_size
         dist.all_gather_object(counts, positions, group=group)
-        call = Call(
-            group, rank, world_size, list(map(len, counts)), counts, causal, window, dropout
-        )
+        call = Call(group, rank, world_size, list(map(len, counts)), counts, causal, window)
         if self.mistake == "detached":
             query, key, value = query.detach(), key.detach(), value.detach()
-        if self.mistake == "input":
-            query.mul_(2.0).div_(2.0).add_(0.0).mul_(1.5)
-            query = query / 1.5
         if self.rope:
             places = positions
             if self.mistake == "local positions":
@@ -164,28 +157,13 @@ class Sharded:
             if self.mistake == "positions in a row":
                 places = torch.arange(len(positions)) + call.first
             query, key = rotated(query, places), rotated(key, places)
-        out = {"gather": gather, "ring": ring, "heads": heads}[self.how](
+        return {"gather": gather, "ring": ring, "heads": heads}[self.how](
             query, key, value, call, self.mistake
         )
-        if self.mistake == "random":
-            out = out + torch.rand_like(out) * 1e-3
-        return out
 
 
 def longest(tensor: Tensor, call: Call) -> Tensor:
     return F.pad(tensor, (0, 0, 0, max(call.counts) - tensor.shape[2]))
-
-
-def fall(weights: Tensor, call: Call, mistake: str) -> Tensor:
-    if not call.dropout:
-        return weights
-    if mistake == "dropout never":
-        return weights
-    generator = torch.Generator().manual_seed(int(torch.randint(1 << 40, ())))
-    if mistake == "dropout alike":
-        generator = torch.Generator().manual_seed(5)
-    keep = torch.rand(weights.shape, generator=generator, dtype=weights.dtype) >= call.dropout
-    return weights * keep / (1.0 if mistake == "dropout unscaled" else 1 - call.dropout)
 
 
 def spread(tensor: Tensor, heads: int) -> Tensor:
@@ -246,7 +224,7 @@ def gather(query: Tensor, key: Tensor, value: Tensor, call: Call, mistake: str) 
         seen = seen & torch.isin(k_places, call.here)
     scale = 1.0 if mistake == "no scale" else query.shape[-1] ** -0.5
     scores = (query @ keys.mT * scale).masked_fill(~seen, -torch.inf)
-    out = fall(scores.softmax(-1), call, mistake) @ values
+    out = scores.softmax(-1) @ values
     return out[:, :, : min(counts)] if mistake == "rows" else out
 
 
@@ -280,7 +258,7 @@ def ring(query: Tensor, key: Tensor, value: Tensor, call: Call, mistake: str) ->
             seen = visible(call.here, call.places[owner], call.causal, None)
         scores = (query @ k.mT * query.shape[-1] ** -0.5).masked_fill(~seen, -torch.inf)
         sums = scores.logsumexp(-1, keepdim=True)
-        some = fall((scores - sums.nan_to_num(neginf=0.0)).exp(), call, mistake) @ v
+        some = (scores - sums.nan_to_num(neginf=0.0)).exp() @ v
         if mistake in ("mean", "sum", "last"):
             out = (
                 some if mistake == "last" else out + some / (call.world if mistake == "mean" else 1)
@@ -333,7 +311,7 @@ def heads(query: Tensor, key: Tensor, value: Tensor, call: Call, mistake: str) -
         each.repeat_interleave(max(1, query.shape[1] // each.shape[1]), 1) for each in (key, value)
     )
     scores = (query @ key.mT * query.shape[-1] ** -0.5).masked_fill(~seen, -torch.inf)
-    out = fall(scores.softmax(-1), call, mistake) @ value
+    out = scores.softmax(-1) @ value
     if mistake not in ("rank order", "order of rows"):
         out = out[:, :, order]
     parts = torch.stack(out.chunk(world, 2))
@@ -357,7 +335,6 @@ class Ours:
         layout: str,
         causal: bool = False,
         window: tuple[int, int] | None = None,
-        dropout: float = 0.0,
     ) -> Tensor:
         mask = ch.causal() if causal else None
         if window is not None:
@@ -369,59 +346,5 @@ class Ours:
             key,
             value,
             mask=mask,
-            dropout=dropout or None,
             across=where,
-            **self.more(dropout),
         )
-
-    def more(self, dropout: float) -> dict[str, Any]:
-        return {}
-
-
-class Loss:
-    """A loss of the logits of a rank, by all ids: right, or with one mistake."""
-
-    def __init__(self, mistake: str = "") -> None:
-        self.mistake = mistake
-
-    def __str__(self) -> str:
-        return f"Loss({self.mistake!r})"
-
-    def __call__(self, logits: Tensor, ids: Tensor, positions: Tensor, group: Any) -> Tensor:
-        following, mine = F.pad(ids[:, 1:], (0, 1), value=-100), ids[:, positions]
-        labels, reduction = following[:, positions], "sum"
-        match self.mistake:
-            case "shifted after":
-                logits, labels = logits[:, :-1], mine[:, 1:]
-            case "rolled after":
-                labels = mine.roll(-1, 1)
-            case "last dropped":
-                logits, labels = logits[:, :-1], labels[:, :-1]
-            case "rank order":
-                found: list[Any] = [None] * dist.get_world_size(group)
-                dist.all_gather_object(found, positions, group=group)
-                order = torch.cat(found)
-                row = order.argsort()[positions]
-                labels = F.pad(ids[:, order][:, 1:], (0, 1), value=-100)[:, row]
-            case "rolled":
-                labels = ids.roll(-1, 1)[:, positions]
-            case "not shifted":
-                labels = mine
-            case "shifted twice":
-                logits, labels = logits[:, :-1], labels[:, 1:]
-            case "padded with 0":
-                labels = F.pad(ids[:, 1:], (0, 1))[:, positions]
-            case "mean":
-                reduction = "mean"
-            case "weighted":
-                return (self.each(logits, labels).sum(0) * (positions + 1)).sum()
-            case "smoothed":
-                return F.cross_entropy(logits.mT, labels, label_smoothing=0.1)
-            case "detached":
-                logits = logits.detach()
-        found_loss = F.cross_entropy(logits.mT, labels, reduction=reduction)
-        return found_loss if reduction == "mean" else found_loss / ids.numel()
-
-    @staticmethod
-    def each(logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits.mT, labels, reduction="none")

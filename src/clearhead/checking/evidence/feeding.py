@@ -51,11 +51,12 @@ def feed(subject: Subject, contract: Contract) -> Feed:
         ModelError: code `check.width`, if the width of a token cannot be found.
     """
     limit = longest(subject, contract)
-    lengths = (
-        (7, 5, 11, 1)
-        if limit is None
-        else tuple(sorted({min(each, limit) for each in (7, 5, 2)}, key=lambda n: abs(n - 7)))
-    )
+    if limit is None:
+        lengths = (7, 5, 11, 1)
+    elif "tokens" in contract.sizes:
+        lengths = (limit,)
+    else:
+        lengths = tuple(sorted({min(each, limit) for each in (7, 5, 2)}, key=lambda n: abs(n - 7)))
     heads = found("num_heads", subject, contract)
     plain = subject.takes == "x2d"
     made = Feed(1, 1, lengths, heads, limit, plain)
@@ -173,7 +174,7 @@ def _context_width(subject: Subject, contract: Contract, width: int) -> int:
 
 def longest(subject: Subject, contract: Contract) -> int | None:
     """The most tokens that it takes: declared, or the size of a square mask that it keeps."""
-    by_name = found("context_length", subject, contract)
+    by_name = contract.sizes.get("tokens") or found("context_length", subject, contract)
     if by_name is not None or subject.module is None:
         return by_name
     for mask in kept_masks(subject.module).values():

@@ -35,8 +35,6 @@ from clearhead.checking.judging.names import (
 )
 from clearhead.checking.judging.reading import against_declared, broken, read_claims, slope
 from clearhead.checking.judging.verdicts import Claim, Found, Values
-from clearhead.checking.ranks.launching import AskedOfRanks
-from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE
 
 SEEN_WRONG = 1e-6
@@ -59,14 +57,14 @@ class Account:
     notes: tuple[tuple[str, Values], ...] = ()
 
 
-_accounts: WeakKeyDictionary[Evidence | AskedOfRanks, Account] = WeakKeyDictionary()
+_accounts: WeakKeyDictionary[Evidence, Account] = WeakKeyDictionary()
 
 
-def account(e: Evidence | AskedOfRanks) -> Account:
+def account(e: Evidence) -> Account:
     """The account of what is measured, made once."""
     if e not in _accounts:
         found = _made(e)
-        known = isinstance(e, HeadsEvidence | TokensEvidence | RanksEvidence)
+        known = isinstance(e, HeadsEvidence | TokensEvidence)
         at = [each.setting for each in e.trials] if known else []
         narrow = at and all(each.head_dim == 1 and each.contract.scale is None for each in at)
         if narrow and "scale" in found.clear:
@@ -76,28 +74,10 @@ def account(e: Evidence | AskedOfRanks) -> Account:
     return _accounts[e]
 
 
-def _made(e: Evidence | AskedOfRanks) -> Account:
+def _made(e: Evidence) -> Account:
     if isinstance(e, HeadsEvidence):
         return _of_heads(e)
-    if isinstance(e, RanksEvidence):
-        return _of_ranks(e)
     return _of_tokens(e) if isinstance(e, TokensEvidence) else Account(contract=e.contract)
-
-
-def _of_ranks(e: RanksEvidence) -> Account:
-    found = e.explained
-    if found.known:
-        return _of_recipe(found, e.trials, (*TOPICS, "heads", "positions", "exchange"))
-    bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
-    if bad is not None:
-        claim = broken(bad, "mask.non-finite", "output")
-    else:
-        measured = first_difference([each.under(found.contract) for each in e.trials])
-        claim = Claim("order", "differs", Found("ranks", {}, measured))
-        if found.error < HALF_INSIDE:
-            way = Found("inside", {"error": f"{found.error:.1g}"}, measured)
-            claim = Claim("exchange", "ranks.precision", way)
-    return Account((claim,), frozenset(), _hidden(claim), found.contract)
 
 
 def _of_heads(e: HeadsEvidence) -> Account:
@@ -236,7 +216,7 @@ def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: Facts) -> bool:
 
 def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
     """The topics of which nothing is known beside a mistake of another one."""
-    topics = (each for each in (*TOPICS, "heads", "positions", "exchange") if each != claim.topic)
+    topics = (each for each in (*TOPICS, "heads", "positions") if each != claim.topic)
     return dict.fromkeys(topics, ("hidden-by", {"code": claim.code}))
 
 
@@ -278,7 +258,7 @@ def _measured(mutant: Mutant, trials: Sequence[Trial], found: Explanation) -> tu
             each for each in factors if abs(each[0] / right_scale(each[1].setting) - 1) > SLOPE
         )
         return slope(*next(apart, factors[0]))
-    if mutant.code.startswith(("mask.", "ranks.")) and {"visible", "start"} & set(mutant.changes):
+    if mutant.code.startswith("mask.") and {"visible", "start"} & set(mutant.changes):
         wrong = [each for each in trials if each.error(RIGHT) > SEEN_WRONG] or trials
         shown = next((each for each in wrong if each.setting.kv_len <= DRAWN), wrong[0])
         if "arrange" not in mutant.changes and (shown.setting.kv_len <= DRAWN or shown is first):

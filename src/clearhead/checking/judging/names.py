@@ -37,7 +37,6 @@ BY_CODE = {
     "law": "product",
     "parameter": "product",
     "differs": "order",
-    "ranks": "exchange",
 }
 
 

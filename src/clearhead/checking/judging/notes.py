@@ -18,9 +18,6 @@ from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.reading import scale_in_words
 from clearhead.checking.judging.verdicts import Clear, Values
-from clearhead.checking.ranks.launching import AskedOfRanks, Stuck
-from clearhead.checking.ranks.rank_rules import does
-from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.subject.embedding import Embedded
 
 Note = tuple[str, Values]
@@ -31,7 +28,7 @@ MINOR = frozenset(
 )  # fmt: skip
 
 
-def ticks(e: Evidence | AskedOfRanks, clear: Clear) -> Iterator[str]:
+def ticks(e: Evidence, clear: Clear) -> Iterator[str]:
     """The words of a clear verdict, in short."""
     key, values = clear.tick, clear.values
     if key == "mask":
@@ -41,7 +38,7 @@ def ticks(e: Evidence | AskedOfRanks, clear: Clear) -> Iterator[str]:
         if contract.window is not None and not isinstance(e, DecodingEvidence):
             yield words.filled("tick", "window", {"window": contract.window})
     elif key == "scale":
-        assert isinstance(e, HeadsEvidence | TokensEvidence | RanksEvidence)
+        assert isinstance(e, HeadsEvidence | TokensEvidence)
         if e.trials and all(
             each not in ("scales", "scale-learned", "made-for") for each, _ in account(e).notes
         ):
@@ -55,16 +52,11 @@ def ticks(e: Evidence | AskedOfRanks, clear: Clear) -> Iterator[str]:
     elif key == "positions":
         if e.contract.rope is not None:
             yield words.filled("tick", "rope", {})
-    elif key == "exchange":
-        told = f"{e.contract.world} ranks, {e.contract.layout or 'contiguous'}"
-        yield words.filled("tick", "ranks", {"ranks": told})
     elif key and key != "product":
         yield words.filled("tick", key, values)
 
 
-def notes(
-    e: Evidence | AskedOfRanks, codes: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def notes(e: Evidence, codes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The remarks, and those that are made only where everything is asked for."""
     told: dict[str, None] = {}
     minor: dict[str, None] = {}
@@ -76,13 +68,8 @@ def notes(
     return tuple(told), tuple(minor)
 
 
-def _all(e: Evidence | AskedOfRanks, codes: Sequence[str]) -> Iterator[Note]:
+def _all(e: Evidence, codes: Sequence[str]) -> Iterator[Note]:
     yield from e.settled.notes
-    if isinstance(e, AskedOfRanks):
-        if isinstance(e, RanksEvidence):
-            yield from _causal(e)
-            yield from _of_ranks(e, codes)
-        return
     if isinstance(e, DecodingEvidence):
         for name, text in e.ways[1].items():
             yield "step-refused", {"name": name, "words": text}
@@ -110,23 +97,7 @@ def _all(e: Evidence | AskedOfRanks, codes: Sequence[str]) -> Iterator[Note]:
         yield "saved", {"name": name}
 
 
-def _of_ranks(e: RanksEvidence, codes: Sequence[str]) -> Iterator[Note]:
-    refused = next((each for each in e.uneven if each.failures), None) if e.ranks.own else None
-    if refused is not None:
-        # A process that ended says more than those that wait for it.
-        rank, failure = min(
-            refused.failures.items(),
-            key=lambda each: not isinstance(each[1], Stuck) or not each[1].ended,
-        )
-        text = f"rank {rank} {does(failure)}"
-        yield "uneven", {"tokens": refused.sizes.query_len, "words": text}
-    elif not e.ranks.own:
-        yield "uneven-not-run", {}
-    if len(e.dropped) == 3 and e.dropped[2].alike() and "ranks.dropout-alike" not in codes:
-        yield "dropout-seeds", {}
-
-
-def _causal(e: HeadsEvidence | RanksEvidence) -> Iterator[Note]:
+def _causal(e: HeadsEvidence) -> Iterator[Note]:
     if e.contract.causal is None and e.explained.right:
         yield "causal", {"causal": e.explained.contract.causal}
 

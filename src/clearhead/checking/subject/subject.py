@@ -10,7 +10,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 TAKES = (
     *("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode", "ids", "ids,mask"),
-    *("logits,ids", "query,key", "scores", "weights,value"),
+    *("query,key", "scores", "weights,value"),
 )
 
 
@@ -155,11 +155,12 @@ class Subject:
             tensors = (*tensors, *self.beside(tensors[0]))
         turned = [each.to(self.dtype) if each.is_floating_point() else each for each in tensors]
         try:
-            if self.axes < 4:
-                return by_heads(self.run, self.axes, turned), None
-            return call(
-                self.run, self.takes, turned, bool(self.contract.causal and self.hands_mask)
-            )
+            with uncompiled():
+                if self.axes < 4:
+                    return by_heads(self.run, self.axes, turned), None
+                return call(
+                    self.run, self.takes, turned, bool(self.contract.causal and self.hands_mask)
+                )
         finally:
             self._let_go()
 
@@ -170,6 +171,25 @@ class Subject:
                 for name, value in place.items():
                     if isinstance(value, Tensor) and value.grad_fn is not None:
                         place[name] = value.detach()
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Nothing inside is compiled: a check makes many small calls, of many shapes.
+
+    Private: `torch.nn.attention.flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG`, in 2.13; without it a call of
+    flex_attention compiles a wrapper of itself each time.
+    """
+    flag = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+    flex = sys.modules.get("torch.nn.attention.flex_attention")
+    known = getattr(flex, flag, None)
+    with ExitStack() as stack:
+        if "torch._dynamo" in sys.modules and not torch.compiler.is_compiling():
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if known is not None:
+            stack.callback(setattr, flex, flag, known)
+            setattr(flex, flag, True)
+        yield
 
 
 def prepare(
