@@ -7,6 +7,7 @@ in the heads and for the queries that an edit names, before the model goes on.
 import threading
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
@@ -19,6 +20,7 @@ from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_compiled
+from clearhead.attention.problem import Problem
 from clearhead.editing import entering, hooks
 from clearhead.editing.context_operations import Replace
 from clearhead.editing.layer_edit import LayerEdit
@@ -58,7 +60,8 @@ class Edit(Drawn):
         self._use = self._prepared
         self._owned: entering.Use | None = None
         self.expects_changes = True
-        """False where an operation without effect is none to warn of."""
+        """False where an operation without effect, or a block without operations, is no reason to warn."""
+        self._was_used = False
         self._begin()
         self.attended: dict[str, int] = {}
         """The number of heads of each module that has attended so far, by its path; 0 where only others are edited."""
@@ -67,7 +70,11 @@ class Edit(Drawn):
         self._paths = Paths(self._modules)
         self._running = threading.local()
         self._first: dict[str, str] = {}
-        self._calls, self._ran = 0, False
+        self._ran = False
+        self.calls: Counter[str] = Counter()
+        """The number of calls of each module that attended in this block, by its path."""
+        self.sizes: set[tuple[int, int]] = set()
+        """The batch and the query_len of these calls."""
         self._parts = Ran(self._model, self._modules)
 
     @property
@@ -98,7 +105,7 @@ class Edit(Drawn):
             >>> edit.missing
             []
         """
-        return self._parts.missing(self.attended, self._calls)
+        return self._parts.missing(self.attended, self.calls.total())
 
     def __getitem__(self, layer: str | int) -> "LayerEdit":
         """Return a layer to edit.
@@ -115,6 +122,7 @@ class Edit(Drawn):
 
     def add(self, layer: str, what: str, operation: Operation) -> None:
         """Add an operation on every module whose path is like this."""
+        self._was_used = True
         self._operations.append((layer, what, operation))
 
     def clear(self) -> None:
@@ -237,12 +245,14 @@ class Edit(Drawn):
                 )
         if found or not self._operations:
             return path, [each for _, each in found]
-        return self.note(path, 0)
+        return self.note(path, None)
 
-    def note(self, path: str, num_heads: int) -> None:
-        """Count a call of a module."""
-        self.attended[path] = num_heads
-        self._calls += 1
+    def note(self, path: str, problem: Problem | None) -> None:
+        """Count a call of a module, which is read where it may be edited."""
+        self.calls[path] += 1
+        self.attended[path] = 0 if problem is None else problem.num_heads
+        if problem is not None:
+            self.sizes.add((problem.batch, problem.query_len))
 
     def check_effects(self) -> None:
         """Refuse what could have no effect, and say what had none, when the block ends."""
@@ -289,11 +299,14 @@ class Edit(Drawn):
                 )
             if tally.counts(layer, what).queries == 0:
                 idle.append(f"{what} of {shown(layer)}")
-        if idle and self.expects_changes:
-            text = (
-                f"nothing in {name} was changed by {', '.join(idle)}: no query saw what was "
-                "chosen, or it was there already."
-            )
+        text = (
+            f"nothing in {name} was changed by {', '.join(idle)}: no query saw what was chosen, or it was there "
+            "already."
+            if idle
+            else f"0 operations were added, so that {name} was not edited. An operation is a call, such as "
+            "edit[0].heads[1].ablate()."
+        )
+        if self.expects_changes and (idle or not self._was_used):
             warnings.warn(f"[edit.no-effect] {text}", EditWarning, stacklevel=3)
 
     def _say_missing(self) -> None:
@@ -347,6 +360,13 @@ def is_like(path: str, layer: str) -> bool:
 def _holds(path: str, layer: str) -> bool:
     """True for a path with these parts in it, one after the other."""
     return f".{layer}." in f".{path}."
+
+
+def followed(model: nn.Module, *, strict: bool = False) -> Edit:
+    """Return an edit without operations, which follows what attends."""
+    made = edit(model, strict=strict)
+    made.expects_changes = False
+    return made
 
 
 @with_hints
