@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 import torch
 from torch import Tensor
 
-from clearhead._common.text import shown
+from clearhead._common.text import kind_of, shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError
 
 # The names of the axes, for messages. `head_dim` is the width of a query and of a key, `num_heads` are of the queries.
@@ -46,7 +46,7 @@ def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> 
     if not isinstance(given, Tensor):
         hint = " torch.as_tensor(…) makes a tensor of it." if hasattr(given, "__array__") else ""
         raise ArgumentTypeError(
-            f"{name}.type", f"{name} must be {expected}; got {type(given).__name__}.{hint}"
+            f"{name}.type", f"{name} must be {expected}; got {kind_of(given)}.{hint}"
         )
     if given.is_nested:
         raise ArgumentTypeError(
@@ -192,9 +192,7 @@ def check_number(
         ArgumentError: code `<name>.value`.
     """
     if not isinstance(given, Real) or isinstance(given, bool):
-        raise ArgumentTypeError(
-            f"{name}.type", f"{name} must be {expected}; got {type(given).__name__}."
-        )
+        raise ArgumentTypeError(f"{name}.type", f"{name} must be {expected}; got {kind_of(given)}.")
     try:
         number = float(given)
     except OverflowError:
@@ -232,7 +230,7 @@ def arguments_of(inputs: object) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     raise ArgumentTypeError(
         "inputs.type",
         "inputs must be a tensor, a tuple of arguments, or a mapping of named arguments; got "
-        f'{type(inputs).__name__}. Of a text, tokenizer(text, return_tensors="pt") is one; of a list of ids, '
+        f'{kind_of(inputs)}. Of a text, tokenizer(text, return_tensors="pt") is one; of a list of ids, '
         "torch.tensor(ids); of any other single argument, (argument,).",
     )
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from clearhead._common.foreign_words import TABLES
+
 
 class ProjectionNames(NamedTuple):
     """The names of the projections in one kind of layers.
@@ -70,56 +72,8 @@ TUTORIALS = tuple(
 # Of a norm of the query, and of one of the key.
 NORM_NAMES = (("q_norm", "k_norm"), ("norm_q", "norm_k"), ("query_norm", "key_norm"))
 
-# By our names of the sizes.
-SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
-    "d_in": (
-        "d_in", "input_dim", "in_dim", "in_features", "embed_dim", "d_model", "dim", "hidden_size",
-        "n_embd", "emb_dim", "embed_size", "hid_dim", "hidden_dim", "hidden", "model_dim", "width",
-        "query_dim", "channels", "dim_in", "d_emb", "embedding_dim", "emb_size", "n_embed", "emb",
-        "in_channels", "in_channel", "feature_dim", "input_size", "n_dim", "d_hid", "d_embed",
-        "hidden_channels", "embed_dims", "model_size", "d_q", "q_dim", "in_planes", "num_hiddens",
-        "n_units", "size", "n_state", "embeddings_dim", "dims", "d", "in_size", "n_feat", "inp_dim",
-        "embd_dim", "embedding_size", "n_channels", "in_ch", "feats", "dim_model", "h_dim", "dimensions",
-        "embedding_dimension", "num_channels", "num_features", "input_depth",
-    ),
-    "d_out": (
-        "d_out", "output_dim", "out_dim", "out_features", "dim_out", "out_channels", "output_size",
-        "out_channel", "out_size", "out", "n_out", "width_out", "output_width",
-    ),
-    "num_heads": (
-        "num_heads", "n_heads", "n_head", "nhead", "heads", "h", "num_attention_heads", "nheads",
-        "num_head", "head_num", "n_h", "attention_heads", "attn_heads", "heads_num", "nb_heads",
-        "encoder_attention_heads", "head", "num_q_heads", "heads_count", "nr_heads", "query_heads",
-        "no_of_heads", "number_of_heads", "n_q_heads",
-    ),
-    "num_kv_heads": (
-        "num_kv_heads", "n_kv_heads", "num_key_value_heads", "kv_heads", "n_kv_head", "kv",
-        "num_key_value_head", "num_kv_groups", "n_local_kv_heads", "kv_head",
-    ),
-    "head_dim": (
-        "head_dim", "d_head", "dim_head", "d_k", "head_size", "attention_head_size", "d_kv",
-        "key_value_proj_dim",
-        "dim_heads", "heads_dim", "d_keys", "dim_k", "key_dim", "qk_dim", "attention_dim",
-        "d_qk", "d_attn", "attn_dim", "dim_key", "k_dim", "dim_qk", "key_size", "kdim_per_head",
-        "temperature_dim", "d_key", "attention_head_dim", "dk", "head_width", "head_channels",
-    ),
-    "value_head_dim": (
-        "value_head_dim", "d_v", "v_head_dim", "dim_v", "value_dim", "d_values", "v_dim", "dv",
-        "dim_value", "value_size", "d_value",
-    ),
-    "context_length": (
-        "context_length", "max_len", "block_size", "max_seq_len", "n_positions", "max_length",
-        "ctx_len", "n_ctx", "max_position_embeddings", "seq_len", "seq_length", "sequence_length",
-        "max_seq_length", "context_size", "max_context_length", "n_tokens", "num_tokens",
-        "max_tokens", "context_window", "max_sequence_length", "seqlen", "num_patches", "n_token",
-        "max_sequence_len", "max_relative_position", "size_of_context", "len_max", "max_position",
-        "max_t", "n_patch", "n_patches", "max_seqlen",
-    ),
-    "d_context": (
-        "d_context", "context_dim", "kdim", "cross_attention_dim", "dim_context", "encoder_dim",
-        "kv_dim", "memory_dim", "encoder_hidden_size", "vdim", "dim_kv", "ctx_dim", "cond_dim",
-    ),
-}  # fmt: skip
+SIZE_NAMES = {ours: tuple(names.split()) for ours, names in TABLES["sizes"].items()}
+"""The names of a size, by ours."""
 
 # Of what a projection gives, in letters only and without affixes.
 ROLES: Mapping[str, str] = {

@@ -17,8 +17,9 @@ from torch import nn
 
 from clearhead._common.checks import as_int, check_bool
 from clearhead._common.elements import Drawn
+from clearhead._common.foreign_words import Answering
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
+from clearhead._common.text import kind_of, shown
 from clearhead._common.torch_internals import is_compiled
 from clearhead.attention.problem import Problem
 from clearhead.editing import entering, hooks
@@ -38,7 +39,7 @@ GLOB = "*?["
 """The characters that make a path a glob."""
 
 
-class Edit(Drawn):
+class Edit(Answering, Drawn):
     """The context manager that `edit` returns; a layer of it is edited by its path or number.
 
     Example:
@@ -413,7 +414,7 @@ def edit(model: nn.Module, *, strict: bool = False) -> Edit:
     """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(
-            "edit.model", f"model must be a torch.nn.Module; got {type(model).__name__}."
+            "edit.model", f"model must be a torch.nn.Module; got {kind_of(model)}."
         )
     check_bool("strict", strict)
     return Edit(model, strict)

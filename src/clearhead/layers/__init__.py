@@ -1,5 +1,8 @@
 """Attention as a layer, its variants as parts, and KV caches."""
 
+from typing import TYPE_CHECKING, Any
+
+from clearhead._common import lazy
 from clearhead.layers.caches import (
     Cache,
     CacheBundle,
@@ -63,3 +66,8 @@ __all__ = [
     "clip_grad_norm",
     "tensor_parallel",
 ]
+
+if not TYPE_CHECKING:  # a type checker knows what is not there
+
+    def __getattr__(name: str) -> Any:
+        raise lazy.no_name(__name__, name)

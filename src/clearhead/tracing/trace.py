@@ -16,7 +16,7 @@ from clearhead._common.lazy import drawing
 from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
 from clearhead.attention.functional import attend
-from clearhead.errors import SelectionError, UnsupportedError
+from clearhead.errors import ArgumentTypeError, SelectionError, UnsupportedError
 from clearhead.tracing.own_call import OwnCall, own_call
 from clearhead.tracing.own_part import OwnPart
 from clearhead.tracing.text import Softmax, arithmetic, fenced, labels, table
@@ -366,7 +366,8 @@ def trace(
             for `check`: causal=True.
 
     Raises:
-        ArgumentTypeError: code `trace.thing`, for anything else; and what the thing itself raises.
+        ArgumentTypeError: codes `trace.thing`, for anything else, and `trace.inputs`, for a call without its inputs;
+            and what the thing itself raises.
         UnsupportedError: code `trace.unread`, for code in which no attention can be read.
         ArgumentError: code `trace.tokens`, if there are more or fewer words than tokens.
         UnsupportedError: code `trace.nested`, for a nested tensor.
@@ -388,10 +389,26 @@ def trace(
     with within_memory(INSTEAD):
         way = way_of(thing)
         given = inputs if thing is attend else (thing, *inputs)
-        if way is not own_call and hint_at(inspect.signature(way).parameters, given, options):
-            raise refusal(way, given, options, "trace")
+        if way is not own_call:
+            _check_call(way, given, options)
         call = way(*given, **options)
     return Trace(call, tokens, source_tokens)
+
+
+def _check_call(way: Callable[..., Any], given: Sequence[Any], options: Mapping[str, Any]) -> None:
+    """Refuse words that a call does not take, and one without its inputs."""
+    own = inspect.signature(way).parameters
+    if hint_at(own, given, options):
+        raise refusal(way, given, options, "trace")
+    needed = [name for name, each in own.items() if each.default is each.empty]
+    needed = [name for name in needed if own[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    missing = [name for name in needed[len(given) :] if name not in options]
+    if missing:
+        thing = "clearhead.attend, " if needed[0] == "query" else ""
+        raise ArgumentTypeError(
+            "trace.inputs",
+            f"trace needs the inputs of the call: trace({thing}{', '.join(needed)}); got no {', no '.join(missing)}.",
+        )
 
 
 def _check_index(index: int, count: int, axis: str) -> None:

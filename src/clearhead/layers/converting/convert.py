@@ -24,7 +24,7 @@ from clearhead._common.foreign_names import (
     ProjectionNames,
 )
 from clearhead._common.hints import with_hints
-from clearhead._common.text import readable
+from clearhead._common.text import kind_of, readable
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.layers.converting import latent, packed, separate, torch_layer, tutorials
 from clearhead.layers.converting.fitting import build, misfits, refuse, write
@@ -343,7 +343,7 @@ def _check_types(module: object, into: object | None, beside: Mapping[str, objec
     for name, each in {"module": module, "into": into, **beside}.items():
         if not isinstance(each, nn.Module if name == "module" else nn.Module | None):
             raise ArgumentTypeError(
-                "convert.type", f"{name} must be a torch.nn.Module; got {type(each).__name__}."
+                "convert.type", f"{name} must be a torch.nn.Module; got {kind_of(each)}."
             )
     if isinstance(module, OURS) == (into is None):
         raise ArgumentTypeError(
