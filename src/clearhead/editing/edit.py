@@ -23,13 +23,11 @@ from clearhead._common.text import kind_of, shown
 from clearhead._common.torch_internals import is_compiled
 from clearhead.attention.problem import Problem
 from clearhead.editing import entering, hooks
-from clearhead.editing.context_operations import Replace
 from clearhead.editing.layer_edit import LayerEdit
 from clearhead.editing.layer_output import AddToOutput, ToCome
 from clearhead.editing.operation import Operation
 from clearhead.editing.places import Places, Running
 from clearhead.editing.report import EditReport, Tally
-from clearhead.editing.selections import Selection
 from clearhead.errors import ArgumentTypeError, EditError, EditWarning
 from clearhead.watching.estimate import attending
 from clearhead.watching.hooks import installing
@@ -171,7 +169,7 @@ class Edit(Answering, Drawn):
             raise
         if error is None:
             self.check_effects()
-            self._say_missing()
+            self.say_missing([layer for layer, _, _ in self._operations], stacklevel=3)
 
     def _end(self) -> None:
         installing.uninstall(self._use())
@@ -273,31 +271,7 @@ class Edit(Answering, Drawn):
                     f"{shown(layer)} of {name} is edited ({what}), and did not run in the block after "
                     "that. Add operations before the model runs, and run it inside the block.",
                 )
-            for chosen in (getattr(operation, "query", None), getattr(operation, "key", None)):
-                if isinstance(chosen, Selection) and chosen.tokens > tally.tokens[chosen.name]:
-                    raise EditError(
-                        "edit.no-token",
-                        f"{chosen.name}= of {shown(layer)} begins at position {chosen.first}; there were "
-                        f"{tally.tokens[chosen.name]} tokens.",
-                    )
-            if isinstance(operation, AddToOutput) and not operation.was_added:
-                raise EditError(
-                    "edit.output",
-                    f"the output projection of {shown(layer)} of {name} did not run as a module of its own, as in "
-                    "nn.MultiheadAttention, so that nothing was added behind it. Add to the context, without "
-                    "output=True.",
-                )
-            length = operation.length if isinstance(operation, Replace) else None
-            if (
-                length is not None
-                and not getattr(operation, "query", None)
-                and length > tally.tokens["query"]
-            ):
-                raise EditError(
-                    "edit.context",
-                    f"the other run of {shown(layer)} has {length} positions; there were "
-                    f"{tally.tokens['query']} tokens. The two texts must be as long, or query= chooses.",
-                )
+            operation.check_done(shown(layer), name)
             if tally.counts(layer, what).queries == 0:
                 idle.append(f"{what} of {shown(layer)}")
         text = (
@@ -309,11 +283,6 @@ class Edit(Answering, Drawn):
         )
         if self.expects_changes and (idle or not self._was_used):
             warnings.warn(f"[edit.no-effect] {text}", EditWarning, stacklevel=3)
-
-    def _say_missing(self) -> None:
-        """Say which of the modules that an operation is for attended and were not edited."""
-        asked = [layer for layer, _, _ in self._operations]
-        self.say_missing(asked, stacklevel=4)
 
     def say_missing(self, layers: list[str], stacklevel: int) -> None:
         """Warn of parts like these layers that attended and were not edited, or raise if strict."""

@@ -1,7 +1,6 @@
 """Every stage between the input and the output, named, with its numbers."""
 
 import copy
-import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead._common.hints import hint_at, refusal, with_hints
+from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
 from clearhead.attention.functional import attend
-from clearhead.errors import ArgumentTypeError, SelectionError, UnsupportedError
+from clearhead.errors import SelectionError, UnsupportedError
 from clearhead.tracing.own_call import OwnCall, own_call
 from clearhead.tracing.own_part import OwnPart
 from clearhead.tracing.text import Softmax, arithmetic, fenced, labels, table
 from clearhead.tracing.traced_call import Expected, Step, TracedCall
-from clearhead.tracing.ways import way_of
+from clearhead.tracing.ways import check_call, way_of
 
 BY_QUERY = ("query", "scores", "weights", "context")
 INSTEAD = "Trace fewer tokens; AttentionMatrix gives rows and numbers of any length."
@@ -390,25 +389,9 @@ def trace(
         way = way_of(thing)
         given = inputs if thing is attend else (thing, *inputs)
         if way is not own_call:
-            _check_call(way, given, options)
+            check_call(way, given, options)
         call = way(*given, **options)
     return Trace(call, tokens, source_tokens)
-
-
-def _check_call(way: Callable[..., Any], given: Sequence[Any], options: Mapping[str, Any]) -> None:
-    """Refuse words that a call does not take, and one without its inputs."""
-    own = inspect.signature(way).parameters
-    if hint_at(own, given, options):
-        raise refusal(way, given, options, "trace")
-    needed = [name for name, each in own.items() if each.default is each.empty]
-    needed = [name for name in needed if own[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    missing = [name for name in needed[len(given) :] if name not in options]
-    if missing:
-        thing = "clearhead.attend, " if needed[0] == "query" else ""
-        raise ArgumentTypeError(
-            "trace.inputs",
-            f"trace needs the inputs of the call: trace({thing}{', '.join(needed)}); got no {', no '.join(missing)}.",
-        )
 
 
 def _check_index(index: int, count: int, axis: str) -> None:
