@@ -15,7 +15,7 @@ from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.attention.planning import run
 from clearhead.editing.context_operations import HeadsAt, OfContext, Replace
-from clearhead.editing.edit import Edit, edit, followed
+from clearhead.editing.edit import Edit, followed
 from clearhead.editing.effects import Effects, effect
 from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
 from clearhead.editing.patching import (
@@ -175,8 +175,7 @@ class _Runs:
         """The output of the model where this head alone says something else to the receivers alone."""
         order = list(self.own)
         behind = order[order.index(path) + 1 :]
-        with edit(self.model) as edits:
-            edits.expects_changes = False
+        with followed(self.model) as edits:
             edits.add(path, "sender", Replace((head,), None, as_found(self.said, 1)))
             for each in behind:
                 edits.add(each, "frozen", Replace(slice(None), None, as_found(self.own, 1)))
@@ -185,8 +184,7 @@ class _Runs:
             layers = [name for name, _ in self.inputs]
             with watch(self.model, values=True, layers=layers) as seen:
                 self._frozen()
-        with edit(self.model) as edits:
-            edits.expects_changes = False
+        with followed(self.model) as edits:
             for (name, each), parts in self.inputs.items():
                 # What came before the sender has nothing from it.
                 if name in behind:
