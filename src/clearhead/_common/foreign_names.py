@@ -5,10 +5,9 @@ them, and the ladder loads weights that a tutorial saved under them.
 """
 
 import re
-from collections.abc import Mapping
 from typing import NamedTuple
 
-from clearhead._common.foreign_words import TABLES
+from clearhead._common.foreign_words import TABLES, by_name
 
 
 class ProjectionNames(NamedTuple):
@@ -75,54 +74,31 @@ NORM_NAMES = (("q_norm", "k_norm"), ("norm_q", "norm_k"), ("query_norm", "key_no
 SIZE_NAMES = {ours: tuple(names.split()) for ours, names in TABLES["sizes"].items()}
 """The names of a size, by ours."""
 
-# Of what a projection gives, in letters only and without affixes.
-ROLES: Mapping[str, str] = {
-    "q": "q", "query": "q", "queries": "q", "qs": "q",
-    "k": "k", "key": "k", "keys": "k", "ks": "k",
-    "v": "v", "value": "v", "values": "v", "vs": "v", "val": "v",
-    "qkv": "qkv", "cattn": "qkv", "queryvaluekey": "qkv", "querykeyvalue": "qkv",
-    "kv": "kv", "keyvalue": "kv",
-}  # fmt: skip
-PROJECTED = {"o", "wo", "out", "wout", "output", "outputs", "outs", "proj", "projection", "oproj"}
+ROLES = by_name(TABLES["roles"])
+"""What a projection gives, by its name in letters only and without affixes."""
+
+PROJECTED = set(TABLES["names"]["projected"].split())
 AFFIXES = re.compile(
     r"proj(ection)?|linear|lin$|weights?|^w(?=[qkv])|^to|^fc|layer|dense|matrix|^w$|^in|^self"
 )
 
 DROPOUTS = re.compile(r"drop|^p$|_p$|pdrop")
 
-# Of inputs, a word of the name.
-SIDES = {
-    **dict.fromkeys(("q", "query", "queries", "qs"), "query"),
-    **dict.fromkeys(("k", "key", "keys", "ks"), "key"),
-    **dict.fromkeys(("v", "value", "values", "vs", "val"), "value"),
-}
-WIDTH_SIDES = {
-    **dict.fromkeys(("q", "k", "qk", "kq", "query", "key"), "head_dim"),
-    **dict.fromkeys(("v", "value"), "value_head_dim"),
-}
-CONTEXTS = (
-    "encoder_hidden_states", "key_value_states", "context", "memory", "encoder_output", "enc_output",
-    "encoder_out", "kv", "y", "cond", "source", "context_x", "x_2", "x2", "encoder_outputs", "ctx",
-    "encoder_states", "latents_kv", "cross", "other", "src_hidden",
-)  # fmt: skip
+SIDES = by_name(TABLES["sides"])
+"""Inputs, by a word of their names."""
+
+WIDTH_SIDES = by_name(TABLES["width-sides"])
+CONTEXTS = tuple(TABLES["names"]["contexts"].split())
 MASKS = re.compile(r"mask|valid")
 # Masks, but not of padding.
 OTHER_MASKS = re.compile(r"head_mask|causal|rel|bias")
 PADDING = re.compile(r"pad")
-# Of outputs, in the order in which they are taken.
-OUTPUTS = (
-    "last_hidden_state",
-    "logits",
-    "output",
-    "out",
-    "attn_output",
-    "hidden_states",
-    "context",
-    "x",
-)
+OUTPUTS = tuple(TABLES["names"]["outputs"].split())
+"""Outputs, in the order in which they are taken."""
+
 # Of buffers and attributes.
 KEPT_MASK = re.compile(r"mask|tril|triu|causal|visible|hidden$|^bias$|future")
-ROTARY = ("rope", "rotary", "rotat", "inv_freq", "freqs", "cos", "polar")
+ROTARY = tuple(TABLES["names"]["rotary"].split())
 
 
 def size_of(name: str) -> str | None:

@@ -18,12 +18,17 @@ TABLES: Mapping[str, Any] = tomllib.loads(
 )
 
 
-def _by_name(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table whose keys are several names each, by each of them."""
+def by_name(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table whose keys are several names each, by each of them.
+
+    Example:
+        >>> by_name({"q query": 1})
+        {'q': 1, 'query': 1}
+    """
     return {name: answer for names, answer in table.items() for name in names.split()}
 
 
-WORDS: Mapping[str, Mapping[str, str]] = _by_name(TABLES["arguments"])
+WORDS: Mapping[str, Mapping[str, str]] = by_name(TABLES["arguments"])
 """The answers for an argument, by an argument of ours: the first one that a callable takes counts."""
 
 SIZES = {name: tuple(ours.split()) for name, ours in TABLES["size-arguments"].items()}
@@ -32,7 +37,7 @@ SIZES = {name: tuple(ours.split()) for name, ours in TABLES["size-arguments"].it
 PLACES: Mapping[str, str] = TABLES["positional"]
 """What is meant by arguments by place, by the first one that is taken by name."""
 
-ATTRIBUTES = {owner: _by_name(table) for owner, table in TABLES["attributes"].items()}
+ATTRIBUTES = {owner: by_name(table) for owner, table in TABLES["attributes"].items()}
 """The answers for an attribute, by the package or the class that it is asked of."""
 
 CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
