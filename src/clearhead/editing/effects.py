@@ -148,8 +148,8 @@ def effects(
     that the model is in: `model.eval()` first, or dropout is in the numbers. A run begins at the block that is edited
     where those before it are functions of their arguments, so that they give again what they gave once; what they
     gave is kept, O(layers × tokens), and `metric` must read it from the output. Of short texts several edits are one
-    run, on copies of the inputs, where all that the model takes and returns are rows of a sample; the last digits of
-    an effect may then be others than in a run alone.
+    run, on copies of the inputs, where all that the model takes and returns are rows of samples; an effect may then
+    differ in its last digits from that of a run of its own.
 
     Args:
         model: any PyTorch model that `edit` edits.

@@ -95,8 +95,8 @@ class Replay:
             yield
 
     def copies(self, sizes: Collection[tuple[int, int]], count: int) -> int:
-        """Return how many edits one run makes, each on a copy of the inputs: 1 where not all that the model takes and
-        returns are rows of a sample, or somebody's hook sees the run.
+        """Return the number of edits in a run, each on a copy of the inputs: 1 unless all that the model takes and
+        returns are rows of samples, and where a hook of the user sees the run.
 
         Args:
             sizes: batch and query_len of each call of attention.
@@ -125,8 +125,8 @@ class Replay:
         return copies_of(dict(inputs) if isinstance(inputs, Mapping) else inputs, times, batch)
 
     def is_copy(self, output: Any, at: int, times: int, batch: int) -> bool:
-        """Return True where an output is of samples alone, and that of one copy is the output of the inputs alone, to
-        half of its digits."""
+        """Return True if an output holds rows of samples alone, and those of one copy are the output of the inputs by
+        themselves, to half of its digits."""
         rows, leaves = slice(at * batch, (at + 1) * batch), _pytree.tree_leaves(output)
         return all(
             each is None or grows_by_update(each) or _is_rows(each, times * batch)
