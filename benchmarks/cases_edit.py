@@ -4,12 +4,14 @@ thread, which other processes change least."""
 import time
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 import clearhead as ch
 from benchmarks.harness import Side, Sides, case
+from clearhead.editing import replaying
 
 HEADS = 9
 SIXTEEN = [*range(0, 15, 2), *range(15, 30, 2)]
@@ -46,13 +48,13 @@ def _same_metric(ours: Any, theirs: Any) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def _effects(**options: Any) -> Sides:
+def _effects() -> Sides:
     """Effects by runs that make the last logits alone, beside plain runs that make all, or the last alone."""
     model, ids = _smollm2(), _ids(128)
     last = {"input_ids": ids, "logits_to_keep": 1}
 
     def measured(given: Any) -> Any:
-        found = ch.effects(model, given, _last, layers=SIXTEEN, progress=False, **options)
+        found = ch.effects(model, given, _last, layers=SIXTEEN, progress=False)
         assert len(found) == len(SIXTEEN) * HEADS
         return found.baseline
 
@@ -71,7 +73,7 @@ def _effects(**options: Any) -> Sides:
 @case(
     "edit-effects-128",
     reach="<= 4.5x",
-    work="SmolLM2, 128 tokens: effects of the 144 heads of 16 layers, whose mean is that of all, one by one, on a "
+    work="SmolLM2, 128 tokens: effects of the 144 heads of 16 layers, whose mean is that of all, on a "
     "metric of the last position, with logits_to_keep=1, against 16 plain runs, a ninth of as many, so that 4.5x is "
     "half; CPU time of one thread",
     compare=_same_metric,
@@ -83,31 +85,18 @@ def effects_one_by_one() -> Sides:
     return _effects()
 
 
-@case(
-    "edit-effects-128-parallel",
-    reach="<= 4.5x",
-    work="the same with parallel=9; CPU time of one thread",
-    compare=_same_metric,
-    memory=False,
-    rounds=1,
-    clock=time.process_time,
-)
-def effects_at_once() -> Sides:
-    return _effects(parallel=HEADS)
-
-
 def _together(tokens: int, layers: list[int]) -> Sides:
     """Effects one by one and several in a run, beside a plain run for each layer; all make the last logits alone."""
     model = _smollm2()
     last = {"input_ids": _ids(tokens), "logits_to_keep": 1}
 
-    def measured(parallel: int) -> Any:
-        options: dict[str, Any] = {"layers": layers, "parallel": parallel, "progress": False}
-        return ch.effects(model, last, _last, **options).baseline
+    def measured(edits: int) -> Any:
+        with patch.object(replaying, "TOKENS", edits * tokens):
+            return ch.effects(model, last, _last, layers=layers, progress=False).baseline
 
     sides: dict[str, Side] = {
         "one by one": lambda: measured(1),
-        **{f"parallel={each}": lambda each=each: measured(each) for each in (3, 9, 18)},
+        **{f"{each} in a run": lambda each=each: measured(each) for each in (3, 9, 18)},
         f"{len(layers)} plain runs": lambda: [float(_last(model(**last))) for _ in layers][-1],
     }
     return {name: _on_one_thread(side) for name, side in sides.items()}
@@ -119,7 +108,7 @@ together = partial(case, compare=_same_metric, memory=False, rounds=3, clock=tim
 @together(
     "edit-effects-14-parallel",
     work="SmolLM2, 14 tokens: effects of the 144 heads of 16 layers one by one, on a metric of the last position, with "
-    "logits_to_keep=1, against so many in one run with parallel=, and against 16 plain runs, a ninth of as many; CPU "
+    "logits_to_keep=1, against several in one run, and against 16 plain runs, a ninth of as many; CPU "
     "time of one thread",
 )
 def short_effects_at_once() -> Sides:

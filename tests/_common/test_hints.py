@@ -284,19 +284,6 @@ def test_a_signature_is_plain_at_run_time_and_in_an_editor(name: str) -> None:
     assert [*inspect.signature(function).parameters] == [each.arg for each in written]
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (lambda: (layer(),), "trace takes layer, x; got no x."),
-        (lambda: (ch.attend, Q), "trace takes query, key, value; got no key and no value."),
-    ],
-)
-def test_a_trace_without_its_inputs_is_refused(given: Any, message: str) -> None:
-    with pytest.raises(ArgumentTypeError) as refused:
-        ch.trace(*given())
-    assert str(refused.value) == f"[argument.missing] {message}"
-
-
 def test_a_plan_takes_what_attend_takes() -> None:
     assert [*inspect.signature(ch.attend).parameters] == [*inspect.signature(ch.plan).parameters]
 

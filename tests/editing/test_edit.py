@@ -13,6 +13,7 @@ from torch.nn.modules import module as torch_module
 
 import clearhead as ch
 from clearhead.attention import planning
+from clearhead.editing.edit import followed
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -340,7 +341,7 @@ class Resuming(nn.Module):
 
 def test_a_part_that_was_interrupted_is_over() -> None:
     model = Resuming()
-    with ch.edit(model) as edit, ch.watch(model) as seen:
+    with followed(model) as edit, ch.watch(model) as seen:
         model(torch.randn(1, 3, 4))
     assert (list(edit.attended), list(seen)) == ([""], [""])
 

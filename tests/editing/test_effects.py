@@ -11,12 +11,13 @@ from matplotlib import pyplot
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, EditError
+from clearhead.editing import replaying
+from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
 from clearhead.watching.logit_shares import LogitShare
-from tests.refusals import assert_refused
+from tests.refusals import assert_refused, wrong
 
 WIDTH, HEADS, LEN = 12, 4, 5
-effects: Any = ch.effects  # with arguments that no overload has
+effects: Any = ch.effects  # also with arguments that it does not take
 
 
 def model() -> nn.Module:
@@ -183,67 +184,199 @@ def test_positions_and_layers_are_patched_alone() -> None:
     assert (row.layer, row.head, row.position) == ("1", 2, 3)
     with ch.edit(attending) as edit:
         edit[1].heads[2].replace(seen, query=3)
-        assert row.metric == float(metric(attending(corrupt)))
+        assert row.metric == pytest.approx(float(metric(attending(corrupt))), abs=1e-12)
     ablated = effects(attending, clean, metric, by="head,position", layers=[0])
     with ch.edit(attending) as edit:
         edit[0].heads[1].ablate(query=4)
-        assert ablated[LEN + 4].metric == float(metric(attending(clean)))
+        expected = float(metric(attending(clean)))
+        assert ablated[LEN + 4].metric == pytest.approx(expected, abs=1e-12)
 
 
-def test_several_edits_in_one_run_are_those_alone() -> None:
+def one_by_one(monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> ch.Effects:
+    with monkeypatch.context() as patched:
+        patched.setattr(replaying, "TOKENS", 0)
+        return effects(*args, **options)
+
+
+def test_several_edits_in_one_run_are_those_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     attending, clean, corrupt = pair()
+    batches: list[int] = []
     counts: list[tuple[int, int]] = []
     options: dict[str, Any] = {"metric": metric, "by": "head,position"}
+    first: Any = attending.get_submodule("1")
+    forward = first.forward
+
+    def counting(x: Tensor, **more: Any) -> Tensor:
+        batches.append(len(x))
+        return forward(x, **more)
+
+    monkeypatch.setattr(first, "forward", counting)
     for given in ((clean, corrupt), (clean,)):
-        alone = effects(attending, *given, **options)
-        for parallel in (2, 3, 50):
+        alone = one_by_one(monkeypatch, attending, *given, **options)
+        assert set(batches) == {2}
+        for tokens in (20, 30, 256, 10_000):
+            monkeypatch.setattr(replaying, "TOKENS", tokens)
             counts.clear()
-            together = effects(
-                attending, *given, **options, parallel=parallel,
-                progress=lambda *n: counts.append(n),
-            )  # fmt: skip
+            together = effects(attending, *given, **options, progress=lambda *n: counts.append(n))
+            assert max(batches) == 2 * min(tokens // 10, 40)
             assert counts[-1] == (40, 40)
-            # The run of none at all is one from the last layer on where runs begin at the edited one.
-            assert len(counts) == -(-(40 if parallel < 30 else 41) // parallel) + 1
             for one, other in zip(alone, together, strict=True):
+                assert one[:2] == other[:2]
                 assert one.metric == pytest.approx(other.metric, abs=1e-10)
+        batches.clear()
 
 
-def test_a_metric_of_all_copies_is_refused() -> None:
-    class Loss(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = pair()[0]
+class Loss(nn.Module):
+    """A model of one number."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x).square().sum()
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
 
-    _, clean, corrupt = pair()
-    for given in ((clean, corrupt), (clean,)):
-        with pytest.raises(EditError, match=re.escape("[effects.parallel] the metric of one copy")):
-            effects(Loss(), *given, metric=lambda loss: loss, parallel=4)
-    model, text = (
-        ch.MultiHeadAttention(WIDTH, num_heads=HEADS).double(),
-        "[effects.parallel] parallel=",
-    )
+    def forward(self, x: Tensor) -> Any:
+        return self.layer(x).square().mean()
+
+
+class Leaking(Loss):
+    """Samples that read each other where they differ."""
+
+    def forward(self, x: Tensor) -> Any:
+        made = self.layer(x)
+        return made + (made - made.roll(1, 0)).square().mean()
+
+
+class Counted(Loss):
+    """A number beside the rows."""
+
+    def forward(self, x: Tensor) -> Any:
+        made = self.layer(x)
+        return made, float(made.detach().square().mean())
+
+
+@pytest.mark.parametrize(
+    ("kind", "score"),
+    [(Loss, lambda loss: loss), (Leaking, metric), (Counted, lambda output: output[1])],
+)
+def test_copies_that_do_not_stay_apart_are_run_alone(
+    kind: type[Loss], score: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers, clean, corrupt = pair()
+    model = kind(layers).eval()
+    options: dict[str, Any] = {"metric": score, "by": "head,position"}
+    for given in ((clean[:1], corrupt[:1]), (clean[:1],)):
+        found = effects(model, *given, **options)
+        assert list(found) == list(one_by_one(monkeypatch, model, *given, **options))
+
+
+def test_inputs_without_a_batch_are_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers, clean, _ = pair()
+    options: dict[str, Any] = {"metric": metric, "by": "head,position"}
+    for given in (clean[0, :, :], {"input": clean[0]}):
+        found = effects(layers, given, **options)
+        assert list(found) == list(one_by_one(monkeypatch, layers, given, **options))
+    masked = ch.MultiHeadAttention(WIDTH, num_heads=HEADS).double()
     given = {"x": clean, "mask": torch.ones(LEN, LEN, dtype=torch.bool)}
-    with pytest.raises(EditError, match=re.escape(text)):
-        effects(model, given, metric=metric, parallel=2)
+    found = effects(masked, given, **options)
+    assert list(found) == list(one_by_one(monkeypatch, masked, given, **options))
+
+
+class Shared(nn.Module):
+    """One attention, three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = x + self.layer(x)
+        return x
+
+
+def test_a_head_that_layers_share_is_said_to_be_edited_in_all_of_them() -> None:
+    model, x = Shared(), torch.randn(1, LEN, WIDTH)
+    text = "[edit.shared] each head of 'layer' (3 calls) is edited in all calls of one run at once"
+    with pytest.warns(ch.EditWarning, match=re.escape(text)):
+        found = effects(model, x, metric)
+    for row in found:
+        with torch.no_grad(), ch.edit(model) as edit:
+            edit["layer"].heads[row.head or 0].ablate()
+            assert row.metric == float(metric(model(x)))
+        assert edit.report[0].calls == 3
+
+
+def test_clean_and_corrupt_are_the_words_of_both() -> None:
+    attending, clean, corrupt = pair()
+    given: dict[str, Any] = {"clean": clean, "corrupt": corrupt, "metric": metric}
+    assert list(effects(attending, **given)) == list(effects(attending, clean, corrupt, metric))
+    ablated = effects(attending, clean=clean, metric=metric)
+    assert list(ablated) == list(effects(attending, clean, metric))
+    assert len(ch.paths(attending, **given)) == 2 * HEADS
+    assert list(effects(attending, **given, patch="v")) == list(
+        effects(attending, **given, patch="value")
+    )
+
+
+class Named(nn.Module):
+    """An output with names, as in transformers."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.layers(x)}
+
+
+def test_a_metric_that_raises_is_told_what_it_gets() -> None:
+    layers, clean, corrupt = pair()
+    text = (
+        "[effects.metric] metric gets the output of the model, here dict with logits, and must make one number of it, "
+        "such as output.logits[0, -1, 3]; it raised "
+    )
+    calls: dict[str, Any] = {
+        "TypeError: ": lambda logits: logits + 1,
+        "KeyError: ": lambda logits: logits[0, -1, 3],
+        "AttributeError: ": lambda output: output.logits,
+    }
+    for raised, mistaken in calls.items():
+        for call in (effects, ch.paths):
+            with pytest.raises(ArgumentTypeError, match=re.escape(text + raised)):
+                call(Named(layers), clean, corrupt, metric=mistaken)
+
+    def refused(output: Any) -> Any:
+        raise EditError("edit.batch", "as it is")
+
+    with pytest.raises(EditError, match=re.escape("[edit.batch] as it is")):
+        effects(Named(layers), clean, corrupt, metric=refused)
+
+
+@pytest.mark.parametrize("given", ["a text", [[1, 2, 3]], 3, None])
+def test_what_is_no_input_is_refused(given: Any) -> None:
+    layers, clean, _ = pair()
+    text = "[inputs.type] inputs must be a tensor, a tuple of arguments, or a mapping of named arguments; got "
+    calls: list[Any] = [
+        lambda: effects(layers, given, metric),
+        lambda: ch.paths(layers, clean, given, metric=metric),
+        lambda: ch.lens(layers, given, top=1),
+        lambda: ch.logits_of(layers, given, 0),
+    ]
+    for call in calls:
+        with pytest.raises(ArgumentTypeError, match=re.escape(text + type(given).__name__)):
+            call()
 
 
 @pytest.mark.parametrize("by", ["head", "layer", "head,position"])
-def test_heads_are_ablated_to_means_and_draws_as_in_an_edit(by: str) -> None:
-    attending = model()
-    texts, x = torch.randn(3, 7, WIDTH), torch.randn(2, LEN, WIDTH)
+def test_heads_are_ablated_to_means_as_in_an_edit(by: str) -> None:
+    attending = model().double()
+    texts, x = torch.randn(3, 7, WIDTH).double(), torch.randn(2, LEN, WIDTH).double()
     with torch.no_grad(), ch.watch(attending, keep="contexts") as seen:
         attending(texts)
     with torch.no_grad(), ch.watch(attending, keep="total", contexts=True) as totals:
         attending(texts)
-    ways: list[dict[str, Any]] = [{"mean": seen}, {"mean": totals}, {"resample": seen, "seed": 3}]
+    ways: list[dict[str, Any]] = [{"mean": seen}, {"mean": totals}]
     for to in ways:
         found = effects(attending, x, metric, by=by, **to)
-        again = effects(attending, x, metric=metric, by=by, parallel=1, **to)
-        assert list(found) == list(again)
         for row in found:
             with torch.no_grad(), ch.edit(attending) as edit:
                 layer = edit[row.layer]
@@ -374,8 +507,10 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
             effects(attending, clean[:, :3], corrupt, metric=metric, patch=patch)
     with pytest.raises(ArgumentError, match=re.escape('[patch.value] patch must be one of "z", ')):
         effects(attending, clean, corrupt, metric=metric, patch="x")
-    for name, code in {"parallel": "argument.size", "approximate": "approximate.type"}.items():
-        with pytest.raises(ClearheadError, match=re.escape(f"[{code}]")):
-            effects(attending, clean, metric=metric, **{name: 0})
+    assert_refused(
+        lambda: effects(attending, clean, metric, approximate=wrong(0)),
+        "approximate.type",
+        "approximate // 0",
+    )
     with pytest.raises(EditError, match=re.escape("[effects.gradients] gradients need a metric")):
         effects(attending, clean, lambda out: out.sum().item(), approximate=True)

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import clearhead as ch
 from clearhead.editing import entering
+from clearhead.editing.edit import followed
 from clearhead.errors import EditError
 from tests.interrupts import Interrupt, left_behind
 from tests.refusals import assert_refused
@@ -172,7 +173,7 @@ def test_the_fast_path_is_off_for_the_model_that_is_edited_alone() -> None:
         each.layers[0].register_forward_pre_hook(
             lambda *_: taken.append(torch.backends.mha.get_fastpath_enabled())
         )
-    with ch.edit(model):
+    with followed(model):
         model(X)
         other(X)
         in_thread(lambda: model(X))
@@ -230,7 +231,7 @@ def test_what_a_checkpoint_runs_again_is_edited_by_the_thread_that_asked(reentra
 
     def grad(model: nn.Module, block: int | None) -> Tensor:
         x = X.clone().requires_grad_()
-        with ch.edit(model) as edit:
+        with followed(model) as edit:
             if block is not None:
                 edit[f"blocks.{block}"].hide(key=0)
             return torch.autograd.grad(model(x).square().sum(), x)[0]
@@ -255,7 +256,7 @@ def test_a_thread_of_autograds_own_has_the_edits_of_the_one_that_asked() -> None
 
     def grad(edits: bool) -> Tensor:
         x = X.clone().requires_grad_()
-        with ch.edit(model) as edit:
+        with followed(model) as edit:
             if edits:
                 edit["blocks.0"].hide(key=0)
             model(x)

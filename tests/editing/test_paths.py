@@ -217,6 +217,16 @@ def test_an_interrupt_gives_the_senders_that_are_done() -> None:
     assert not any(each._forward_hooks for each in model.modules())
 
 
+def test_one_receiver_is_a_list_of_one() -> None:
+    model = nn.Sequential(*(ch.MultiHeadAttention(WIDTH, HEADS) for _ in "ab")).eval()
+    clean, corrupt = torch.randn(2, 1, LEN, WIDTH)
+    score = lambda output: output.sum()  # noqa: E731
+    for part in PARTS:
+        expected = list(ch.paths(model, clean, corrupt, metric=score, receivers=[(1, 0, part)]))
+        for given in ((1, 0, part), (1, 0, part[0]), [(-1, 0, part[0])]):
+            assert list(paths(model, clean, corrupt, metric=score, receivers=given)) == expected
+
+
 def test_what_is_no_path_is_refused() -> None:
     model, clean, corrupt = stack()
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -226,9 +236,10 @@ def test_what_is_no_path_is_refused() -> None:
         ({"sender": 3}, ArgumentTypeError, "[paths.sender] sender must be (layer, head), a list of such, rows that"),
         ({"sender": []}, ArgumentTypeError, "[paths.sender] sender must be (layer, head), a list"),
         ({"sender": (0, "x")}, ArgumentTypeError, "[paths.sender] sender must be (layer, head)"),
-        ({"receivers": [(1, 0, "z")]}, ArgumentTypeError, '[paths.receivers] receivers must be (layer, head, "'),
-        ({"receivers": (1, 0, "key")}, ArgumentTypeError, "[paths.receivers] receivers must be"),
+        ({"receivers": [(1, 0, "z")]}, ArgumentTypeError, '[paths.receivers] receivers must be (layer, head, input)'),
         ({"receivers": [(1, 0, ["key"])]}, ArgumentTypeError, "[paths.receivers] receivers must be"),
+        ({"receivers": (1, 0)}, ArgumentTypeError, "[paths.receivers] receivers must be"),
+        ({"receivers": (1, 0, "key", "value")}, ArgumentTypeError, "[paths.receivers] receivers must be"),
         ({"sender": (7, 0)}, EditError, "[edit.layers] a layer must be the number"),
         ({"sender": ("*", 0)}, EditError, "[edit.layers] a layer must be one module that attends; '*' is 3 of these"),
         ({"sender": (0, 4)}, EditError, "[edit.heads] heads[4] are edited; 0 has num_heads=4."),

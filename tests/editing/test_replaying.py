@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.editing import measuring
+from clearhead.editing import measuring, replaying
+from clearhead.editing.edit import followed
 from clearhead.editing.replaying import Replay
 from tests.integrations.models import KINDS, inputs, make
 
@@ -22,7 +23,7 @@ def score(output: Any) -> Tensor:
 
 
 def attending(model: nn.Module, given: object) -> list[str]:
-    with torch.no_grad(), ch.edit(model) as edit:
+    with torch.no_grad(), followed(model) as edit:
         measuring.called(model, given)
     return list(edit.attended)
 
@@ -43,12 +44,12 @@ def test_every_architecture_gives_what_whole_runs_give(
         each: value.flip(1) if each.endswith("input_ids") else value
         for each, value in clean.items()
     }
-    for options in ({}, {"parallel": 3}):
-        given: Any = (model, clean, corrupt, score)
-        found = ch.effects(*given, **options)["metric"].tolist()
-        expected = whole(monkeypatch, *given, **options)
+    for tokens in (0, 256):
+        monkeypatch.setattr(replaying, "TOKENS", tokens)
+        found = ch.effects(model, clean, corrupt, score)["metric"].tolist()
+        expected = whole(monkeypatch, model, clean, corrupt, score)
         # Several copies have what one had, which another size of batch rounds otherwise.
-        assert found == (pytest.approx(expected, rel=1e-4) if options else expected)
+        assert found == (pytest.approx(expected, rel=1e-4) if tokens else expected)
     # Decoders of two texts keep an object of two caches: the encoder alone is left out.
     assert Replay(model, corrupt, attending(model, corrupt))
 
@@ -95,7 +96,7 @@ def ran(model: nn.Module, layer: int = -1) -> int:
     layers = attending(model, x)
     replay = Replay(model, x, layers)
     before = runs[-1]
-    with torch.no_grad(), ch.edit(model), replay.before([layers[layer]]):
+    with torch.no_grad(), followed(model), replay.before([layers[layer]]):
         assert torch.equal(model(x), replay.output)
     return runs[-1] - before
 

@@ -109,8 +109,19 @@ def test_an_operation_that_no_run_follows_is_refused() -> None:
 
     assert_refused(late, "edit.not-run", "'0' // Sequential // ablate")
     assert_refused(never, "edit.not-run", "'0' // Sequential // ablate")
-    with ch.edit(model):
-        pass
+    text = "[edit.no-effect] 0 operations were added, so that Sequential was not edited. An operation is a call"
+    asked: list[Any] = [
+        lambda edit: None,
+        lambda edit: edit[0].heads[1],
+        lambda edit: edit[0].heads[1].ablate,
+    ]
+    for ask in asked:
+        with pytest.warns(EditWarning, match=re.escape(text)) as said, ch.edit(model) as edit:
+            ask(edit)
+        assert said[0].filename == __file__
+    with ch.edit(model) as edit:
+        edit[0].ablate()
+        edit.clear()
 
 
 def test_a_model_that_is_edited_in_part_says_so() -> None:

@@ -303,6 +303,11 @@ test_refusals = refusals(
     torch.no_grad()(run),
     (lambda: made()(X, cache=(X, X)), "layer.cache", "tuple"),
     (
+        lambda: made()(X, cache=ch.layers.GrowingCache),
+        "layer.cache",
+        "the class GrowingCache, and no object: GrowingCache()",
+    ),
+    (
         lambda: MultiHeadAttention(WIDTH, num_heads=HEADS)(X, cache=GrowingCache()),
         "layer.cache-causal",
     ),

@@ -11,12 +11,13 @@ import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, UnsupportedError
+from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.layers import MultiheadAttention, QueryKeyNorm
 from clearhead.layers.converting.comparing import _difference
 from clearhead.layers.converting.models import ModelConversion
 from tests.integrations.models import SIZES
 from tests.refusals import assert_refused
+from tests.refusals import wrong as refused
 
 TOKENS, WIDTH, HEADS = 7, 12, 4
 
@@ -36,6 +37,29 @@ class Attention(nn.Module):
         query, key, value = (each.transpose(-3, -2) for each in split)
         context = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         return self.resid_dropout(self.c_proj(context.transpose(-3, -2).flatten(-2)))
+
+
+class One(nn.Module):
+    """A model of one attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x)
+
+
+def test_inputs_are_a_tensor_a_tuple_or_a_mapping() -> None:
+    x = torch.randn(2, TOKENS, WIDTH)
+    for inputs in (x, (x,), {"x": x}):
+        assert len(ch.convert(One().eval(), inputs=inputs).layers) == 1
+    model, wrong = One().eval(), refused([x])
+    before = model.attention
+    text = "a mapping of named arguments; got list. Of a text"
+    with pytest.raises(ArgumentTypeError, match=rf"^\[inputs.type\] inputs must be .* {text}"):
+        ch.convert(model, inputs=wrong)
+    assert model.attention is before
 
 
 class Separate(nn.Module):
@@ -177,7 +201,7 @@ def test_weights_are_shared_and_trained_ones_go_back() -> None:
     x, separate = drawn(), model.attentions[0]
     assert isinstance(separate, Separate)
     frozen = separate.k_proj.weight.requires_grad_(False)
-    conversion = ch.convert(model, inputs=[x])
+    conversion = ch.convert(model, inputs=(x,))
     layers: list[Any] = list(conversion.layers.values())
     shared, packed = layers
     assert shared.query_projection.weight is separate.q_proj.weight

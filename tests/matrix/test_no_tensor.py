@@ -53,19 +53,22 @@ def test_nothing_makes_a_tensor_of_it_in_passing(
     ("name", "says"),
     [
         ("numpy", f"it is no tensor: {PART}.numpy(…), or take all of it with A.dense().numpy(…)."),
-        ("mean", "A.dense().mean(…). Here A.pool(rows, columns) is a small map."),
-        ("T", "A.dense().T. Here A.mT is for products."),
-        ("size", "Here A.shape is known."),
+        ("mean", "A.dense().mean(…). Or write A.pool(rows, columns), a small map."),
+        ("T", "A.dense().T. Or write A.mT, for products."),
+        ("size", "Or write A.shape."),
         ("cpu", "A.dense().cpu(…)."),
-        ("weights", f"it is the weights: {PART}, or take all of it with A.dense()."),
-        ("attentions", "it is the weights"),
+        (
+            "weights",
+            "write A[sample, head, query, key], which is a weight, or A.dense() for all of them.",
+        ),
+        ("attentions", "which is a weight"),
     ],
 )
 def test_the_words_of_a_tensor(matrix: Any, name: str, says: str) -> None:
     with pytest.raises(AttributeError, match=re.escape(says)) as raised:
         getattr(matrix, name)
     assert isinstance(raised.value, ch.NoAttributeError)
-    assert raised.value.code == "matrix.attribute"
+    assert raised.value.code == "attribute.name"
     assert not hasattr(matrix, name)
 
 

@@ -10,7 +10,12 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import ladder, stages
-from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    SelectionError,
+    UnsupportedError,
+)
 from clearhead.ladder import EXAMPLE_EMBEDDINGS, EXAMPLE_TOKENS
 
 STAGES = list(stages.NAMES)
@@ -148,6 +153,26 @@ def test_tokens_are_data() -> None:
     markdown = steps.to_markdown()
     assert "````text\n" in markdown
     assert "\n```text\n" not in markdown.split("**query**")[1].split("**scores**")[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "call", "missing"),
+    [
+        ((ch.MultiHeadAttention(8, 2),), "trace(layer, x)", "got no x."),
+        ((ladder.SimpleAttention(),), "trace(rung, x)", "got no x."),
+        (
+            (ch.attend, torch.zeros(2, 3)),
+            "trace(clearhead.attend, query, key, value)",
+            "got no key, no value.",
+        ),
+    ],
+)
+def test_a_call_without_its_inputs_is_refused(given: Any, call: str, missing: str) -> None:
+    with pytest.raises(ArgumentTypeError) as raised:
+        ch.trace(*given)
+    assert str(raised.value) == (
+        f"[trace.inputs] trace needs the inputs of the call: {call}; {missing}"
+    )
 
 
 @pytest.mark.parametrize(

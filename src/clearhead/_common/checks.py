@@ -1,14 +1,14 @@
 """Checks of arguments that several parts of the package take; each refuses by the argument's name."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
 
-from clearhead._common.text import shown
+from clearhead._common.text import kind_of, shown
 from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError
 
@@ -47,7 +47,7 @@ def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> 
     if not isinstance(given, Tensor):
         hint = " torch.as_tensor(…) makes a tensor of it." if hasattr(given, "__array__") else ""
         raise ArgumentTypeError(
-            f"{name}.type", f"{name} must be {expected}; got {type(given).__name__}.{hint}"
+            f"{name}.type", f"{name} must be {expected}; got {kind_of(given)}.{hint}"
         )
     if given.is_nested:
         raise ArgumentTypeError(
@@ -192,9 +192,7 @@ def check_number(
         ArgumentError: code `<name>.value`.
     """
     if not isinstance(given, Real) or isinstance(given, bool):
-        raise ArgumentTypeError(
-            f"{name}.type", f"{name} must be {expected}; got {type(given).__name__}."
-        )
+        raise ArgumentTypeError(f"{name}.type", f"{name} must be {expected}; got {kind_of(given)}.")
     try:
         number = float(given)
     except OverflowError:
@@ -202,6 +200,39 @@ def check_number(
     if not allowed(number):
         raise ArgumentError(f"{name}.value", f"{name} must be {expected}; got {number}.")
     return number
+
+
+def check_choice(name: str, given: object, choices: Any) -> None:
+    """Refuse what is not one of the words of a Literal.
+
+    Raises:
+        ArgumentError: code `<name>.value`.
+    """
+    if given not in get_args(choices):
+        words = ", ".join(f'"{each}"' for each in get_args(choices))
+        raise ArgumentError(f"{name}.value", f"{name} must be one of {words}; got {shown(given)}.")
+
+
+def arguments_of(inputs: object) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return the arguments of a call, by position and by name: of one tensor, a tuple, or a mapping.
+
+    Raises:
+        ArgumentTypeError: code `inputs.type`.
+
+    Example:
+        >>> arguments_of((1, 2)), arguments_of({"x": 3})
+        (((1, 2), {}), ((), {'x': 3}))
+    """
+    if isinstance(inputs, Mapping):
+        return (), inputs
+    if isinstance(inputs, Tensor | tuple):
+        return inputs if isinstance(inputs, tuple) else (inputs,), {}
+    raise ArgumentTypeError(
+        "inputs.type",
+        "inputs must be a tensor, a tuple of arguments, or a mapping of named arguments; got "
+        f'{kind_of(inputs)}. Of a text, tokenizer(text, return_tensors="pt") is one; of a list of ids, '
+        "torch.tensor(ids); of any other single argument, (argument,).",
+    )
 
 
 def check_dropout(dropout: Any) -> float | None:

@@ -5,8 +5,9 @@ them, and the ladder loads weights that a tutorial saved under them.
 """
 
 import re
-from collections.abc import Mapping
 from typing import NamedTuple
+
+from clearhead._common.foreign_words import TABLES, by_name
 
 
 class ProjectionNames(NamedTuple):
@@ -70,105 +71,34 @@ TUTORIALS = tuple(
 # Of a norm of the query, and of one of the key.
 NORM_NAMES = (("q_norm", "k_norm"), ("norm_q", "norm_k"), ("query_norm", "key_norm"))
 
-# By our names of the sizes.
-SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
-    "d_in": (
-        "d_in", "input_dim", "in_dim", "in_features", "embed_dim", "d_model", "dim", "hidden_size",
-        "n_embd", "emb_dim", "embed_size", "hid_dim", "hidden_dim", "hidden", "model_dim", "width",
-        "query_dim", "channels", "dim_in", "d_emb", "embedding_dim", "emb_size", "n_embed", "emb",
-        "in_channels", "in_channel", "feature_dim", "input_size", "n_dim", "d_hid", "d_embed",
-        "hidden_channels", "embed_dims", "model_size", "d_q", "q_dim", "in_planes", "num_hiddens",
-        "n_units", "size", "n_state", "embeddings_dim", "dims", "d", "in_size", "n_feat", "inp_dim",
-        "embd_dim", "embedding_size", "n_channels", "in_ch", "feats", "dim_model", "h_dim", "dimensions",
-        "embedding_dimension", "num_channels", "num_features", "input_depth",
-    ),
-    "d_out": (
-        "d_out", "output_dim", "out_dim", "out_features", "dim_out", "out_channels", "output_size",
-        "out_channel", "out_size", "out", "n_out", "width_out", "output_width",
-    ),
-    "num_heads": (
-        "num_heads", "n_heads", "n_head", "nhead", "heads", "h", "num_attention_heads", "nheads",
-        "num_head", "head_num", "n_h", "attention_heads", "attn_heads", "heads_num", "nb_heads",
-        "encoder_attention_heads", "head", "num_q_heads", "heads_count", "nr_heads", "query_heads",
-        "no_of_heads", "number_of_heads", "n_q_heads",
-    ),
-    "num_kv_heads": (
-        "num_kv_heads", "n_kv_heads", "num_key_value_heads", "kv_heads", "n_kv_head", "kv",
-        "num_key_value_head", "num_kv_groups", "n_local_kv_heads", "kv_head",
-    ),
-    "head_dim": (
-        "head_dim", "d_head", "dim_head", "d_k", "head_size", "attention_head_size", "d_kv",
-        "key_value_proj_dim",
-        "dim_heads", "heads_dim", "d_keys", "dim_k", "key_dim", "qk_dim", "attention_dim",
-        "d_qk", "d_attn", "attn_dim", "dim_key", "k_dim", "dim_qk", "key_size", "kdim_per_head",
-        "temperature_dim", "d_key", "attention_head_dim", "dk", "head_width", "head_channels",
-    ),
-    "value_head_dim": (
-        "value_head_dim", "d_v", "v_head_dim", "dim_v", "value_dim", "d_values", "v_dim", "dv",
-        "dim_value", "value_size", "d_value",
-    ),
-    "context_length": (
-        "context_length", "context_len", "max_len", "block_size", "max_seq_len", "n_positions", "max_length",
-        "ctx_len", "n_ctx", "max_position_embeddings", "seq_len", "seq_length", "sequence_length",
-        "max_seq_length", "context_size", "max_context_length", "n_tokens", "num_tokens",
-        "max_tokens", "context_window", "max_sequence_length", "seqlen", "num_patches", "n_token",
-        "max_sequence_len", "max_relative_position", "size_of_context", "len_max", "max_position",
-        "max_t", "n_patch", "n_patches", "max_seqlen",
-    ),
-    "d_context": (
-        "d_context", "context_dim", "kdim", "cross_attention_dim", "dim_context", "encoder_dim",
-        "kv_dim", "memory_dim", "encoder_hidden_size", "vdim", "dim_kv", "ctx_dim", "cond_dim",
-    ),
-}  # fmt: skip
+SIZE_NAMES = {ours: tuple(names.split()) for ours, names in TABLES["sizes"].items()}
+"""The names of a size, by ours."""
 
-# Of what a projection gives, in letters only and without affixes.
-ROLES: Mapping[str, str] = {
-    "q": "q", "query": "q", "queries": "q", "qs": "q",
-    "k": "k", "key": "k", "keys": "k", "ks": "k",
-    "v": "v", "value": "v", "values": "v", "vs": "v", "val": "v",
-    "qkv": "qkv", "cattn": "qkv", "queryvaluekey": "qkv", "querykeyvalue": "qkv",
-    "kv": "kv", "keyvalue": "kv",
-}  # fmt: skip
-PROJECTED = {"o", "wo", "out", "wout", "output", "outputs", "outs", "proj", "projection", "oproj"}
+ROLES = by_name(TABLES["roles"])
+"""What a projection gives, by its name in letters only and without affixes."""
+
+PROJECTED = set(TABLES["names"]["projected"].split())
 AFFIXES = re.compile(
     r"proj(ection)?|linear|lin$|weights?|^w(?=[qkv])|^to|^fc|layer|dense|matrix|^w$|^in|^self"
 )
 
 DROPOUTS = re.compile(r"drop|^p$|_p$|pdrop")
 
-# Of inputs, a word of the name.
-SIDES = {
-    **dict.fromkeys(("q", "query", "queries", "qs"), "query"),
-    **dict.fromkeys(("k", "key", "keys", "ks"), "key"),
-    **dict.fromkeys(("v", "value", "values", "vs", "val"), "value"),
-}
-WIDTH_SIDES = {
-    **dict.fromkeys(("q", "k", "qk", "kq", "query", "key"), "head_dim"),
-    **dict.fromkeys(("v", "value"), "value_head_dim"),
-}
-CONTEXTS = (
-    "encoder_hidden_states", "key_value_states", "context", "memory", "encoder_output", "enc_output",
-    "encoder_out", "kv", "y", "cond", "source", "context_x", "x_2", "x2", "encoder_outputs", "ctx",
-    "encoder_states", "latents_kv", "cross", "other", "src_hidden",
-)  # fmt: skip
+SIDES = by_name(TABLES["sides"])
+"""Inputs, by a word of their names."""
+
+WIDTH_SIDES = by_name(TABLES["width-sides"])
+CONTEXTS = tuple(TABLES["names"]["contexts"].split())
 MASKS = re.compile(r"mask|valid")
 # Masks, but not of padding.
 OTHER_MASKS = re.compile(r"head_mask|causal|rel|bias")
 PADDING = re.compile(r"pad")
-# Of outputs, in the order in which they are taken.
-OUTPUTS = (
-    "last_hidden_state",
-    "logits",
-    "output",
-    "out",
-    "attn_output",
-    "hidden_states",
-    "context",
-    "x",
-)
+OUTPUTS = tuple(TABLES["names"]["outputs"].split())
+"""Outputs, in the order in which they are taken."""
+
 # Of buffers and attributes.
 KEPT_MASK = re.compile(r"mask|tril|triu|causal|visible|hidden$|^bias$|future")
-ROTARY = ("rope", "rotary", "rotat", "inv_freq", "freqs", "cos", "polar")
+ROTARY = tuple(TABLES["names"]["rotary"].split())
 
 
 def size_of(name: str) -> str | None:

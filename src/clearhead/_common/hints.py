@@ -78,36 +78,6 @@ def _spell_out(called: Any) -> Set[str] | None:
     return spelled.parameters.keys()
 
 
-def check_arguments(
-    called: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, object], name: str
-) -> None:
-    """Refuse arguments that a function does not take, and those of which some are missing.
-
-    Raises:
-        ArgumentTypeError: codes `argument.words` and `argument.missing`.
-
-    Example:
-        >>> check_arguments(lambda layer, x: x, [3], {}, "trace")
-        Traceback (most recent call last):
-        ...
-        clearhead.errors.ArgumentTypeError: [argument.missing] trace takes layer, x; got no x.
-    """
-    own = inspect.signature(called).parameters
-    if hint_at(own, args, kwargs) is not None:
-        raise refusal(called, args, kwargs, name)
-    needed = [
-        word
-        for word, each in own.items()
-        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
-    ]
-    missing = [word for word in needed[len(args) :] if word not in kwargs]
-    if missing:
-        raise ArgumentTypeError(
-            "argument.missing",
-            f"{name} takes {', '.join(needed)}; got no {' and no '.join(missing)}.",
-        )
-
-
 def refusal(
     called: Callable[..., Any],
     args: Sequence[object],

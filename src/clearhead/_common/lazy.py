@@ -24,9 +24,19 @@ def attach(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], lis
 
     def first_use(attribute: str) -> Any:
         with _LOCK, _collecting_later():
-            return found(attribute)
+            try:
+                return found(attribute)
+            except AttributeError:
+                if attribute in public or attribute.startswith("_"):
+                    raise
+        raise no_name(name, attribute)
 
     return first_use, names, public
+
+
+def no_name(package: str, name: str) -> AttributeError:
+    """Return the error for a name that a package does not have, with what it is here."""
+    return import_module("clearhead._common.foreign_words").no_name(package, name)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 import torch
 
 from clearhead._common.checks import check_bool, check_sizes
+from clearhead._common.foreign_words import Answering
 from clearhead._common.lazy import drawing
 from clearhead._common.text import readable, shown
 from clearhead.errors import ArgumentError, MissingExtraError, SelectionError
@@ -16,7 +17,7 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 """A named tuple."""
 
 
-class MeasuredRows(Sequence[Row], Generic[Row]):
+class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
     """Rows of one kind, in an order: print them, iterate over them, take a column, sort.
 
     What sorts, picks or slices makes other rows, and leaves these as they are.

@@ -107,6 +107,18 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} whose repr fails"
 
 
+def kind_of(value: object) -> str:
+    """Return the type of an argument for a message, or that it is a class where an object was meant.
+
+    Example:
+        >>> kind_of(3), kind_of(int)
+        ('int', 'the class int, and no object: int()')
+    """
+    if isinstance(value, type):
+        return f"the class {value.__name__}, and no object: {value.__name__}()"
+    return type(value).__name__
+
+
 def exit_words(code: int) -> str:
     """Return how a process ended, by its exit code; below 0 is the signal that ended it.
 

@@ -148,6 +148,17 @@ class Replace(OfContext):
     find: Find = _nothing
     length: int | None = None
 
+    def check_done(self, layer: str, model: str) -> None:
+        """As of other operations; also code `edit.context`, for a run of more positions."""
+        super().check_done(layer, model)
+        tokens = self.tally.tokens["query"]
+        if self.query is None and self.length is not None and self.length > tokens:
+            raise EditError(
+                "edit.context",
+                f"the other run of {layer} has {self.length} positions; there were {tokens} tokens. The two texts must "
+                "be as long, or query= chooses.",
+            )
+
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
         other = _fitting(self.find(at.path, at.every), context, at)
         self.length = other.shape[2]

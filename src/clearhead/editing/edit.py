@@ -7,6 +7,7 @@ in the heads and for the queries that an edit names, before the model goes on.
 import threading
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
@@ -16,17 +17,17 @@ from torch import nn
 
 from clearhead._common.checks import as_int, check_bool
 from clearhead._common.elements import Drawn
+from clearhead._common.foreign_words import Answering
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
+from clearhead._common.text import kind_of, shown
 from clearhead._common.torch_internals import is_compiled
+from clearhead.attention.problem import Problem
 from clearhead.editing import entering, hooks
-from clearhead.editing.context_operations import Replace
 from clearhead.editing.layer_edit import LayerEdit
 from clearhead.editing.layer_output import AddToOutput, ToCome
 from clearhead.editing.operation import Operation
 from clearhead.editing.places import Places, Running
 from clearhead.editing.report import EditReport, Tally
-from clearhead.editing.selections import Selection
 from clearhead.errors import ArgumentTypeError, EditError, EditWarning
 from clearhead.watching.estimate import attending
 from clearhead.watching.hooks import installing
@@ -36,7 +37,7 @@ GLOB = "*?["
 """The characters that make a path a glob."""
 
 
-class Edit(Drawn):
+class Edit(Answering, Drawn):
     """The context manager that `edit` returns; a layer of it is edited by its path or number.
 
     Example:
@@ -58,7 +59,8 @@ class Edit(Drawn):
         self._use = self._prepared
         self._owned: entering.Use | None = None
         self.expects_changes = True
-        """False where an operation without effect is none to warn of."""
+        """False where an operation without effect, or a block without operations, is no reason to warn."""
+        self._was_used = False
         self._begin()
         self.attended: dict[str, int] = {}
         """The number of heads of each module that has attended so far, by its path; 0 where only others are edited."""
@@ -67,7 +69,11 @@ class Edit(Drawn):
         self._paths = Paths(self._modules)
         self._running = threading.local()
         self._first: dict[str, str] = {}
-        self._calls, self._ran = 0, False
+        self._ran = False
+        self.calls: Counter[str] = Counter()
+        """The number of calls of each module that attended in this block, by its path."""
+        self.sizes: set[tuple[int, int]] = set()
+        """The batch and the query_len of these calls."""
         self._parts = Ran(self._model, self._modules)
 
     @property
@@ -98,7 +104,7 @@ class Edit(Drawn):
             >>> edit.missing
             []
         """
-        return self._parts.missing(self.attended, self._calls)
+        return self._parts.missing(self.attended, self.calls.total())
 
     def __getitem__(self, layer: str | int) -> "LayerEdit":
         """Return a layer to edit.
@@ -115,6 +121,7 @@ class Edit(Drawn):
 
     def add(self, layer: str, what: str, operation: Operation) -> None:
         """Add an operation on every module whose path is like this."""
+        self._was_used = True
         self._operations.append((layer, what, operation))
 
     def clear(self) -> None:
@@ -162,7 +169,7 @@ class Edit(Drawn):
             raise
         if error is None:
             self.check_effects()
-            self._say_missing()
+            self.say_missing([layer for layer, _, _ in self._operations], stacklevel=3)
 
     def _end(self) -> None:
         installing.uninstall(self._use())
@@ -237,12 +244,14 @@ class Edit(Drawn):
                 )
         if found or not self._operations:
             return path, [each for _, each in found]
-        return self.note(path, 0)
+        return self.note(path, None)
 
-    def note(self, path: str, num_heads: int) -> None:
-        """Count a call of a module."""
-        self.attended[path] = num_heads
-        self._calls += 1
+    def note(self, path: str, problem: Problem | None) -> None:
+        """Count a call of a module, which is read where it may be edited."""
+        self.calls[path] += 1
+        self.attended[path] = 0 if problem is None else problem.num_heads
+        if problem is not None:
+            self.sizes.add((problem.batch, problem.query_len))
 
     def check_effects(self) -> None:
         """Refuse what could have no effect, and say what had none, when the block ends."""
@@ -262,44 +271,18 @@ class Edit(Drawn):
                     f"{shown(layer)} of {name} is edited ({what}), and did not run in the block after "
                     "that. Add operations before the model runs, and run it inside the block.",
                 )
-            for chosen in (getattr(operation, "query", None), getattr(operation, "key", None)):
-                if isinstance(chosen, Selection) and chosen.tokens > tally.tokens[chosen.name]:
-                    raise EditError(
-                        "edit.no-token",
-                        f"{chosen.name}= of {shown(layer)} begins at position {chosen.first}; there were "
-                        f"{tally.tokens[chosen.name]} tokens.",
-                    )
-            if isinstance(operation, AddToOutput) and not operation.was_added:
-                raise EditError(
-                    "edit.output",
-                    f"the output projection of {shown(layer)} of {name} did not run as a module of its own, as in "
-                    "nn.MultiheadAttention, so that nothing was added behind it. Add to the context, without "
-                    "output=True.",
-                )
-            length = operation.length if isinstance(operation, Replace) else None
-            if (
-                length is not None
-                and not getattr(operation, "query", None)
-                and length > tally.tokens["query"]
-            ):
-                raise EditError(
-                    "edit.context",
-                    f"the other run of {shown(layer)} has {length} positions; there were "
-                    f"{tally.tokens['query']} tokens. The two texts must be as long, or query= chooses.",
-                )
+            operation.check_done(shown(layer), name)
             if tally.counts(layer, what).queries == 0:
                 idle.append(f"{what} of {shown(layer)}")
-        if idle and self.expects_changes:
-            text = (
-                f"nothing in {name} was changed by {', '.join(idle)}: no query saw what was "
-                "chosen, or it was there already."
-            )
+        text = (
+            f"nothing in {name} was changed by {', '.join(idle)}: no query saw what was chosen, or it was there "
+            "already."
+            if idle
+            else f"0 operations were added, so that {name} was not edited. An operation is a call, such as "
+            "edit[0].heads[1].ablate()."
+        )
+        if self.expects_changes and (idle or not self._was_used):
             warnings.warn(f"[edit.no-effect] {text}", EditWarning, stacklevel=3)
-
-    def _say_missing(self) -> None:
-        """Say which of the modules that an operation is for attended and were not edited."""
-        asked = [layer for layer, _, _ in self._operations]
-        self.say_missing(asked, stacklevel=4)
 
     def say_missing(self, layers: list[str], stacklevel: int) -> None:
         """Warn of parts like these layers that attended and were not edited, or raise if strict."""
@@ -349,6 +332,13 @@ def _holds(path: str, layer: str) -> bool:
     return f".{layer}." in f".{path}."
 
 
+def followed(model: nn.Module, *, strict: bool = False) -> Edit:
+    """Return an edit without operations, which follows what attends."""
+    made = edit(model, strict=strict)
+    made.expects_changes = False
+    return made
+
+
 @with_hints
 def edit(model: nn.Module, *, strict: bool = False) -> Edit:
     """Edit the attention of a model while a block runs: what if this head could not look there?
@@ -393,7 +383,7 @@ def edit(model: nn.Module, *, strict: bool = False) -> Edit:
     """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(
-            "edit.model", f"model must be a torch.nn.Module; got {type(model).__name__}."
+            "edit.model", f"model must be a torch.nn.Module; got {kind_of(model)}."
         )
     check_bool("strict", strict)
     return Edit(model, strict)

@@ -1,21 +1,23 @@
 """The effect of each head: the change of a metric where that head alone is ablated."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self, cast, get_args, overload
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_bool, check_sizes
+from clearhead._common.checks import check_bool, check_choice
+from clearhead._common.foreign_names import side_of
 from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import shown
-from clearhead.editing.edit import edit, is_like
+from clearhead.editing.edit import followed, is_like
 from clearhead.editing.layer_edit import Means
 from clearhead.editing.measuring import measured
-from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
+from clearhead.editing.metrics import Metric, Progress, check_metric, number_of, reporter
 from clearhead.editing.patching import (
     Heads,
     Patch,
@@ -28,10 +30,8 @@ from clearhead.editing.patching import (
     head_of,
     patched_contexts,
 )
-from clearhead.errors import ArgumentError, EditError
-from clearhead.matrix.contexts import Contexts
+from clearhead.errors import ArgumentError, EditError, EditWarning
 from clearhead.watching.finding import check_layers
-from clearhead.watching.seen import Seen
 from clearhead.watching.stream import called
 
 
@@ -125,106 +125,65 @@ class Effects(MeasuredRows[Effect]):
 By = Literal["head", "head,position", "layer"]
 
 
-@overload
-def effects(
-    model: nn.Module,
-    inputs: object,
-    metric: Callable[[Any], Tensor | float],
-    /,
-    *,
-    by: By = "head",
-    layers: Sequence[str | int] | None = None,
-    heads: Heads | None = None,
-    mean: Means | None = None,
-    resample: Seen[Any] | Contexts | Tensor | None = None,
-    seed: int = 0,
-    approximate: bool = False,
-    parallel: int = 1,
-    progress: Progress | bool = True,
-    strict: bool = False,
-) -> Effects: ...
-@overload
-def effects(
-    model: nn.Module,
-    inputs: object,
-    corrupt: object = None,
-    metric: Callable[[Any], Tensor | float] | None = None,
-    *,
-    patch: Patch = "z",
-    by: By = "head",
-    layers: Sequence[str | int] | None = None,
-    heads: Heads | None = None,
-    mean: Means | None = None,
-    resample: Seen[Any] | Contexts | Tensor | None = None,
-    seed: int = 0,
-    approximate: bool = False,
-    parallel: int = 1,
-    progress: Progress | bool = True,
-    strict: bool = False,
-) -> Effects: ...
 @with_hints
 def effects(
     model: nn.Module,
-    inputs: object,
-    corrupt: object = None,
-    metric: Callable[[Any], Tensor | float] | None = None,
+    clean: object,
+    corrupt: object | Metric = None,
+    metric: Metric | None = None,
     *,
     patch: Patch = "z",
     by: By = "head",
     layers: Sequence[str | int] | None = None,
     heads: Heads | None = None,
     mean: Means | None = None,
-    resample: Seen[Any] | Contexts | Tensor | None = None,
-    seed: int = 0,
     approximate: bool = False,
-    parallel: int = 1,
     progress: Progress | bool = True,
     strict: bool = False,
 ) -> Effects:
     """Ablate each head in turn, or patch it from a clean run, and measure what a metric makes of it.
 
-    With `corrupt` inputs the model runs on these, and each head in turn gets what it has for the clean `inputs`
+    With `corrupt` inputs the model runs on these, and each head in turn gets what it has for the `clean` inputs
     (activation patching: Vig et al., 2020, https://arxiv.org/abs/2004.12265). Runs are without gradients, in the mode
     that the model is in: `model.eval()` first, or dropout is in the numbers. A run begins at the block that is edited
     where those before it are functions of their arguments, so that they give again what they gave once; what they
-    gave is kept, O(layers × tokens), and `metric` must read it from the output.
+    gave is kept, O(layers × tokens), and `metric` must read it from the output. Of short texts several edits are one
+    run, on copies of the inputs, where all that the model takes and returns are rows of samples; an effect may then
+    differ in its last digits from that of a run of its own.
 
     Args:
         model: any PyTorch model that `edit` edits.
-        inputs: what it is called with, a mapping of named arguments, a tuple, or one tensor; the clean ones.
-        corrupt: others, of as many samples and tokens, that the model runs on; None ablates. A function in this
-            place is the metric: `effects(model, inputs, metric)`.
-        metric: makes a number of the model's output, such as a loss or a difference of two logits.
+        clean: what it is called with, a mapping of named arguments, a tuple, or one tensor.
+        corrupt: others, of as many samples and tokens, that the model runs on; None ablates the heads of the clean
+            run. A function in this place is the metric: `effects(model, clean, metric)`.
+        metric: a function of the model's output that returns one number, such as a loss or a difference of two
+            logits.
         patch: what the head gets from the clean run: its context ("z"), its weights ("pattern"), or the "value",
             "query" or "key" that it makes its context of.
         by: "head", "head,position" for each query by itself, or "layer" for all heads of a layer at once.
         layers: only these, as `edit[layer]` takes them; None for all that attend.
         heads: only these, (layer, head), or rows that name them, such as the `top` of other effects or what
             `Seen.find` has found; with "head,position", of rows that have a position just that one.
-        mean: of an ablation, what heads get in place of 0, as `edit[layer].ablate` takes it.
-        resample: likewise, contexts of another run to draw from, by the seed.
-        seed: of what is drawn.
+        mean: of an ablation, what heads get instead of 0, as `edit[layer].ablate` takes it.
         approximate: True estimates all effects by gradients, in one run and its backward pass: attribution patching
             (Nanda, 2023, https://www.neelnanda.io/mechanistic-interpretability/attribution-patching), exact for a
             metric that is linear in the context, such as that of a last layer without a norm.
-        parallel: edits in one run of the model, whose inputs are repeated: each tensor's first axis must be the batch,
-            and the metric must make a number of the rows of one copy.
-        progress: True writes a line on a terminal; or a function of the runs done and all runs.
+        progress: True writes a line on a terminal; or a function of the edits done and all edits.
         strict: True raises an error if something that was asked for attended in a way that cannot be
             edited, so that it has no row; else that is an `EditWarning`.
 
     Returns:
-        `Effects`, a row for each head; after Ctrl-C those that are done.
+        `Effects`, a row for each head; after Ctrl-C those that are done. A head of a module that attends several times
+        in a run, as where layers share it, is edited in all of its calls, and an `EditWarning` says so.
 
     Raises:
-        ArgumentTypeError: codes `edit.model`, `effects.progress`, `layers.list`, `argument.type`, `approximate.type`,
-            `effects.heads`, `mean.type`, `edit.other`, and `effects.metric`, for a metric that makes no number.
-        ArgumentError: codes `by.value`, `patch.value`, `argument.size`, `edit.ablate`, `effects.ablate` for a mean
-            beside corrupt inputs, and `effects.heads` for heads where `by` has none.
+        ArgumentTypeError: codes `edit.model`, `inputs.type`, `effects.progress`, `layers.list`, `approximate.type`,
+            `effects.heads`, `mean.type`, and `effects.metric`, for a metric that raises or makes no number.
+        ArgumentError: codes `by.value`, `patch.value`, `effects.ablate` for a mean beside corrupt inputs, and
+            `effects.heads` for heads where `by` has none.
         EditError: codes `edit.layers`, `edit.heads`, `effects.none`, if nothing attends in a way that can be
-            edited, `effects.inputs` for clean and corrupt ones that do not fit, `effects.parallel` where the batch or
-            the metric of a part of it cannot be told, `effects.gradients`, `edit.missing` with `strict`, and those of
-            `edit`.
+            edited, `effects.inputs` for clean and corrupt ones that do not fit, `effects.gradients`, `edit.missing`
+            with `strict`, and those of `edit`.
 
     Example:
         >>> import torch, clearhead as ch
@@ -239,31 +198,26 @@ def effects(
     """
     if metric is None and callable(corrupt):
         corrupt, metric = None, cast(Any, corrupt)
-    for name, given, known in (("by", by, By), ("patch", patch, Patch)):
-        if given not in get_args(known):
-            words = ", ".join(f'"{each}"' for each in get_args(known))
-            raise ArgumentError(
-                f"{name}.value", f"{name} must be one of {words}; got {shown(given)}."
-            )
+    patch = cast(Patch, side_of(str(patch)) or patch)
+    check_choice("by", by, By)
+    check_choice("patch", patch, Patch)
     metric = check_metric(metric)
     done = reporter(progress)
     check_layers(layers)
     check_bool("approximate", approximate)
-    check_sizes(parallel=parallel)
-    is_ablated = mean is not None or resample is not None
-    if is_ablated and corrupt is not None:
+    if mean is not None and corrupt is not None:
         raise ArgumentError(
             "effects.ablate",
-            "mean= and resample= are what heads are ablated to, and with corrupt inputs they are patched from the "
-            "clean ones. Leave corrupt out, or both of these.",
+            "mean= is what heads are ablated to, and with corrupt inputs they are patched from the clean ones. Leave "
+            "one of the two out.",
         )
     wanted = check_heads("effects.heads", "heads", heads)
     if wanted is not None and by == "layer":
         raise ArgumentError(
             "effects.heads", 'heads= chooses heads, and by="layer" has none of them by itself.'
         )
-    edited = inputs if corrupt is None else corrupt
-    with torch.no_grad(), edit(model, strict=strict) as plain:
+    edited = clean if corrupt is None else corrupt
+    with torch.no_grad(), followed(model, strict=strict) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
         baseline = number_of(metric(called(model, edited)))
     named = None if wanted is None else {(*head_of(plain, *head), at) for *head, at in wanted}
@@ -281,30 +235,35 @@ def effects(
         )
     asked = ["*"] if named is None else list(attended)
     plain.say_missing(asked if chosen is None else chosen, stacklevel=4)
-    clean, contexts = None, None
-    if is_ablated:
-        to = {"mean": mean, "resample": resample, "seed": seed}
-        contexts = ablated_contexts(model, inputs, list(attended), **to)
+    shared = [
+        f"{shown(path)} ({plain.calls[path]} calls)" for path in attended if plain.calls[path] > 1
+    ]
+    if shared:
+        warnings.warn(
+            f"[edit.shared] each head of {', '.join(shared)} is edited in all calls of one run at once, such as those "
+            f"of the layers of {type(model).__name__} that share it.",
+            EditWarning,
+            stacklevel=3,
+        )
+    whole, contexts = None, None
+    if mean is not None:
+        contexts = ablated_contexts(model, clean, list(attended), mean)
     elif corrupt is not None:
-        with torch.no_grad(), edit(model):
-            clean = number_of(metric(called(model, inputs)))
-        contexts = patched_contexts(model, inputs, corrupt, patch, list(attended))
+        with torch.no_grad(), followed(model):
+            whole = number_of(metric(called(model, clean)))
+        contexts = patched_contexts(model, clean, corrupt, patch, list(attended))
     places = [
         place
         for place in _places(model, edited, attended, by, contexts)
         if named is None or {place, place._replace(position=None)} & named
     ]
     runs = Runs(model, edited, metric, contexts)
-    changes = (
-        _estimated(runs, places)
-        if approximate
-        else measured(runs, places, baseline, parallel, done)
-    )
+    changes = _estimated(runs, places) if approximate else measured(runs, places, plain.sizes, done)
     rows = [
-        effect(place.layer, place.head, number, baseline, clean, place.position)
+        effect(place.layer, place.head, number, baseline, whole, place.position)
         for place, number in zip(places, changes, strict=False)
     ]
-    return Effects(rows, baseline, clean, len(places))
+    return Effects(rows, baseline, whole, len(places))
 
 
 def _places(

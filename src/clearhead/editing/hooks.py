@@ -57,7 +57,7 @@ class _Editing:
             with tap.guard():
                 at = places_of(each._stack, problem)
             place = found[0]
-            each.note(place, problem.num_heads)
+            each.note(place, problem)
             operations += found[1]
             each._await_outputs(place, at)
         if problem is None or at is None or not operations:

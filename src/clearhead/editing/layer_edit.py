@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from clearhead._common.checks import as_ints, check_bool, check_number, check_tensor
-from clearhead._common.text import shown
+from clearhead._common.foreign_words import Answering, no_attribute
+from clearhead._common.text import kind_of, shown
 from clearhead.editing.context_operations import Ablate, AddVector, Find, FindMean, Replace
 from clearhead.editing.layer_output import AddToOutput
 from clearhead.editing.operation import Operation
@@ -35,7 +36,22 @@ MEAN = (
 )
 
 
-class LayerEdit:
+class Called(Answering):
+    """Something whose methods are called, and that nothing is assigned to."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse an assignment, which would change nothing.
+
+        Raises:
+            NoAttributeError: code `attribute.name`.
+        """
+        if not name.startswith("_"):
+            way = "an assignment changes nothing; call a method such as edit[layer].heads[head].ablate()."
+            raise no_attribute(self, name, way)
+        super().__setattr__(name, value)
+
+
+class LayerEdit(Called):
     """A layer of a model, or some of its heads, to edit: `edit[layer]`, `edit[layer].heads[3, 5]`."""
 
     def __init__(self, add: Add, heads: tuple[int, ...] | slice) -> None:
@@ -190,7 +206,7 @@ class LayerEdit:
         if mask is not None:
             if not isinstance(mask, Mask):
                 raise ArgumentTypeError(
-                    "mask.type", f"mask must be a Mask, or None; got {type(mask).__name__}."
+                    "mask.type", f"mask must be a Mask, or None; got {kind_of(mask)}."
                 )
             if query is not None or key is not None:
                 raise ArgumentError("edit.hide", "give query= and key=, or mask=; got both.")
@@ -252,7 +268,7 @@ class LayerEdit:
         self._add_operation(what, operation)
 
 
-class HeadPicker:
+class HeadPicker(Called):
     """The heads of a layer, to pick some of."""
 
     def __init__(self, add: Add) -> None:

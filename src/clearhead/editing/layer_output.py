@@ -30,6 +30,17 @@ class AddToOutput(Operation):
     scale: float = 1.0
     was_added: bool = False
 
+    def check_done(self, layer: str, model: str) -> None:
+        """As of other operations; also code `edit.output`, where nothing was added."""
+        super().check_done(layer, model)
+        if not self.was_added:
+            raise EditError(
+                "edit.output",
+                f"the output projection of {layer} of {model} did not run as a module of its own, as in "
+                "nn.MultiheadAttention, so that nothing was added behind it. Add to the context, without "
+                "output=True.",
+            )
+
     def to_come(self, model: nn.Module, path: str, at: Places) -> "ToCome":
         """Return what adds it, once the layer has attended.
 

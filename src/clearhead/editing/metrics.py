@@ -2,29 +2,46 @@
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from torch import Tensor
 
 from clearhead._common.text import shown
-from clearhead.errors import ArgumentTypeError
+from clearhead.errors import ArgumentTypeError, ClearheadError
+
+Metric = Callable[[Any], Tensor | float]
+"""Returns a number of the output of a model."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of runs that are done, and of all."""
+"""Called with the number of edits that are done, and of all."""
 
 
 def check_metric(metric: Any) -> Callable[[Any], Any]:
-    """Refuse what is no function of an output.
+    """Return a metric that names the output of the model where it takes that for something else.
 
     Raises:
-        ArgumentTypeError: code `effects.metric`.
+        ArgumentTypeError: code `effects.metric`, for what is no function, and where the metric raises.
     """
     if not callable(metric):
         raise ArgumentTypeError(
             "effects.metric", f"metric must make one number of an output; got {shown(metric)}."
         )
-    return metric
+
+    def of_output(output: Any) -> Any:
+        try:
+            return metric(output)
+        except ClearheadError:
+            raise
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            parts = f" with {', '.join(output)}" if isinstance(output, Mapping) else ""
+            raise ArgumentTypeError(
+                "effects.metric",
+                f"metric gets the output of the model, here {type(output).__name__}{parts}, and must make one number "
+                f"of it, such as output.logits[0, -1, 3]; it raised {type(error).__name__}: {error}.",
+            ) from error
+
+    return of_output
 
 
 def reporter(progress: object) -> Progress:

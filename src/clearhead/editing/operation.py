@@ -48,6 +48,24 @@ class Operation:
         """Return what it does to the scores of a call; None for another kind of operation."""
         return None
 
+    def check_done(self, layer: str, model: str) -> None:
+        """Refuse what had no effect, when the block ends.
+
+        Args:
+            layer: what it was asked for, for messages.
+            model: the class of the model, likewise.
+
+        Raises:
+            EditError: code `edit.no-token`, for a position that no sequence had.
+        """
+        for chosen in (getattr(self, "query", None), getattr(self, "key", None)):
+            if isinstance(chosen, Selection) and chosen.tokens > self.tally.tokens[chosen.name]:
+                raise EditError(
+                    "edit.no-token",
+                    f"{chosen.name}= of {layer} begins at position {chosen.first}; there were "
+                    f"{self.tally.tokens[chosen.name]} tokens.",
+                )
+
 
 def chosen_queries(chosen: Selection, places: Places, batch: int) -> Tensor:
     """Return True for the chosen queries of a call, (batch or 1, query_len).

@@ -12,8 +12,8 @@ from clearhead._common.checks import as_int
 from clearhead._common.text import shown
 from clearhead.attention.planning import run
 from clearhead.editing.context_operations import Ablate, Find, OfContext, Replace
-from clearhead.editing.edit import Edit, edit, is_like
-from clearhead.editing.layer_edit import LayerEdit
+from clearhead.editing.edit import Edit, followed, is_like
+from clearhead.editing.layer_edit import LayerEdit, Means
 from clearhead.editing.operation import Operation
 from clearhead.editing.selections import selection
 from clearhead.errors import ArgumentTypeError, EditError
@@ -67,20 +67,19 @@ class Runs(NamedTuple):
 
 def contexts_in(model: nn.Module, inputs: object) -> dict[str, Tensor]:
     """Return the context of every module in a run, by its path."""
-    with torch.no_grad(), edit(model), watch(model, keep="contexts") as seen:
+    with torch.no_grad(), followed(model), watch(model, keep="contexts") as seen:
         called(model, inputs)
     return {path: seen[path].context for path in seen}
 
 
 def ablated_contexts(
-    model: nn.Module, inputs: object, layers: Sequence[str], **to: Any
+    model: nn.Module, inputs: object, layers: Sequence[str], mean: Means
 ) -> dict[str, Tensor]:
-    """Return the context of each module whose heads are ablated to a mean, or to draws, as `LayerEdit.ablate` has it,
-    which does not depend on what is upstream: (batch, num_heads, query_len, value_head_dim)."""
-    with torch.no_grad(), edit(model) as edits, watch(model, keep="contexts") as seen:
-        edits.expects_changes = False
+    """Return the context of each module whose heads are ablated to a mean, as `LayerEdit.ablate` has it, which does
+    not depend on what is upstream: (batch, num_heads, query_len, value_head_dim)."""
+    with torch.no_grad(), followed(model) as edits, watch(model, keep="contexts") as seen:
         for path in layers:
-            LayerEdit(partial(edits.add, path), slice(None)).ablate(**to)
+            LayerEdit(partial(edits.add, path), slice(None)).ablate(mean)
         called(model, inputs)
     return {path: seen[path].context for path in layers}
 
@@ -102,7 +101,7 @@ def patched_contexts(
         return {path: made[path] for path in layers}
     records: list[Seen[Any]] = []
     for inputs in (clean, corrupt):
-        with torch.no_grad(), edit(model), watch(model, values=True) as seen:
+        with torch.no_grad(), followed(model), watch(model, values=True) as seen:
             called(model, inputs)
         records.append(seen)
     found = {}
@@ -142,24 +141,6 @@ def check_alike(path: str, clean: Tensor | None, corrupt: Tensor) -> None:
         )
 
 
-def repeated(inputs: object, times: int) -> tuple[object, int]:
-    """Return the inputs with their batch so many times, one after the other, and the samples of one.
-
-    Raises:
-        EditError: code `effects.parallel`, where the batch cannot be told.
-    """
-    tensors = [each for each in _pytree.tree_leaves(_plain(inputs)) if isinstance(each, Tensor)]
-    sizes = {each.shape[0] if each.ndim else 0 for each in tensors}
-    if len(sizes) != 1 or not (batch := sizes.pop()):
-        raise EditError(
-            "effects.parallel",
-            "parallel= repeats the batch, the first axis of every tensor of the inputs; these have "
-            f"{shown([tuple(each.shape) for each in tensors])}. Leave parallel= out.",
-        )
-
-    return copies_of(_plain(inputs), times, batch), batch
-
-
 def copies_of(tree: Any, times: int, batch: int) -> Any:
     """Return copies of the tensors of a tree, those of so many rows so many times, one after the other."""
 
@@ -171,10 +152,6 @@ def copies_of(tree: Any, times: int, batch: int) -> Any:
         return each.detach().repeat(times, *[1] * (each.ndim - 1))
 
     return _pytree.tree_map(copy, tree)
-
-
-def _plain(inputs: object) -> object:
-    return dict(inputs) if isinstance(inputs, Mapping) else inputs
 
 
 def samples_of(output: Any, part: slice, batch: int) -> Any:
@@ -200,7 +177,8 @@ def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, T
         EditError: code `effects.gradients`, where the metric has no gradient.
     """
     model, inputs, metric, contexts = runs
-    with torch.enable_grad(), edit(model), watch(model, keep="gradients", contexts=True) as seen:
+    followers = followed(model), watch(model, keep="gradients", contexts=True)
+    with torch.enable_grad(), followers[0], followers[1] as seen:
         number = metric(called(model, inputs))
     calls = {
         path: call

@@ -3,17 +3,19 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
+from clearhead._common.checks import check_choice
+from clearhead._common.foreign_names import side_of
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.attention.planning import run
 from clearhead.editing.context_operations import HeadsAt, OfContext, Replace
-from clearhead.editing.edit import Edit, edit
+from clearhead.editing.edit import Edit, followed
 from clearhead.editing.effects import Effects, effect
 from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
 from clearhead.editing.patching import (
@@ -25,7 +27,7 @@ from clearhead.editing.patching import (
     head_of,
     is_head,
 )
-from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
+from clearhead.errors import ArgumentTypeError, EditError
 from clearhead.watching.projections import attention_at, projection_of
 from clearhead.watching.recording import of_heads
 from clearhead.watching.stream import called
@@ -44,7 +46,7 @@ def paths(
     *,
     metric: Callable[[Any], Tensor | float],
     sender: Heads | None = None,
-    receivers: Sequence[Receiver] | None = None,
+    receivers: Receiver | Sequence[Receiver] | None = None,
     frozen: Frozen = "others",
     progress: Progress | bool = True,
 ) -> Effects:
@@ -65,7 +67,7 @@ def paths(
             rows that name them, such as the `top` of effects, each by itself; None for each head of the layers before
             the last receiver.
         receivers: layer, head, and which of its inputs, "query", "key" or "value", of this head alone where
-            others share it; all at once. None is the output of the model.
+            others share it; or a list of such, all at once. None is the output of the model.
         frozen: "others" freezes the other heads, and beside attention whatever has weights in their blocks; with
             "heads", MLPs are computed anew, and what they make of the sender counts.
         progress: True writes a line on a terminal; or a function of the senders done and all senders.
@@ -91,12 +93,10 @@ def paths(
         >>> len(ch.paths(model, clean, corrupt, metric=score, receivers=[(1, 0, "value"), (2, 1, "key")]))
         4
     """
-    if frozen not in get_args(Frozen):
-        words = ", ".join(f'"{each}"' for each in get_args(Frozen))
-        raise ArgumentError("frozen.value", f"frozen must be one of {words}; got {shown(frozen)}.")
-    check_metric(metric)
+    check_choice("frozen", frozen, Frozen)
+    metric = check_metric(metric)
     done = reporter(progress)
-    with torch.no_grad(), edit(model, strict=True) as plain:
+    with torch.no_grad(), followed(model, strict=True) as plain:
         wanted = check_heads("paths.sender", "sender", sender)
         ends = _receivers(receivers)
         baseline = number_of(metric(called(model, corrupt)))
@@ -120,7 +120,7 @@ def paths(
             "each sender must come before a receiver, and each receiver behind a sender; "
             f"{wrong or 'no layer'} does not. They ran in this order: {ran}.",
         )
-    with torch.no_grad(), edit(model):
+    with torch.no_grad(), followed(model):
         whole = number_of(metric(called(model, clean)))
     outputs: Outputs = {}
     others = _parts_beside(model, order) if frozen == "others" else []
@@ -175,8 +175,7 @@ class _Runs:
         """The output of the model where this head alone says something else to the receivers alone."""
         order = list(self.own)
         behind = order[order.index(path) + 1 :]
-        with edit(self.model) as edits:
-            edits.expects_changes = False
+        with followed(self.model) as edits:
             edits.add(path, "sender", Replace((head,), None, as_found(self.said, 1)))
             for each in behind:
                 edits.add(each, "frozen", Replace(slice(None), None, as_found(self.own, 1)))
@@ -185,8 +184,7 @@ class _Runs:
             layers = [name for name, _ in self.inputs]
             with watch(self.model, values=True, layers=layers) as seen:
                 self._frozen()
-        with edit(self.model) as edits:
-            edits.expects_changes = False
+        with followed(self.model) as edits:
             for (name, each), parts in self.inputs.items():
                 # What came before the sender has nothing from it.
                 if name in behind:
@@ -220,19 +218,24 @@ class OtherInputs(OfContext):
 def _receivers(given: Any) -> list[Receiver] | None:
     if given is None:
         return None
-    is_list = isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 0
-    if not is_list or not all(
-        isinstance(each, tuple)
-        and is_head(each[:2])
-        and each[2:] in [(part,) for part in get_args(Input)]
-        for each in given
-    ):
+    every = [given] if isinstance(given, tuple) and is_head(given[:2]) else given
+    found = [_receiver(each) for each in every] if isinstance(every, list | tuple) else []
+    read = [each for each in found if each is not None]
+    if not read or len(read) < len(found):
         raise ArgumentTypeError(
             "paths.receivers",
-            'receivers must be (layer, head, "query", "key" or "value"), a list of such, or None; got '
-            f"{shown(given)}.",
+            'receivers must be (layer, head, input), where the input is "query", "key" or "value"; a list of such; or '
+            f"None; got {shown(given)}.",
         )
-    return list(given)
+    return read
+
+
+def _receiver(given: Any) -> Receiver | None:
+    if not isinstance(given, tuple) or len(given) != 3 or not is_head(given[:2]):
+        return None
+    layer, head, part = given
+    side = side_of(part) if isinstance(part, str) else None
+    return None if side is None else (layer, head, cast(Input, side))
 
 
 def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:

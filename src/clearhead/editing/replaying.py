@@ -8,7 +8,7 @@ copies of the inputs, to which each block gives as many copies, the same to roun
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +18,16 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.utils import _pytree
 
+from clearhead._common.checks import arguments_of
 from clearhead._common.undoing import undoing
-from clearhead.editing.edit import edit
+from clearhead.editing.edit import followed
 from clearhead.editing.patching import copies_of, samples_of
 from clearhead.watching.hooks import installing, running
 from clearhead.watching.hooks.transformers import grows_by_update
 from clearhead.watching.stream import called
+
+TOKENS = 256
+"""Tokens in one run of several edits: products of more are no faster for each token."""
 
 PLAIN = bool | int | float | complex | str | torch.dtype | torch.device
 
@@ -60,7 +64,7 @@ class Replay:
         self._kept: dict[nn.Module, _Replayed] = {}
         self._calls: dict[nn.Module, int] = {}
         blocks = [] if _is_seen(model) else _blocks(model, layers)
-        with torch.no_grad(), edit(model), undoing() as undo:
+        with torch.no_grad(), followed(model), undoing() as undo:
             for each in blocks:
                 _put(undo, each, self._keeping)
             undo.append(self._stop)
@@ -90,16 +94,44 @@ class Replay:
                     _put(undo, module, self._again)
             yield
 
-    def of_copies(self, inputs: object, times: int, batch: int) -> Any:
-        """Return the output of a run of several copies of the inputs from the last layer on; None where these are not
-        the output of one, to half of its digits."""
+    def copies(self, sizes: Collection[tuple[int, int]], count: int) -> int:
+        """Return the number of edits in a run, each on a copy of the inputs: 1 unless all that the model takes and
+        returns are rows of samples, and where a hook of the user sees the run.
+
+        Args:
+            sizes: batch and query_len of each call of attention.
+            count: the number of edits.
+        """
+        given, named = arguments_of(self._inputs)
+        batch = max(sizes)[0]
+        times = min(count, TOKENS // max(1, batch * max(query_len for _, query_len in sizes)))
+        if (
+            times < 2
+            or any(each._forward_hooks or each._forward_pre_hooks for each in self._model.modules())
+            or any(each != batch for each, _ in sizes)
+            or not all(
+                each is None or isinstance(each, PLAIN) or _is_rows(each, batch)
+                for each in [*given, *named.values()]
+            )
+        ):
+            return 1
         last = max(self._attend, key=self._begins)
-        output = self._run([last], inputs, times, batch)
-        for at in range(times):
-            part = samples_of(output, slice(at * batch, (at + 1) * batch), times * batch)
-            if not _are(_is_close, part, self.output):
-                return None
-        return output
+        output = self._run([last], self.inputs_of(times, batch), times, batch)
+        return times if all(self.is_copy(output, at, times, batch) for at in range(times)) else 1
+
+    def inputs_of(self, times: int, batch: int) -> Any:
+        """Return the inputs with their batch so many times, one after the other."""
+        inputs = self._inputs
+        return copies_of(dict(inputs) if isinstance(inputs, Mapping) else inputs, times, batch)
+
+    def is_copy(self, output: Any, at: int, times: int, batch: int) -> bool:
+        """Return True if an output holds rows of samples alone, and those of one copy are the output of the inputs by
+        themselves, to half of its digits."""
+        rows, leaves = slice(at * batch, (at + 1) * batch), _pytree.tree_leaves(output)
+        return all(
+            each is None or grows_by_update(each) or _is_rows(each, times * batch)
+            for each in leaves
+        ) and _are(_is_close, samples_of(output, rows, times * batch), self.output)
 
     def _holds(self, layers: Sequence[str]) -> bool:
         """Return True where runs without edits give what the whole one gave."""
@@ -110,7 +142,7 @@ class Replay:
     def _run(self, layers: Sequence[str], inputs: object, times: int = 1, batch: int = 0) -> Any:
         """The output of a run without edits; None where it raised."""
         try:
-            with torch.no_grad(), edit(self._model), self.before(layers, times, batch):
+            with torch.no_grad(), followed(self._model), self.before(layers, times, batch):
                 return called(self._model, inputs)
         except Exception:
             return None
@@ -165,6 +197,10 @@ class Replay:
             return copies_of(kept.output, *self._copies)
 
         return again
+
+
+def _is_rows(each: Any, count: int) -> bool:
+    return isinstance(each, Tensor) and each.ndim > 0 and len(each) == count
 
 
 def _is_seen(model: nn.Module) -> bool:

@@ -1,5 +1,8 @@
 """Attention as a layer, its variants as parts, and KV caches."""
 
+from typing import TYPE_CHECKING, Any
+
+from clearhead._common import lazy
 from clearhead.layers.caches import (
     Cache,
     CacheBundle,
@@ -59,3 +62,8 @@ __all__ = [
     "Temperature",
     "Yarn",
 ]
+
+if not TYPE_CHECKING:  # a type checker knows what is not there
+
+    def __getattr__(name: str) -> Any:
+        raise lazy.no_name(__name__, name)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_tensor
+from clearhead._common.text import kind_of
 from clearhead._common.torch_internals import can_be_read, is_autocast, is_exporting, is_tracing
 from clearhead.errors import (
     ArgumentError,
@@ -229,8 +230,7 @@ def check_cache(
     if not isinstance(cache, Cache):
         raise ArgumentTypeError(
             "layer.cache",
-            "cache must be a clearhead.layers.Cache of this layer, or None; got "
-            f"{type(cache).__name__}.",
+            f"cache must be a clearhead.layers.Cache of this layer, or None; got {kind_of(cache)}.",
         )
     layout, batch = cache._layout, x.shape[0]
     if layout is not None and layout.batch != batch:

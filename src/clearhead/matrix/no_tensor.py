@@ -5,25 +5,11 @@ from typing import TYPE_CHECKING, Any, Never, cast
 
 from torch import Tensor
 
-from clearhead.errors import ArgumentTypeError, NoAttributeError
-
-WAYS = {
-    "T": ("mT", "is for products"),
-    "argmax": ("top_k(1)", "has the keys"),
-    "mean": ("pool(rows, columns)", "is a small map"),
-    "numel": ("shape", "is known"),
-    "size": ("shape", "is known"),
-    "sum": ("received()", "is the sum over the queries"),
-    "topk": ("top_k(k)", "has the weights and their keys"),
-    "transpose": ("mT", "is for products"),
-}
-"""Names of a tensor, and what does something like it here."""
-
-WEIGHTS = {"weights", "attn_weights", "attention_weights", "attentions", "attn", "probs"}
-"""Names that others give the weights themselves."""
+from clearhead._common.foreign_words import Answering, no_attribute
+from clearhead.errors import ArgumentTypeError
 
 
-class NoTensor:
+class NoTensor(Answering):
     """Something that is indexed as a tensor is, and that nothing may take for one: it would all be computed."""
 
     def _ways(self, name: str = "") -> str:
@@ -77,15 +63,7 @@ class NoTensor:
     if not TYPE_CHECKING:  # a type checker knows what is not there
 
         def __getattr__(self, name: str) -> Never:
-            kind = type(self).__name__
-            if name in WEIGHTS:
-                way = f"it is the weights: {self._ways()}"
-            elif not name.startswith("_") and hasattr(Tensor, name):
-                called = f".{name}" + ("(…)" if callable(getattr(Tensor, name)) else "")
-                way = f"it is no tensor: {self._ways(called)}"
-                own, does = WAYS.get(name, ("", ""))
-                way += f" Here A.{own} {does}." if hasattr(type(self), own.split("(")[0]) else ""
-            else:
-                text = f"{kind!r} object has no attribute {name!r}"
-                raise AttributeError(text, name=name, obj=self)
-            raise NoAttributeError("matrix.attribute", f"{kind} has no {name}; {way}")
+            is_of_tensors = not name.startswith("_") and hasattr(Tensor, name)
+            called = f".{name}" + "(…)" * callable(getattr(Tensor, name, None))
+            way = f"it is no tensor: {self._ways(called)}" if is_of_tensors else ""
+            raise no_attribute(self, name, way)

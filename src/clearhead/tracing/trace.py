@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead._common.hints import check_arguments, with_hints
+from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
@@ -20,7 +20,7 @@ from clearhead.tracing.own_call import OwnCall, own_call
 from clearhead.tracing.own_part import OwnPart
 from clearhead.tracing.text import Softmax, arithmetic, fenced, labels, table
 from clearhead.tracing.traced_call import Expected, Step, TracedCall
-from clearhead.tracing.ways import way_of
+from clearhead.tracing.ways import check_call, way_of
 
 BY_QUERY = ("query", "scores", "weights", "context")
 INSTEAD = "Trace fewer tokens; AttentionMatrix gives rows and numbers of any length."
@@ -365,7 +365,8 @@ def trace(
             for `check`: causal=True.
 
     Raises:
-        ArgumentTypeError: code `trace.thing`, for anything else; and what the thing itself raises.
+        ArgumentTypeError: codes `trace.thing`, for anything else, and `trace.inputs`, for a call without its inputs;
+            and what the thing itself raises.
         UnsupportedError: code `trace.unread`, for code in which no attention can be read.
         ArgumentError: code `trace.tokens`, if there are more or fewer words than tokens.
         UnsupportedError: code `trace.nested`, for a nested tensor.
@@ -388,7 +389,7 @@ def trace(
         way = way_of(thing)
         given = inputs if thing is attend else (thing, *inputs)
         if way is not own_call:
-            check_arguments(way, given, options, "trace")
+            check_call(way, given, options)
         call = way(*given, **options)
     return Trace(call, tokens, source_tokens)
 

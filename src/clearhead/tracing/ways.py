@@ -1,17 +1,18 @@
 """The ways to trace: of a call of `attend`, of a layer and of a rung."""
 
 import copy
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor
 
-from clearhead._common.hints import with_hints
+from clearhead._common.hints import hint_at, refusal, with_hints
 from clearhead.attention.functional import attend
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import Options, make_problem
-from clearhead.errors import ArgumentError, UnsupportedError
+from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.ladder import (
     ConcatenatedHeads,
     RenormalisedAttention,
@@ -41,6 +42,26 @@ def way_of(thing: object) -> Callable[..., TracedCall | OwnCall | OwnPart]:
     if isinstance(thing, MultiHeadAttention):
         return _of_layer
     return of_rung if isinstance(thing, Rung) else own_call
+
+
+def check_call(way: Callable[..., Any], given: Sequence[Any], options: Mapping[str, Any]) -> None:
+    """Refuse words that a call does not take, and one without its inputs.
+
+    Raises:
+        ArgumentTypeError: codes `argument.words` and `trace.inputs`.
+    """
+    own = inspect.signature(way).parameters
+    if hint_at(own, given, options):
+        raise refusal(way, given, options, "trace")
+    needed = [name for name, each in own.items() if each.default is each.empty]
+    needed = [name for name in needed if own[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    missing = [name for name in needed[len(given) :] if name not in options]
+    if missing:
+        thing = "clearhead.attend, " if needed[0] == "query" else ""
+        raise ArgumentTypeError(
+            "trace.inputs",
+            f"trace needs the inputs of the call: trace({thing}{', '.join(needed)}); got no {', no '.join(missing)}.",
+        )
 
 
 @with_hints

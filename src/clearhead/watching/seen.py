@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from torch import Tensor
 
 from clearhead._common.elements import element
+from clearhead._common.foreign_words import Answering
 from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.text import readable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound=PageOptions)
 
 
-class Seen(WholeRecord[Kept]):
+class Seen(Answering, WholeRecord[Kept]):
     """The record of a watched model: the attention matrix of each module, its summary, or the
     result of a function of it.
 

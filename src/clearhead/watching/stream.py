@@ -1,13 +1,13 @@
 """The residual stream of one run of a model: what its blocks, its last norm and its unembedding read and gave."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from clearhead._common.checks import as_int, as_ints, as_place
+from clearhead._common.checks import arguments_of, as_int, as_ints, as_place
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
 from clearhead.matrix.head_numbers import numbers_of_heads
@@ -31,9 +31,8 @@ def check_asked(model: object, query: object) -> None:
 
 def called(model: nn.Module, inputs: object) -> Any:
     """Return the output of a model for named arguments, a tuple, or one tensor."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    given, named = arguments_of(inputs)
+    return model(*given, **named)
 
 
 class BlockCall(NamedTuple):

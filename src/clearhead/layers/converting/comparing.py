@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from clearhead._common.checks import arguments_of
 from clearhead._common.lazy import integration
 from clearhead._common.undoing import Undo, undoing, unhook
 from clearhead.layers.converting.adapters import Adapter, PlainAdapter
@@ -138,7 +139,8 @@ def _call(model: nn.Module, inputs: Any) -> Any:
     # Some draw what they hide in eval mode too.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+        given, named = arguments_of(inputs)
+        return model(*given, **named)
 
 
 def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:

@@ -1,6 +1,6 @@
 """Attention layers of other libraries as layers of ours, and back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, overload
@@ -24,7 +24,7 @@ from clearhead._common.foreign_names import (
     ProjectionNames,
 )
 from clearhead._common.hints import with_hints
-from clearhead._common.text import readable
+from clearhead._common.text import kind_of, readable
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.layers.converting import latent, packed, separate, torch_layer, tutorials
 from clearhead.layers.converting.fitting import build, misfits, refuse, write
@@ -125,7 +125,9 @@ def convert(
 
 
 @overload
-def convert(module: nn.Module, *, inputs: Sequence[Any] | Mapping[str, Any]) -> ModelConversion: ...
+def convert(
+    module: nn.Module, *, inputs: Tensor | tuple[Any, ...] | Mapping[str, Any]
+) -> ModelConversion: ...
 
 
 @overload
@@ -148,7 +150,7 @@ def convert(
     output: None = ...,
     relative_bias: nn.Module | None = ...,
     mask: Mask | Tensor | None = ...,
-    inputs: Sequence[Any] | Mapping[str, Any] | None = ...,
+    inputs: Tensor | tuple[Any, ...] | Mapping[str, Any] | None = ...,
 ) -> Any: ...
 
 
@@ -160,7 +162,7 @@ def convert(
     output: nn.Module | None = None,
     relative_bias: nn.Module | None = None,
     mask: Mask | Tensor | None = None,
-    inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    inputs: Tensor | tuple[Any, ...] | Mapping[str, Any] | None = None,
 ) -> Conversion | ModelConversion:
     """Convert an attention layer of another library to one of ours, or back; or all of a model.
 
@@ -186,7 +188,7 @@ def convert(
         relative_bias: the table of T5's first block, which the others get from it.
         mask: the mask that the module gets at each call, besides what it hides itself; `full()` where neither
             hides anything and the module does not say so.
-        inputs: of a whole model, the arguments of a call to compare with: a tuple, or a mapping by name;
+        inputs: of a whole model, the arguments of a call to compare with: one tensor, a tuple, or a mapping by name;
             None for ones that are made, of a model of transformers, and for no call of any other.
 
     Returns:
@@ -196,7 +198,7 @@ def convert(
         UnsupportedError: code `convert.unknown`, for a module of no known kind;
             `convert.refused`, with every reason why there is no layer with its outputs;
             `convert.left-over`, for parameters and buffers that have no place in a layer of ours.
-        ArgumentTypeError: code `convert.type`.
+        ArgumentTypeError: codes `convert.type` and `inputs.type`.
         ArgumentError: code `convert.beside`, for an argument of a module beside a model, or of a
             model beside a module.
 
@@ -341,7 +343,7 @@ def _check_types(module: object, into: object | None, beside: Mapping[str, objec
     for name, each in {"module": module, "into": into, **beside}.items():
         if not isinstance(each, nn.Module if name == "module" else nn.Module | None):
             raise ArgumentTypeError(
-                "convert.type", f"{name} must be a torch.nn.Module; got {type(each).__name__}."
+                "convert.type", f"{name} must be a torch.nn.Module; got {kind_of(each)}."
             )
     if isinstance(module, OURS) == (into is None):
         raise ArgumentTypeError(

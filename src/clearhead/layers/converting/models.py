@@ -149,7 +149,7 @@ def convert_model(
 
     Args:
         model: a module with attentions inside.
-        inputs: those of a call of the model, a tuple or a mapping; None for ones that are made, of a
+        inputs: those of a call of the model, one tensor, a tuple or a mapping; None for ones that are made, of a
             model of transformers.
         recognises: True for an attention of a known kind.
         read: reads one, and runs a copy of it; raises UnsupportedError with the reasons against it.
