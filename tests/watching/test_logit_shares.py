@@ -247,36 +247,38 @@ test_a_model_whose_logit_is_no_such_sum_is_refused = refusals(
     (
         gemma2(30.0),
         "logits.unembedding",
-        "Gemma2ForCausalLM",
-        "the output of the model is another than that of the last linear layer behind a norm, as "
-        "with a softcap",
-    ),
-    (
-        gemma2(None),
-        "logits.stream",
-        "'model.layers.0.self_attn'",
-        "its block adds something else than its heads' results and the output of one more module, "
-        "as with a norm or a factor behind the attention",
-    ),
-    (
-        lambda: tf.GraniteForCausalLM(tf.GraniteConfig(**SIZES, residual_multiplier=0.5)),
-        "logits.stream",
-        "'model.layers.0.self_attn'",
-        "its block adds something else than its heads' results and the output of one more module, "
-        "as with a norm or a factor behind the attention",
+        "Gemma2ForCausalLM // no output of the model is that of the Linear that reads its last norm, 'model.norm'; "
+        "its numbers are others",
     ),
     (
         Between,
         "logits.stream",
-        "'blocks.1.attention' // its block reads something else than the one before gives",
+        "'blocks.1.attention' // its block 'blocks.1' reads something else than 'blocks.0' gives",
     ),
     (
         Behind,
         "logits.stream",
-        "the model // the last norm reads something else than the last block gives",
+        "the model // the last norm reads something else than 'blocks.1' gives",
     ),
     (with_tanh, "logits.unembedding", "Scaled"),
 )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        gemma2(None),
+        lambda: tf.GraniteForCausalLM(tf.GraniteConfig(**SIZES, residual_multiplier=0.5)),
+    ],
+)
+def test_a_block_that_gives_no_such_sum_says_how_far_it_is_off(make: Callable[[], Any]) -> None:
+    text = (
+        r"'model.layers.0.self_attn' adds to a logit is not known: its block gives something else than what it reads, "
+        r"its heads' results and the output of at most one of its modules \(input_layernorm, self_attn, .*\): "
+        r"at the least 0\.\d+ of it is off"
+    )
+    with pytest.raises(UnsupportedError, match=text):
+        ch.logits_of(made(make), IDS, 3)
 
 
 @torch.no_grad()
@@ -284,7 +286,7 @@ def test_what_has_no_block_or_no_unembedding_is_refused() -> None:
     assert_refused(
         lambda: ch.logits_of(made(Apart), torch.randn(1, 5, 16).double(), 3),
         "logits.stream",
-        "'attention' // it is not in a block that reads the stream and gives it",
+        "'attention' // the model, its block, gives another shape than it reads, (1, 1, 50)",
     )
     text = "is no sum of what its heads add: no linear layer read the output of a norm."
     layer = ch.MultiHeadAttention(16, num_heads=HEADS)
