@@ -13,6 +13,7 @@ import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
+from clearhead._common.torch_internals import default_store
 from clearhead.errors import ArgumentError, MissingExtraError, ModelError, UnsupportedError
 from clearhead.integrations import attention
 from clearhead.integrations.transformers_internals import masking_utils
@@ -341,11 +342,12 @@ MIDDLES: dict[str, tuple[list[list[int]], int]] = {
 
 @pytest.fixture
 def of_ranks() -> Iterator[None]:
-    """A process group; of two ranks, for whoever asks."""
+    """A process group; of two ranks, for whoever asks. The other one has the beginning of its text."""
     store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "get_world_size", lambda group=None: 2)
+        default_store().set("clearhead/begins/1", "0")
         yield
     dist.destroy_process_group()
 
@@ -361,11 +363,28 @@ def test_the_middle_of_a_text_on_a_rank_is_refused(name: str) -> None:
         with pytest.raises(UnsupportedError) as raised:
             ours(ids, position_ids=places, use_cache=False)
         assert str(raised.value) == (
-            f"[model.positions] position_ids begin at {first} with no cache before them: of a text that "
-            "ranks share, this model would attend to the tokens of this rank alone. Give each rank whole "
+            f"[model.positions] position_ids of rank 0 begin at {first} with no cache before them: of a text that "
+            "ranks share, this model would attend to the tokens of each rank alone. Give each rank whole "
             "texts; a model of clearhead's layers takes across=. Texts of your own that begin later go "
             'with another attn_implementation, such as "sdpa".'
         )
+
+
+@pytest.mark.usefixtures("of_ranks")
+@torch.no_grad()
+def test_the_beginning_of_a_text_whose_middle_is_on_another_rank_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, ids = make("llama", "clearhead"), torch.full((1, 5), 5)
+    default_store().set("clearhead/begins/1", "5")
+    with pytest.raises(UnsupportedError, match="position_ids of rank 1 begin at 5"):
+        ours(ids)
+    assert default_store().get("clearhead/begins/0") == b"0"
+    ours(ids)  # they tell each other once
+    monkeypatch.setattr(attention, "PATIENCE", 0.0)
+    monkeypatch.setattr(attention, "_told", None)
+    default_store().delete_key("clearhead/begins/1")  # a rank that does not run
+    ours(ids)
 
 
 @pytest.mark.usefixtures("of_ranks")

@@ -132,13 +132,13 @@ class Summed(Ours):
     [
         (
             Between,
-            "[logits.stream] what 'blocks.1.attention' adds to a logit is not known: its block reads something else "
-            "than the one before gives.",
+            "[logits.stream] what 'blocks.1.attention' adds to a logit is not known: its block 'blocks.1' reads "
+            "something else than 'blocks.0' gives.",
         ),
         (
             Behind,
             "[logits.stream] what the model adds to a logit is not known: the last norm reads something else than "
-            "the last block gives.",
+            "'blocks.1' gives.",
         ),
         (
             lambda: tf.BertForMaskedLM(tf.BertConfig(**SIZES)),
@@ -211,7 +211,7 @@ def test_what_has_no_block_is_refused() -> None:
     assert_refused(
         lambda: ch.lens(made(Apart), torch.randn(1, 5, 16).double()),
         "logits.stream",
-        "'attention' // it is not in a block that reads the stream and gives it",
+        "'attention' // the model, its block, gives another shape than it reads, (1, 1, 50)",
     )
 
 

@@ -242,41 +242,97 @@ def with_tanh() -> nn.Module:
     return model
 
 
+def llava() -> nn.Module:
+    vision = tf.CLIPVisionConfig(
+        hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=HEADS,
+        image_size=8, patch_size=4, projection_dim=16,
+    )  # fmt: skip
+    config = tf.LlavaConfig(
+        vision_config=vision, text_config=tf.LlamaConfig(**SIZES), image_token_id=49,
+        vision_feature_layer=-1,
+    )  # fmt: skip
+    return tf.LlavaForConditionalGeneration(config)
+
+
+PICTURE: dict[str, Any] = {
+    "input_ids": torch.tensor([[3, 49, 49, 49, 49, 8]]),
+    "pixel_values": torch.linspace(-1, 1, 192, dtype=torch.float64).view(1, 3, 8, 8),
+}
+
+
+@torch.no_grad()
+def test_of_a_model_with_a_vision_tower_it_is_the_language_part() -> None:
+    model = made(llava)
+    logit = logits(model(**PICTURE))[0, -1]
+    shares = ch.logits_of(model, PICTURE, target=3, against=7)
+    torch.testing.assert_close(shares["logit"].sum(), logit[3] - logit[7])
+    layers = [f"model.language_model.layers.{each}.self_attn" for each in range(2)]
+    assert list(dict.fromkeys(shares.heads["layer"])) == layers
+    found = ch.lens(model, PICTURE, top=2)
+    assert list(dict.fromkeys(found["layer"])) == layers
+    assert found.logits[-1, 0, 0].equal(logit)
+    written = ch.writes(model, PICTURE, top=25)
+    assert list(dict.fromkeys(written["layer"])) == layers
+    row = written[0]
+    assert row.logit == pytest.approx(ch.logits_of(model, PICTURE, row.token)[row.head].logit)
+
+
+class Stem(nn.Module):
+    """A block outside the part that has the last norm, which reads what it gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.body = Block(), Ours()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body.head(self.body.norm(self.body.blocks(self.stem(x))))
+
+
+@torch.no_grad()
+def test_a_block_elsewhere_that_adds_to_the_stream_has_its_heads() -> None:
+    model, x = made(Stem), torch.randn(1, LEN, 16).double()
+    shares = ch.logits_of(model, x, target=3)
+    layers = ["stem.attention", "body.blocks.0.attention", "body.blocks.1.attention"]
+    assert list(dict.fromkeys(shares.heads["layer"])) == layers
+
+
 test_a_model_whose_logit_is_no_such_sum_is_refused = refusals(
     lambda make: ch.logits_of(made(make), IDS, 3),
     (
         gemma2(30.0),
         "logits.unembedding",
-        "Gemma2ForCausalLM",
-        "the output of the model is another than that of the last linear layer behind a norm, as "
-        "with a softcap",
-    ),
-    (
-        gemma2(None),
-        "logits.stream",
-        "'model.layers.0.self_attn'",
-        "its block adds something else than its heads' results and the output of one more module, "
-        "as with a norm or a factor behind the attention",
-    ),
-    (
-        lambda: tf.GraniteForCausalLM(tf.GraniteConfig(**SIZES, residual_multiplier=0.5)),
-        "logits.stream",
-        "'model.layers.0.self_attn'",
-        "its block adds something else than its heads' results and the output of one more module, "
-        "as with a norm or a factor behind the attention",
+        "Gemma2ForCausalLM // no output of the model is that of the Linear that reads its last norm, 'model.norm'; "
+        "its numbers are others",
     ),
     (
         Between,
         "logits.stream",
-        "'blocks.1.attention' // its block reads something else than the one before gives",
+        "'blocks.1.attention' // its block 'blocks.1' reads something else than 'blocks.0' gives",
     ),
     (
         Behind,
         "logits.stream",
-        "the model // the last norm reads something else than the last block gives",
+        "the model // the last norm reads something else than 'blocks.1' gives",
     ),
     (with_tanh, "logits.unembedding", "Scaled"),
 )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        gemma2(None),
+        lambda: tf.GraniteForCausalLM(tf.GraniteConfig(**SIZES, residual_multiplier=0.5)),
+    ],
+)
+def test_a_block_that_gives_no_such_sum_says_how_far_it_is_off(make: Callable[[], Any]) -> None:
+    text = (
+        r"'model.layers.0.self_attn' adds to a logit is not known: its block gives something else than what it reads, "
+        r"its heads' results and the output of at most one of its modules \(input_layernorm, self_attn, .*\): "
+        r"at the least 0\.\d+ of it is off"
+    )
+    with pytest.raises(UnsupportedError, match=text):
+        ch.logits_of(made(make), IDS, 3)
 
 
 @torch.no_grad()
@@ -284,7 +340,7 @@ def test_what_has_no_block_or_no_unembedding_is_refused() -> None:
     assert_refused(
         lambda: ch.logits_of(made(Apart), torch.randn(1, 5, 16).double(), 3),
         "logits.stream",
-        "'attention' // it is not in a block that reads the stream and gives it",
+        "'attention' // the model, its block, gives another shape than it reads, (1, 1, 50)",
     )
     text = "is no sum of what its heads add: no linear layer read the output of a norm."
     layer = ch.MultiHeadAttention(16, num_heads=HEADS)

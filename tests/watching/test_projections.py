@@ -156,11 +156,15 @@ class Own(nn.Module):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (Own(), "no name in Own is one of an output projection"),
-        (Own(mlp=nn.Linear(12, 12)), "no name in Own is one of an output projection"),
+        (Own(), "Own holds no module, and none by a name of an output projection"),
+        (
+            Own(mlp=nn.Linear(12, 12)),
+            "Own holds mlp, and none by a name of an output projection",
+        ),
         (
             Own(o_proj=Wrapped()),
-            "o_proj is a tests.watching.test_projections.Wrapped, no plain torch.nn.Linear",
+            "o_proj must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+            "tests.watching.test_projections.Wrapped",
         ),
         (
             Own(o_proj=nn.Linear(9, 5)),
@@ -211,9 +215,13 @@ def test_what_norms_refuse() -> None:
         other.norms(0, nn.Linear(2, 2))
     with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
         seen.norms(0)
-    assert_refused(lambda: seen.norms(wrong([1])), "watch.layer", "[1] // ''")
-    assert_refused(lambda: seen.norms(True), "watch.layer", "True // ''")
-    assert_refused(lambda: seen.norms(wrong(slice(1))), "watch.layer", "slice(None, 1, None) // ''")
+    assert_refused(lambda: seen.norms(wrong([1])), "watch.layer", "[1] // '' (the model itself)")
+    assert_refused(lambda: seen.norms(True), "watch.layer", "True // '' (the model itself)")
+    assert_refused(
+        lambda: seen.norms(wrong(slice(1))),
+        "watch.layer",
+        "slice(None, 1, None) // '' (the model itself)",
+    )
 
 
 def test_norms_of_a_module_that_attends_several_times() -> None:

@@ -1,5 +1,7 @@
 """The attention of a watched model; and that it runs as if nobody watched."""
 
+import asyncio
+import contextvars
 import dataclasses
 import math
 import re
@@ -7,6 +9,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -457,8 +460,8 @@ def test_the_way_around_the_fast_path() -> None:
 
 def test_a_model_that_was_not_called() -> None:
     text = (
-        "[watch.not-run] Stack was not called while it was watched, so nothing was seen. Code that "
-        "torch.compile has compiled is not seen either."
+        "[watch.not-run] Stack was not called while it was watched, so nothing was seen. A call in "
+        'another thread is seen with watch(…, threads="all"); code that torch.compile has compiled is not seen.'
     )
     with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(Stack()):
         pass
@@ -504,7 +507,7 @@ def test_several_calls_of_a_module() -> None:
     close(first.dense(), weights_of(x, x))
     close(second.dense(), weights_of(y, y))
     reasons = {
-        "first": "call 1 has no causal mask, with or without padding, a window or chunks",
+        "first": "call 1 has query_len=3 and kv_len=3, after 5 keys",
         1: "call 1 has query_len=3 and kv_len=3, after 5 keys",
     }
     for layer, reason in reasons.items():
@@ -632,7 +635,7 @@ def test_a_part_of_a_model_that_runs_alone_is_seen() -> None:
 
 
 def test_other_threads() -> None:
-    """Each thread has its own running modules; a watched model is seen in all of them."""
+    """Each thread has its own running modules; with threads="all" a model is seen in all of them."""
     x, y = inputs(1, 2)[0], inputs(1, 3)[0]
     watched, other = Stack(), Stack()
     start = threading.Barrier(2)
@@ -646,7 +649,7 @@ def test_other_threads() -> None:
         except BaseException as error:
             errors.append(error)
 
-    with watch(watched) as seen:
+    with watch(watched, threads="all") as seen:
         threads = [
             threading.Thread(target=run, args=(model, tensor))
             for model, tensor in ((watched, x), (other, y))
@@ -698,10 +701,8 @@ def test_a_watch_is_entered_once_at_a_time() -> None:
         assert_refused(watching.__enter__, "watch.entered")
 
 
-@pytest.mark.parametrize("own_watch", [True, False])
-def test_threads_that_watch_see_their_own_calls(own_watch: bool) -> None:
-    """A thread that does not watch, such as one of DataParallel's, is seen by all."""
-    model, barrier = Stack(), threading.Barrier(2)
+def test_a_watch_takes_the_calls_of_its_context_or_of_all_threads() -> None:
+    model, barrier = Stack(), threading.Barrier(3)
     lengths: dict[int, list[int]] = {}
 
     def run(tokens: int) -> None:
@@ -710,27 +711,74 @@ def test_threads_that_watch_see_their_own_calls(own_watch: bool) -> None:
         barrier.wait()
 
     def request(tokens: int) -> None:
-        if not own_watch:
-            run(tokens)
-            return
         with watch(model) as seen:
             run(tokens)
         lengths[tokens] = [call.kv_len for call in seen.calls("first")]
 
-    threads = [threading.Thread(target=request, args=(tokens,)) for tokens in (3, 7)]
-    if own_watch:
+    with watch(model) as own, watch(model, threads="all") as every:
+        copied = partial(contextvars.copy_context().run, run)
+        threads = [
+            threading.Thread(target=target, args=(tokens,))
+            for target, tokens in ((request, 3), (run, 5), (copied, 7))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert lengths == {3: [3], 7: [7]}
-    else:
+        model(inputs(1, 2, query_len=2, kv_len=2)[0])
+    assert lengths == {3: [3]}
+    assert [call.kv_len for call in own.calls("first")] == [7, 2]
+    assert sorted(call.kv_len for call in every.calls("first")) == [2, 3, 5, 7]
+
+
+def test_tasks_of_one_thread_are_apart() -> None:
+    model = Stack()
+
+    async def request(tokens: int) -> list[int]:
         with watch(model) as seen:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        assert sorted(call.kv_len for call in seen.calls("first")) == [3, 7]
+            await asyncio.sleep(0)  # the other one enters
+            model(inputs(1, 2, query_len=tokens, kv_len=tokens)[0])
+            await asyncio.sleep(0)
+        return [call.kv_len for call in seen.calls("first")]
+
+    async def both() -> list[list[int]]:
+        return await asyncio.gather(request(3), request(7))
+
+    assert asyncio.run(both()) == [[3], [7]]
+
+
+def test_a_watch_that_another_thread_enters_again_is_of_that_thread() -> None:
+    model = Stack()
+    watching = watch(model)
+    with watching:
+        model(inputs(1, 2, query_len=3, kv_len=3)[0])
+    found: list[list[int]] = []
+    entered, left = threading.Event(), threading.Event()
+
+    def again() -> None:
+        with watching as seen:
+            model(inputs(1, 2, query_len=5, kv_len=5)[0])
+            entered.set()
+            left.wait()
+        found.append([call.kv_len for call in seen.calls("first")])
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    entered.wait()
+    model(inputs(1, 2, query_len=7, kv_len=7)[0])
+    left.set()
+    thread.join()
+    assert found == [[5]]
+
+
+def test_a_model_that_only_another_thread_runs_is_refused_by_name() -> None:
+    model, x = Stack(), inputs(1, 2)[0]
+    thread = threading.Thread(target=model, args=(x,))
+    with pytest.raises(WatchError, match=r'threads="all"'), watch(model):
+        thread.start()
+    thread.join()
+    wrong: Any = "main"
+    assert_refused(lambda: watch(model, threads=wrong), "threads.value", "'main'")
 
 
 def test_inference_mode_now_and_then() -> None:

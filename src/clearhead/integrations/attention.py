@@ -4,15 +4,18 @@ After `register()` every model of transformers that looks its attention up by na
 kernels of this package: from when it is made, or later by `set_attn_implementation`.
 """
 
+import time
+import weakref
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from clearhead._common.text import shown
+from clearhead._common.torch_internals import default_store
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.errors import (
@@ -43,6 +46,9 @@ from clearhead.watching.estimate import attending
 from clearhead.watching.hooks.described import NAME, Described
 from clearhead.watching.hooks.transformers_call import read_call
 
+PATIENCE = 5.0
+"""Seconds that a rank waits once for the others to tell where their first text begins."""
+
 
 def register(name: str = NAME) -> None:
     """Make clearhead an attention implementation of transformers, by this name.
@@ -55,7 +61,8 @@ def register(name: str = NAME) -> None:
 
     A padded query that may attend to nothing gets zeros. In a process group tokens whose positions begin
     in the middle of a text, with no cache before them, are refused (code `model.positions`): ranks that
-    share a text would each attend to their own tokens. Arguments of a model to its attention that
+    share a text would each attend to their own tokens. The rank with its beginning learns it from the others at the
+    first call, for which it waits up to 5 seconds. Arguments of a model to its attention that
     clearhead does not know are refused by name, and so is a model of a type with code of attention
     of its own (code `model.ignores-interface`), when it is made.
 
@@ -226,15 +233,48 @@ def _check_beginning(mask: Described, positions: Tensor | None) -> None:
     # Padding alone may be ones.
     from_one = ones.any(dim=1) & ((positions == 2).any(dim=1) | ones.all(dim=1))
     elsewhere = (lowest > 0) & ~from_one
-    if bool(elsewhere.any()):
+    begins = _told_by_ranks(int(lowest[elsewhere][0]) if bool(elsewhere.any()) else 0)
+    if begins:
         raise UnsupportedError(
             "model.positions",
-            f"position_ids begin at {int(lowest[elsewhere][0])} with no cache before them: of a text that "
-            "ranks share, this model would attend to the tokens of this rank alone. Give each rank whole "
+            f"position_ids of rank {begins.rank} begin at {begins.place} with no cache before them: of a text that "
+            "ranks share, this model would attend to the tokens of each rank alone. Give each rank whole "
             "texts; a model of clearhead's layers takes across=. Texts of your own that begin later go "
             'with another attn_implementation, such as "sdpa".',
         )
     mask.has_beginning = True
+
+
+class _Beginning(NamedTuple):
+    rank: int
+    place: int
+
+
+_told: weakref.ref[Any] | None = None
+"""The store of the process group that this rank has told where its first text begins."""
+
+
+@torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
+def _told_by_ranks(place: int) -> _Beginning | None:
+    """Return where a text of this rank begins, or the first text of another rank; None where all begin at 0.
+
+    The ranks tell each other once, by the store of their process group: a collective would hang where a rank runs
+    alone. The rank that has the beginning of a shared text knows of it by the others only.
+    """
+    global _told
+    rank, store = dist.get_rank(), default_store()
+    if _told is None or _told() is not store:
+        _told, end = weakref.ref(store), time.monotonic() + PATIENCE
+        store.set(f"clearhead/begins/{rank}", str(place))
+        others = [each for each in range(dist.get_world_size()) if each != rank and not place]
+        keys = {f"clearhead/begins/{each}": each for each in others}
+        while keys and not store.check(list(keys)) and time.monotonic() < end:
+            time.sleep(0.01)  # a rank that does not run never tells
+        for key, other in keys.items():
+            begins = int(store.get(key)) if store.check([key]) else 0
+            if begins:
+                return _Beginning(other, begins)
+    return _Beginning(rank, place) if place else None
 
 
 # A compiled graph cannot hold such an object: it is made between two graphs.

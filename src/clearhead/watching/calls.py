@@ -18,7 +18,7 @@ from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.some_totals import SomeTotals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
-from clearhead.watching.stitching import Stitched, stitch
+from clearhead.watching.stitching import continued, stitch
 
 _numbers = count()
 
@@ -220,7 +220,7 @@ class Matrices(Calls[AttentionMatrix]):
     def __init__(self, others: Sequence["Matrices"] = ()) -> None:
         self._calls: list[Call] = []
         self._others = others
-        self._stitched: tuple[int, Stitched | str] = (0, "")
+        self._stitched: tuple[int, AttentionMatrix | str] = (0, "")
 
     def add(
         self,
@@ -272,8 +272,8 @@ class Matrices(Calls[AttentionMatrix]):
         same = [
             each
             for each in every
-            if not each._calls[0].problem.cross
-            and [call.problem.query.shape[::2] for call in each._calls] == asked
+            if [call.problem.query.shape[::2] for call in each._calls] == asked
+            and not each._calls[0].problem.cross
         ]
         return same[-1:]
 
@@ -287,24 +287,24 @@ class Matrices(Calls[AttentionMatrix]):
     def whole(self) -> AttentionMatrix:
         stitched = self._stitch()
         assert not isinstance(stitched, str)
-        return stitched.matrix
+        return stitched
 
-    def _stitch(self) -> Stitched | str:
+    def _stitch(self) -> AttentionMatrix | str:
         # More calls may have come since.
         if self._stitched[0] != len(self._calls):
             every = self.all()
-            found = Stitched(every[0], ()) if len(every) == 1 else stitch(every, self._text())
-            if isinstance(found, Stitched) and len(every) > 1:
-                whole, tokens = found.matrix, self._calls[-1].keys.tokens(0, found.matrix.kv_len)
-                if tokens is not None and tokens.shape == (whole.batch, whole.kv_len):
-                    whole._tokens = tokens
+            found = every[0] if len(every) == 1 else stitch(every, self._text())
+            if isinstance(found, AttentionMatrix) and len(every) > 1:
+                tokens = self._calls[-1].keys.tokens(0, found.kv_len)
+                if tokens is not None and tokens.shape == (found.batch, found.kv_len):
+                    found._tokens = tokens
             self._stitched = len(every), found
         return self._stitched[1]
 
-    def _text(self) -> Stitched | str:
-        """Of cross-attention, the one matrix of the self-attention of its queries, or why there is none."""
+    def _text(self) -> list[Tensor] | str:
+        """Of cross-attention, how the self-attention of its queries goes on, or why it does not."""
         for each in self._of_the_text():
-            found = each._stitch()
+            found = continued(each.all())
             return (
                 f"in the self-attention of its queries {found}" if isinstance(found, str) else found
             )

@@ -141,9 +141,9 @@ def path_of_layer(layer: object, paths: Mapping[int, str]) -> str:
     if isinstance(layer, str) and layer in every:
         return layer
     if not isinstance(layer, int) or isinstance(layer, bool):
-        known = ", ".join(map(repr, every))
+        known = ", ".join(repr(each) if each else "'' (the model itself)" for each in every)
         raise SelectionError(
-            "watch.layer", f"no module {shown(layer)} attended; these did: {known}."
+            "watch.layer", f"no module {shown(layer)} attended; these did: {known or 'none'}."
         )
     if layer in paths:
         return paths[layer]

@@ -1,9 +1,9 @@
 """Reports of the hooks, handed to those that listen: each gets what its model does."""
 
 import os
-import threading
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -14,12 +14,24 @@ from clearhead._common.torch_internals import in_backward, set_grad_enabled
 from clearhead._common.undoing import Undo
 from clearhead.watching.hooks import installing, running, tap
 
+_entered: ContextVar[tuple[object, ...]] = ContextVar("clearhead.watches", default=())
+"""The entries of this context; those that are over may still be here."""
+
 
 class Listener(ABC):
     """A user of the hooks that is told of the calls and the modules of one model."""
 
-    thread: int
-    """The thread that listens."""
+    every_thread: bool
+    """Hear all threads, not only the context that it was entered in."""
+
+    entry: object = None
+    """One entry of it; another each time."""
+
+    def enter_context(self) -> None:
+        """Hear what this context runs from now on, and those that are copied from it."""
+        self.entry = object()
+        entries = [each.entry for each in _every()]
+        _entered.set((*(each for each in _entered.get() if each in entries), self.entry))
 
     @abstractmethod
     def path_of(self, stack: list[nn.Module], child: str | None) -> str | None:
@@ -66,6 +78,12 @@ def _unlisten() -> None:
 
 
 def _listeners() -> list[Listener]:
+    """The listeners of this context."""
+    here = _entered.get()
+    return [each for each in _every() if each.every_thread or each.entry in here]
+
+
+def _every() -> list[Listener]:
     return [each for each in installing.users() if isinstance(each, Listener)]
 
 
@@ -94,13 +112,10 @@ def _witness(kind: str, shape: tuple[int, ...]) -> None:
 
 
 def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Listener, str]]:
-    """The listeners of a running module with its path in each. A thread that listens itself is not
-    heard by those of others."""
-    found = [
+    """The listeners of a running module with its path in each."""
+    return [
         (each, name) for each in _listeners() if (name := each.path_of(stack, child)) is not None
     ]
-    own = [(each, name) for each, name in found if each.thread == threading.get_ident()]
-    return own or found
 
 
 class _Following:
@@ -120,7 +135,7 @@ _following = _Following()
 
 def _renew_locks() -> None:
     # Another thread of the parent may have held them.
-    for each in _listeners():
+    for each in _every():
         each.renew_lock()
 
 

@@ -15,7 +15,6 @@ from clearhead.watching.stream import (
     StreamRun,
     called,
     check_asked,
-    no_stream,
     numbers_of,
     parent_of,
     picked,
@@ -160,7 +159,8 @@ def lens(
     logits = every.unflatten(0, (len(streams), batch)).clone()
     off = (logits[-1].double() - own.double()).norm(dim=-1)
     if not bool((off <= rounding_of(own) * own.double().norm(dim=-1)).all()):
-        raise _no_unembedding(model, "more than the stream goes into them")
+        share = float((off / own.double().norm(dim=-1)).max())
+        raise _no_unembedding(model, f"made again of the last stream, they are off by {share:.2g}")
     logits[-1] = own
     tokens = (
         logits.topk(min(top, size), dim=-1).indices
@@ -174,14 +174,8 @@ def _streams(run: StreamRun, last: Tensor) -> list[Tensor]:
     """The stream behind each block, float64."""
     found: list[Tensor] = []
     for path in run.order:
-        call = run.call(path)
-        if call is None or call.given is None:
-            raise no_stream(path, "it is not in a block that reads the stream and gives it")
-        if found and not torch.equal(found[-1], call.given):
-            raise no_stream(path, "its block reads something else than the one before gives")
-        found.append(call.made)
-    if not found or not torch.equal(found[-1], last):
-        raise no_stream("", "the last norm reads something else than the last block gives")
+        found.append(run.follow(path)[1])
+    run.check_end(last)
     return found
 
 

@@ -120,7 +120,7 @@ def logits_of(
     check_asked(model, query)
     numbers = [numbers_of(name, each) for name, each in (("target", target), ("against", against))]
     run = EndedRun(model, inputs, query)
-    weight, bias = run.unembedding.weight.detach(), run.unembedding.bias
+    weight, bias = run.weight, run.bias
     batch = len(run.normed)
     direction = torch.zeros_like(run.normed[:, 0])
     constant = direction.new_zeros(batch)
@@ -129,7 +129,7 @@ def logits_of(
             rows_of = picked(name, each, batch, weight.shape[0]).to(weight.device)
             direction = direction + sign * weight[rows_of].double()
             if bias is not None:
-                constant = constant + sign * bias.detach()[rows_of].double()
+                constant = constant + sign * bias[rows_of].double()
     rest = (run.normed * direction[:, None]).sum(dim=-1) + constant[:, None]
     logit = rest.mean(dim=0)
     direction = run.norm.reversed(direction[:, None])

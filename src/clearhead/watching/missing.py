@@ -258,8 +258,8 @@ def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchEr
     if not ran:
         return WatchError(
             "watch.not-run",
-            f"{name} was not called while it was watched, so nothing was seen. Code that "
-            "torch.compile has compiled is not seen either.",
+            f"{name} was not called while it was watched, so nothing was seen. A call in another thread is seen "
+            'with watch(…, threads="all"); code that torch.compile has compiled is not seen.',
         )
     return WatchError(
         "watch.nothing-seen",

@@ -1,7 +1,5 @@
 """The output projection of a module that attended, found by the names that libraries give it."""
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from clearhead._common import foreign_names
@@ -9,6 +7,7 @@ from clearhead._common.foreign_names import ProjectionNames, is_output
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentTypeError, UnsupportedError
 from clearhead.layers.base import AttentionLayer
+from clearhead.layers.converting.weights import weights_of
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.parts import Part
 from clearhead.matrix.contexts import Contexts
@@ -79,9 +78,10 @@ def output_projection(
         found = _projections(holder)
         if found:
             name, projection = found[0]
-            weight = _weight(path, name, projection)
-            bias: Any = getattr(projection, "bias", None)
-            bias = None if bias is None else bias.detach()
+            read = weights_of(projection)
+            if isinstance(read, str):
+                raise _unknown(path, f"{name} {read}")
+            weight, bias = read
             total, rest = divmod(weight.shape[1], max(width, 1))
             if (
                 not width
@@ -96,7 +96,10 @@ def output_projection(
             if heads is None:
                 return weight, bias
             return weight.unflatten(1, (total, width))[:, heads].flatten(1), bias
-    raise _unknown(path, f"no name in {type(module).__name__} is one of an output projection")
+    held = ", ".join(name for name, _ in _holders(model, path)[-1].named_children()) or "no module"
+    raise _unknown(
+        path, f"{type(module).__name__} holds {held}, and none by a name of an output projection"
+    )
 
 
 def projection_of(model: nn.Module, path: str) -> nn.Module | None:
@@ -141,20 +144,7 @@ def _projections(holder: nn.Module) -> list[tuple[str, nn.Module]]:
 def _is_output(name: str, module: nn.Module) -> bool:
     ends = name.rpartition(".")[2], ".".join(name.split(".")[-2:])
     named = is_output(ends[0]) or not OUTPUTS.isdisjoint(ends)
-    return bool(name) and named and isinstance(getattr(module, "weight", None), Tensor)
-
-
-def _weight(path: str, name: str, projection: Any) -> Tensor:
-    """The weight of a projection as that of an nn.Linear."""
-    kind = type(projection)
-    # The Conv1D of GPT-2 has its weight the other way round.
-    if kind.__name__ == "Conv1D" and hasattr(projection, "nf"):
-        return projection.weight.detach().mT
-    # FalconLinear writes the same product another way.
-    plain = kind.forward is nn.Linear.forward or kind.__name__ == "FalconLinear"
-    if isinstance(projection, nn.Linear) and plain:
-        return projection.weight.detach()
-    raise _unknown(path, f"{name} is a {kind.__module__}.{kind.__name__}, no plain torch.nn.Linear")
+    return bool(name) and named and hasattr(module, "weight")
 
 
 def _check_context(

@@ -44,36 +44,20 @@ class Reach(NamedTuple):
     valid: Tensor
 
 
-class Stitched(NamedTuple):
-    """The one matrix of several calls.
-
-    Attributes:
-        matrix: all of their rows.
-        rows: of each call the samples that those of the matrix continue.
-    """
-
-    matrix: AttentionMatrix
-    rows: Sequence[Tensor]
-
-
-def stitch(matrices: Sequence[AttentionMatrix], text: Stitched | str = "") -> Stitched | str:
+def stitch(
+    matrices: Sequence[AttentionMatrix], text: Sequence[Tensor] | str = ""
+) -> AttentionMatrix | str:
     """Return the one matrix that the calls are rows of, or why they are not.
 
-    They are if each has keys of the calls before and one more for each of its queries, and sees them
-    causally, in a window or in chunks, with the same padding; or, in cross-attention, if all have the
-    same keys and mask, and the self-attention of its queries is one matrix. What is said of keys holds of
-    their values, where every call has them. Of a beam search, rows are those of the last call.
+    They are if they go on from one another, as `continued` has it, and see their keys causally, in a window or in
+    chunks, with the same padding; or, in cross-attention, if all have the same keys and mask, and the self-attention
+    of their queries goes on.
 
     Args:
         matrices: one for each call.
-        text: of cross-attention, the matrix of the self-attention that has the same queries call by call, or why
-            there is none.
+        text: of cross-attention, what `continued` returns for the self-attention that has the same queries.
     """
-    calls = [each.problem for each in matrices]
-    held: list[Held] = [(call.key,) for call in calls]
-    values = [each.value for each in matrices if each.value is not None]
-    if len(values) == len(calls):
-        held = [(call.key, value) for call, value in zip(calls, values, strict=True)]
+    calls, held = [each.problem for each in matrices], _held(matrices)
     for number, call in enumerate(calls):
         reason = ""
         if call.bias is not None:
@@ -85,22 +69,53 @@ def stitch(matrices: Sequence[AttentionMatrix], text: Stitched | str = "") -> St
         if reason:
             return f"call {number} has {reason}"
     if not calls[0].cross:
-        found = _of_growing_keys(calls, held)
-    elif isinstance(text, str):
+        text = continued(matrices)
+    if isinstance(text, str):
         return text
-    else:
-        found = _of_one_source(calls, held, text.rows)
-    if isinstance(found, str):
-        return found
+    found = (_of_one_source if calls[0].cross else _of_growing_keys)(calls, held, text)
     contexts = [each.context for each in matrices if each.context is not None]
-    if len(contexts) == len(calls):
-        found.matrix._context = _in_order(contexts, found.rows)
+    if isinstance(found, AttentionMatrix) and len(contexts) == len(calls):
+        found._context = _in_order(contexts, text)
     return found
+
+
+def continued(matrices: Sequence[AttentionMatrix]) -> list[Tensor] | str:
+    """Return the samples of each call of self-attention that those of the last one continue, or why a call does not
+    go on from the one before.
+
+    It does if it has the keys of the call before, or the last of them, and one more for each of its queries. Where
+    every call has its values, they are the same as well.
+    """
+    calls, held = [each.problem for each in matrices], _held(matrices)
+    rows = [torch.arange(calls[-1].batch, device=calls[0].device)]
+    for number in range(len(calls) - 1, -1, -1):
+        call = calls[number]
+        if call.kv_len < call.query_len:
+            return f"call {number} has query_len={call.query_len} and kv_len={call.kv_len}"
+        if number + 1 < len(calls):
+            after = calls[number + 1]
+            count = after.kv_len - after.query_len
+            if not 0 < count <= call.kv_len and not count == call.kv_len == 0:
+                sizes = f"query_len={after.query_len} and kv_len={after.kv_len}"
+                return f"call {number + 1} has {sizes}, after {call.kv_len} keys"
+            known = [each[:, :, call.kv_len - count :] for each in held[number]]
+            found = _rows_of(known, [each[:, :, :count] for each in held[number + 1]])
+            if found is None:
+                return f"call {number + 1} has keys that do not go on from those of the call before"
+            rows.insert(0, found[rows[0]])
+    return rows
+
+
+def _held(matrices: Sequence[AttentionMatrix]) -> list[Held]:
+    values = [each.value for each in matrices if each.value is not None]
+    if len(values) < len(matrices):
+        return [(each.problem.key,) for each in matrices]
+    return [(each.problem.key, value) for each, value in zip(matrices, values, strict=True)]
 
 
 def _of_one_source(
     calls: Sequence[Problem], held: Sequence[Held], rows: Sequence[Tensor]
-) -> Stitched | str:
+) -> AttentionMatrix | str:
     first, valid = calls[0], None
     again = held[-1]
     for number in range(len(calls) - 1, -1, -1):
@@ -121,7 +136,7 @@ def _of_one_source(
     key, *value = held[-1]
     changes = {"query": query, "key": key, "mask": _padding(valid)}
     whole = first.replace(**changes, real_queries=_real_queries(calls, rows))
-    return Stitched(matrix_of(whole, *value), rows)
+    return matrix_of(whole, *value)
 
 
 def _in_order(parts: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
@@ -142,27 +157,15 @@ def _real_queries(calls: Sequence[Problem], rows: Sequence[Tensor]) -> Tensor | 
     )
 
 
-def _of_growing_keys(calls: Sequence[Problem], held: Sequence[Held]) -> Stitched | str:
-    rows = [torch.arange(calls[-1].batch, device=calls[0].device)]
+def _of_growing_keys(
+    calls: Sequence[Problem], held: Sequence[Held], rows: Sequence[Tensor]
+) -> AttentionMatrix | str:
     reaches: list[Reach] = []
-    for number in range(len(calls) - 1, -1, -1):
-        call, reach = calls[number], _reach(calls[number])
-        if call.kv_len < call.query_len:
-            return f"call {number} has query_len={call.query_len} and kv_len={call.kv_len}"
+    for number, call in enumerate(calls):
+        reach = _reach(call)
         if reach is None:
             return f"call {number} has {NOT_CAUSAL}"
-        reaches.insert(0, reach)
-        if number + 1 < len(calls):
-            after = calls[number + 1]
-            count = after.kv_len - after.query_len
-            if not 0 < count <= call.kv_len and not count == call.kv_len == 0:
-                sizes = f"query_len={after.query_len} and kv_len={after.kv_len}"
-                return f"call {number + 1} has {sizes}, after {call.kv_len} keys"
-            known = [each[:, :, call.kv_len - count :] for each in held[number]]
-            found = _rows_of(known, [each[:, :, :count] for each in held[number + 1]])
-            if found is None:
-                return f"call {number + 1} has keys that do not go on from those of the call before"
-            rows.insert(0, found[rows[0]])
+        reaches.append(reach)
     new_held = [[each[rows[0]] for each in held[0]]]
     valid = _of_rows(reaches[0].valid, rows[0])
     firsts = [reaches[0].first]
@@ -197,7 +200,7 @@ def _of_growing_keys(calls: Sequence[Problem], held: Sequence[Held]) -> Stitched
     if real is not None and _equal(real, valid[:, valid.shape[1] - query.shape[2] :]):
         real = None  # the keys of the whole tell
     whole = calls[0].replace(query=query, key=key, mask=mask, real_queries=real)
-    return Stitched(matrix_of(whole, *value), rows)
+    return matrix_of(whole, *value)
 
 
 def _is_whole(last: Problem, rows: Sequence[Tensor], total: int) -> bool:

@@ -10,6 +10,7 @@ from torch.utils import _pytree
 from clearhead._common.checks import arguments_of, as_int, as_ints, as_place
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
+from clearhead.layers.converting.weights import weights_of, without_accelerate
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.head_results import HeadResults
 from clearhead.watching.projections import output_projection
@@ -48,8 +49,9 @@ class BlockCall(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """A norm, whose output a linear layer may read."""
+    """A norm, by its path, whose output a linear layer may read."""
 
+    path: str
     module: nn.Module
     call: tuple[Tensor, Tensor]
     output: Tensor
@@ -94,7 +96,8 @@ class StreamRun:
         self._calls: dict[str, list[BlockCall]] = {}
         self._inside: dict[str, list[str]] = {}
         self._norm: Ending | None = None
-        self._ending: tuple[Ending, nn.Linear, Tensor] | None = None
+        self._ending: tuple[Ending, nn.Module, Tensor] | None = None
+        self._before: tuple[str, Tensor] | None = None
         self._handles: list[Any] = []
         self._short: int | None = None
         self.order: list[str] = []
@@ -120,7 +123,8 @@ class StreamRun:
                 self._short = made.shape[1]
                 return
             norm = self._norm
-            if isinstance(module, nn.Linear) and norm is not None and _is_same(given, norm.output):
+            is_linear = hasattr(module, "in_features")
+            if is_linear and norm is not None and _is_same(given, norm.output):
                 self._ending = norm, module, made
                 return
             read = self._kept(given) if given.shape == made.shape else None
@@ -133,7 +137,7 @@ class StreamRun:
                     self._inside.setdefault(parent_of(name), []).append(name)
                 self._calls.setdefault(name, []).append(call)
             if is_norm and read is not None:
-                self._norm = Ending(module, (read.double(), call.made.double()), made)
+                self._norm = Ending(name, module, (read.double(), call.made.double()), made)
 
         return keep
 
@@ -147,7 +151,7 @@ class StreamRun:
         """Those of an argument or an output, in memory of their own."""
         return self.at(tensor, 1).clone()
 
-    def ending(self) -> tuple[Ending, nn.Linear, Tensor] | None:
+    def ending(self) -> tuple[Ending, nn.Module, Tensor] | None:
         """The last norm, the unembedding that reads it, and what that gave; None where there are none."""
         if self._ending is None and self._short is not None:
             raise SelectionError(
@@ -155,44 +159,91 @@ class StreamRun:
             )
         return self._ending
 
-    def call(self, path: str) -> BlockCall | None:
-        """The call of the block of a module that attends; None where it is not in one that ran once."""
-        calls = self._calls.get(parent_of(path), []) if path else []
-        return calls[0].exact() if len(calls) == 1 and calls[0].given is not None else None
-
     def places(self, layers: Sequence[str]) -> list[int]:
         """The positions of the queries; from here on the layers are in the order that they ran in."""
-        assert self._norm is not None
+        assert self._ending is not None
+        norm = self._ending[0]
         finished = {name: at for at, name in enumerate(self._calls)}
         self.order = sorted(layers, key=lambda path: finished.get(parent_of(path), -1))
-        length = self._norm.output.shape[1]
+        self.order = self._of_stream(norm.path)
+        length = norm.output.shape[1]
         return list(range(length)) if self._query is None else [self._query % length]
 
-    def check_block(self, path: str, heads: Tensor, before: Tensor | None) -> Tensor:
-        """Return the stream behind a block, which must be the stream before it, what its heads add, and at most
-        the output of one more of its modules."""
-        block, call = parent_of(path), self.call(path)
-        if call is None or heads.shape != call.made.shape:
-            raise no_stream(path, "it is not in a block that reads the stream and gives it")
-        given, made, rounding = call
+    def _of_stream(self, norm: str) -> list[str]:
+        """The layers of the part of the model that has the last norm, without those of a vision tower; all of them
+        where the first of that part reads what another one gives."""
+        part = norm
+        while part and not any(path.startswith(f"{part}.") for path in self.order):
+            part = parent_of(part)
+        inside = [path for path in self.order if not part or path.startswith(f"{part}.")]
+        given = [each.given for path in inside[:1] for each in self._calls.get(parent_of(path), [])]
+        made = [
+            each.made
+            for path in self.order
+            if path not in inside
+            for each in self._calls.get(parent_of(path), [])
+        ]
+        goes_on = any(a is not None and torch.equal(a, b) for a in given for b in made)
+        return self.order if goes_on else inside
+
+    def follow(self, path: str) -> tuple[Tensor, Tensor, float]:
+        """Return the stream before and after the block of a layer, which must go on from the block of the layer
+        before, and its rounding."""
+        block = parent_of(path)
+        name = f"its block {shown(block)}" if block else "the model, its block,"
+        calls = self._calls.get(block, []) if path else []
+        if len(calls) != 1 or calls[0].given is None:
+            reason = f"{name} ran {len(calls)} times"
+            if not calls:
+                reason = f"{name} gives no tensor of (batch, tokens, width)"
+            elif len(calls) == 1:
+                shape = tuple(calls[0].made.shape)
+                reason = f"{name} gives another shape than it reads, {shape}"
+            raise no_stream(path, reason)
+        given, made, rounding = calls[0].exact()
         assert given is not None
-        if before is not None and not torch.equal(before, given):
-            raise no_stream(path, "its block reads something else than the one before gives")
-        parts = [torch.zeros_like(made)]
+        if self._before is not None and not torch.equal(self._before[1], given):
+            before = self._before[0]
+            reason = f"{name} reads something else than {shown(before)} gives"
+            if before == block:
+                reason = f"{name} attends more than once"
+            raise no_stream(path, reason)
+        self._before = block, made
+        return given, made, rounding
+
+    def check_end(self, last: Tensor) -> None:
+        """Refuse a last norm that reads something else than the last block gives."""
+        if self._before is None or not torch.equal(self._before[1], last):
+            before = "any block" if self._before is None else shown(self._before[0])
+            raise no_stream("", f"the last norm reads something else than {before} gives")
+
+    def check_block(self, path: str, heads: Tensor) -> None:
+        """Refuse a block that gives something else than the stream before it, what its heads add, and at most the
+        output of one more of its modules."""
+        block, (given, made, rounding) = parent_of(path), self.follow(path)
+        if heads.shape != made.shape:
+            sizes = tuple(heads.shape), tuple(made.shape)
+            raise no_stream(path, f"its heads add {sizes[0]} and its block gives {sizes[1]}")
+        parts = {"": torch.zeros_like(made)}
         for name in self._inside.get(block, ()):
             some = self._calls[name]
-            if name != block and len(some) == 1:
-                parts += [some[0].made.double()] if some[0].made.shape == made.shape else []
+            if name != block and len(some) == 1 and some[0].made.shape == made.shape:
+                parts[name] = some[0].made.double()
         around = given.norm(dim=-1) + heads.norm(dim=-1)
-        for part in parts:
-            off = (made - given - heads - part).norm(dim=-1)
-            if bool((off <= rounding * (around + part.norm(dim=-1))).all()):
-                return made
-        raise no_stream(
-            path,
-            "its block adds something else than its heads' results and the output of one more module, as with a norm "
-            "or a factor behind the attention",
-        )
+        found = {
+            name: float(
+                ((made - given - heads - part).norm(dim=-1) / (around + part.norm(dim=-1))).max()
+            )
+            for name, part in parts.items()
+        }
+        if not min(found.values()) <= rounding:
+            inside = f"{block}." * bool(block)
+            others = ", ".join(name.removeprefix(inside) for name in found if name) or "none"
+            raise no_stream(
+                path,
+                "its block gives something else than what it reads, its heads' results and the output of at most "
+                f"one of its modules ({others}): at the least {min(found.values()):.2g} of it is off",
+            )
 
 
 class EndedRun:
@@ -201,7 +252,7 @@ class EndedRun:
     Attributes:
         norm: the last norm as it was, at the queries that are asked for.
         normed: what it gave there, (batch, query_len, embed_dim); float64.
-        unembedding: the linear layer that reads it.
+        weight, bias: of the linear layer that reads it.
         places: the positions of these queries.
     """
 
@@ -209,11 +260,31 @@ class EndedRun:
         self._model, self._run = model, StreamRun(model, query)
         with torch.no_grad(), watch(model, keep="contexts") as self._seen, self._run:
             output = called(model, inputs)
-        ending, self.unembedding = _ending(model, self._run, output)
+        ending, unembedding, made = _ending(model, self._run, output)
         self._stream, self.normed = ending.call
         self.places = self._run.places(self._seen.layers)
         rounding = rounding_of(ending.output)
         self.norm = frozen(ending.module, self._stream, self.normed, rounding)
+        read = weights_of(unembedding)
+        if isinstance(read, str):
+            raise _no_logits(model, f"its unembedding {read}")
+        self.weight, self.bias = read
+        if "weight" not in unembedding._parameters:
+            self._check_product(model, unembedding, self._run.at(made, 1)[:, :1].double(), rounding)
+
+    def _check_product(
+        self, model: nn.Module, unembedding: nn.Module, made: Tensor, rounding: float
+    ) -> None:
+        """Refuse an unembedding that rounds what it reads, such as one of dynamic int8."""
+        x, weight = self.normed[:, :1], self.weight.double()
+        product = x @ weight.mT if self.bias is None else x @ weight.mT + self.bias.double()
+        off, kind = (product - made).norm(), type(unembedding)
+        if not off <= rounding * (x.abs() @ weight.abs().mT).norm():
+            raise _no_logits(
+                model,
+                f"its unembedding, a {kind.__module__}.{kind.__name__}, is off by {float(off / made.norm()):.2g} from "
+                "the product of its weight",
+            )
 
     def layers(self) -> Iterator[tuple[str, tuple[int, ...], HeadResults]]:
         """Yield each module that attended, the numbers of its heads, and what they added to the stream, float64.
@@ -221,32 +292,34 @@ class EndedRun:
         Raises:
             UnsupportedError: codes `logits.stream` and `norms.projection`.
         """
-        before = None
         for path in self._run.order:
             kept = self._seen[path]
             context = self._run.at(kept.context).double()
             projection = output_projection(self._model, path, kept, context.shape[-1])
             results = HeadResults(context, *projection)
-            before = self._run.check_block(path, results.total(), before)
+            self._run.check_block(path, results.total())
             yield path, numbers_of_heads(kept), results
-        if before is None or not torch.equal(before, self._stream):
-            raise no_stream("", "the last norm reads something else than the last block gives")
+        self._run.check_end(self._stream)
 
 
-def _ending(model: nn.Module, run: StreamRun, output: object) -> tuple[Ending, nn.Linear]:
-    """The last norm, and the unembedding that reads it."""
+def _ending(model: nn.Module, run: StreamRun, output: object) -> tuple[Ending, nn.Module, Tensor]:
+    """The last norm, the unembedding that reads it, and what that gave."""
     ending = run.ending()
     reason = "no linear layer read the output of a norm"
     if ending is not None:
         norm, linear, made = ending
         same = [each for each in tensors_in(output) if each.shape == made.shape]
         if any(_is_equal(each, made) for each in same):
-            return norm, linear
+            return ending
         reason = (
-            "the output of the model is another than that of the last linear layer behind a norm, as with a "
-            "softcap"
+            f"no output of the model is that of the {type(linear).__name__} that reads its last norm, "
+            f"{shown(norm.path)}; " + ("its numbers are others" if same else "none has its shape")
         )
-    raise UnsupportedError(
+    raise _no_logits(model, reason)
+
+
+def _no_logits(model: nn.Module, reason: str) -> UnsupportedError:
+    return UnsupportedError(
         "logits.unembedding",
         f"a logit of {type(model).__name__} is no sum of what its heads add: {reason}.",
     )
@@ -290,8 +363,8 @@ def frozen(module: nn.Module, stream: Tensor, normed: Tensor, rounding: float) -
     """
     # Models of float64 work their norms out in float32.
     rounding = max(rounding, rounding_of(torch.empty(0, dtype=torch.float32)))
-    weight: Any = module.weight
-    bias: Any = getattr(module, "bias", None)
+    norm: Any = without_accelerate(module)
+    weight, bias = norm.weight, getattr(norm, "bias", None)
     weight = weight.detach().double()
     shift = torch.zeros_like(weight) if bias is None else bias.detach().double()
     made = normed - shift

@@ -26,6 +26,8 @@ from clearhead.watching.recording import Result
 from clearhead.watching.token_ids import TokenIds
 from clearhead.watching.watcher import Watch
 
+Threads = Literal["own", "all"]
+
 
 @overload
 def watch(
@@ -38,6 +40,7 @@ def watch(
     *,
     values: bool = False,
     contexts: bool = False,
+    threads: Threads = "own",
 ) -> Watch[AttentionMatrix]: ...
 @overload
 def watch(
@@ -48,6 +51,7 @@ def watch(
     keep: Literal["contexts"],
     strict: bool = False,
     contexts: bool = True,
+    threads: Threads = "own",
 ) -> Watch[Contexts]: ...
 @overload
 def watch(
@@ -60,6 +64,7 @@ def watch(
     strict: bool = False,
     source_tokens: Tensor | None = None,
     contexts: bool = False,
+    threads: Threads = "own",
 ) -> Watch[Summary]: ...
 @overload
 def watch(
@@ -73,6 +78,7 @@ def watch(
     source_tokens: Tensor | None = None,
     statistics: None = None,
     contexts: bool = False,
+    threads: Threads = "own",
 ) -> Watch[Totals]: ...
 @overload
 def watch(
@@ -85,6 +91,7 @@ def watch(
     strict: bool = False,
     source_tokens: Tensor | None = None,
     statistics: Sequence[str],
+    threads: Threads = "own",
 ) -> Watch[SomeTotals]: ...
 @overload
 def watch(
@@ -95,6 +102,7 @@ def watch(
     keep: Callable[[str, AttentionMatrix], Result],
     strict: bool = False,
     values: bool = False,
+    threads: Threads = "own",
 ) -> Watch[Result]: ...
 @with_hints
 def watch(
@@ -108,6 +116,7 @@ def watch(
     values: bool = False,
     statistics: Sequence[str] | None = None,
     contexts: bool = False,
+    threads: Threads = "own",
 ) -> Watch[Any]:
     """Record every call of attention that a model makes, in whichever way PyTorch has for it.
 
@@ -140,6 +149,9 @@ def watch(
         contexts: True keeps the context of each head as well, as the model went on with it, after dropout: `context` of
             the matrix or the summary, and with keep="total" the mean of it over all queries. Not with statistics= or a
             function.
+        threads: "own" takes the calls of the context that enters the block, as `contextvars` has it: those of this
+            thread or task, and of threads that are started with a copy of its context. "all" takes those of every
+            thread.
 
     Returns:
         A context manager; entering it gives a `Seen`, which maps the paths of modules to their
@@ -149,7 +161,7 @@ def watch(
         ArgumentTypeError: codes `watch.model`, for something that is not a module, `layers.type`,
             `heads.type`, `tokens.type`, `values.type`, `contexts.type`, `statistics.type`.
         ArgumentError: codes `layers.value`, `heads.value`, `keep.value`, `tokens.keep`, `values.keep`,
-            `contexts.keep`, `statistics.keep` and `statistics.value`.
+            `contexts.keep`, `statistics.keep`, `statistics.value` and `threads.value`.
         ShapeError: code `tokens.shape`.
         WatchError: when the block ends, codes `watch.not-run` if the model was not called, `watch.nothing-seen` if
             it attends by another route, `watch.layers` if no module that attended is like one of the layers,
@@ -202,11 +214,15 @@ def watch(
             "contexts do not go with statistics=, which are of the weights, or with a function, which is called before "
             "there is one.",
         )
+    if threads not in get_args(Threads):
+        raise ArgumentError(
+            "threads.value", f'threads must be "own" or "all"; got {shown(threads)}.'
+        )
     chosen = read_statistics(statistics, keep)
     ids = tokens, source_tokens
     TokenIds(model, *ids)  # which refuses what are no ids
     where = ChosenLayers(layers), read_heads(heads)
-    return Watch(model, *where, keep, ids, strict, values, chosen, contexts)
+    return Watch(model, *where, keep, ids, strict, values, chosen, contexts, threads == "all")
 
 
 def read_statistics(given: object, keep: object) -> tuple[str, ...] | None:

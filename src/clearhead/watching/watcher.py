@@ -67,8 +67,10 @@ class Watch(Listener, Drawn, Generic[Kept]):
         values: bool = False,
         statistics: tuple[str, ...] | None = None,
         contexts: bool = False,
+        every_thread: bool = False,
     ) -> None:
         self._model = model
+        self.every_thread = every_thread
         self._layers = layers
         self._heads = heads
         self._function = keep if callable(keep) else None
@@ -83,7 +85,6 @@ class Watch(Listener, Drawn, Generic[Kept]):
 
     def _begin(self) -> None:
         model = self._model
-        self.thread = threading.get_ident()
         self._lock = threading.RLock()  # a context may be handed on while its call is recorded
         self._modules = dict(model.named_modules())
         self._paths, self._parts = Paths(self._modules), Ran(model, self._modules)
@@ -150,6 +151,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
             if self._values or self._contexts:
                 tap.value_readers.add(self)
             installing.install(self, listen)
+            self.enter_context()
             installing.hold(self._modules.values())
         except BaseException:
             tap.value_readers.discard(self)

@@ -161,7 +161,7 @@ def writes(model: nn.Module, inputs: object, *, query: int | None = -1, top: int
     check_asked(model, query)
     check_sizes(top=top)
     run = EndedRun(model, inputs, query)
-    weight = stages.upcast(run.unembedding.weight.detach())
+    weight = stages.upcast(run.weight)
     size, rows = len(weight), []
     for path, heads, results in run.layers():
         batch, num_heads, query_len, _ = results.shape

@@ -253,7 +253,9 @@ def convert(
     refuse(
         "clearhead.convert",
         f"write into this {type(into).__name__}",
-        _unsaid(reader, mask) or misfits(reader, module, _both(reader.mask, mask)),
+        _unsaid(reader, mask)
+        or [reader.unshared] * bool(reader.apart)
+        or misfits(reader, module, _both(reader.mask, mask)),
     )
     write(reader, module)
     return Conversion(module, _rows(reader, True), type(into).__name__, is_back=True)

@@ -22,7 +22,7 @@ from clearhead.layers.converting.adapters import (
 from clearhead.layers.converting.comparing import Place, compare, put
 from clearhead.layers.converting.fitting import build, refuse
 from clearhead.layers.converting.pairs import Row
-from clearhead.layers.converting.reader import ModuleReader, model_type
+from clearhead.layers.converting.reader import ModuleReader, hooks_of_transformers, model_type
 from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 
@@ -214,10 +214,7 @@ def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> Non
     """Make the module that takes the place of another, or give the reason why not."""
     module, kind = place.module, model_type(place.module)
     place.beside = _beside(place, places)
-    hooks = _hooks_of_transformers(module)
     try:
-        for key in hooks:
-            module._forward_hooks.pop(key)
         if isinstance(module, nn.MultiheadAttention):
             place.made = MultiheadAttention.sharing(module)
             return
@@ -225,9 +222,7 @@ def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> Non
     except UnsupportedError as error:
         place.reason = error.message
         return
-    finally:
-        module._forward_hooks.update(hooks)
-    place.reason = _reason_against_call(reader, inputs) if kind is None else ""
+    place.reason = _reason_against_call(reader, inputs) if kind is None else reader.unshared
     if place.reason:
         return
     layer = build(reader, reader.kind, reader.mask)
@@ -236,7 +231,7 @@ def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> Non
         PlainAdapter if kind is None else integration("transformers_adapter").TransformersAdapter
     )
     place.reader, place.made = reader, adapter_for(adapter, reader, layer)
-    place.made._forward_hooks.update(hooks)
+    place.made._forward_hooks.update(hooks_of_transformers(module))
 
 
 def _beside(place: Place, places: Sequence[Place]) -> Mapping[str, nn.Module]:
@@ -295,15 +290,6 @@ def _share(reader: ModuleReader, layer: AttentionLayer) -> None:
         pair.ours == "output_projection.weight" and pair.tensor is None for pair in reader.pairs
     ):
         layer.register_module("output_projection", nn.Identity())
-
-
-def _hooks_of_transformers(module: nn.Module) -> dict[int, Any]:
-    """The hooks by which transformers collects attentions; an adapter gets them."""
-    return {
-        key: hook
-        for key, hook in module._forward_hooks.items()
-        if getattr(hook, "__module__", "").startswith("transformers.")
-    }
 
 
 def _ours(made: nn.Module) -> str:

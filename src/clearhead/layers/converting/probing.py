@@ -27,6 +27,7 @@ from clearhead._common.lazy import integration
 from clearhead.layers.converting.fitting import build
 from clearhead.layers.converting.pairs import described
 from clearhead.layers.converting.reader import Fitted, ModuleReader, model_type
+from clearhead.layers.converting.weights import weights_of, without_accelerate
 from clearhead.layers.rotary import Layout
 from clearhead.masks import causal
 from clearhead.masks.base import Mask
@@ -73,7 +74,14 @@ def probe(reader: ModuleReader, read: Callable[[ModuleReader], None]) -> None:
 def _twin(reader: ModuleReader, generator: torch.Generator) -> nn.Module | None:
     """A copy with other weights; None with a reason, if there can be none."""
     try:
-        twin = copy.deepcopy(reader.module).to("cpu", torch.float64).eval()
+        twin = copy.deepcopy(without_accelerate(reader.module))
+        for path, each in list(twin.named_modules()):
+            read = "" if [*each.parameters()] else weights_of(each)
+            if not isinstance(read, str):
+                # Quantised, it does not run in float64.
+                plain = nn.Linear(*read[0].shape[::-1], bias=read[1] is not None)
+                twin.set_submodule(path, plain)
+        twin = twin.to("cpu", torch.float64).eval()
     except (RuntimeError, TypeError) as error:
         reader.reasons.append(f"a copy of it could not be made to be run: {error}")
         return None

@@ -12,6 +12,7 @@ from clearhead._common.foreign_names import SIZE_NAMES, ProjectionNames
 from clearhead.errors import ClearheadError
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.converting.pairs import Projection, Row, TensorPair, described
+from clearhead.layers.converting.weights import weights_of
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part, Scale
 from clearhead.layers.rotary import Layout
@@ -59,6 +60,8 @@ class ModuleReader:
         self.alone: list[str] = []
         # The reason against it where neither its module nor a mask that is given says whether it sees what is ahead.
         self.unsaid = ""
+        # Projections whose weight is no parameter of theirs as it is, but offloaded, quantised or a sum.
+        self.apart: list[str] = []
         self.parts: list[Part] = []
         self.kind: type[AttentionLayer] = MultiHeadAttention
         self.sizes: dict[str, int] = {}
@@ -79,6 +82,16 @@ class ModuleReader:
                 *root.named_buffers(remove_duplicate=False),
             ]
         }
+
+    @property
+    def unshared(self) -> str:
+        """The reason against a layer that shares the weights of the module, or is written into it; "" for none."""
+        if not self.apart:
+            return ""
+        return (
+            f"the weights of {', '.join(self.apart)} are offloaded, quantised or have others added to them, so that no "
+            "layer can share them; a layer by itself can have copies"
+        )
 
     @property
     def left_over(self) -> list[str]:
@@ -106,11 +119,12 @@ class ModuleReader:
         for root, module in [("", self.module), *self.beside.items()]:
             for path, each in module.named_modules(prefix=root):
                 name = path or "the module"
-                if each._forward_hooks or each._forward_pre_hooks:
+                hooks = each._forward_hooks.keys() - hooks_of_transformers(each).keys()
+                if hooks or each._forward_pre_hooks:
                     self.reasons.append(
                         f"{name} has a hook, which may change what it gives; remove it before"
                     )
-                if "forward" in vars(each):
+                if "forward" in vars(each) and "_hf_hook" not in vars(each):
                     self.reasons.append(
                         f"{name} has a forward of its own instead of that of its class, "
                         f"{type(each).__name__}"
@@ -150,22 +164,15 @@ class ModuleReader:
         found = self.find(path)
         if isinstance(found, nn.Parameter) and found.ndim == 2:
             return Projection(path, self.tensor(path).mT, transposed=True)
-        is_conv = type(found).__name__ == "Conv1D" and hasattr(found, "nf")
-        # FalconLinear writes the same product another way.
-        is_linear = isinstance(found, nn.Linear) and (
-            type(found).forward is nn.Linear.forward
-            or (type(found).__name__ == "FalconLinear" and model_type(self.module) == "falcon")
-        )
-        if not (is_conv or is_linear) or not self.has(f"{path}.weight"):
-            kind = f"{type(found).__module__}.{type(found).__name__}"
-            self.reasons.append(
-                f"{path} must be a plain torch.nn.Linear, whose weight is a parameter; it is a {kind}"
-            )
+        read = weights_of(found)
+        if isinstance(read, str):
+            self.reasons.append(f"{path} {read}")
             return None
-        weight = self.tensor(f"{path}.weight")
-        bias = self.tensor(f"{path}.bias") if self.has(f"{path}.bias") else None
-        weight = weight.mT if is_conv else weight
-        return Projection(f"{path}.weight", weight, is_conv, f"{path}.bias", bias)
+        held = [self.tensor(name) for name in list(self._left) if name.startswith(f"{path}.")]
+        if not any(each.data_ptr() == read[0].data_ptr() for each in held):
+            self.apart.append(path)
+        is_conv = type(found).__name__ == "Conv1D"
+        return Projection(f"{path}.weight", read[0], is_conv, f"{path}.bias", read[1])
 
     def projections(self, *paths: str) -> list[Projection]:
         """The projections of these names; none of them, with a reason each, if one is not plain."""
@@ -359,6 +366,15 @@ class ModuleReader:
         found = self.find(name)
         rate = found.p if isinstance(found, nn.Dropout) else found
         return float(rate) if is_number(rate) else None
+
+
+def hooks_of_transformers(module: nn.Module) -> dict[int, Any]:
+    """The hooks by which transformers collects attentions, which change nothing."""
+    return {
+        key: hook
+        for key, hook in module._forward_hooks.items()
+        if getattr(hook, "__module__", "").startswith("transformers.")
+    }
 
 
 def has_projections(names: ProjectionNames, module: nn.Module) -> bool:
