@@ -1,52 +1,137 @@
-"""Attentions of one head each that belong to one layer."""
+"""Attentions that belong to one layer: heads, or chunks of the queries, that a loop computes one by one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from clearhead.checking.evidence.arranging import Arrangement, arrangement
 from clearhead.recording.observed import ObservedAttention
-from clearhead.recording.provenance import Provenance
+from clearhead.recording.provenance import Provenance, Rows
+from clearhead.recording.weighing import EXPONENTIALS
 
 
 @dataclass(frozen=True)
 class Group:
-    """Attentions of one layer, a head or more each, and where their rows come from."""
+    """Attentions of one layer, and where their rows come from.
+
+    `chunks` are the places, among these attentions, of those that compute chunks of the same queries.
+    """
 
     attentions: tuple[ObservedAttention, ...]
     sources: tuple[Provenance | None, ...]
     arranged: Arrangement | None
     indices: tuple[int, ...]
+    chunks: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def heads(self) -> tuple[ObservedAttention, ...]:
+        """The attentions, each with all of its queries."""
+        return self.joined(self.attentions)
+
+    def joined(self, attentions: Sequence[ObservedAttention]) -> tuple[ObservedAttention, ...]:
+        """Put the chunks of another call together, in the same order."""
+        return tuple(_whole([attentions[i] for i in places]) for places in self.chunks)
 
 
 def grouped(
     observed: Sequence[ObservedAttention], sources: Sequence[Provenance | None], batch: int
 ) -> tuple[Group, ...]:
-    """Attentions of one head each, of the same tokens and sizes, are one layer; others stand alone."""
-    found: list[list[int]] = []
+    """Attentions of one head each, of the same tokens and sizes, are one layer, and so are chunks of queries."""
+    found: list[list[list[int]]] = []
     for index, (each, source) in enumerate(zip(observed, sources, strict=True)):
         if source is not None and source.linear:
             continue
         last = found[-1] if found else None
-        if last is not None and source is not None and source.known and len(each.query) == batch:
-            first, other = observed[last[0]], sources[last[0]]
-            alike = first.query.shape == each.query.shape and first.value.shape == each.value.shape
-            if alike and other is not None and other.known and _same(source, other):
-                last.append(index)
+        if last is not None and source is not None and source.known:
+            before = next(
+                (some for some in last if _continues(observed, sources, some, index)), None
+            )
+            if before is not None:
+                before.append(index)
                 continue
-        found.append([index])
-    return tuple(
-        Group(
-            tuple(observed[i] for i in some),
-            tuple(sources[i] for i in some),
-            arrangement(sources[some[0]], batch),
-            tuple(some),
-        )
-        for some in found
+            first, other = observed[last[0][0]], sources[last[0][0]]
+            alike = first.query.shape == each.query.shape and first.value.shape == each.value.shape
+            if alike and other is not None and other.known and len(each.query) == batch:
+                if _same(source, other):
+                    last.append([index])
+                    continue
+        found.append([[index]])
+    return tuple(_group(observed, sources, chunks, batch) for chunks in found)
+
+
+def _group(
+    observed: Sequence[ObservedAttention],
+    sources: Sequence[Provenance | None],
+    chunks: Sequence[Sequence[int]],
+    batch: int,
+) -> Group:
+    indices = [i for some in chunks for i in some]
+    first = [each for i in chunks[0] if (each := sources[i]) is not None]
+    source = first[0] if first else None
+    if len(first) > 1:
+        rows = (torch.cat(each, 1) for each in zip(*(each.query for each in first), strict=True))
+        longest = max(first, key=lambda each: each.key.token.shape[-1])
+        source = replace(longest, query=Rows(*rows))
+    return Group(
+        tuple(observed[i] for i in indices),
+        tuple(sources[i] for i in indices),
+        arrangement(source, batch),
+        tuple(indices),
+        tuple(tuple(map(indices.index, some)) for some in chunks),
     )
 
 
 def _same(one: Provenance, other: Provenance) -> bool:
     pairs = ((one.query, other.query), (one.key, other.key))
     return all(torch.equal(a.token, b.token) for a, b in pairs)
+
+
+def _continues(
+    observed: Sequence[ObservedAttention],
+    sources: Sequence[Provenance | None],
+    chunks: Sequence[int],
+    index: int,
+) -> bool:
+    """True if an attention has the keys and values of these chunks, or the first of them, and other queries."""
+    one, each, source = observed[chunks[0]], observed[index], sources[index]
+    same = min(one.key.shape[-2], each.key.shape[-2])
+    if len(one.stages) != len(each.stages) or one.gains != each.gains or source is None:
+        return False
+    for mine, other in ((one.key, each.key), (one.value, each.value)):
+        if not torch.equal(mine[..., :same, :], other[..., :same, :]):
+            return False
+    asked = source.query.token[source.blocks]
+    before = [taken.query.token[taken.blocks] for i in chunks if (taken := sources[i]) is not None]
+    later = bool(before) and all(bool((asked[..., 0] > each[..., -1]).all()) for each in before)
+    return later and len(before) == len(chunks)
+
+
+def _whole(chunks: Sequence[ObservedAttention]) -> ObservedAttention:
+    """One attention of all queries of its chunks; a chunk without the last keys does not see them."""
+    if len(chunks) == 1:
+        return chunks[0]
+    longest = max(chunks, key=lambda each: each.key.shape[-2])
+    keys = longest.key.shape[-2]
+
+    def rows(tables: Sequence[Tensor], lacking: float) -> Tensor:
+        return torch.cat([F.pad(t, (0, keys - t.shape[-1]), value=lacking) for t in tables], 1)
+
+    stages, lacking = [], -torch.inf
+    for place, stage in enumerate(longest.stages):
+        last = place == len(longest.stages) - 1
+        if stage.axis is not None or stage.name in EXPONENTIALS or last:
+            lacking = 0.0
+        values = rows([each.stages[place].values for each in chunks], lacking)
+        stages.append(stage._replace(values=values))
+    return replace(
+        longest,
+        query=torch.cat([each.query for each in chunks], 1),
+        context=torch.cat([each.context for each in chunks], 1),
+        scores=rows([each.scores for each in chunks], -torch.inf),
+        stages=tuple(stages),
+        elements=None,
+    )

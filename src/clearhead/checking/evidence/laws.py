@@ -5,6 +5,7 @@ mistake has a name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -102,25 +103,34 @@ def by_samples(subject: Subject, inputs: Inputs, output: Tensor) -> Broken | Non
     return next((broken for way in ways if (broken := picked(way)) is not None), None)
 
 
-class Shifted(Capture):
-    """Run a call with a number added to some elements of what some operations give, and take operands on the
-    way."""
+class Altered(Capture):
+    """Run a call with what some operations give altered in place, and take operands on the way."""
 
     def __init__(
-        self, shifts: Mapping[int, Tensor], places: Mapping[int, tuple[int, ...]], by: float
+        self,
+        changes: Mapping[int, Callable[[Tensor], Any]],
+        places: Mapping[int, tuple[int, ...]],
     ) -> None:
         super().__init__(places)
-        self.shifts, self.by = dict(shifts), by
+        self.changes = dict(changes)
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         output = super().operation(name, func, args, kwargs)
-        elements = self.shifts.pop(self.count, None)
-        if elements is not None:
-            first = output[0] if isinstance(output, tuple | list) else output
-            moved = torch.zeros(first.numel(), dtype=first.dtype)
-            moved[elements] = self.by
-            first.add_(moved.view(first.shape))
+        change = self.changes.pop(self.count, None)
+        if change is not None:
+            change(output[0] if isinstance(output, tuple | list) else output)
         return output
+
+
+def _added(by: float, elements: Tensor) -> Callable[[Tensor], Tensor]:
+    """A number added to some elements of a tensor, in place."""
+
+    def change(first: Tensor) -> Tensor:
+        moved = torch.zeros(first.numel(), dtype=first.dtype)
+        moved[elements] = by
+        return first.add_(moved.view(first.shape))
+
+    return change
 
 
 def _shifted(
@@ -131,17 +141,91 @@ def _shifted(
     by: float = 1.0,
 ) -> Tensor | None:
     """The operand taken, or the output, of a call with shifts; None where the code does not bear it."""
+    changes = {place: _added(by, elements) for place, elements in shifts.items()}
+    found = _altered(subject, inputs, changes, {} if taken is None else {taken[0]: (taken[1],)})
+    if found is None:
+        return None
+    return found[0] if taken is None else found[1].operands.get(taken[0], (None,))[0]
+
+
+def _altered(
+    subject: Subject,
+    inputs: Inputs,
+    changes: Mapping[int, Callable[[Tensor], Any]],
+    places: Mapping[int, tuple[int, ...]],
+) -> tuple[Tensor, Altered] | None:
+    """The output of a call in which operations are altered; None if the code fails under a mode."""
     spare = subject.spare()
     turned = [
         each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in inputs
     ]
-    mode = Shifted(shifts, {} if taken is None else {taken[0]: (taken[1],)}, by)
+    mode = Altered(changes, places)
     try:
         with torch.no_grad(), mode:
-            output = spare.bare(*turned).detach()
+            return spare.bare(*turned).detach(), mode
     except Exception:  # code that looks at what its tensors are may fail under a mode
         return None
-    return output if taken is None else mode.operands.get(taken[0], (None,))[0]
+
+
+def beyond(
+    subject: Subject,
+    inputs: Inputs,
+    recorded: Recorder,
+    output: Tensor,
+    attentions: Sequence[ObservedAttention],
+) -> bool:
+    """True if keys or values reach the output next to the contexts of the attentions.
+
+    All contexts are held at their numbers, and what projects keys or values is shifted wherever it is called. A
+    projection that is also read by a layer of its own, as a convolution of the values, is another mechanism.
+    """
+    contexts = [each.layout.context for each in attentions]
+    if any(node.name in ("addmm", "baddbmm") for node in contexts):
+        return False
+    products = {node.index for each in attentions for node in (each.layout.scores, *contexts)}
+    linear = [node for node in recorded.nodes if node.kind == "linear"]
+    held = {node.place: partial(Tensor.copy_, other=node.output) for node in contexts}
+    still = _altered(subject, inputs, held, {})
+    if still is None or gap_of(still[0], output):
+        return False
+    for each in attentions:
+        for which in (1, 2):
+            root, tags = root_node(recorded, each, which), side_tags(each, which)
+            asking = side_tags(each, 0)
+            if root is None or tags is None or root.kind != "linear" or asking is None:
+                continue
+            columns = (tags.element[tags.node == root.index] - root.base).unique() % (
+                width := root.output.shape[-1]
+            )
+            query = asking.element[asking.node == root.index] - root.base
+            if bool(torch.isin(query % width, columns).any()):
+                continue
+            calls = [
+                node
+                for node in linear
+                if node.storages[node.constant or 0] == root.storages[root.constant or 0]
+                and node.constant == root.constant
+                and node.output.shape[-1] == width
+            ]
+            indices = torch.tensor([node.index for node in calls])
+            if any(
+                node.index not in products
+                and any(
+                    t is not None and bool(torch.isin(t.node, indices).any()) for t in node.tags
+                )
+                for node in recorded.nodes
+            ):
+                continue
+            shifts = {
+                node.place: _added(
+                    1.0, torch.isin(torch.arange(node.output.numel()) % width, columns)
+                )
+                for node in calls
+            }
+            found = _altered(subject, inputs, {**shifts, **held}, {})
+            if found is not None and not found[1].changes and gap_of(found[0], output) > SUMS:
+                return True
+    return False
 
 
 def unused(

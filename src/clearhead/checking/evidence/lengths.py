@@ -209,7 +209,7 @@ def by_the_definition(e: TokensEvidence, tokens: int) -> AtLength | None:
         explained = with_padding if padded and not index else e.explanations[index]
         if explained is None or not explained.right or (padded and index):
             continue
-        same = [recorded.attentions[each] for each in group.indices]
+        same = group.joined([recorded.attentions[each] for each in group.indices])
         keys = inputs[1][:, None, None, :] if padded else None
         try:
             case = trial(same, group.arranged, explained.contract, e.feed.width, keys)

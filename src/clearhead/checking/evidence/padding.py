@@ -183,7 +183,8 @@ class PaddedEvidence(TokensEvidence):
             recorded = self.record(*given)
             if recorded is None or len(recorded.attentions) != len(self.observed):
                 return None
-            group = [recorded.attentions[i] for i in self.groups[0].indices]
+            taken = [recorded.attentions[i] for i in self.groups[0].indices]
+            group = self.groups[0].joined(taken)
             promised = replace(self.promised, rope=None, num_kv_heads=None)
             keys = given[1][:, None, None, :]
             try:

@@ -10,6 +10,7 @@ from torch import Tensor
 from clearhead._common.foreign_names import role
 from clearhead._common.torch_internals import unravelled
 from clearhead.checking.evidence.arranging import Arrangement
+from clearhead.checking.evidence.grouping import Group
 from clearhead.recording.observed import ObservedAttention, blocks_of
 from clearhead.recording.provenance import Provenance
 from clearhead.recording.recorder import Node, Recorder, Tags
@@ -56,14 +57,9 @@ class Splitting:
     num_heads: int | None
 
 
-def splitting(
-    recorded: Recorder,
-    output: Tensor,
-    group: Sequence[ObservedAttention],
-    found: Sequence[Provenance | None],
-    arranged: Arrangement | None,
-) -> Splitting:
+def splitting(recorded: Recorder, output: Tensor, layer: Group) -> Splitting:
     """Read the numbers of one group of heads."""
+    group, found, arranged, whole = layer.attentions, layer.sources, layer.arranged, layer.heads
     known = [each for each in found if each is not None]
     split = tuple(
         name
@@ -72,8 +68,8 @@ def splitting(
     )
     heads = None
     if arranged is not None:
-        heads = arranged.per_sample * arranged.in_rows * len(group)
-    alike = _alike(recorded, group, arranged)
+        heads = arranged.per_sample * arranged.in_rows * len(whole)
+    alike = _alike(recorded, whole, arranged)
     reader = consumer(recorded, output, group)
     taken = {place for node in recorded.nodes if _takes_together(node) for place in node.storages}
     # What is made of the context for a norm alone, such as its squares, is not projected.
@@ -94,12 +90,12 @@ def splitting(
         split,
         any(map(_across, known)),
         alike,
-        *_shared(recorded, group, arranged),
+        *_shared(recorded, whole, arranged),
         heads is not None and heads > 1 and _sliced(recorded, group),
         merged,
         in_order,
         _summed(recorded, group),
-        _other_order(recorded, group, arranged),
+        _other_order(recorded, whole, arranged),
         tuple(behind),
         heads,
     )

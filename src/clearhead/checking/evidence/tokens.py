@@ -226,7 +226,7 @@ class TokensEvidence(Evidence):
         for each in self.groups:
             assert self.recorded is not None
             seen = self.recorded.recorder, self.recorded.output
-            found.append(splitting(*seen, each.attentions, each.sources, each.arranged))
+            found.append(splitting(*seen, each))
         return tuple(found)
 
     @cached_property
@@ -265,11 +265,11 @@ class TokensEvidence(Evidence):
         """A group of heads, on each of the calls."""
         group = self.groups[index]
         promised = replace(self.promised, rope=None, num_kv_heads=None)
-        found = [trial(group.attentions, group.arranged, promised, self.feed.width)]
+        found = [trial(group.heads, group.arranged, promised, self.feed.width)]
         for _, recorded in self.others:
             if recorded is None or len(recorded.attentions) != len(self.observed):
                 continue
-            same = [recorded.attentions[each] for each in group.indices]
+            same = group.joined([recorded.attentions[each] for each in group.indices])
             try:
                 found.append(trial(same, group.arranged, promised, self.feed.width))
             except RuntimeError:  # another number of blocks a sample
@@ -330,7 +330,7 @@ class TokensEvidence(Evidence):
             ):
                 return []
             group = self.groups[0]
-            same = [recorded.attentions[i] for i in group.indices]
+            same = group.joined([recorded.attentions[i] for i in group.indices])
             made = projected(recorded.recorder, same, group.arranged, self.promised)
             if made is None or not made.known:
                 return []
@@ -380,7 +380,8 @@ class TokensEvidence(Evidence):
                 recorded = self.record(x)
                 if recorded is None or not recorded.attentions:
                     continue
-                group = [recorded.attentions[i] for i in self.groups[0].indices]
+                taken = [recorded.attentions[i] for i in self.groups[0].indices]
+                group = self.groups[0].joined(taken)
                 made = trial(
                     group, self.groups[0].arranged, self.explained.contract, self.feed.width
                 )

@@ -65,7 +65,7 @@ def facts_of_stages(group: Group, recorded: Recorded | None) -> Facts:
     """The facts of a layer of a module, of all its heads."""
     arranged = group.arranged
     place = (lambda each: each[:, None]) if arranged is None else arranged.heads
-    return _seen(group.attentions, place, recorded)
+    return _seen(group.heads, place, recorded)
 
 
 def _seen(

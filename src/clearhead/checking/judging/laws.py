@@ -20,8 +20,9 @@ from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import first_difference
 from clearhead.checking.judging.lengths import broken_law
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
+from clearhead.recording.observed import ObservedAttention
 from clearhead.recording.thresholds import SUMS
-from clearhead.recording.weighing import Weighing, weigh
+from clearhead.recording.weighing import weigh
 
 
 def _found(broken: laws.Broken | None) -> Verdict:
@@ -115,9 +116,10 @@ def value(e: TokensEvidence) -> Verdict | None:
             return Found("unused")
         return Clear()
     broken = laws.by_value(e.subject, e.inputs, recorder, output, e.groups[0].attentions)
-    if broken is None:
-        return Clear()
-    return Found(broken.way, {"factor": f"{broken.gap:.4g}"})
+    if broken is not None:
+        return Found(broken.way, {"factor": f"{broken.gap:.4g}"})
+    more = laws.beyond(e.subject, e.inputs, recorder, output, e.observed)
+    return Found("more") if more else Clear()
 
 
 def centred(e: TokensEvidence) -> Verdict | None:
@@ -141,13 +143,14 @@ def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
         return _of_zero(e) if e.explained.right else None
     if not e.groups:
         return None
-    visible = _visible(e.weighings, e.groups[0].indices)
+    group = e.groups[0]
+    visible = _visible(group.heads)
     if visible.all() or as_promised(e) is not None or isinstance(e, CrossEvidence):
         return Clear()
     other = e.record(e.feed.draw(e.inputs[0].shape[-2], e.seed + 7))
     if other is None or len(other.attentions) != len(e.observed):
         return None
-    seen = _visible([weigh(each) for each in other.attentions], e.groups[0].indices)
+    seen = _visible(group.joined([other.attentions[index] for index in group.indices]))
     return Clear() if torch.equal(seen, visible) else Found("chosen")
 
 
@@ -160,9 +163,9 @@ def _of_zero(e: HeadsEvidence) -> Verdict:
     return Found("zero", {}, first_difference([case]))
 
 
-def _visible(read: Sequence[Weighing], indices: Sequence[int]) -> Tensor:
+def _visible(attentions: Sequence[ObservedAttention]) -> Tensor:
     """The pairs that are not hidden, of some attentions."""
-    return torch.cat([read[index].visible for index in indices])
+    return torch.cat([weigh(each).visible for each in attentions])
 
 
 def pairs(e: TokensEvidence) -> Verdict | None:

@@ -390,7 +390,7 @@ def _right_weights(e: HeadsEvidence | TokensEvidence) -> Tensor | None:
         if not e.groups or e.groups[0].arranged is None:
             return None
         arranged = e.groups[0].arranged
-        return torch.cat([arranged.heads(each.weights) for each in e.groups[0].attentions], 1)
+        return torch.cat([arranged.heads(each.weights) for each in e.groups[0].heads], 1)
     if not e.explained.known:
         return None
     first = e.trials[0].under(e.explained.contract)
