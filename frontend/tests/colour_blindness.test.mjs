@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { cssSigned } from "../src/shared/colour";
+import { css, cssOf, cssSigned, hiddenPixel, ramp } from "../src/shared/colour";
 
 // Machado, Oliveira and Fernandes (2009), https://doi.org/10.1109/TVCG.2009.113, table of severity 1: of linear sRGB.
 const EYES = {
@@ -91,5 +91,53 @@ test("both ends of a difference have a hue, and differ to eyes of every kind, in
         assert.ok(apart >= LEAST, `${kind}, ${theme}: ${one} and ${other} are ${apart}`);
       }
     }
+  }
+});
+
+test("Python has the same scale", () => {
+  const path = new URL("../../../../src/clearhead/drawing/colours.py", import.meta.url);
+  const python = readFileSync(path, "utf8");
+  const hex = (colour) =>
+    colour
+      .match(/\d+/g)
+      .map((each) => Number(each).toString(16).padStart(2, "0"))
+      .join("")
+      .toUpperCase();
+  for (const [name, theme] of [
+    ["MORE", "light"],
+    ["DARK", "dark"],
+  ]) {
+    const [, list] = new RegExp(`^${name} = \\(([^)]*)\\)`, "m").exec(python);
+    const found = [...list.matchAll(/#(\w{6})/g)].map(([, colour]) => colour);
+    assert.equal(found.length, 13);
+    // A step of 255 is the precision of the page's table.
+    for (const [at, colour] of found.entries()) {
+      const page = hex(css(at / 12, theme));
+      for (const channel of [0, 2, 4]) {
+        const [one, other] = [colour, page].map((each) =>
+          Number.parseInt(each.slice(channel, channel + 2), 16),
+        );
+        assert.ok(Math.abs(one - other) <= 2, `${name} ${at}: ${colour} and ${page}`);
+      }
+    }
+  }
+  assert.ok(python.includes(`HIDDEN, NO_NUMBER = "#${hex(cssOf(hiddenPixel("light")))}"`));
+});
+
+test("what is hidden is told from what is nearly zero, in both themes", () => {
+  const luminance = (pixel) =>
+    times(
+      [
+        [0.2126, 0.7152, 0.0722],
+        [0, 0, 0],
+        [0, 0, 0],
+      ],
+      cssOf(pixel)
+        .match(/\d+/g)
+        .map((each) => linear(Number(each) / 255)),
+    )[0];
+  for (const theme of ["light", "dark"]) {
+    const [low, high] = [hiddenPixel(theme), ramp(theme)[0]].map(luminance).sort((a, b) => a - b);
+    assert.ok((high + 0.05) / (low + 0.05) > 1.3, theme);
   }
 });

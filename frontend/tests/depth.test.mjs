@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { depthOf, strip, stripTile } from "../src/views/heads/depth";
-import { pointOf } from "../src/views/heads/playing";
 
 const side = { text: 0, first: 0 };
 const layer = {
@@ -47,9 +46,4 @@ test("there is no rollout of one layer, or between two texts", () => {
   assert.deepEqual(depthOf({ layers: [layer] }, layer), []);
   const cross = { ...layer, query: { text: 1, first: 0 } };
   assert.deepEqual(depthOf({ layers: [cross, cross] }, cross), []);
-});
-
-test("a query is played as a token of a text that attends to itself", () => {
-  assert.deepEqual(pointOf(1, layer), { query: 1, key: 1, token: true });
-  assert.deepEqual(pointOf(1, { ...layer, query: { text: 1, first: 0 } }), { query: 1, key: null });
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { label, short } from "../src/shared/labels";
+import { gaps, label, names, short } from "../src/shared/labels";
 import { titleOf } from "../src/views/heads/names";
 
 test("what cannot be seen is spelled out", () => {
@@ -48,4 +48,30 @@ test("a head of a model of several stacks says in which it is", () => {
   ]);
   const alike = [0, 1].map((number) => ({ name: `h.${number}.attn`, number, run: 0 }));
   assert.deepEqual(titles({ runs: [""], layers: alike }), ["Layer 0, head 1", "Layer 1, head 1"]);
+});
+
+test("the space before a word is written only where two tokens of a list differ by it", () => {
+  assert.deepEqual(names([" Mary", " gave", "!"]), ["Mary", "gave", "!"]);
+  assert.deepEqual(names([" Mary", "Mary", " a"]), ["␣Mary", "Mary", "a"]);
+  assert.deepEqual(names([" ", "   ", " ".repeat(19), "  a", " \n"]), [
+    "␣",
+    "␣␣␣",
+    "␣×19",
+    "␣␣a",
+    "⏎",
+  ]);
+});
+
+test("tokens are joined to their text", () => {
+  const text = (tokens) => {
+    const spaced = gaps(tokens);
+    return tokens
+      .map((token, at) => (spaced[at] ? " " : "") + token)
+      .join("")
+      .trim();
+  };
+  assert.equal(text(["ca", "usal", "()", " f"]), "causal() f");
+  assert.equal(text(["didn", "'", "t", "cross", ".", "(", "a", ")"]), "didn't cross. (a)");
+  assert.equal(text(["walk", "##ing"]), "walk##ing");
+  assert.equal(text(["a", "'", "quote", "'", "b"]), "a ' quote ' b");
 });

@@ -33,12 +33,17 @@ test("percentages have the digits that a reader can use", () => {
     [0.9996, "100 %"],
     [0.1234, "12.3 %"],
     [0.01234, "1.2 %"],
+    [0.07, "7.0 %"],
+    [0.001, "0.10 %"],
     [0.0001234, "0.012 %"],
     [0.00001234, "0.001 %"],
     [1e-9, "< 0.0001 %"],
     [Number.NaN, "no number"],
   ];
-  for (const [share, expected] of cases) assert.equal(percent(share), expected);
+  // No line breaks before the sign.
+  for (const [share, expected] of cases) {
+    assert.equal(percent(share), expected.replace(" %", "\u00a0%"));
+  }
 });
 
 test("numbers have three digits, and none is made of what is no number", () => {
@@ -49,8 +54,19 @@ test("numbers have three digits, and none is made of what is no number", () => {
   assert.equal(quantity(2.5, "nats"), "2.5 nats");
   assert.equal(quantity(1, "tokens"), "1 token");
   assert.equal(quantity(1.0001, "queries"), "1 query");
-  assert.equal(within(0.6466, 0.0023), "64.7 ± 0.2 %");
-  assert.equal(within(0.00031, 0.00006), "0.031 ± 0.006 %");
-  assert.equal(within(0.6466, 0), "64.7 %");
   assert.equal(quantity(Number.NaN, "nats"), "no number");
+});
+
+test("an error is written from half a percent on, and leaves no digits that are not known", () => {
+  const cases = [
+    [0.6466, 0.0123, "65 ± 1 %"],
+    [0.6466, 0.0023, "65 %"],
+    [0.9996, 0.004, "100 %"],
+    [0.6466, 0.0004, "64.7 %"],
+    [0.00031, 0.00006, "0.031 %"],
+    [0.6466, 0, "64.7 %"],
+  ];
+  for (const [share, error, expected] of cases) {
+    assert.equal(within(share, error), expected.replace(" %", "\u00a0%"));
+  }
 });

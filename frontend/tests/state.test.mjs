@@ -35,7 +35,6 @@ test("a state that was written is read as it was", () => {
       least: 0.0625,
       heads: [],
       mix: "mean",
-      links: true,
       minus: true,
       why: true,
       writes: true,
@@ -80,7 +79,7 @@ test("a layer stands for all of its heads", () => {
 
 test("what an address makes up is left out, and named", () => {
   for (const text of [
-    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&full=2&without=all&least=2&heads=9,4.0&mix=sum&links=arcs&minus=1",
+    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&full=2&without=all&least=2&heads=9,4.0&mix=sum&minus=1",
     "pin=,&view=0,9,0,9",
     "pin=-1&view=NaN,1,1,1",
     "with=4.0",
@@ -103,7 +102,7 @@ test("what an address makes up is left out, and named", () => {
     assert.deepEqual([found.view, found.scale, found.order], [whole(3, 3), "root", "model"]);
     assert.equal(found.full, false);
     assert.deepEqual([found.without, found.least], [[], 0]);
-    assert.deepEqual([found.heads, found.mix, found.links], [[], "mean", false]);
+    assert.deepEqual([found.heads, found.mix], [[], "mean"]);
     assert.equal(found.minus, false);
   }
 });

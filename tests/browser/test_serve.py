@@ -115,7 +115,7 @@ def test_numbers_under_the_pointer_are_exact(
 ) -> None:
     server = serves(short, HOSTILE)
     page = opens(server.address, allowed=server.address)
-    expect(detail(page)).to_have_text("One cell = 1 × 1 token, worked out from query and key.")
+    expect(detail(page)).to_have_text("Computed from query and key.")
     weights, count = short[0].dense()[0, 0], len(HOSTILE)
     for query in range(count):
         key = (0, query // 2, query)[query % 3]
@@ -130,7 +130,9 @@ def test_zoom_to_single_tokens(long: Seen, serves: Callable[..., Server], opens:
     server = serves(long, [f"t{place}" for place in range(LONG)])
     page = opens(server.address, allowed=server.address)
     # The whole is read from the page's own map.
-    expect(detail(page)).to_have_text("One cell = 4 × 4 tokens; the finest that is known is 2 × 2.")
+    expect(detail(page)).to_have_text(
+        "One cell = 4 × 4 tokens. The finest map that is known is 2 × 2."
+    )
     weights = long[0].dense()[0, 0]
     point(page, 0.3, 0.7)
     answers: list[Response] = []
@@ -138,7 +140,7 @@ def test_zoom_to_single_tokens(long: Seen, serves: Callable[..., Server], opens:
     with page.expect_response(re.compile(r"/tile\?")):
         for _ in range(6):
             zoom(page, -500)
-    expect(detail(page)).to_have_text("One cell = 1 × 1 token, worked out from query and key.")
+    expect(detail(page)).to_have_text("Computed from query and key.")
     canvas(page).focus()
     assert answers
     for answer in answers:
@@ -180,11 +182,11 @@ def test_a_finer_map_comes_when_it_is_there(
     page = opens(server.address, allowed=server.address)
     point(page, 0.3, 0.7)
     zoom(page, -500)
-    expect(detail(page)).to_have_text(re.compile(r"A finer map is being worked out: 25 %\.$"))
+    expect(detail(page)).to_have_text(re.compile(r"A finer map is being computed: 25 %\.$"))
     go.set()
-    expect(detail(page)).to_have_text("One cell = 2 × 2 tokens, worked out from query and key.")
+    expect(detail(page)).to_have_text("One cell = 2 × 2 tokens. Computed from query and key.")
     zoom(page, -500)
-    expect(detail(page)).to_have_text("One cell = 1 × 1 token, worked out from query and key.")
+    expect(detail(page)).to_have_text("Computed from query and key.")
 
 
 def test_summaries_are_served_as_they_are(serves: Callable[..., Server], opens: Opens) -> None:
@@ -225,7 +227,7 @@ def test_it_says_that_the_server_has_stopped(
     canvas(page).focus()
     point(page, 0.3, 0.7)
     zoom(page, -1500)
-    expect(detail(page)).to_have_text(re.compile("worked out from query and key"))
+    expect(detail(page)).to_have_text(re.compile("Computed from query and key"))
     server.close()
     # To where no tile has been, wherever between two tokens the pointer was.
     for _ in range(16):

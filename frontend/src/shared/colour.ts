@@ -50,7 +50,7 @@ const LESS: Record<Theme, Rgb[]> = {
 };
 
 /** Where nothing may be seen: neither a colour of the scale, nor the ground. */
-const HIDDEN: Record<Theme, Rgb> = { light: [0.93, 0.004, 250], dark: [0.245, 0.008, 260] };
+const HIDDEN: Record<Theme, Rgb> = { light: [0.88, 0.004, 250], dark: [0.31, 0.006, 260] };
 
 /** Where there is no number: of another hue than all that is one. */
 const NO_NUMBER: Record<Theme, Rgb> = { light: [0.74, 0.13, 55], dark: [0.62, 0.12, 55] };

@@ -24,6 +24,35 @@ export function label(token: string): string {
   return MARK.test(text) ? `◌${text}` : text;
 }
 
+/** The tokens of one list, without the space before a word; it is written as ␣ only where two of them differ by it
+ * alone. As drawing/labels.py has them. */
+export function names(tokens: readonly string[]): string[] {
+  const known = new Set(tokens);
+  return tokens.map((token) => {
+    if (/^ {4,}$/.test(token)) return `␣×${token.length}`;
+    return label(/^ [^ ]/s.test(token) && !known.has(token.slice(1)) ? token.slice(1) : token);
+  });
+}
+
+const [CLOSING, OPENING, APOSTROPHE] = [/^[.,;:!?)\]}%]$/, /^[([{]$/, /^['’]$/];
+const CONTRACTED = /^([tsmd]|re|ve|ll)$/;
+export const CONTINUED = /^##(?=.)/s;
+
+/** Whether a space is written before each token that the token does not bring. */
+export function gaps(tokens: readonly string[]): boolean[] {
+  if (tokens.some((token) => token.startsWith(" "))) return tokens.map(() => false);
+  return tokens.map((token, at) => {
+    const [before = "", after = ""] = [tokens[at - 1], tokens[at + 1]];
+    return !(
+      CONTINUED.test(token) ||
+      CLOSING.test(token) ||
+      OPENING.test(before) ||
+      (APOSTROPHE.test(token) && CONTRACTED.test(after)) ||
+      (APOSTROPHE.test(before) && CONTRACTED.test(token))
+    );
+  });
+}
+
 function spelled(text: string): string {
   return text.replace(INVISIBLE, (char) => NAMES[char] ?? escaped(char));
 }

@@ -33,8 +33,6 @@ export interface MapProps {
   down?: string;
   rowLabel: (query: number) => string;
   columnLabel: (key: number) => string;
-  /** What a column is called that has no room for its label. */
-  columnNumber?: (key: number) => string;
   tile: (
     rows: [number, number],
     columns: [number, number],
@@ -373,7 +371,6 @@ export function HeatMap(props: MapProps) {
           view={viewport.value}
           rowLabel={props.rowLabel}
           columnLabel={props.columnLabel}
-          columnNumber={props.columnNumber ?? String}
           rows={rows}
           columns={columns}
           marks={marks.value}
@@ -502,7 +499,6 @@ interface AxesProps {
   view: Viewport;
   rowLabel: (query: number) => string;
   columnLabel: (key: number) => string;
-  columnNumber?: (key: number) => string;
   marks: { queries: number[]; keys: number[] };
 }
 
@@ -516,7 +512,6 @@ export function Axes({
   view,
   rowLabel,
   columnLabel,
-  columnNumber = String,
   marks,
 }: AxesProps) {
   const down = height / view.rows;
@@ -547,7 +542,7 @@ export function Axes({
           dominant-baseline="central"
           transform={`translate(${gutter + (column - view.column + 0.5) * right} ${gutter - 7}) rotate(-90)`}
         >
-          {right >= ROOM_FOR_TEXT ? columnLabel(column) : columnNumber(column)}
+          {right >= ROOM_FOR_TEXT ? columnLabel(column) : String(column)}
         </text>
       ))}
       {seen(marks.queries, view.row, view.rows).map((row) => (

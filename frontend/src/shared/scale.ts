@@ -27,15 +27,18 @@ export function ticks(top: number, kind: Scale): { value: number; at: number }[]
   return values.map((value, n) => ({ value, at: n / (values.length - 1) }));
 }
 
+/** With a space at which no line breaks. */
+const PERCENT = "\u00a0%";
+
 /** A share of one in percent, with as many digits as a reader can use. */
 export function percent(share: number): string {
   const hundredths = share * 100;
   if (Number.isNaN(hundredths)) return "no number";
-  if (hundredths === 0) return "0 %";
-  if (hundredths >= 99.95) return "100 %";
-  if (hundredths >= 10) return `${hundredths.toFixed(1)} %`;
-  if (hundredths >= 0.01) return `${Number(hundredths.toPrecision(2))} %`;
-  return hundredths < 0.0001 ? "< 0.0001 %" : `${Number(hundredths.toPrecision(1))} %`;
+  if (hundredths === 0) return `0${PERCENT}`;
+  if (hundredths >= 99.95) return `100${PERCENT}`;
+  if (hundredths >= 1) return hundredths.toFixed(1) + PERCENT;
+  if (hundredths >= 0.01) return hundredths.toPrecision(2) + PERCENT;
+  return (hundredths < 0.0001 ? "< 0.0001" : Number(hundredths.toPrecision(1))) + PERCENT;
 }
 
 /** A difference of shares, with its sign. */
@@ -44,16 +47,14 @@ export function signedPercent(by: number): string {
   return `${by < 0 ? "−" : "+"}${percent(Math.abs(by))}`;
 }
 
-/** Errors below this are not worth a word. */
-export const ROUNDED = 5e-7;
+/** Errors below this are not written; from a tenth of it on, a share has no decimals. */
+export const ROUNDED = 0.005;
 
-/** A share that may be off by so much, with the places that this leaves. */
+/** A share that may be off by an error, with the digits that this leaves. */
 export function within(share: number, error: number): string {
-  if (!(error >= ROUNDED)) return percent(share);
-  const by = 100 * error;
-  const places = Math.max(0, Math.min(6, -Math.floor(Math.log10(by))));
-  if (share + error >= 1) return `≥ ${(100 * (share - error)).toFixed(places)} %`;
-  return `${(100 * share).toFixed(places)} ± ${by.toFixed(places)} %`;
+  if (!(error >= ROUNDED / 10)) return percent(share);
+  const whole = Math.round(100 * share);
+  return (error < ROUNDED ? whole : `${whole} ± ${Math.round(100 * error)}`) + PERCENT;
 }
 
 /** A number with what it counts, in the plural. */

@@ -2,7 +2,7 @@
 import { including, type Point, whole } from "../../shared/map";
 import type { HeadsData } from "./data";
 import { type Chosen, same } from "./names";
-import { HUES, headsOf } from "./several";
+import { headsOf } from "./several";
 import { next, partner } from "./start";
 import { extentOf, NOTHING, type ViewState } from "./state";
 
@@ -41,7 +41,6 @@ export function chooseSeveral(data: HeadsData, shown: Shown, heads: Chosen[]): C
   const other = first && !heads.some((each) => same(each, shown.head));
   return {
     ...(other ? choose(data, { ...shown, second: false }, first) : {}),
-    ...(heads.length > 1 && !shown.heads.length && heads.length <= HUES ? { links: true } : {}),
     heads: heads.length > 1 ? heads : [],
     with: null,
     second: false,

@@ -1,4 +1,4 @@
-// Links as arcs over a text, or as lines between two columns.
+// Links as arcs over a text.
 
 import { useLayoutEffect, useState } from "preact/hooks";
 import type { Point } from "../../shared/map";
@@ -12,31 +12,18 @@ const LEAST = 0.02;
 /** While nothing is pointed at. */
 const IDLE_ARCS = 40;
 const IDLE_LEAST = 0.15;
-/** Of all that are strong enough, where a reader has said what that is; and between two columns, where a
- * line is as opaque as its weight, down to what can be seen at all. */
+/** Where a reader has said which are strong enough. */
 const MOST_LINKS = 1000;
-const LEAST_LINE = 0.01;
-/** Of several heads at once, between two columns, while nothing is pointed at. */
-const LEAST_OF_MANY = 0.1;
 
-/** The links of what is pointed at, of a pair those of its query; of nothing, the strongest ones of a
- * short text, and nearly all of two columns. */
-export function linksOf(
-  map: HeadMap,
-  { query, key, token = false }: Point,
-  least: number,
-  columns = false,
-  many = false,
-): Link[] {
-  const of = (some: number) => (columns || least ? MOST_LINKS : some);
-  const from = (some: number) => least || (columns ? LEAST_LINE : some);
+/** The links of what is pointed at, of a pair those of its query; of nothing, the strongest ones of a short text. */
+export function linksOf(map: HeadMap, { query, key, token = false }: Point, least: number): Link[] {
+  const of = (some: number) => (least ? MOST_LINKS : some);
+  const from = (some: number) => least || some;
   if (query === null && key === null) {
-    if (!columns && !isFew(map.layer)) return [];
+    if (!isFew(map.layer)) return [];
     return map
       .strongest(of(Math.min(IDLE_ARCS, map.layer.queries * 2)))
-      .filter(
-        (link) => link.weight >= (many && columns && !least ? LEAST_OF_MANY : from(IDLE_LEAST)),
-      );
+      .filter((link) => link.weight >= from(IDLE_LEAST));
   }
   return [
     ...(query === null ? [] : map.looksAt(query, of(ARCS))),
@@ -49,7 +36,6 @@ interface ArcsProps {
   links: (Link & { hue: number })[];
   active: Point;
   quiet: boolean;
-  columns: boolean;
   /** Changes when tokens are elsewhere on the screen. */
   placed: string;
   sides: Side[];
@@ -62,7 +48,7 @@ interface Arc {
   hue: number;
 }
 
-export function Arcs({ root, links, active, quiet, columns, placed, sides }: ArcsProps) {
+export function Arcs({ root, links, active, quiet, placed, sides }: ArcsProps) {
   const heads = useOwnId();
   const [arcs, setArcs] = useState<Arc[]>([]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: `placed` changes with what is measured.
@@ -82,20 +68,17 @@ export function Arcs({ root, links, active, quiet, columns, placed, sides }: Arc
         x: rect.left + rect.width / 2 - origin.left,
         top: rect.top - origin.top,
         bottom: rect.bottom - origin.top,
-        left: rect.left - origin.left,
-        right: rect.right - origin.left,
       };
     };
     setArcs(
       links.flatMap((link) => {
         const [from, to] = [box("query", link.query), box("key", link.key)];
         if (!from || !to) return [];
-        const incoming = link.hue < 0 && !columns && !quiet && link.query !== active.query;
-        const path = columns ? line(from, to) : arc(from, to);
-        return [{ path, weight: link.weight, incoming, hue: link.hue }];
+        const incoming = link.hue < 0 && !quiet && link.query !== active.query;
+        return [{ path: arc(from, to), weight: link.weight, incoming, hue: link.hue }];
       }),
     );
-  }, [links, placed, quiet, columns]);
+  }, [links, placed, quiet]);
   return (
     <svg class={`ch-arcs${quiet ? " ch-quiet" : ""}`} aria-hidden="true">
       <defs>
@@ -119,15 +102,11 @@ export function Arcs({ root, links, active, quiet, columns, placed, sides }: Arc
       {arcs.map((each, at) => (
         <path
           key={at}
-          {...(columns || each.hue >= 0 ? {} : { "marker-end": `url(#${heads}-${each.incoming})` })}
+          {...(each.hue >= 0 ? {} : { "marker-end": `url(#${heads}-${each.incoming})` })}
           d={each.path}
           class={`${each.incoming ? "ch-incoming" : ""}${each.hue >= 0 ? ` ch-hue${each.hue}` : ""}`}
-          stroke-width={columns ? 2 : 0.7 + 2.3 * each.weight}
-          stroke-opacity={
-            columns
-              ? Math.min(1, each.weight)
-              : (quiet ? 0.1 : 0.35) + (quiet ? 0.45 : 0.6) * each.weight
-          }
+          stroke-width={0.7 + 2.3 * each.weight}
+          stroke-opacity={(quiet ? 0.1 : 0.35) + (quiet ? 0.45 : 0.6) * each.weight}
         />
       ))}
     </svg>
@@ -138,13 +117,6 @@ interface Box {
   x: number;
   top: number;
   bottom: number;
-  left: number;
-  right: number;
-}
-
-/** From one column to the other. */
-function line(from: Box, to: Box): string {
-  return `M${from.right + 3} ${(from.top + from.bottom) / 2} L${to.left - 3} ${(to.top + to.bottom) / 2}`;
 }
 
 function arc(from: Box, to: Box): string {

@@ -13,7 +13,7 @@ import { type Chosen, same } from "./names";
 import { RunNames } from "./run_names";
 import { shortName } from "./several";
 import { headMap, knownMap } from "./tiles";
-import { tokenOf, word } from "./words";
+import { nameOf } from "./words";
 
 /** The link that a head has from a query, to a key, or between both, and how far it may be off. */
 export interface Answer extends Chosen {
@@ -141,9 +141,9 @@ interface AnswersProps {
 
 /** The heads that answer most strongly, as a list to choose from. */
 export function Answers({ data, about, pinned, answers, chosen, choose }: AnswersProps) {
-  const [queryToken, keyToken] = [tokenOf(data, about, "query"), tokenOf(data, about, "key")];
+  const [queryName, keyName] = [nameOf(data, about, "query"), nameOf(data, about, "key")];
   const { query, key } = questionOf(pinned)!;
-  const name = (token: string) => <b>{short(word(token), 14)}</b>;
+  const name = (token: string) => <b>{short(token, 14)}</b>;
   const every = data.layers.reduce((sum, { rows }) => sum + rows.length, 0);
   const rest = every - answers.length;
   return (
@@ -152,15 +152,15 @@ export function Answers({ data, about, pinned, answers, chosen, choose }: Answer
         <bdi>
           {query !== null && key !== null ? (
             <>
-              Heads in which {name(queryToken(query))} looks at {name(keyToken(key))}
+              Heads in which {name(queryName(query))} looks at {name(keyName(key))}
             </>
           ) : query !== null ? (
             <>
-              Heads by the strongest link of {name(queryToken(query))}; Shift and a click on another
+              Heads by the strongest link of {name(queryName(query))}; Shift and a click on another
               token ask for one link
             </>
           ) : (
-            <>Heads by the strongest link to {name(keyToken(key!))}</>
+            <>Heads by the strongest link to {name(keyName(key!))}</>
           )}
         </bdi>
       </p>
@@ -172,8 +172,8 @@ export function Answers({ data, about, pinned, answers, chosen, choose }: Answer
           name: shortName(data, { layer, head }),
           more:
             key === null
-              ? `→ ${short(word(keyToken(link.key)), 10)}`
-              : query === null && `← ${short(word(queryToken(link.query)), 10)}`,
+              ? `→ ${short(keyName(link.key), 10)}`
+              : query === null && `← ${short(queryName(link.query), 10)}`,
           share: link.weight,
           words: within(link.weight, error),
           pressed: same({ layer, head }, chosen),

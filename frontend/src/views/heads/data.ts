@@ -1,7 +1,6 @@
 // The heads as Python writes them (drawing/page/head_page.py), and one head ready to be read.
 import type { Source } from "../../source";
 import type { PhotoData } from "./photo";
-import type { SoundData } from "./sound";
 
 /** Numbers in codes (drawing/page/rounding.py): 0 is hidden, levels + 2 is no number. */
 export interface Steps {
@@ -47,8 +46,6 @@ export interface LayerData {
   query: { text: number | null; first: number };
   key: { text: number | null; first: number };
   rows: Row[];
-  /** The roles of a head that gives every key the same; null where they are not known. */
-  chance?: Record<string, number | null> | null;
   entropy: Rounded;
   distance: Rounded;
   max: Rounded;
@@ -87,8 +84,6 @@ export interface HeadsData {
   writes?: { top?: number; words?: string[]; live?: boolean } | null;
   /** A picture whose patches are tokens. */
   photo?: PhotoData | null;
-  /** A sound whose moments are. */
-  sound?: SoundData | null;
   /** Where the page opens; `state` is what stands in an address. */
   start?: {
     layer?: number;

@@ -12,7 +12,7 @@ import type { HeadsData, LayerData } from "./data";
 import { depthOf, strip, stripTile } from "./depth";
 import { layerName } from "./names";
 import { pin, type Shared } from "./panel";
-import { tokenOf, word } from "./words";
+import { nameOf } from "./words";
 
 interface DepthProps {
   data: HeadsData;
@@ -26,7 +26,7 @@ const NONE = { queries: [], keys: [] };
 export function Depth({ data, source, layer, shared }: DepthProps) {
   const open = shared.depth;
   const { query } = shared.pin.value;
-  const [queryToken, keyToken] = [tokenOf(data, layer, "query"), tokenOf(data, layer, "key")];
+  const [queryName, keyName] = [nameOf(data, layer, "query"), nameOf(data, layer, "key")];
   const places = useMemo(() => depthOf(data, layer), [data, layer]);
   const shown = open.value && query !== null && places.length > 0;
   const { value, fresh } = useLoaded(
@@ -48,8 +48,8 @@ export function Depth({ data, source, layer, shared }: DepthProps) {
     return `layer ${layerName(data, places[row]!)}`;
   };
   const words = ({ query: row, key }: Point) => {
-    if (!rows || row === null || key === null) return "Point at the strip.";
-    return `${name(row)} → ${key} ${short(word(keyToken(key)), 16)}: ${percent(rows[row]![key]!)}`;
+    if (!rows || row === null || key === null) return "Point at a cell.";
+    return `${name(row)} → ${key} ${short(keyName(key), 16)}: ${percent(rows[row]![key]!)}`;
   };
   return (
     <details
@@ -65,8 +65,8 @@ export function Depth({ data, source, layer, shared }: DepthProps) {
       {open.value && query !== null && (
         <>
           <p class="ch-remark">
-            Where <i>{short(word(queryToken(query)), 16)}</i> looks, on average over the heads of a
-            layer; last, what each token of the input has in it after all layers (rollout).
+            Where <i>{short(queryName(query), 16)}</i> looks, on average over the heads of a layer;
+            last, what each token of the input has in it after all layers (rollout).
           </p>
           <HeatMap
             rows={count}
@@ -74,7 +74,7 @@ export function Depth({ data, source, layer, shared }: DepthProps) {
             down="layer"
             name="A token through the layers: layers down, keys across"
             rowLabel={name}
-            columnLabel={(at) => short(word(keyToken(at)), 8)}
+            columnLabel={(at) => short(keyName(at), 8)}
             tile={async (rowRange, columns, cells) =>
               rows && stripTile(rows, { layer: 0, head: 0, rows: rowRange, columns, cells })
             }

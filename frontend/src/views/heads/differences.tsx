@@ -30,7 +30,7 @@ import { pin, type Shared, useActive, useFound, useHeadMaps } from "./panel";
 import { RunNames } from "./run_names";
 import { sameTexts, shortName } from "./several";
 import { partner } from "./start";
-import { cellOf, detail, inside, tokenOf, word } from "./words";
+import { cellOf, detail, inside, nameOf } from "./words";
 
 const SHOWN = 10;
 
@@ -61,8 +61,8 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
     );
     return { one, second, by, end, apart: apart(by, layer.queries, layer.keys) };
   }, [data, maps, places, layer, kinds]);
-  const queryToken = useMemo(() => tokenOf(data, layer, "query"), [data, layer]);
-  const keyToken = useMemo(() => tokenOf(data, layer, "key"), [data, layer]);
+  const queryName = useMemo(() => nameOf(data, layer, "query"), [data, layer]);
+  const keyName = useMemo(() => nameOf(data, layer, "key"), [data, layer]);
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const top = useMemo(() => computed(() => drawn.value?.top ?? 0), [drawn]);
@@ -78,11 +78,23 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
         : [],
     [known, layer, query, asKey],
   );
-  const of = query !== null ? queryToken(query) : asKey !== null ? keyToken(asKey) : null;
+  const of = query !== null ? queryName(query) : asKey !== null ? keyName(asKey) : null;
   // Of long texts cells are subtracted.
   const tiled = places === null && sameTexts(layer, other);
   const names = pair.map((each) => shortName(data, each)) as [string, string];
   const title = `${titleOf(data, a)} − ${titleOf(data, b).replace("Layer", "layer")}`;
+  // A token that the other text does not have.
+  const label = (side: Int32Array | undefined, at: number, name: (at: number) => string) =>
+    `${side && side[at]! < 0 ? "≠ " : ""}${short(name(at), 8)}`;
+  const only = [
+    ...new Set(
+      (["queries", "keys"] as const).flatMap((side) =>
+        Array.from(places?.[side] ?? [], (to, at) =>
+          to < 0 ? short((side === "keys" ? keyName : queryName)(at), 16) : "",
+        ).filter(Boolean),
+      ),
+    ),
+  ];
   const words = (point: Point, tile: Tile | null) => {
     const { query, key } = inside(point, layer);
     if (tiled && tile && query !== null && key !== null && !point.token) {
@@ -92,14 +104,13 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
       return `${rows} → ${columns}: ${value === NOWHERE ? "hidden, or left out" : about + signedPercent(value)}`;
     }
     if (!known || query === null || key === null) return "Point at the map.";
-    const name = (token: (at: number) => string, at: number) =>
-      `${at} ${short(word(token(at)), 16)}`;
-    if (point.token) return `token ${name(keyToken, key)}`;
-    const link = `${name(queryToken, query)} → ${name(keyToken, key)}: `;
+    const name = (token: (at: number) => string, at: number) => `${at} ${short(token(at), 16)}`;
+    if (point.token) return `token ${name(keyName, key)}`;
+    const link = `${name(queryName, query)} → ${name(keyName, key)}: `;
     const by = known.by[query * layer.keys + key]!;
     const [row, column] = [places!.queries[query]!, places!.keys[key]!];
     if (by === NOWHERE) {
-      return link + (row < 0 || column < 0 ? "not in both texts" : "hidden, or left out");
+      return `${link}${row < 0 || column < 0 ? `only in the text of ${names[0]}` : "hidden, or left out"}`;
     }
     const [here, there] = [known.one.weight(query, key)!, known.second.weight(row, column)!];
     return `${link}${signedPercent(by)} (${percent(Math.max(0, here))} − ${percent(Math.max(0, there))})`;
@@ -127,8 +138,8 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
               rows={layer.queries}
               columns={layer.keys}
               name={`Map of ${title.toLowerCase()}: queries down, keys across`}
-              rowLabel={(at) => short(word(queryToken(at)), 8)}
-              columnLabel={(at) => short(word(keyToken(at)), 8)}
+              rowLabel={(at) => label(places?.queries, at, queryName)}
+              columnLabel={(at) => label(places?.keys, at, keyName)}
               tile={async (rows, columns, cells, abort) => {
                 const request = { ...a, rows, columns, cells, abort };
                 if (tiled) {
@@ -163,14 +174,20 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
                 signed
               />
             </div>
+            {only.length > 0 && (
+              <p class="ch-remark">
+                ≠ <bdi>{only.join(", ")}</bdi> {only.length > 1 ? "are" : "is"} only in the text of{" "}
+                {names[0]}, so that there is nothing to subtract.
+              </p>
+            )}
             {tiled && <p class="ch-remark">{detail(drawn.value, layer, null)}</p>}
           </div>
           {places && (
             <Changes
               changes={changes}
-              of={of === null ? "" : ` of ${short(word(of), 14)}`}
+              of={of === null ? "" : ` of ${short(of, 14)}`}
               token={(change) =>
-                `${short(word(queryToken(change.query)), 10)} → ${short(word(keyToken(change.key)), 10)}`
+                `${short(queryName(change.query), 10)} → ${short(keyName(change.key), 10)}`
               }
               onPin={(point) => pin(point, layer, shared)}
             />

@@ -1,4 +1,4 @@
-// A head's map as a picture of its own: SVG, and PNG made of it.
+// A head's map as a picture of its own, in SVG.
 import { css, cssOf, cssSigned } from "../../shared/colour";
 import { short } from "../../shared/labels";
 import type { Look } from "../../shared/look";
@@ -9,7 +9,7 @@ import type { HeadsData } from "./data";
 import { headName, layerName, runName, titleOf } from "./names";
 import { titleOfSeveral } from "./several";
 import type { ViewState } from "./state";
-import { tokenOf, word } from "./words";
+import { nameOf } from "./words";
 
 interface Figure {
   title: string;
@@ -19,8 +19,8 @@ interface Figure {
   view: Viewport;
   queries: number;
   keys: number;
-  queryToken: (at: number) => string;
-  keyToken: (at: number) => string;
+  queryName: (at: number) => string;
+  keyName: (at: number) => string;
 }
 
 const SIDE = 480;
@@ -33,7 +33,6 @@ const MOST_VECTORS = 4096;
 
 /** What is shown, as a file that the browser keeps: the maps of one head, of two or of several as one. */
 export async function exportPicture(
-  kind: "svg" | "png",
   data: HeadsData,
   { head, with: other, heads, mix, view }: ViewState,
   tiles: (Tile | null)[],
@@ -49,17 +48,16 @@ export async function exportPicture(
     const own = heads.length ? titleOfSeveral(data, heads, mix) : titleOf(data, each);
     const less = tile.signed && other ? ` − ${titleOf(data, other).replace("Layer", "layer")}` : "";
     const title = own + (less || (run && `, ${short(run, 24)}`));
-    const [queryToken, keyToken] = [tokenOf(data, layer, "query"), tokenOf(data, layer, "key")];
+    const [queryName, keyName] = [nameOf(data, layer, "query"), nameOf(data, layer, "key")];
     const { queries, keys } = layer;
-    return [{ title, tile, end, view, queries, keys, queryToken, keyToken }];
+    return [{ title, tile, end, view, queries, keys, queryName, keyName }];
   });
   if (!figures.length) return;
   const svg = toSvg(figures, look);
   const name = panels
     .map((each) => `layer-${layerName(data, each.layer)}-head-${headName(data, each)}`)
     .join("-");
-  const blob = kind === "svg" ? new Blob([svg], { type: "image/svg+xml" }) : await toPng(svg);
-  save(blob, `${name}.${kind}`);
+  save(new Blob([svg], { type: "image/svg+xml" }), `${name}.svg`);
 }
 
 /** Figures side by side, as one SVG with everything in it. */
@@ -82,7 +80,7 @@ function toSvg(figures: Figure[], look: Look): string {
 }
 
 function one(
-  { title, tile, end, view, queries, keys, queryToken, keyToken }: Figure,
+  { title, tile, end, view, queries, keys, queryName, keyName }: Figure,
   text: string,
   quiet: string,
   look: Look,
@@ -96,14 +94,14 @@ function one(
   const labels: string[] = [];
   const rows = places(view.row, view.rows, queries, down);
   for (const row of rows.at) {
-    const words = rows.named ? short(word(queryToken(row)), 12) : String(row);
+    const words = rows.named ? short(queryName(row), 12) : String(row);
     labels.push(
       `<text x="${GUTTER - 6}" y="${top + (row - view.row + 0.5) * down}" text-anchor="end" dominant-baseline="central">${escaped(words)}</text>`,
     );
   }
   const columns = places(view.column, view.columns, keys, right);
   for (const column of columns.at) {
-    const words = columns.named ? short(word(keyToken(column)), 12) : String(column);
+    const words = columns.named ? short(keyName(column), 12) : String(column);
     const x = GUTTER + (column - view.column + 0.5) * right;
     labels.push(
       `<text transform="translate(${x} ${top - 6}) rotate(-90)" dominant-baseline="central">${escaped(words)}</text>`,
@@ -188,26 +186,6 @@ function places(
 
 function escaped(text: string): string {
   return text.replace(/[&<>"]/g, (char) => `&#${char.charCodeAt(0)};`);
-}
-
-/** The SVG as pixels, twice as many as on the screen. */
-async function toPng(svg: string): Promise<Blob> {
-  const url = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
-  try {
-    const image = new Image();
-    image.src = url;
-    await image.decode();
-    const canvas = document.createElement("canvas");
-    [canvas.width, canvas.height] = [image.width * 2, image.height * 2];
-    canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
-    return await new Promise((resolve, reject) =>
-      canvas.toBlob((blob) =>
-        blob ? resolve(blob) : reject(new Error("The picture could not be made.")),
-      ),
-    );
-  } finally {
-    URL.revokeObjectURL(url);
-  }
 }
 
 function save(blob: Blob, name: string) {

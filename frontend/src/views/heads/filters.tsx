@@ -8,9 +8,6 @@ import type { Source } from "../../source";
 import type { HeadsData } from "./data";
 import { countLinks, filtered, KINDS, type Kind, kindsOf, leftOut } from "./filter";
 import type { Chosen } from "./names";
-import { photoOf } from "./photo";
-import { fitsColumns } from "./several";
-import { soundOf } from "./sound";
 import { headMap } from "./tiles";
 
 const NAMES: Record<Kind, string> = {
@@ -25,23 +22,13 @@ interface FiltersProps {
   chosen: Chosen;
   without: Signal<Kind[]>;
   least: Signal<number>;
-  columns: Signal<boolean>;
   /** Links are drawn, and not differences. */
   links: boolean;
   /** Those of one head, which are counted. */
   alone: boolean;
 }
 
-export function Filters({
-  data,
-  source,
-  chosen,
-  without,
-  least,
-  columns,
-  links,
-  alone,
-}: FiltersProps) {
+export function Filters({ data, source, chosen, without, least, links, alone }: FiltersProps) {
   const layer = data.layers[chosen.layer]!;
   const kinds = useMemo(() => kindsOf(data, layer), [data, layer]);
   const count = useCount(data, source, chosen, without.value, least.value);
@@ -78,20 +65,6 @@ export function Filters({
           <b aria-hidden="true">{percent(least.value)}</b>
         </label>
       )}
-      {links &&
-        !photoOf(data, layer) &&
-        !soundOf(data, layer) &&
-        fitsColumns(layer) &&
-        (layer.query.text ?? layer.key.text) !== null && (
-          <label>
-            <input
-              type="checkbox"
-              checked={columns.value}
-              onChange={() => (columns.value = !columns.value)}
-            />
-            two columns
-          </label>
-        )}
       {links && alone && count !== null && (
         <span role="status">
           {quantity(count, "links")}

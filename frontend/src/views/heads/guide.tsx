@@ -1,5 +1,4 @@
 // How to read a page of heads: a picture, and what its words mean.
-import type { LayerData } from "./data";
 
 /** What the roles ask for, as docs/roles.md has them. */
 export const ROLES: Record<string, string> = {
@@ -17,8 +16,7 @@ const CELLS = [
 ];
 const WORDS = ["the", "cat", "licked", "itself"];
 
-export function Guide({ layer }: { layer: LayerData }) {
-  const chance = layer.chance;
+export function Guide() {
   return (
     <div class="ch-guide">
       <h2>How to read it</h2>
@@ -70,11 +68,7 @@ export function Guide({ layer }: { layer: LayerData }) {
         {Object.entries(ROLES).map(([role, does]) => (
           <div key={role}>
             <dt>{role}</dt>
-            <dd>
-              {does}
-              {typeof chance?.[role] === "number" &&
-                `; a head that looks at all alike has ${Math.round(100 * chance[role])} % here`}
-            </dd>
+            <dd>{does}</dd>
           </div>
         ))}
         <div>
@@ -91,7 +85,7 @@ export function Guide({ layer }: { layer: LayerData }) {
         </div>
         <div>
           <dt>received</dt>
-          <dd>what a key gets from all queries; 1 is the whole attention of one</dd>
+          <dd>the sum of the weights that a key gets from all queries</dd>
         </div>
       </dl>
     </div>
@@ -113,7 +107,6 @@ export const KEYS: [string, string][] = [
   ["d", "Of two heads: what the first gives more than the second"],
   ["y", "Why: how the weight that is pinned comes about, where query and key are at hand"],
   ["t", "Where the pinned token looks through the layers, and its rollout"],
-  ["p", "Play: point at query after query; once more stops"],
   ["l", "Colours by the square root, linear or logarithmic"],
   [
     "Ctrl + Enter",

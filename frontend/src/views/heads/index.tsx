@@ -22,10 +22,7 @@ import type { Chosen } from "./names";
 import { Overview } from "./overview";
 import { HeadText, Panel, type Shared } from "./panel";
 import { photoOf } from "./photo";
-import { usePlaying } from "./playing";
 import { Search } from "./search";
-import { fitsColumns } from "./several";
-import { soundOf } from "./sound";
 import { startOf } from "./start";
 import { FIELDS, NOTHING, type ViewState, writeState } from "./state";
 import { Tools } from "./tools";
@@ -43,7 +40,6 @@ export function Heads({ head, source }: ViewProps) {
   const second = useSignal(false);
   const hover = useSignal<Point>(NOTHING);
   const search = useSignal("");
-  const playing = useSignal(false);
   const drawn = useMemo(() => [signal<Tile | null>(null), signal<Tile | null>(null)] as const, []);
   const ends = useMemo(() => [signal(0), signal(0)] as const, []);
   const [top, end] = useMemo(() => {
@@ -102,11 +98,10 @@ export function Heads({ head, source }: ViewProps) {
   const answers = useAnswers(data, source, layer, pin, state.without);
   const panels = both ? [state.head, both] : [state.head];
   const shared: Shared = { ...view, hover, search, top, end, chooseSeveral };
-  const picture = (kind: "svg" | "png") => {
+  const picture = () => {
     const tiles = (subtracted ? [state.head] : panels).map((_, place) => drawn[place]!.value);
-    void exportPicture(kind, data, state, tiles, top.value, look);
+    void exportPicture(data, state, tiles, top.value, look);
   };
-  usePlaying(playing, hover, layer);
   const does = {
     Escape: () => {
       view.pin.value = NOTHING;
@@ -121,19 +116,13 @@ export function Heads({ head, source }: ViewProps) {
     f: turn(view.full),
     l: () => (view.scale.value = nextScale(state.scale)),
     m: () => act(actions.wholeLayer(data, shown)),
-    p: turn(playing),
     t: turn(view.depth),
     w: () => act(actions.toggleWithout(state)),
     y: turn(view.why),
   };
 
   // A longer text is beside the map, where there is only one.
-  const beside =
-    !both &&
-    !isFew(layer) &&
-    !(state.links && fitsColumns(layer)) &&
-    !photoOf(data, layer) &&
-    !soundOf(data, layer);
+  const beside = !both && !isFew(layer) && !photoOf(data, layer);
   const names = [both && !subtracted && "ch-two", state.full && "ch-full", embed && "ch-embed"];
   return (
     <Shell
@@ -141,7 +130,7 @@ export function Heads({ head, source }: ViewProps) {
       title={head.title}
       note={data.note}
       bare={embed}
-      guide={<Guide layer={layer} />}
+      guide={<Guide />}
       keys={KEYS}
       does={does}
       look={look}
@@ -151,7 +140,6 @@ export function Heads({ head, source }: ViewProps) {
         <Tools
           comparing={both !== null}
           minus={view.minus}
-          playing={playing}
           linked={there}
           compare={compare}
           subtract={subtract}
@@ -209,7 +197,6 @@ export function Heads({ head, source }: ViewProps) {
               chosen={current}
               without={view.without}
               least={view.least}
-              columns={view.links}
               links={!subtracted}
               alone={state.heads.length === 0}
             />

@@ -4,12 +4,11 @@ import { Bars } from "../../shared/bars";
 import { short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import type { Point } from "../../shared/map";
-import { percent, quantity, ROUNDED, within } from "../../shared/scale";
+import { number, percent, quantity, ROUNDED, within } from "../../shared/scale";
 import type { ReadonlySignal } from "../../shared/signals";
 import type { Source, TokenNumbers } from "../../source";
 import { type HeadMap, type Link, ofHead, strongest } from "./data";
 import type { LeftOut } from "./filter";
-import { word } from "./words";
 
 const SHOWN = 6;
 /** A bar of less cannot be seen, and ten of them tell nothing. */
@@ -24,8 +23,8 @@ interface NumbersProps {
   alone: boolean;
   source: Source;
   active: ReadonlySignal<Point>;
-  queryToken: (query: number) => string;
-  keyToken: (key: number) => string;
+  queryName: (query: number) => string;
+  keyName: (key: number) => string;
   onPin: (point: Point) => void;
 }
 
@@ -43,8 +42,8 @@ export function Numbers({
   alone,
   source,
   active,
-  queryToken,
-  keyToken,
+  queryName,
+  keyName,
   onPin,
 }: NumbersProps) {
   const { value: all = null } = useLoaded(async (): Promise<PerToken> => {
@@ -66,81 +65,78 @@ export function Numbers({
   return (
     <div class="ch-numbers">
       {idle ? (
-        <MostReceived
-          all={all}
-          map={map}
-          out={out}
-          alone={alone}
-          keyToken={keyToken}
-          onPin={onPin}
-        />
+        <MostReceived all={all} map={map} out={out} alone={alone} keyName={keyName} onPin={onPin} />
       ) : (
         <>
-          {query !== null && (
-            <Links
-              title={titleOf(queryToken, query, "looks at")}
-              links={
-                looksAt
-                  ? exactLinks(looksAt, (at, weight) => ({ query, key: at, weight }))
-                  : map.looksAt(query, SHOWN)
-              }
-              token={(link) => tokenName(keyToken, link.key)}
-              error={(link) => (looksAt ? 0 : map.error(link.weight))}
-              onPin={onPin}
-              empty={
-                Number.isNaN(all?.max[query])
-                  ? "Its weights are no numbers."
-                  : looksAt || map.at || map.linkKeys.length
-                    ? "nothing"
-                    : "not kept to the single token"
-              }
-            />
-          )}
-          {query !== null && all && alone && (
-            <dl class="ch-facts">
-              <div>
-                <dt>entropy</dt>
-                <dd>{quantity(all.entropy[query]!, "nats")}</dd>
-              </div>
-              {!map.layer.cross && (
+          <div>
+            {query !== null && (
+              <Links
+                title={titleOf(queryName, query, "looks at")}
+                links={
+                  looksAt
+                    ? exactLinks(looksAt, (at, weight) => ({ query, key: at, weight }))
+                    : map.looksAt(query, SHOWN)
+                }
+                token={(link) => tokenName(keyName, link.key)}
+                error={(link) => (looksAt ? 0 : map.error(link.weight))}
+                onPin={onPin}
+                empty={
+                  Number.isNaN(all?.max[query])
+                    ? "Its weights are no numbers."
+                    : looksAt || map.at || map.linkKeys.length
+                      ? "nothing"
+                      : "not kept to the single token"
+                }
+              />
+            )}
+            {query !== null && all && alone && (
+              <dl class="ch-facts">
                 <div>
-                  <dt>mean distance</dt>
-                  <dd>{quantity(all.distance[query]!, "tokens")}</dd>
+                  <dt>entropy</dt>
+                  <dd>{quantity(all.entropy[query]!, "nats")}</dd>
                 </div>
-              )}
-              {!looksAt && !map.at && map.linkKeys.length === 0 && (
+                {!map.layer.cross && (
+                  <div>
+                    <dt>mean distance</dt>
+                    <dd>{quantity(all.distance[query]!, "tokens")}</dd>
+                  </div>
+                )}
+                {!looksAt && !map.at && map.linkKeys.length === 0 && (
+                  <div>
+                    <dt>largest weight</dt>
+                    <dd>{percent(all.max[query]!)}</dd>
+                  </div>
+                )}
+              </dl>
+            )}
+          </div>
+          <div>
+            {key !== null && (
+              <Links
+                title={titleOf(keyName, key, "is looked at by")}
+                links={
+                  seenBy
+                    ? exactLinks(seenBy, (at, weight) => ({ query: at, key, weight }))
+                    : map.seenBy(key, SHOWN)
+                }
+                token={(link) => tokenName(queryName, link.query)}
+                error={(link) => (seenBy ? 0 : map.error(link.weight))}
+                onPin={onPin}
+                empty={seenBy || map.at ? "nobody" : "nobody’s strongest links"}
+              />
+            )}
+            {key !== null && all && (
+              <dl class="ch-facts">
                 <div>
-                  <dt>largest weight</dt>
-                  <dd>{percent(all.max[query]!)}</dd>
+                  <dt>received</dt>
+                  <dd>
+                    {`${number(all.received[key]!)}, the sum of its weights`}
+                    {sharing(map) > 1 && ` in the ${sharing(map)} heads that share this key`}
+                  </dd>
                 </div>
-              )}
-            </dl>
-          )}
-          {key !== null && (
-            <Links
-              title={titleOf(keyToken, key, "is looked at by")}
-              links={
-                seenBy
-                  ? exactLinks(seenBy, (at, weight) => ({ query: at, key, weight }))
-                  : map.seenBy(key, SHOWN)
-              }
-              token={(link) => tokenName(queryToken, link.query)}
-              error={(link) => (seenBy ? 0 : map.error(link.weight))}
-              onPin={onPin}
-              empty={seenBy || map.at ? "nobody" : "nobody’s strongest links"}
-            />
-          )}
-          {key !== null && all && (
-            <dl class="ch-facts">
-              <div>
-                <dt>received</dt>
-                <dd>
-                  {`the attention of ${quantity(all.received[key]!, "queries")}`}
-                  {sharing(map) > 1 && `, by the ${sharing(map)} heads that share this key`}
-                </dd>
-              </div>
-            </dl>
-          )}
+              </dl>
+            )}
+          </div>
         </>
       )}
     </div>
@@ -176,7 +172,7 @@ function exactLinks({ links }: TokenNumbers, link: (at: number, weight: number) 
 
 /** A token's number, and how it is written. */
 function tokenName(token: (at: number) => string, at: number) {
-  return { at, name: short(word(token(at)), 14) };
+  return { at, name: short(token(at), 14) };
 }
 
 function titleOf(token: (at: number) => string, at: number, does: string): string {
@@ -223,11 +219,11 @@ interface MostProps {
   map: HeadMap;
   out: LeftOut | null;
   alone: boolean;
-  keyToken: (key: number) => string;
+  keyName: (key: number) => string;
   onPin: (point: Point) => void;
 }
 
-function MostReceived({ all, map, out, alone, keyToken, onPin }: MostProps) {
+function MostReceived({ all, map, out, alone, keyName, onPin }: MostProps) {
   if (!all) return <section />;
   const total = all.received.reduce((sum, each) => sum + each, 0);
   if (Number.isNaN(total)) {
@@ -247,7 +243,7 @@ function MostReceived({ all, map, out, alone, keyToken, onPin }: MostProps) {
       <Bars
         bars={found.map(([key, part]) => ({
           key,
-          ...tokenName(keyToken, key),
+          ...tokenName(keyName, key),
           share: part / found[0]![1],
           words: percent(part),
           onClick: () => onPin({ query: null, key }),

@@ -19,14 +19,13 @@ import { Numbers } from "./numbers";
 import { looksAtItself, photoOf } from "./photo";
 import { PhotoView } from "./photo_view";
 import { RunName } from "./run_names";
-import { fitsColumns, HUES, mixed, titleOfSeveral, toggled } from "./several";
-import { SoundView, soundOf } from "./sound";
+import { HUES, mixed, titleOfSeveral, toggled } from "./several";
 import { NOTHING, ofToken, type View, type ViewState } from "./state";
 import { type Side, Texts } from "./text";
 import { fromWeights, headMap } from "./tiles";
 import { Why } from "./why_panel";
-import { detail, inside, matches, sentence, tokenOf, word } from "./words";
-import { Writes } from "./writes";
+import { detail, inside, matches, nameOf, sentence, tokenOf } from "./words";
+import { Writes, WritesSentence } from "./writes";
 
 /** What two heads side by side have in common. */
 export interface Shared extends View {
@@ -128,12 +127,9 @@ type TextProps = Pick<PanelProps, "data" | "source" | "chosen" | "shared">;
 export function HeadText({ data, source, chosen, shared }: TextProps) {
   const layer = data.layers[chosen.layer]!;
   const { map, coloured } = useShown(source, data, chosen, shared);
-  const columns = shared.links.value && fitsColumns(layer);
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
-  const sides = useMemo(() => sidesOf(data, layer, columns), [data, layer, columns]);
-  const queryToken = useMemo(() => tokenOf(data, layer, "query"), [data, layer]);
-  const keyToken = useMemo(() => tokenOf(data, layer, "key"), [data, layer]);
+  const sides = useMemo(() => sidesOf(data, layer), [data, layer]);
   const photo = photoOf(data, layer);
   if (photo) {
     return (
@@ -142,16 +138,13 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
         photo={photo}
         map={map}
         active={active}
-        keyToken={keyToken}
+        keyName={nameOf(data, layer, "key")}
         pointOf={(key) => (looksAtItself(layer) ? ofToken(key, layer) : { query: null, key })}
         onHover={(point) => (shared.hover.value = point)}
         onPin={(point) => pin(point, layer, shared)}
       />
     );
   }
-  const sound = soundOf(data, layer);
-  const itself = looksAtItself(layer);
-  const texts = sound ? sides.filter(({ kinds }) => !kinds.includes("key")) : sides;
   const pinBoth = (point: Point, asKey: boolean) => {
     const { query } = shared.pin.value;
     // One of two texts is a query or a key already.
@@ -159,35 +152,19 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
     if (both && query !== null && point.key !== null) point = { query, key: point.key };
     pin(point, layer, shared);
   };
-  const heard = sound && (
-    <SoundView
-      source={source}
-      sound={sound}
-      map={map}
-      active={active}
-      queryName={(at) => word(queryToken(at))}
-      pointOf={(key) => (itself ? ofToken(key, layer) : { query: null, key })}
-      onHover={(point) => (shared.hover.value = point)}
-      onPin={(point) => pinBoth(point, false)}
-    />
-  );
-  if (texts.length === 0) return heard;
+  if (sides.length === 0) return null;
   return (
-    <>
-      {heard}
-      <Texts
-        sides={texts}
-        map={map}
-        heads={coloured}
-        columns={columns}
-        active={active}
-        found={found}
-        end={shared.end}
-        least={shared.least.value}
-        onHover={(point) => (shared.hover.value = point)}
-        onPin={pinBoth}
-      />
-    </>
+    <Texts
+      sides={sides}
+      map={map}
+      heads={coloured}
+      active={active}
+      found={found}
+      end={shared.end}
+      least={shared.least.value}
+      onHover={(point) => (shared.hover.value = point)}
+      onPin={pinBoth}
+    />
   );
 }
 
@@ -195,8 +172,8 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
   const layer = data.layers[chosen.layer]!;
   const { view, hover } = shared;
   const { raw, map: ready, out, failed } = useShown(source, data, chosen, shared);
-  const queryToken = useMemo(() => tokenOf(data, layer, "query"), [data, layer]);
-  const keyToken = useMemo(() => tokenOf(data, layer, "key"), [data, layer]);
+  const queryName = useMemo(() => nameOf(data, layer, "query"), [data, layer]);
+  const keyName = useMemo(() => nameOf(data, layer, "key"), [data, layer]);
   useEffect(() => {
     ownEnd.value = ready?.end ?? 0;
   }, [ready, ownEnd]);
@@ -214,19 +191,20 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
       ? { query, key_: key }
       : null;
   const heads = shared.heads.value;
-  const sound = soundOf(data, layer);
   const alone = heads.length === 0;
+  const written = Boolean(data.writes) && alone && layer.run === 0;
   const title = alone ? titleOf(data, chosen) : titleOfSeveral(data, heads, shared.mix.value);
-  const textFirst =
-    isFew(layer) || photoOf(data, layer) || sound || (shared.links.value && fitsColumns(layer));
+  const photo = photoOf(data, layer);
+  const text = withText && <HeadText data={data} source={source} chosen={chosen} shared={shared} />;
+  const textFirst = isFew(layer) || photo;
   return (
     <article class="ch-panel" aria-label={title}>
       <div class="ch-panel-head">
         <h2>{title}</h2>
         <RunName data={data} run={layer.run} />
-        {alone && row.role && (
+        {alone && row.role && !photo && (
           <span class="ch-role">
-            <Hint text={roleCard(row.role, layer)}>
+            <Hint text={roleCard(row.role)}>
               {row.role} {Math.round(score(row) * 100)} %
             </Hint>
           </span>
@@ -249,37 +227,35 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
       <p class="ch-sentence" role="status">
         {sentence(
           active.value,
-          { tile, raw, shown: ready, out, patches: photoOf(data, layer) !== null },
+          { tile, raw, shown: ready, out, patches: photo !== null },
           layer,
-          queryToken,
-          keyToken,
+          queryName,
+          keyName,
         )}
+        {written && query !== null && <WritesSentence {...{ data, source, chosen, query }} />}
       </p>
       {asked && alone && raw && (
         <Why data={data} source={source} chosen={chosen} map={raw} {...asked} open={shared.why} />
       )}
-      {data.writes && query !== null && alone && layer.run === 0 && (
+      {written && query !== null && (
         <Writes
           data={data}
           source={source}
           chosen={chosen}
           query={query}
-          name={short(word(queryToken(query)), 16)}
+          name={short(queryName(query), 16)}
           open={shared.writes}
         />
       )}
-      {withText && textFirst && (
-        <HeadText data={data} source={source} chosen={chosen} shared={shared} />
-      )}
       <div class="ch-panel-body">
         <div class="ch-map-side">
+          {textFirst && text}
           <HeatMap
             rows={layer.queries}
             columns={layer.keys}
             name={`Map of ${title.toLowerCase()}: queries down, keys across`}
-            rowLabel={(at) => short(word(queryToken(at)), 8)}
-            columnLabel={(at) => short(word(keyToken(at)), 8)}
-            columnNumber={data.sound?.keys === layer.keys ? keyToken : String}
+            rowLabel={(at) => short(queryName(at), 8)}
+            columnLabel={(at) => short(keyName(at), 8)}
             tile={async (rows, columns, cells, abort) => {
               const request = { ...chosen, rows, columns, cells, abort };
               if (!alone) return ready && fromWeights(ready, request);
@@ -345,18 +321,16 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
             alone={alone}
             source={source}
             active={active}
-            queryToken={queryToken}
-            keyToken={keyToken}
+            queryName={queryName}
+            keyName={keyName}
             onPin={({ query, key }) =>
               pin({ query: self && key !== null ? toQuery(key, layer) : query, key }, layer, shared)
             }
           />
         )}
       </div>
-      {withText && !textFirst && (
-        <HeadText data={data} source={source} chosen={chosen} shared={shared} />
-      )}
-      {alone && <Facts row={row} roles={roles} layer={layer} />}
+      {!textFirst && text}
+      {alone && <Facts row={row} roles={photo ? [] : roles} />}
     </article>
   );
 }
@@ -367,8 +341,8 @@ function toQuery(key: number, layer: LayerData): number | null {
   return query >= 0 ? query : null;
 }
 
-/** A text that attends to itself is one side, or two in columns. */
-function sidesOf(data: HeadsData, layer: LayerData, columns: boolean): Side[] {
+/** A text that attends to itself is one side. */
+function sidesOf(data: HeadsData, layer: LayerData): Side[] {
   const self = layer.query.text !== null && layer.query.text === layer.key.text;
   const base = {
     firstQuery: layer.query.first,
@@ -376,7 +350,7 @@ function sidesOf(data: HeadsData, layer: LayerData, columns: boolean): Side[] {
     queries: layer.queries,
     keys: layer.keys,
   };
-  if (self && !columns)
+  if (self)
     return [
       { ...base, kinds: ["query", "key"], title: "Text", tokens: data.texts[layer.query.text!]! },
     ];

@@ -1,4 +1,7 @@
-// A picture whose patches are tokens: which patch is which, and the light that a head throws on it.
+// A picture whose patches are tokens: which patch is which, and what a head gives to each.
+import { css } from "../../shared/colour";
+import type { Theme } from "../../shared/look";
+import { placeOf } from "../../shared/scale";
 import type { Source } from "../../source";
 import type { HeadMap, HeadsData, LayerData } from "./data";
 
@@ -57,25 +60,34 @@ export function picture(source: Source, { kind }: PhotoData): Promise<HTMLImageE
   return known;
 }
 
-/** How dark a patch is that gets nothing. */
-const DARK = 0.86;
+/** How much of a picture its ground covers, and how much of a patch the colour of its weight does at most. */
+const [PALE, COLOURED] = [0.5, 0.8];
 
-/** The picture, as bright as each patch gets attention, by the square root. */
+/** The picture, paler, and over it the weight of each patch in the colours of the maps. */
 export function paintPhoto(
   canvas: HTMLCanvasElement,
   image: HTMLImageElement,
   light: Float32Array,
   [rows, columns]: [number, number],
+  theme: Theme,
 ) {
   const context = canvas.getContext("2d")!;
-  const most = light.reduce((a, b) => Math.max(a, b), 0) || 1;
+  const most = light.reduce((a, b) => Math.max(a, b), 0);
   const [wide, tall] = [canvas.width / columns, canvas.height / rows];
-  context.clearRect(0, 0, canvas.width, canvas.height);
+  const cover = (share: number, alpha: number, x: number, y: number, w: number, h: number) => {
+    context.globalAlpha = alpha;
+    context.fillStyle = css(share, theme);
+    context.fillRect(x, y, w, h);
+  };
+  context.globalAlpha = 1;
   context.drawImage(image, 0, 0, canvas.width, canvas.height);
-  for (const [at, share] of light.entries()) {
-    context.fillStyle = `rgb(8 10 14 / ${DARK * (1 - Math.sqrt(share / most))})`;
+  cover(0, PALE, 0, 0, canvas.width, canvas.height);
+  for (const [at, weight] of light.entries()) {
+    const share = placeOf(weight, most, "root");
     const [x, y] = [(at % columns) * wide, Math.floor(at / columns) * tall];
     const [left, top] = [Math.round(x), Math.round(y)];
-    context.fillRect(left, top, Math.round(x + wide) - left, Math.round(y + tall) - top);
+    const size = [Math.round(x + wide) - left, Math.round(y + tall) - top] as const;
+    cover(share, COLOURED * share, left, top, ...size);
   }
+  context.globalAlpha = 1;
 }

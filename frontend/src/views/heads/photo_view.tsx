@@ -1,21 +1,22 @@
 // What a head looks at in a picture.
 
 import { useEffect, useRef } from "preact/hooks";
-import { label } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
+import { useLook } from "../../shared/look";
 import type { Point } from "../../shared/map";
 import { percent } from "../../shared/scale";
 import type { ReadonlySignal } from "../../shared/signals";
 import type { Source } from "../../source";
 import type { HeadMap } from "./data";
 import { lightOf, looksAtItself, type PhotoData, paintPhoto, picture } from "./photo";
+import { patchName } from "./words";
 
 interface PhotoProps {
   source: Source;
   photo: PhotoData;
   map: HeadMap | null;
   active: ReadonlySignal<Point>;
-  keyToken: (key: number) => string;
+  keyName: (key: number) => string;
   /** The point of a token. */
   pointOf: (key: number) => Point;
   onHover: (point: Point) => void;
@@ -25,10 +26,11 @@ interface PhotoProps {
 const NOWHERE: Point = { query: null, key: null };
 
 export function PhotoView(props: PhotoProps) {
-  const { source, photo, map, active, keyToken, pointOf, onHover, onPin } = props;
+  const { source, photo, map, active, keyName, pointOf, onHover, onPin } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
   // A picture that cannot be read leaves the map.
   const { value: image } = useLoaded(() => picture(source, photo), [source, photo]);
+  const dark = useLook().theme.value;
   const { query, key } = active.value;
   const [rows, columns] = photo.grid;
   const { skip } = photo;
@@ -37,7 +39,7 @@ export function PhotoView(props: PhotoProps) {
     if (!place || !image || !map) return;
     const unit = Math.max(1, Math.round(900 / Math.max(columns, rows)));
     [place.width, place.height] = [columns * unit, rows * unit];
-    paintPhoto(place, image, lightOf(map, photo, query), photo.grid);
+    paintPhoto(place, image, lightOf(map, photo, query), photo.grid, dark);
     const own = looksAtItself(map.layer) && query !== null ? query : key;
     if (own === null || own < skip) return;
     const context = place.getContext("2d")!;
@@ -45,7 +47,7 @@ export function PhotoView(props: PhotoProps) {
     context.lineWidth = 4;
     const [row, column] = [Math.floor((own - skip) / columns), (own - skip) % columns];
     context.strokeRect(column * unit, row * unit, unit, unit);
-  }, [image, map, query, key, photo, rows, columns, skip]);
+  }, [image, map, query, key, photo, rows, columns, skip, dark]);
 
   const at = (event: MouseEvent) => {
     const box = canvas.current!.getBoundingClientRect();
@@ -78,7 +80,7 @@ export function PhotoView(props: PhotoProps) {
         tabIndex={0}
         role="application"
         aria-roledescription="picture"
-        aria-label="The picture, bright where it is looked at. Arrow keys go from patch to patch, Enter pins."
+        aria-label="The picture, coloured where it is looked at. Arrow keys go from patch to patch, Enter pins."
         onPointerMove={(event) => event.pointerType === "mouse" && onHover(at(event))}
         onPointerLeave={() => onHover(NOWHERE)}
         onBlur={() => onHover(NOWHERE)}
@@ -87,8 +89,8 @@ export function PhotoView(props: PhotoProps) {
       />
       <p class="ch-remark">
         {query === null
-          ? "As bright as each patch is looked at, by all queries on average."
-          : `As bright as each patch is looked at by ${label(keyOrQuery(map, query, keyToken))}: the picture has ${percent(share ?? 0)} of its attention.`}{" "}
+          ? "The stronger its colour, the more a patch is looked at, by all queries on average."
+          : `The stronger its colour, the more a patch is looked at by ${patchName(keyOrQuery(map, query, keyName))}: the picture gets ${percent(share ?? 0)} of its attention.`}{" "}
         {map &&
           looksAtItself(map.layer) &&
           skipped.map((place) => (
@@ -98,7 +100,7 @@ export function PhotoView(props: PhotoProps) {
               class="ch-button"
               onClick={() => onPin(pointOf(place))}
             >
-              {label(keyToken(place))}
+              {keyName(place)}
             </button>
           ))}
       </p>
@@ -106,6 +108,6 @@ export function PhotoView(props: PhotoProps) {
   );
 }
 
-function keyOrQuery(map: HeadMap | null, query: number, keyToken: (key: number) => string) {
-  return map && looksAtItself(map.layer) ? keyToken(query) : `query ${query}`;
+function keyOrQuery(map: HeadMap | null, query: number, keyName: (key: number) => string) {
+  return map && looksAtItself(map.layer) ? keyName(query) : `query ${query}`;
 }

@@ -8,13 +8,6 @@ export type Mix = (typeof MIXES)[number];
 /** So many heads have a colour of their own. */
 export const HUES = 8;
 
-/** Texts of so many tokens can stand in two columns, with lines between them. */
-const MOST_ROWS = 200;
-
-export function fitsColumns({ queries, keys }: LayerData): boolean {
-  return queries <= MOST_ROWS && keys <= MOST_ROWS;
-}
-
 /** Whether weights of two layers are between the same tokens, and all there. */
 export function sameTexts(a: LayerData, b: LayerData): boolean {
   return (

@@ -67,14 +67,14 @@ export function Small({
         if (gone || !place) return;
         const unit = Math.ceil(112 / Math.max(...photo.grid));
         [place.height, place.width] = [photo.grid[0] * unit, photo.grid[1] * unit];
-        paintPhoto(place, image, lightOf(map, photo, query), photo.grid);
+        paintPhoto(place, image, lightOf(map, photo, query), photo.grid, colours);
       },
       () => undefined, // a picture that cannot be read leaves the maps
     );
     return () => {
       gone = true;
     };
-  }, [source, photo, layerData, layer, head, query]);
+  }, [source, photo, layerData, layer, head, query, colours]);
   useEffect(() => {
     if (!about || photo) return;
     let gone = false;

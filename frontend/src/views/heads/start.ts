@@ -1,8 +1,7 @@
 // Where a page opens, and where it goes on: the next head, a partner to compare with, what is found.
-import { LEAST, type Point } from "../../shared/map";
+import type { Point } from "../../shared/map";
 import type { HeadsData, LayerData } from "./data";
 import { type Chosen, score } from "./names";
-import { soundOf } from "./sound";
 import { ofToken, readState, type ViewState } from "./state";
 import { matches, tokenOf } from "./words";
 
@@ -26,29 +25,22 @@ export function startOf(data: HeadsData, missing: string[] = []): ViewState {
   const { layer, head, query = null, key = null, state = "" } = data.start ?? {};
   const chosen = layer !== undefined && head !== undefined ? { layer, head } : interesting(data);
   const start = readState(state, data, chosen, missing);
-  const sound = soundOf(data, data.layers[start.head.layer]!);
-  // What a model reads behind the end of a sound is silence, and may be most of it.
-  if (sound && !state.includes("view=")) {
-    start.view = { ...start.view, columns: Math.max(LEAST, sound.heard) };
-  }
   // The pair that Python chose is for a state that says nothing of it.
   const other = /\b(head|pin)=/.test(state);
   return other || (query === null && key === null) ? start : { ...start, pin: { query, key } };
 }
 
-/** The head to begin with: one that points at certain tokens, not at the first one. */
+/** The head to begin with where no links are known: one that finds certain tokens. */
 function interesting(data: HeadsData): Chosen {
-  let best: Chosen = { layer: 0, head: 0 };
-  let most = -1;
-  for (const [layer, { rows, run }] of data.layers.entries()) {
-    if (run > 0) break;
-    for (const [head, row] of rows.entries()) {
-      const points = data.roles.matching.includes(row.role) ? 1 : 0;
-      const tells = points + score(row);
-      if (tells > most) [best, most] = [{ layer, head }, tells];
-    }
-  }
-  return best;
+  const every = data.layers.flatMap(({ rows, run }, layer) =>
+    rows.map((row, head) => ({
+      layer,
+      head,
+      tells: run === 0 && data.roles.matching.includes(row.role) ? score(row) : 0,
+    })),
+  );
+  const { layer, head } = every.reduce((best, each) => (each.tells > best.tells ? each : best));
+  return { layer, head };
 }
 
 /** Whom a head is compared with at first: the same head of the other run, or the next one. */

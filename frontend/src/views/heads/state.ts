@@ -35,8 +35,6 @@ export interface ViewState {
   /** Links below this weight are not drawn. */
   least: number;
   mix: Mix;
-  /** Queries and keys in two columns, instead of arcs over the text. */
-  links: boolean;
   /** Of two heads what the first gives more than the second. */
   minus: boolean;
   /** How the weight that is pinned comes about. */
@@ -104,11 +102,6 @@ export const FIELDS: Fields<ViewState, HeadsData> = {
     write: (least) => (least > 0 ? String(Number(least.toFixed(4))) : ""),
   },
   mix: oneOf(MIXES),
-  links: {
-    start: false,
-    read: (text) => text === "columns" || null,
-    write: (columns) => (columns ? "columns" : ""),
-  },
   minus: {
     ...FLAG,
     read: (text, { state }) => (text === "1" && state.with !== null) || null,

@@ -2,7 +2,7 @@
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { css, cssOnTop } from "../../shared/colour";
-import { label } from "../../shared/labels";
+import { CONTINUED, gaps, label } from "../../shared/labels";
 import { useLook } from "../../shared/look";
 import type { Point } from "../../shared/map";
 import { number, placeOf } from "../../shared/scale";
@@ -35,8 +35,6 @@ interface TextsProps {
   map: HeadMap | null;
   /** The heads whose links are drawn, each in its colour; null for those of the map. */
   heads: Coloured[] | null;
-  /** In two columns, with lines between them. */
-  columns: boolean;
   active: ReadonlySignal<Point>;
   found: ReadonlySignal<{ queries: number[]; keys: number[] }>;
   /** The weight at which the colours end, as on the map. */
@@ -54,7 +52,6 @@ export function Texts({
   sides,
   map,
   heads,
-  columns,
   active,
   found,
   end,
@@ -77,18 +74,15 @@ export function Texts({
   const drawn = useMemo(
     () =>
       (heads ?? (map ? [{ map, hue: -1 }] : [])).flatMap(({ map, hue }) =>
-        linksOf(map, point, least, columns, (heads?.length ?? 0) > 2).map((link) => ({
+        linksOf(map, point, least).map((link) => ({
           ...link,
           hue,
         })),
       ),
-    [heads, map, point, least, columns],
+    [heads, map, point, least],
   );
   return (
-    <div
-      class={`ch-texts${few && !columns ? " ch-few" : ""}${columns ? " ch-columns" : ""}`}
-      ref={root}
-    >
+    <div class={`ch-texts${few ? " ch-few" : ""}`} ref={root}>
       {sides.map((side) => (
         <Tokens
           key={side.title}
@@ -107,7 +101,6 @@ export function Texts({
         links={drawn}
         active={point}
         quiet={idle}
-        columns={columns}
         placed={`${size} ${scrolled}`}
         sides={sides}
       />
@@ -115,7 +108,7 @@ export function Texts({
   );
 }
 
-type TokensProps = Omit<TextsProps, "sides" | "least" | "heads" | "columns"> & { side: Side };
+type TokensProps = Omit<TextsProps, "sides" | "least" | "heads"> & { side: Side };
 
 function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: TokensProps) {
   const list = useRef<HTMLDivElement>(null);
@@ -127,10 +120,10 @@ function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: Tok
   // Made once: what is pointed at changes none of them, and Preact leaves alone what is the same object.
   const { listed, rightToLeft } = useMemo(() => {
     const sample = tokens.slice(start, stop);
-    const spaced = tokens.some((token) => token.startsWith(" "));
+    const gap = gaps(tokens);
     return {
       listed: sample.map((token, place) => (
-        <Token key={start + place} at={start + place} token={token} spaced={spaced} />
+        <Token key={start + place} at={start + place} token={token} gap={gap[start + place]!} />
       )),
       rightToLeft: sample.filter((token) => RIGHT_TO_LEFT.test(token)).length > sample.length / 3,
     };
@@ -284,14 +277,15 @@ function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: Tok
 
 const RIGHT_TO_LEFT = /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}]/u;
 
-/** A token; where tokens bring their own spaces, a single one before it is just that. */
-function Token({ at, token, spaced }: { at: number; token: string; spaced: boolean }) {
-  const gap = spaced && /^ \S/.test(token);
+/** A token, joined to those of its word; spaces are those of the text. */
+function Token({ at, token, gap }: { at: number; token: string; gap: boolean }) {
+  const [, space, rest] = /^( *)(.*)$/s.exec(token.replace(CONTINUED, ""))!;
+  const before = rest ? space : "";
   return (
     <>
-      {gap || !spaced ? " " : <wbr />}
+      {gap ? " " : before ? <span class="ch-space">{before}</span> : <wbr />}
       <bdi class="ch-token" role="option" aria-selected="false" data-at={at} title={`token ${at}`}>
-        {label(gap ? token.slice(1) : token)}
+        {rest ? label(rest) : space}
       </bdi>
       {token.endsWith("\n") && <br />}
     </>

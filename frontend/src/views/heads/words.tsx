@@ -1,8 +1,8 @@
 // What is pointed at, in words.
 
-import { label, short } from "../../shared/labels";
+import { label, names, short } from "../../shared/labels";
 import type { Point } from "../../shared/map";
-import { number, percent, within } from "../../shared/scale";
+import { number, percent, ROUNDED, within } from "../../shared/scale";
 import type { Tile } from "../../source";
 import { answerOf, questionOf } from "./ask";
 import type { HeadMap, HeadsData, LayerData } from "./data";
@@ -20,8 +20,29 @@ export function tokenOf(
   return (at) => (tokens ? (tokens[at + first] ?? "") : `#${at + offset}`);
 }
 
-/** Names that say where they are: of no text, and of a sound. */
-const PLACE = /^#\d+$|^\d+\.\d\ds$/;
+const known = new WeakMap<readonly string[], string[]>();
+
+/** The names of the same tokens, for people. */
+export function nameOf(
+  data: HeadsData,
+  layer: LayerData,
+  kind: "query" | "key",
+): (at: number) => string {
+  const { text, first } = layer[kind];
+  if (text === null) return tokenOf(data, layer, kind);
+  const tokens = data.texts[text]!;
+  const named = known.get(tokens) ?? names(tokens);
+  known.set(tokens, named);
+  return (at) => named[at + first] ?? "";
+}
+
+/** A patch of a picture by its place, such as "row 3, column 9". */
+export function patchName(name: string): string {
+  return name.replace(/^(\d+),(\d+)$/, "row $1, column $2");
+}
+
+/** The name of a token of no text says where it is. */
+const PLACE = /^#\d+$/;
 
 /** A head as a sentence is made of it. */
 interface Told {
@@ -39,12 +60,12 @@ export function sentence(
   point: Point,
   { tile, raw, shown, out, patches }: Told,
   layer: LayerData,
-  queryToken: (at: number) => string,
-  keyToken: (at: number) => string,
+  queryName: (at: number) => string,
+  keyName: (at: number) => string,
 ) {
   const name = (token: (at: number) => string, at: number) => {
-    const text = word(token(at));
-    if (patches && /^\d+,\d+$/.test(text)) return `patch ${text}`;
+    const text = token(at);
+    if (patches && patchName(text) !== text) return patchName(text);
     return (
       <>
         {!PLACE.test(text) && <span class="ch-at">{at} </span>}
@@ -57,7 +78,7 @@ export function sentence(
   const question = questionOf(point);
   if (!question || !raw || !shown) {
     return layer.queries && layer.keys
-      ? "Each row is a query: it looks at the keys, the more the stronger the colour. Point at the map, or at a token."
+      ? "Each row is a query, each column a key: the stronger the colour, the larger the share of the query’s attention. Point at the map or at a token."
       : "";
   }
   const { query, key } = question;
@@ -66,14 +87,14 @@ export function sentence(
     if (!link) return "";
     return (
       <>
-        {name(queryToken, link.query)} gives {percent(link.weight)} of its attention to{" "}
-        {name(keyToken, link.key)}, more than{" "}
+        {name(queryName, link.query)} gives {percent(link.weight)} of its attention to{" "}
+        {name(keyName, link.key)}, more than{" "}
         {query === null ? "any other query" : "to any other key"}
         {shown === raw ? "" : " that is shown"}.
       </>
     );
   }
-  const [from, to] = [name(queryToken, query), name(keyToken, key)];
+  const [from, to] = [name(queryName, query), name(keyName, key)];
   // Of a pair that was asked for nothing is left out.
   const gone = out !== null && Boolean(out.queries[query] || out.keys[key]);
   const exact = tile?.exact && !gone ? single(tile, query, key) : undefined;
@@ -111,11 +132,6 @@ export function sentence(
       {gone ? ", which is left out" : ""}.
     </>
   );
-}
-
-/** A token as a word: its space before it is no part of it. */
-export function word(token: string): string {
-  return label(token).replace(/^␣(?=.)/, "");
 }
 
 export function inside({ query, key, token = false }: Point, layer: LayerData): Point {
@@ -167,29 +183,30 @@ export function detail(tile: Tile | null, layer: LayerData, map: HeadMap | null)
   if (tile.values.length === 0) return "There are no tokens.";
   const tall = cellSize(tile.rows, tile.cells[0]);
   const wide = cellSize(tile.columns, tile.cells[1]);
-  const cell = `One cell = ${tall} × ${wide} ${tall === "1" && wide === "1" ? "token" : "tokens"}`;
-  if (tile.exact) return `${cell}, worked out from query and key.`;
-  if (tile.pending !== undefined) {
-    return `${cell}. A finer map is being worked out: ${Math.floor(tile.pending * 100)} %.`;
-  }
-  const silence = tile.silent
-    ? ` The ${tile.silent} does not answer: this is what the page has.`
-    : "";
-  return cell + known(tile, layer, map) + silence;
+  const single = tall === "1" && wide === "1";
+  const about = tile.exact
+    ? ["Computed from query and key"]
+    : tile.pending !== undefined
+      ? [`A finer map is being computed: ${Math.floor(tile.pending * 100)} %`]
+      : [
+          precision(tile, layer, map),
+          tile.silent && `The ${tile.silent} does not answer: this is what the page has`,
+        ];
+  const told = [!single && `One cell = ${tall} × ${wide} tokens`, ...about].filter(Boolean);
+  return told.map((each) => `${each}.`).join(" ");
 }
 
-/** What a map that was not worked out for this view knows. */
-function known(tile: Tile, layer: LayerData, map: HeadMap | null): string {
+/** What a map that was not computed for this view knows. */
+function precision(tile: Tile, layer: LayerData, map: HeadMap | null): string {
   const [queries, keys] = tile.grain;
   if (tile.links) {
-    return `. The ${tile.links} strongest links of each query are where they are; the rest is known for ${queries} × ${keys} tokens, and spread evenly there.`;
+    return `The ${tile.links} strongest links of each query are at their places; the rest is known for ${queries} × ${keys} tokens, and spread evenly there`;
   }
   if (map && layer.weights) {
-    if ("exact" in layer.weights) return ".";
-    const worst = map.error(layer.weights.top[map.head]!);
-    return `. Weights are rounded, by ${percent(worst)} at most, and small ones by far less.`;
+    const worst = "exact" in layer.weights ? 0 : map.error(layer.weights.top[map.head]!);
+    return worst < ROUNDED / 10 ? "" : `Weights are rounded, by ${percent(worst)} at most`;
   }
-  return queries > 1 || keys > 1 ? `; the finest that is known is ${queries} × ${keys}.` : ".";
+  return queries > 1 || keys > 1 ? `The finest map that is known is ${queries} × ${keys}` : "";
 }
 
 /** The value of a pair, in a tile of single tokens. */

@@ -1,12 +1,12 @@
 // The tokens that a head raises and lowers at a query: read from the page, or asked for.
 
 import { Bars } from "../../shared/bars";
+import { names, short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import type { Signal } from "../../shared/signals";
 import type { Source, Written } from "../../source";
 import type { HeadsData } from "./data";
 import type { Chosen } from "./names";
-import { word } from "./words";
 
 /** The steps that numbers are rounded to, of either sign (drawing/page/written.py). */
 const STEPS = 127;
@@ -38,6 +38,39 @@ export async function writtenOf(
   return found.raised.length ? found : null;
 }
 
+/** What the head does to the prediction at a query, as a sentence. */
+export function WritesSentence({
+  data,
+  source,
+  chosen,
+  query,
+}: Omit<WritesProps, "name" | "open">) {
+  const { layer, head } = chosen;
+  const { value, fresh } = useLoaded(
+    (abort) => writtenOf(data, source, { layer, head }, query, abort),
+    [data, source, layer, head, query, source.changed?.value],
+  );
+  const [raised, lowered] = (fresh && value && [value.raised[0], value.lowered[0]]) || [];
+  if (!raised || !lowered) return null;
+  const [up, down] = names([raised[0], lowered[0]]);
+  const most = (does: string, name: string, above: number | null) => (
+    <>
+      {does}{" "}
+      <bdi>
+        <i>{short(name, 24)}</i>
+      </bdi>{" "}
+      most ({written(above)})
+    </>
+  );
+  return (
+    <>
+      {" "}
+      In the prediction of the next token it {most("raises", up!, raised[1])} and{" "}
+      {most("lowers", down!, lowered[1])}.
+    </>
+  );
+}
+
 interface WritesProps {
   data: HeadsData;
   source: Source;
@@ -57,13 +90,16 @@ export function Writes({ data, source, chosen, query, name, open }: WritesProps)
     [data, source, layer, head, query, shown, source.changed?.value],
   );
   const most = value ? Math.max(...[...value.raised, ...value.lowered].map(size)) : 1;
-  const list = (title: string, tokens: Written["raised"]) => (
+  const named = names(
+    [...(value?.raised ?? []), ...(value?.lowered ?? [])].map(([token]) => token),
+  );
+  const list = (title: string, tokens: Written["raised"], first: number) => (
     <section>
       <h3>{title}</h3>
       <Bars
         bars={tokens.map((each, at) => ({
           key: at,
-          name: word(each[0]),
+          name: named[first + at]!,
           share: size(each) / most,
           less: each[1]! < 0,
           words: written(each[1]),
@@ -82,12 +118,12 @@ export function Writes({ data, source, chosen, query, name, open }: WritesProps)
       </summary>
       {shown &&
         (!fresh ? (
-          <p class="ch-remark">It is being worked out.</p>
+          <p class="ch-remark">It is being computed.</p>
         ) : value && !failed ? (
           <>
             <div>
-              {list("Raises", value.raised)}
-              {list("Lowers", value.lowered)}
+              {list("Raises", value.raised, 0)}
+              {list("Lowers", value.lowered, value.raised.length)}
             </div>
             <p class="ch-remark">
               What the head adds to the logit of a token by itself, less its mean over all tokens.
