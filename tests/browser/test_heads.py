@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -310,7 +311,7 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
         f"Layer {order[1][0]}, head {order[1][2]}"
     )
     expect(page.locator(".ch-sentence")).to_have_text(
-        re.compile(r"9 tired gives [\d.]+( ± [\d.]+)? % of its attention to 5 mat\.")
+        re.compile(r"9 tired gives [\d.]+( ± [\d.]+)?\s% of its attention to 5 mat\.")
     )
     page.keyboard.press("l")
     page.mouse.move(5, 5)
@@ -541,6 +542,40 @@ def test_a_token_through_the_layers_ends_in_its_rollout(opens: Opens) -> None:
         assert value == pytest.approx(float(values[key]), abs=5.1e-4)
 
 
+def test_subwords_are_joined_and_have_no_room_between_them(opens: Opens) -> None:
+    tokens = [" Multi", "Head", "Attention", "()", " in", " ", "   ", "num", "_", "heads"]
+    page = opens(payload(tokens))
+    assert page.locator(".ch-tokens").inner_text().startswith("MultiHeadAttention() in")
+    boxes = [still(each) for each in page.locator(".ch-token").all()[:4]]
+    for before, after in pairwise(boxes):
+        assert after["x"] == pytest.approx(before["x"] + before["width"], abs=0.5)
+    page = opens(payload(["didn", "'", "t", "walk", "##ing", "."]))
+    assert page.locator(".ch-tokens").inner_text() == "didn't walking."
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_there_is_room_for_lists_and_fingers(width: int, opens: Opens) -> None:
+    page = opens(payload(WORDS), size={"width": width, "height": 800})
+    page.locator(".ch-token").nth(7).click()
+    lists, text = still(page.locator(".ch-numbers")), still(page.locator(".ch-texts"))
+    if width == 1280:
+        assert lists["x"] >= text["x"] + text["width"]
+        assert abs(lists["y"] - text["y"]) < 40
+    bars = page.locator(".ch-numbers .ch-bar").evaluate_all(
+        "all => all.map(each => each.clientWidth)"
+    )
+    assert min(bars) > (80 if width == 1280 else 110)
+    small = """all => all.filter(each => {
+      const { width, height } = each.getBoundingClientRect();
+      return height && (width < 24 || height < 24);
+    }).map(each => each.outerHTML.slice(0, 80))"""
+    assert (
+        page.locator("button:not(.ch-hint *):not(.ch-legend *), input, select").evaluate_all(small)
+        == []
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_a_start_is_read_by_the_page(opens: Opens) -> None:
     run = Run("", [Layer("attention", matrix(11)), Layer("attention", matrix(11, seed=1))])
     state = "head=1.2&pin=5,1&scale=log&heads=0.0,1.7&colour=red"
@@ -563,6 +598,7 @@ def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:
     state = "head=A0.1&with=B0.1&minus=1"
     page = opens(heads_payload(runs, "two runs", start=Start(state)))
     expect(page.get_by_role("heading", level=2)).to_have_text("Layer A0, head 1 − layer B0, head 1")
+    expect(page.locator(".ch-axes")).not_to_contain_text("≠")
     there = [at for at in range(12) if at != 1]
     before = matrix(11)[0].clone()
     after = matrix(12, seed=1)[0][:, there][:, :, there]
@@ -571,14 +607,14 @@ def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:
     words = page.get_by_role("region", name="Heads by how far they are apart")
     first = int(elsewhere.argmax())
     expect(words.locator("li").first).to_have_text(
-        re.compile(rf"A0\.{first}\s*{100 * float(elsewhere[first]):.1f} %")
+        re.compile(rf"A0\.{first}\s*{100 * float(elsewhere[first]):.1f}\s%")
     )
     query, key = divmod(int(by[1].abs().argmax()), 11)
     change = page.locator(".ch-changes li").first
     expect(change).to_contain_text(f"{WORDS[query]} → {WORDS[key]}")
     change.get_by_role("button").click()
     said = page.locator(".ch-reading").inner_text()
-    found = re.fullmatch(r".*: ([+−])([\d.]+) % \(([\d.]+) % − ([\d.]+) %\)", said)
+    found = re.fullmatch(r".*: ([+−])([\d.]+)\s% \(([\d.]+)\s% − ([\d.]+)\s%\)", said)
     assert found is not None, said
     assert found[1] == ("−" if by[1, query, key] < 0 else "+")
     for words_of, value in zip(
@@ -592,9 +628,15 @@ def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:
     expect(page.get_by_role("article")).to_have_count(2)
     page.locator(".ch-texts").first.locator(".ch-token").nth(9).click()
     page.keyboard.press("d")
+    # The other way round the row of the word that only one text has says why it is grey.
     listed = page.locator(".ch-changes li")
     expect(listed.first).to_contain_text(f"tired → {WORDS[int(by[1, 9].abs().argmax())]}")
     assert listed.count() > 1
+    page = opens(heads_payload(runs[::-1], "two runs", start=Start(state)))
+    expect(page.locator(".ch-axes text").filter(has_text="≠ big")).to_have_count(2)
+    expect(
+        page.locator(".ch-remark").filter(has_text="≠ big is only in the text of A0.1")
+    ).to_have_count(1)
     assert page.locator(".ch-reading").inner_text() == "token 9 tired"
 
 
@@ -1034,12 +1076,12 @@ def test_shares_too_small_for_a_bar_are_said_in_words(opens: Opens) -> None:
     layer = Layer("attention", ch.AttentionMatrix(even, even))
     page = opens(heads_payload([Run("", [layer], words)], "an even head"))
     panel = page.locator("section", has=page.get_by_role("heading", name="Most received")).last
-    expect(panel).to_contain_text("No key receives 0.1 %.")
+    expect(panel).to_contain_text("No key receives 0.10 %.")
     expect(panel.locator("li")).to_have_count(0)
     canvas(page).click()
     facts = page.locator(".ch-facts").filter(has_text="received")
     expect(facts.first).to_contain_text("the attention of 1 query")
-    expect(page.get_by_text("nothing above 0.1 %").first).to_be_visible()
+    expect(page.get_by_text("nothing above 0.10 %").first).to_be_visible()
 
 
 def test_what_heads_that_share_a_key_receive_is_said_to_be_theirs(opens: Opens) -> None:

@@ -90,7 +90,7 @@ def detail(page: Page) -> Locator:
 
 def check_words(words: str, weight: float) -> None:
     """Hold that the words give the weight, as far as it is written out."""
-    written = re.search(r"gives (< )?([0-9.]+) %", words)
+    written = re.search(r"gives (< )?([0-9.]+)\s%", words)
     assert written is not None, words
     if written[1]:
         assert 100 * weight < float(written[2])

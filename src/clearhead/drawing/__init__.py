@@ -1,6 +1,7 @@
 """Pictures of attention: in a terminal, as a file, as a page and in a notebook.
 
-labels     a token as a label that fits
+labels     tokens as labels, and joined as their text
+colours    the one scale of colour
 terminal/  coloured text                         needs rich, extra `cli`
 figures/   figures for papers, pictures in files  needs matplotlib, extra `plot`
 page/      payloads and the page that draws them; its script and style in assets/

@@ -338,9 +338,14 @@ def _asked(
 
 
 def _words(labels: Sequence[str]) -> list[str]:
-    """The words of a trace's labels, which have their place in front, without the space before a word."""
+    """The words of labels such as "0 ␣the", without the space before a word, as `labels.names` has them."""
     words = [label.partition(" ")[2] or label for label in labels]
-    return [word[1:] if len(word) > 1 and word.startswith("␣") else word for word in words]
+    known = set(words)
+    spaced = [word[:1] == "␣" and word[1:2] not in ("", "␣") for word in words]
+    return [
+        word[1:] if space and word[1:] not in known else word
+        for word, space in zip(words, spaced, strict=True)
+    ]
 
 
 def _labelled(
