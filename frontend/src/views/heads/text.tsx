@@ -285,7 +285,7 @@ function Token({ at, token, gap }: { at: number; token: string; gap: boolean }) 
     <>
       {gap ? " " : before ? <span class="ch-space">{before}</span> : <wbr />}
       <bdi class="ch-token" role="option" aria-selected="false" data-at={at} title={`token ${at}`}>
-        {rest ? label(rest) : space}
+        {rest ? label(rest) : space || label("")}
       </bdi>
       {token.endsWith("\n") && <br />}
     </>

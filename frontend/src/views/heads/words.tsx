@@ -78,7 +78,7 @@ export function sentence(
   const question = questionOf(point);
   if (!question || !raw || !shown) {
     return layer.queries && layer.keys
-      ? "Each row is a query, each column a key: the stronger the colour, the larger the share of the query’s attention. Point at the map or at a token."
+      ? "Rows are queries, columns are keys; a stronger colour is a larger weight. Point at the map or at a token."
       : "";
   }
   const { query, key } = question;

@@ -241,9 +241,9 @@ function paint(stage: Stage, value: number, theme: Theme) {
     return { background: cssOf(paper), color: inkOn(paper) };
   }
   const strength = stage.largest > 0 ? (0.5 * Math.abs(value)) / stage.largest : 0;
-  const [above, below] =
-    theme === "light" ? ["46 120 210", "226 128 38"] : ["70 140 230", "214 120 50"];
-  return { background: `rgb(${value < 0 ? below : above} / ${(100 * strength).toFixed(1)}%)` };
+  // The middle of the scale for either sign.
+  const middle = value < 0 ? "210 108 40" : "42 137 206";
+  return { background: `rgb(${middle} / ${(100 * strength).toFixed(1)}%)` };
 }
 
 interface HighlightsProps {

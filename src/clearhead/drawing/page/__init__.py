@@ -31,10 +31,11 @@ A page knows the mask of a long text as runs of keys (`runs_of_keys`), so that n
 that are hidden; a summary keeps no mask, and is taken for causal where no query gives anything to a later
 key.
 
-Weights of up to 1 MB are exact. More are rounded by their square root (`drawing/page/rounding.py`), to 16 bits while
-there is room, else to 8: most lie near 0, and these deflate to 2 to 4 bits. Differences between neighbours, as in PNG, were tried and do not deflate better. How many steps
-is chosen so that the page keeps its size, from the entropy of every seventh query. A long text has its pooled
-map, its links by rank as long as there is room, and nothing tokens × tokens.
+Weights of up to 1 MB are exact. More are rounded by their square root (`drawing/page/rounding.py`), to 16 bits
+while there is room, else to 8: most lie near 0, and these deflate to 2 to 4 bits. Differences between
+neighbours, as in PNG, were tried and do not deflate better. How many steps is chosen so that the page keeps its
+size, from the entropy of every seventh query. A long text has its pooled map, its links by rank as long as
+there is room, and nothing tokens × tokens.
 
 A picture whose patches are the keys (`drawing/page/photo.py`) gives a page its tokens, an entry and arrays; the
 view over it (`photo_view.tsx`) replaces the text of the keys, and nothing else knows of it. In a component
