@@ -74,7 +74,7 @@ def photographed(
         )
         view.goto(f"{page.as_uri()}#{state}")
         if point is None:
-            view.get_by_text("One cell").wait_for()
+            view.locator(".ch-map-canvas").first.wait_for()
         else:
             view.locator(point).hover()
         view.wait_for_timeout(2000)

@@ -97,7 +97,7 @@ def becomes(page: Page, read: str, right: Callable[[Any], bool]) -> None:
     assert right(page.evaluate(read)), page.evaluate(read)
 
 
-def drawn(page: Page) -> None:
+def maps_drawn(page: Page) -> None:
     """Waits for every map."""
     for end in page.locator(".ch-legend-ticks span:last-child").all():
         expect(end).not_to_have_text("0 %")
@@ -123,7 +123,7 @@ def test_it_opens_and_shows_every_head(opens: Opens) -> None:
     assert page.get_by_role("heading", level=1).inner_text() == "the cat sat"
     assert page.get_by_role("gridcell").count() == 6
     assert page.locator(".ch-token").all_inner_texts() == WORDS
-    drawn(page)
+    maps_drawn(page)
     assert "One cell" not in page.inner_text("main")
 
 
@@ -329,7 +329,7 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
     before = page.evaluate(drawn)
     assert len(before) > 6
     page.reload()
-    drawn(page)
+    maps_drawn(page)
     answers.wait_for()
     becomes(page, drawn, lambda found: found == before)
     page.go_back()
@@ -631,16 +631,16 @@ def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:
     expect(page.get_by_role("article")).to_have_count(2)
     page.locator(".ch-texts").first.locator(".ch-token").nth(9).click()
     page.keyboard.press("d")
-    # The other way round the row of the word that only one text has says why it is grey.
     listed = page.locator(".ch-changes li")
     expect(listed.first).to_contain_text(f"tired → {WORDS[int(by[1, 9].abs().argmax())]}")
     assert listed.count() > 1
+    assert page.locator(".ch-reading").inner_text() == "token 9 tired"
+    # The row of a word that only the first text has says why it is grey.
     page = opens(heads_payload(runs[::-1], "two runs", start=Start(state)))
     expect(page.locator(".ch-axes text").filter(has_text="≠ big")).to_have_count(2)
     expect(
         page.locator(".ch-remark").filter(has_text="≠ big is only in the text of A0.1")
     ).to_have_count(1)
-    assert page.locator(".ch-reading").inner_text() == "token 9 tired"
 
 
 def test_two_runs_of_different_models(opens: Opens) -> None:
@@ -782,7 +782,7 @@ def test_what_is_no_number_looks_like_none(opens: Opens) -> None:
     key = torch.eye(3, 4)[None, None]
     run = Run("", [Layer("", ch.AttentionMatrix(query, key, mask=ch.causal()))])
     page = opens(heads_payload([run], "broken"))
-    drawn(page)
+    maps_drawn(page)
     colours = page.evaluate(
         """() => [".ch-map-canvas", ".ch-small canvas"].map((name) => {
             const canvas = document.querySelector(name);
@@ -911,7 +911,7 @@ def exported(page: Page) -> tuple[str, bytes]:
 def test_the_view_is_exported(opens: Opens) -> None:
     page = opens(payload(HOSTILE))
     choose(page, 1, 0)
-    drawn(page)
+    maps_drawn(page)
     name, content = exported(page)
     assert name == "layer-1-head-0.svg"
     text = content.decode("utf-8")
@@ -925,7 +925,7 @@ def test_the_view_is_exported(opens: Opens) -> None:
 
 def test_an_exported_map_that_is_far_longer_than_broad_can_be_read(opens: Opens) -> None:
     page = opens(heads_of(1, 1, tokens=2, keys=900))
-    drawn(page)
+    maps_drawn(page)
     svg = exported(page)[1].decode("utf-8")
     found = re.search(r'<clipPath id="\w+"><rect [^>]*width="(\d+)" height="(\d+)"', svg)
     assert found is not None
@@ -941,7 +941,7 @@ def test_an_exported_map_has_no_labels_of_another_one(opens: Opens) -> None:
     runs = [Run(name, [Layer("", matrix(size, heads=1))]) for name, size in (("A", 5), ("B", 9))]
     page = opens(heads_payload(runs, "two lengths"))
     page.keyboard.press("c")
-    drawn(page)
+    maps_drawn(page)
     names = re.findall(r">#(\d+)</text>", exported(page)[1].decode("utf-8"))
     assert len(names) == 2 * (5 + 9)
 

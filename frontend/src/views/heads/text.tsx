@@ -280,7 +280,7 @@ const RIGHT_TO_LEFT = /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Sc
 /** A token, joined to those of its word; spaces are those of the text. */
 function Token({ at, token, gap }: { at: number; token: string; gap: boolean }) {
   const [, space, rest] = /^( *)(.*)$/s.exec(token.replace(CONTINUED, ""))!;
-  const before = rest ? space : "";
+  const before = rest && at ? space : "";
   return (
     <>
       {gap ? " " : before ? <span class="ch-space">{before}</span> : <wbr />}
