@@ -39,6 +39,24 @@ def names(tokens: Sequence[str]) -> list[str]:
     ]
 
 
+def words_of(labels: Sequence[str]) -> list[str]:
+    """Return the names of the tokens of a trace, whose labels begin with their places; "" for a place alone.
+
+    Example:
+        >>> words_of(["0 to", "1 ␣be", "2"])
+        ['to', 'be', '']
+    """
+    words = [label.partition(" ")[2] for label in labels]
+    return [
+        name if word else ""
+        for word, name in zip(words, names([_spaced(word) for word in words]), strict=True)
+    ]
+
+
+def _spaced(word: str) -> str:
+    return word.replace("␣", " ")
+
+
 def _is_spaced(token: str) -> bool:
     """True for a word with the space before it."""
     return token[:1] == " " and token[1:2] not in ("", " ")

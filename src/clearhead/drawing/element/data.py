@@ -10,6 +10,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
+from clearhead.drawing.labels import words_of
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -185,7 +186,10 @@ def figure_data(
     sizes = {name: numbers[name].shape for name in (*names, *inputs) if name not in flat}
     check_sizes(sizes, "The page of a trace shows more: trace(…).to_html(file).")
     bias = part.bias()
-    queries, keys = (_words(each) for each in (trace.tokens, trace.source_tokens))
+    queries, keys = (
+        [word or label for word, label in zip(words_of(labels), labels, strict=True)]
+        for labels in (trace.tokens, trace.source_tokens)
+    )
     made = {
         "title": title,
         "tokens": queries,
@@ -335,17 +339,6 @@ def _asked(
             )
         places.append(place % length)
     return name, places[0], places[1]
-
-
-def _words(labels: Sequence[str]) -> list[str]:
-    """The words of labels such as "0 ␣the", without the space before a word, as `labels.names` has them."""
-    words = [label.partition(" ")[2] or label for label in labels]
-    known = set(words)
-    spaced = [word[:1] == "␣" and word[1:2] not in ("", "␣") for word in words]
-    return [
-        word[1:] if space and word[1:] not in known else word
-        for word, space in zip(words, spaced, strict=True)
-    ]
 
 
 def _labelled(

@@ -13,6 +13,7 @@ from clearhead._common.text import shown
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.lettering import LETTERS, entitle, tick
 from clearhead.drawing.figures.paper import across, array, given, inches, new_figure
+from clearhead.drawing.labels import words_of
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.tracing.trace import Step, Trace
 
@@ -227,5 +228,5 @@ def _label(axes: Axes, trace: Trace, step: Step, *, rows: bool) -> None:
 def _words(trace: Trace, kind: str) -> list[str] | None:
     """The tokens along an axis of this name, which a trace has with their places in front."""
     labels = {"queries": trace.tokens, "keys": trace.source_tokens}.get(TOKENS_OF.get(kind, ""), [])
-    words = [label.partition(" ")[2] for label in labels]
+    words = words_of(labels)
     return words if any(words) else None

@@ -1,12 +1,13 @@
 """A trace as a page to step through: every stage, and the arithmetic of each of its numbers."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from clearhead.drawing.labels import words_of
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.texts import beginning
 from clearhead.errors import SelectionError, TooLargeError
@@ -89,8 +90,8 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
     of = f"trace of {trace.title}"
     data = {
         "of": of,
-        "tokens": trace.tokens,
-        "source_tokens": trace.source_tokens,
+        "tokens": _named(trace.tokens),
+        "source_tokens": _named(trace.source_tokens),
         "steps": steps,
         "samples": list(range(sizes["batch"])) if sample is None else [sample],
         "heads": heads,
@@ -102,8 +103,13 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
         "kernel": trace.kernel,
         "difference": trace.difference if math.isfinite(trace.difference) else None,
     }
-    words = [label.partition(" ")[2] for label in trace.tokens]
+    words = [label.partition(" ")[2].replace("␣", " ") for label in trace.tokens]
     return Payload("steps", beginning(words) if any(words) else of, data, arrays)
+
+
+def _named(labels: Sequence[str]) -> list[str]:
+    """Labels such as "0 ␣the", without the space before a word."""
+    return [f"{at} {word}".rstrip() for at, word in enumerate(words_of(labels))]
 
 
 def _operands(trace: Trace, name: str) -> Iterator[Step]:
