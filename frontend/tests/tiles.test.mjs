@@ -223,3 +223,12 @@ test("the strongest come first, and of equal ones the earlier", () => {
     [5, 2, 0, 3],
   );
 });
+
+test("weights of 16 bits are those of their formula", async () => {
+  const weights = { levels: 65533, power: 2, top: [0.5], shape: [1, 4] };
+  const layer = { heads: 1, kv_heads: 1, queries: 1, keys: 4, weights };
+  const source = { array: async () => Uint16Array.from([0, 1, 65534, 65535]) };
+  const map = await HeadMap.read(source, 0, layer, 0);
+  assert.deepEqual([0, 1, 2, 3].map(map.at), [-1, 0, 0.5, NaN]);
+  assert.ok(map.error(0.5) < 2e-5);
+});

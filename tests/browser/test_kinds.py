@@ -256,7 +256,6 @@ HEADS_KEYS = {
     "d": (None, "c d"),
     "y": (None, "y"),
     "t": (None, "t"),
-    "p": (None, "p"),
     "l": (None, "l"),
     "Ctrl + Enter": ('[data-head="0/0"]', "Control+Enter"),
     "m": (None, "m"),

@@ -1,6 +1,7 @@
 """Tokens that a head raises and lowers, on the page of heads: in a file, in a notebook; names of two runs."""
 
 import base64
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -99,7 +100,11 @@ def test_a_pinned_query_shows_what_the_head_writes(
     expect(panel.locator("summary")).to_have_text("What it writes at it")
     assert panel.locator(".ch-bars").count() == 0
     panel.locator("summary").click()
-    near(lists(page), expected(found, "2.attention", 1, 7))
+    told = expected(found, "2.attention", 1, 7)
+    near(lists(page), told)
+    up, down = (side[0].split()[0] for side in told)
+    sentence = rf"it raises {up} most \(\+.*\) and lowers {down} most \(−"
+    expect(page.locator(".ch-sentence")).to_contain_text(re.compile(sentence))
     page.wait_for_function("() => location.hash.endsWith('&writes=1')")
     # It goes with the head and with the query, and away without one.
     page.locator('[data-head="0/0"]').click()

@@ -111,6 +111,19 @@ export function table(about: Steps, top: number): Float32Array {
   return values;
 }
 
+/** What a code stands for: of few steps from a table, of 16 bits by its formula, so that no head has a table. */
+function decoder(about: Steps, top: number): (code: number) => number {
+  const { levels, power } = about;
+  if (levels < 256) {
+    const values = table(about, top);
+    return (code) => values[code]!;
+  }
+  return (code) => {
+    if (code === 0) return -1;
+    return code === levels + 2 ? NaN : top * ((code - 1) / levels) ** power;
+  };
+}
+
 /** How far a restored number may be from the true one: half a step of the root. */
 export function halfStep(value: number, about: Steps, top: number): number {
   const { levels, power } = about;
@@ -196,8 +209,8 @@ export class HeadMap {
     if (layer.weights) {
       const held = await source.array(`${at}/weights`);
       if ("exact" in layer.weights) return new HeadMap(layer, head, (place) => held[place]!);
-      const values = table(layer.weights, layer.weights.top[head]!);
-      return new HeadMap(layer, head, (place) => values[held[place]!]!);
+      const value = decoder(layer.weights, layer.weights.top[head]!);
+      return new HeadMap(layer, head, (place) => value(held[place]!));
     }
     let pooled: Float32Array | null = null;
     if (layer.pooled) {
