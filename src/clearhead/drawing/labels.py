@@ -46,15 +46,8 @@ def words_of(labels: Sequence[str]) -> list[str]:
         >>> words_of(["0 to", "1 ␣be", "2"])
         ['to', 'be', '']
     """
-    words = [label.partition(" ")[2] for label in labels]
-    return [
-        name if word else ""
-        for word, name in zip(words, names([_spaced(word) for word in words]), strict=True)
-    ]
-
-
-def _spaced(word: str) -> str:
-    return word.replace("␣", " ")
+    words = [label.partition(" ")[2].replace("␣", " ") for label in labels]
+    return [name if word else "" for word, name in zip(words, names(words), strict=True)]
 
 
 def _is_spaced(token: str) -> bool:

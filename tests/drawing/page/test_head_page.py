@@ -372,9 +372,10 @@ def test_a_long_text_opens_at_a_far_link_and_not_at_the_sink(
         for name, heads in (("a", [0, 1]), ("b", [2, 3]))
     ]
     text = read_text("tokens", [f"w{each}" for each in range(size)])
-    start = heads_payload([Run("", layers, text)], "").data["start"]
-    assert (start["layer"], start["head"]) == (1, 1)
-    assert start["query"] - start["key"] == 12
+    for read in (text, None):
+        start = heads_payload([Run("", layers, read)], "").data["start"]
+        assert (start["layer"], start["head"]) == (1, 1)
+        assert start["query"] - start["key"] == 12
 
 
 def test_weights_beyond_the_exact_ones_take_sixteen_bits() -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
@@ -282,6 +283,9 @@ class _Packing:
         if own is not None and shown.number == 0:
             queries = own.tokens[query.first : query.first + summary.query_len]
             words = are_words(queries), are_words(own.tokens[: summary.kv_len])
+        elif short is None and shown.number == 0 and not shown.crosses:
+            sizes = summary.query_len, summary.kv_len
+            words = torch.ones(sizes[0], dtype=torch.bool), torch.ones(sizes[1], dtype=torch.bool)
         if short is not None:
             self.arrays |= per_token
             maps = HeadView(short, sample).exact()
