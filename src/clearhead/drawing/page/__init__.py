@@ -32,7 +32,7 @@ that are hidden; a summary keeps no mask, and is taken for causal where no query
 key.
 
 Weights of up to 1 MB are exact. More are rounded by their square root (`drawing/page/rounding.py`), to 16 bits
-while there is room, else to 8: most lie near 0, and these deflate to 2 to 4 bits. Differences between
+while these take 1 MB at most, else to 8: most lie near 0, and these deflate to 2 to 4 bits. Differences between
 neighbours, as in PNG, were tried and do not deflate better. How many steps is chosen so that the page keeps its
 size, from the entropy of every seventh query. A long text has its pooled map, its links by rank as long as
 there is room, and nothing tokens × tokens.

@@ -28,7 +28,7 @@ MAPS = (1024, 512, 256, 128)
 """Rows and columns of the map of a long text: the finest that there is room for."""
 
 EXACT_BYTES = 1_000_000
-"""Weights that take no more are written as they are, in float32: those of 72 heads up to 58 tokens."""
+"""Weights that take no more are written as they are, in float32: those of 72 heads up to 58 tokens; and in 16 bits."""
 
 PIECES = 8
 """The runs of keys of a query that a page knows at most; of a mask of more it knows cells only."""
@@ -54,7 +54,8 @@ class Arrays(NamedTuple):
 
 
 def choose_levels(views: Sequence[HeadView]) -> int:
-    """The steps to which the weights of all these heads can be rounded within SHORT_BYTES."""
+    """Return the most steps to which the weights of all these heads can be rounded: 16 bits within EXACT_BYTES, else
+    8 within SHORT_BYTES."""
     samples = [view.exact(EVERY) for view in views]
 
     def fits(levels: int) -> bool:
@@ -63,7 +64,7 @@ def choose_levels(views: Sequence[HeadView]) -> int:
             rows = max(1, maps.shares.shape[1])
             arrays = dict(enumerate(rounded_maps(maps, levels).codes))
             size += size_of(arrays) * maps.query_len / rows
-        return size <= SHORT_BYTES
+        return size <= (SHORT_BYTES if levels <= BYTE else min(EXACT_BYTES, SHORT_BYTES))
 
     place = bisect_left(STEPS, True, key=fits)
     return STEPS[min(place, len(STEPS) - 1)]
