@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead import stages
+from tests.tensors import drawn
 from tests.tolerances import assert_no_worse
 
 NAN, INF = float("nan"), float("inf")
@@ -17,10 +18,6 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 def rows(*numbers: list[float]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
-
-
-def drawn(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 def same(actual: Tensor, expected: Tensor) -> None:

@@ -15,6 +15,8 @@ from clearhead.samples import models
 from tests import tiny_models
 from tests.cli.commands import invoke, lines
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 SENTENCE = "The animal didn't cross the street because it was too tired"
 
 

@@ -30,6 +30,7 @@ from clearhead.layers.converting import probing
 from clearhead.layers.converting.convert import family_of
 from clearhead.layers.converting.pairs import Row
 from tests.integrations.models import SIZES, VOCABULARY
+from tests.tensors import assert_close, drawn
 
 BATCH, TOKENS, SOURCE_TOKENS = 2, 7, 11
 
@@ -248,9 +249,7 @@ def beside(call: Call, model: Any) -> dict[str, Any]:
 
 def close(actual: Tensor, expected: Tensor, *, single: bool = False) -> None:
     """Equal but for rounding: to that of float32, where theirs works in it whatever comes in."""
-    eps = torch.finfo(torch.float32 if single else torch.float64).eps
-    largest = max(1.0, float(expected.detach().abs().max()))
-    torch.testing.assert_close(actual, expected, rtol=0, atol=64 * eps * largest)
+    assert_close(actual, expected, terms=64, dtype=torch.float32 if single else torch.float64)
 
 
 def scrambled(module: nn.Module) -> nn.Module:
@@ -528,10 +527,6 @@ def test_gpt2_attends_to_a_context() -> None:
     layer = goes_there_and_back(module)
     assert layer.mask is None
     close(layer(x, context), module(x, encoder_hidden_states=context)[0])
-
-
-def drawn(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 class NanoGPT(nn.Module):

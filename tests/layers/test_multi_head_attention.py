@@ -1,6 +1,7 @@
 """The layer against the definition and against PyTorch's own."""
 
 import copy
+import functools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from clearhead.errors import (
 )
 from clearhead.masks.base import Mask
 from tests.refusals import assert_refused, refusals
+from tests.tensors import assert_close, drawn
 from tests.tolerances import assert_no_worse
 
 BATCH, TOKENS, SOURCE_TOKENS = 3, 7, 11
@@ -56,10 +58,6 @@ CROSS = {"cross", "cross of one width", "any widths"}
 # tensors, and would note the wrappers of tests/poison.py in place of PyTorch's own.
 with torch.device("meta"):
     EMPTY = ch.MultiHeadAttention(**LAYERS["any widths"])
-
-
-def drawn(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 def made(name: str) -> tuple[ch.MultiHeadAttention, tuple[Tensor, ...]]:
@@ -104,11 +102,8 @@ def defined(
     return output if bias is None else output + bias
 
 
-def close(actual: Tensor, expected: Tensor) -> None:
-    """Equal but for rounding: no number here is a sum of more than 64 products, four deep."""
-    eps = torch.finfo(torch.float64).eps
-    largest = max(1.0, float(expected.detach().abs().max()))
-    torch.testing.assert_close(actual, expected, rtol=0, atol=4 * 64 * eps * largest)
+# No number here is a sum of more than 64 products, four deep.
+close = functools.partial(assert_close, terms=4 * 64)
 
 
 def gradients(

@@ -1,6 +1,7 @@
 """Every part against its formula, alone and in a layer, and what is refused."""
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from clearhead.layers import (
     Softcap,
 )
 from tests.refusals import refusals, run, wrong
+from tests.tensors import assert_close
 
 EMBED, HEADS, KV_HEADS, DIM, BATCH, TOKENS = 13, 6, 2, 5, 3, 7
 
@@ -90,11 +92,8 @@ def defined(layer: ch.MultiHeadAttention, x: Tensor, name: str, visible: Tensor 
     return layer.output_projection(context.flatten(2))
 
 
-def close(actual: Tensor, expected: Tensor) -> None:
-    """Equal but for rounding: no number here is a sum of more than 64 products, six deep."""
-    largest = max(1.0, float(expected.detach().abs().max()))
-    eps = torch.finfo(torch.float64).eps
-    torch.testing.assert_close(actual, expected, rtol=0, atol=6 * 64 * eps * largest)
+# No number here is a sum of more than 64 products, six deep.
+close = functools.partial(assert_close, terms=6 * 64)
 
 
 @pytest.mark.parametrize("mask", [None, ch.causal()], ids=["open", "causal"])
