@@ -9,6 +9,7 @@ roles, and ablated.
 """
 
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -51,9 +52,10 @@ def table_of(model: Any, ids: Tensor) -> ch.Table:
 @torch.no_grad()
 def loss_without(model: Any, ids: Tensor, heads: list[Head]) -> float:
     """The loss of the repeat with some heads ablated."""
-    with ch.edit(model) as edit:
-        for layer, head in heads:
-            edit[layer].heads[head].ablate()
+    edit = ch.edit(model)
+    for layer, head in heads:
+        edit[layer].heads[head].ablate()
+    with edit if heads else nullcontext():
         return float(loss_of_the_repeat(model(ids, use_cache=False).logits, ids))
 
 

@@ -10,6 +10,7 @@ say which one.
 """
 
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -47,9 +48,10 @@ def circuits_of(model: Any) -> list[Circuits]:
 @torch.no_grad()
 def roles_of(model: Any, ids: Tensor, without: Head | None = None) -> dict[str, Tensor]:
     """The induction and the previous-token scores, (layers, heads), with a head ablated."""
-    with ch.edit(model) as edit, ch.watch(model, keep="summary") as seen:
-        if without is not None:
-            edit[without[0]].heads[without[1]].ablate()
+    edit = ch.edit(model)
+    if without is not None:
+        edit[without[0]].heads[without[1]].ablate()
+    with edit if without else nullcontext(), ch.watch(model, keep="summary") as seen:
         model(ids, use_cache=False)
     table, layers = seen.table(), len(seen)
     return {name: table[name].view(layers, -1) for name in ("induction", "previous")}

@@ -18,7 +18,7 @@ import clearhead as ch
 from clearhead import errors
 from clearhead.attention.problem import make_problem
 from tests.attention.test_biases import First
-from tests.refusals import assert_refused
+from tests.refusals import assert_refused, wrong
 from tests.surface import MODULES
 
 TREE = {
@@ -93,6 +93,7 @@ def test_a_missing_extra_says_how_to_get_it() -> None:
     )
 
 
+LAYER = ch.MultiHeadAttention(4, num_heads=2)
 BOOL = torch.ones(3, 5, dtype=torch.bool)
 META = torch.ones(3, 5, dtype=torch.bool, device="meta")
 SPARSE = torch.ones(3, 5).to_sparse()
@@ -535,6 +536,12 @@ CHECKS = [
     ),
     (lambda: ch.watch(torch.nn.Linear(2, 2), heads=[True]), "heads.type", "[True]"),
     (lambda: ch.watch(torch.nn.Linear(2, 2), heads=[0, 0]), "heads.value", "[0, 0]"),
+    (
+        lambda: ch.effects(LAYER, torch.ones(1, 3, 4), torch.sum, by=wrong("row")),
+        "by.value",
+        'by // "head", "head,position", "layer" // \'row\'',
+    ),
+    (lambda: ch.effects(LAYER, "a text", torch.sum), "inputs.type", "str"),
 ]
 
 CASES = [*MASKS, *BIASES, *PROBLEMS, *CHECKS]
