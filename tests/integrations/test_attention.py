@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead._common.torch_internals import default_store
+from clearhead._common.torch_internals import private
 from clearhead.errors import ArgumentError, MissingExtraError, ModelError, UnsupportedError
 from clearhead.integrations import attention
 from clearhead.integrations.transformers_internals import masking_utils
@@ -347,7 +347,7 @@ def of_ranks() -> Iterator[None]:
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "get_world_size", lambda group=None: 2)
-        default_store().set("clearhead/begins/1", "0")
+        private("distributed.distributed_c10d._get_default_store")().set("clearhead/begins/1", "0")
         yield
     dist.destroy_process_group()
 
@@ -376,14 +376,19 @@ def test_the_beginning_of_a_text_whose_middle_is_on_another_rank_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, ids = make("llama", "clearhead"), torch.full((1, 5), 5)
-    default_store().set("clearhead/begins/1", "5")
+    private("distributed.distributed_c10d._get_default_store")().set("clearhead/begins/1", "5")
     with pytest.raises(UnsupportedError, match="position_ids of rank 1 begin at 5"):
         ours(ids)
-    assert default_store().get("clearhead/begins/0") == b"0"
+    assert (
+        private("distributed.distributed_c10d._get_default_store")().get("clearhead/begins/0")
+        == b"0"
+    )
     ours(ids)  # they tell each other once
     monkeypatch.setattr(attention, "PATIENCE", 0.0)
     monkeypatch.setattr(attention, "_told", None)
-    default_store().delete_key("clearhead/begins/1")  # a rank that does not run
+    private("distributed.distributed_c10d._get_default_store")().delete_key(
+        "clearhead/begins/1"
+    )  # a rank that does not run
     ours(ids)
 
 

@@ -182,7 +182,7 @@ class Narrow(Ours):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (Recurrent, "more than the stream goes into them"),
+        (Recurrent, "made again of the last stream, they are off by"),
         (Narrow, "what the model gives for several streams is not of that size"),
     ],
 )
@@ -211,7 +211,7 @@ def test_what_has_no_block_is_refused() -> None:
     assert_refused(
         lambda: ch.lens(made(Apart), torch.randn(1, 5, 16).double()),
         "logits.stream",
-        "'attention' // the model, its block, gives another shape than it reads, (1, 1, 50)",
+        "'attention' // its block 'the model' gives another shape than it reads, (1, 1, 50)",
     )
 
 

@@ -340,7 +340,7 @@ def test_what_has_no_block_or_no_unembedding_is_refused() -> None:
     assert_refused(
         lambda: ch.logits_of(made(Apart), torch.randn(1, 5, 16).double(), 3),
         "logits.stream",
-        "'attention' // the model, its block, gives another shape than it reads, (1, 1, 50)",
+        "'attention' // its block 'the model' gives another shape than it reads, (1, 1, 50)",
     )
     text = "is no sum of what its heads add: no linear layer read the output of a norm."
     layer = ch.MultiHeadAttention(16, num_heads=HEADS)

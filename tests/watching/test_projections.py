@@ -246,4 +246,4 @@ def test_values_of_no_width() -> None:
     problem = seen[0].problem
     bare = ch.AttentionMatrix(problem.query, problem.key, value=torch.zeros(1, 2, 3, 0))
     with pytest.raises(UnsupportedError, match=r"^\[norms.projection\] .* of values 0 wide"):
-        projections.output_weight(layer, "", bare)
+        projections.output_projection(layer, "", bare, 0)

@@ -59,11 +59,6 @@ set_grad_enabled = private("_C._set_grad_enabled")
 _graph_task = private("_C._current_graph_task_id")
 
 
-def default_store() -> Any:
-    """Return the store of the process group, by which ranks tell each other something without waiting."""
-    return private("distributed.distributed_c10d._get_default_store")()
-
-
 class DispatchMode(TorchDispatchMode):
     """A mode that sees every operation, and whose own code torch.compile leaves alone.
 

@@ -8,14 +8,14 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from clearhead._common.text import shown
-from clearhead._common.torch_internals import default_store
+from clearhead._common.torch_internals import private
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.errors import (
@@ -237,7 +237,7 @@ def _check_beginning(mask: Described, positions: Tensor | None) -> None:
     if begins:
         raise UnsupportedError(
             "model.positions",
-            f"position_ids of rank {begins.rank} begin at {begins.place} with no cache before them: of a text that "
+            f"position_ids of rank {begins[0]} begin at {begins[1]} with no cache before them: of a text that "
             "ranks share, this model would attend to the tokens of each rank alone. Give each rank whole "
             "texts; a model of clearhead's layers takes across=. Texts of your own that begin later go "
             'with another attn_implementation, such as "sdpa".',
@@ -245,36 +245,28 @@ def _check_beginning(mask: Described, positions: Tensor | None) -> None:
     mask.has_beginning = True
 
 
-class _Beginning(NamedTuple):
-    rank: int
-    place: int
-
-
 _told: weakref.ref[Any] | None = None
 """The store of the process group that this rank has told where its first text begins."""
 
 
 @torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
-def _told_by_ranks(place: int) -> _Beginning | None:
-    """Return where a text of this rank begins, or the first text of another rank; None where all begin at 0.
+def _told_by_ranks(place: int) -> tuple[int, int] | None:
+    """Return a rank whose text begins in the middle, and where: this one, or by its first text another one; or None.
 
     The ranks tell each other once, by the store of their process group: a collective would hang where a rank runs
     alone. The rank that has the beginning of a shared text knows of it by the others only.
     """
     global _told
-    rank, store = dist.get_rank(), default_store()
+    rank, store = dist.get_rank(), private("distributed.distributed_c10d._get_default_store")()
+    begins = {rank: place}
     if _told is None or _told() is not store:
         _told, end = weakref.ref(store), time.monotonic() + PATIENCE
-        store.set(f"clearhead/begins/{rank}", str(place))
-        others = [each for each in range(dist.get_world_size()) if each != rank and not place]
-        keys = {f"clearhead/begins/{each}": each for each in others}
-        while keys and not store.check(list(keys)) and time.monotonic() < end:
+        keys = {each: f"clearhead/begins/{each}" for each in range(dist.get_world_size())}
+        store.set(keys.pop(rank), str(place))
+        while not (place or store.check([*keys.values()])) and time.monotonic() < end:
             time.sleep(0.01)  # a rank that does not run never tells
-        for key, other in keys.items():
-            begins = int(store.get(key)) if store.check([key]) else 0
-            if begins:
-                return _Beginning(other, begins)
-    return _Beginning(rank, place) if place else None
+        begins |= {each: int(store.get(key)) for each, key in keys.items() if store.check([key])}
+    return next((each for each in begins.items() if each[1]), None)
 
 
 # A compiled graph cannot hold such an object: it is made between two graphs.

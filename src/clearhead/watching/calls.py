@@ -267,15 +267,13 @@ class Matrices(Calls[AttentionMatrix]):
 
     def _of_the_text(self) -> Sequence["Matrices"]:
         """Of cross-attention, the last of the other modules that are self-attention of the same queries."""
-        every = self._others if self._calls and self._calls[0].problem.cross else ()
-        asked = [call.problem.query.shape[::2] for call in self._calls]
+        asked = [(True, *call.problem.query.shape[::2]) for call in self._calls]
         same = [
             each
-            for each in every
-            if [call.problem.query.shape[::2] for call in each._calls] == asked
-            and not each._calls[0].problem.cross
+            for each in self._others
+            if [(not c.problem.cross, *c.problem.query.shape[::2]) for c in each._calls] == asked
         ]
-        return same[-1:]
+        return same[-1:] if self._calls and self._calls[0].problem.cross else ()
 
     def all(self) -> tuple[AttentionMatrix, ...]:
         return tuple(call.matrix() for call in self._calls)
@@ -303,12 +301,11 @@ class Matrices(Calls[AttentionMatrix]):
 
     def _text(self) -> list[Tensor] | str:
         """Of cross-attention, how the self-attention of its queries goes on, or why it does not."""
-        for each in self._of_the_text():
-            found = continued(each.all())
-            return (
-                f"in the self-attention of its queries {found}" if isinstance(found, str) else found
-            )
-        return "no self-attention of the same queries was seen, which tells whether they go on"
+        others = self._of_the_text()
+        if not others:
+            return "no self-attention of the same queries was seen, which tells whether they go on"
+        found = continued(others[0].all())
+        return f"in the self-attention of its queries {found}" if isinstance(found, str) else found
 
 
 class Results(Calls[Kept]):

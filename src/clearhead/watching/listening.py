@@ -1,7 +1,6 @@
-"""Reports of the hooks, handed to those that listen: each gets what its model does."""
+"""Reports of the hooks, handed to the watches that are entered: each gets what its model does."""
 
 import os
-from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import cache
@@ -18,45 +17,11 @@ _entered: ContextVar[tuple[object, ...]] = ContextVar("clearhead.watches", defau
 """The entries of this context; those that are over may still be here."""
 
 
-class Listener(ABC):
-    """A user of the hooks that is told of the calls and the modules of one model."""
-
-    every_thread: bool
-    """Hear all threads, not only the context that it was entered in."""
-
-    entry: object = None
-    """One entry of it; another each time."""
-
-    def enter_context(self) -> None:
-        """Hear what this context runs from now on, and those that are copied from it."""
-        self.entry = object()
-        entries = [each.entry for each in _every()]
-        _entered.set((*(each for each in _entered.get() if each in entries), self.entry))
-
-    @abstractmethod
-    def path_of(self, stack: list[nn.Module], child: str | None) -> str | None:
-        """Return the path of the innermost running module of this model, or of the child that it
-        does the work of; None if none is running."""
-
-    @abstractmethod
-    def record(self, name: str, read: tap.Read) -> tap.Change | None:
-        """Take a call that a module makes; returns what takes its context as well."""
-
-    @abstractmethod
-    def witness(self, stack: list[nn.Module], kind: str, shape: tuple[int, ...]) -> None:
-        """Take what attends and cannot be read."""
-
-    @abstractmethod
-    def enter(self, module: nn.Module, inputs: Any, parents: list[nn.Module]) -> None:
-        """Follow a module that begins to run inside others."""
-
-    @abstractmethod
-    def leave(self, module: nn.Module, output: Any) -> None:
-        """Follow a module that has run."""
-
-    @abstractmethod
-    def renew_lock(self) -> None:
-        """Take a lock that no other thread has."""
+def enter_context(listener: Any) -> None:
+    """Have a watch hear what this context runs from now on, and those that are copied from it."""
+    listener.entry = object()
+    entries = [each.entry for each in _every()]
+    _entered.set((*(each for each in _entered.get() if each in entries), listener.entry))
 
 
 def listen(undo: Undo) -> None:
@@ -77,14 +42,14 @@ def _unlisten() -> None:
         listeners[:] = [each for each in listeners if each is not listener]
 
 
-def _listeners() -> list[Listener]:
-    """The listeners of this context."""
+def _listeners() -> list[Any]:
+    """The watches of this context."""
     here = _entered.get()
     return [each for each in _every() if each.every_thread or each.entry in here]
 
 
-def _every() -> list[Listener]:
-    return [each for each in installing.users() if isinstance(each, Listener)]
+def _every() -> list[Any]:
+    return [each for each in installing.users() if hasattr(each, "every_thread")]
 
 
 def _record(read: tap.Read, child: str | None) -> list[tap.Change]:
@@ -111,8 +76,8 @@ def _witness(kind: str, shape: tuple[int, ...]) -> None:
             each.witness(stack, kind, shape)
 
 
-def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Listener, str]]:
-    """The listeners of a running module with its path in each."""
+def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Any, str]]:
+    """The watches of a running module with its path in each."""
     return [
         (each, name) for each in _listeners() if (name := each.path_of(stack, child)) is not None
     ]

@@ -24,14 +24,17 @@ OUTPUTS = frozenset(
 """The names of output projections that other libraries have."""
 
 
-def output_weight(model: nn.Module, path: str, matrix: AttentionMatrix) -> Tensor:
-    """Return the weight of the output projection of the heads of a matrix, (output_dim, num_heads ·
-    value_head_dim).
+def output_projection(
+    model: object, path: str, kept: AttentionMatrix | Contexts | Summary, width: int
+) -> tuple[Tensor, Tensor | None]:
+    """Return the weight of the output projection of the heads that were kept, (output_dim, num_heads ·
+    value_head_dim), and its bias.
 
     Args:
         model: the model that was watched.
         path: of the module that attended.
-        matrix: one of its calls, with its value.
+        kept: what was kept of one of its calls.
+        width: value_head_dim.
 
     Raises:
         ArgumentTypeError: code `norms.model`.
@@ -42,26 +45,8 @@ def output_weight(model: nn.Module, path: str, matrix: AttentionMatrix) -> Tenso
         >>> layer = torch.nn.MultiheadAttention(6, num_heads=2)
         >>> with ch.watch(layer, values=True) as seen:
         ...     output = layer(*torch.randn(3, 5, 6))
-        >>> output_weight(layer, "", seen[0]).shape
+        >>> output_projection(layer, "", seen[0], width=3)[0].shape
         torch.Size([6, 6])
-    """
-    assert matrix.value is not None
-    return output_projection(model, path, matrix, matrix.value.shape[-1])[0]
-
-
-def output_projection(
-    model: object, path: str, kept: AttentionMatrix | Contexts | Summary, width: int
-) -> tuple[Tensor, Tensor | None]:
-    """Return the weight of the output projection of the heads that were kept, as `output_weight` does, and its bias.
-
-    Args:
-        model: the model that was watched.
-        path: of the module that attended.
-        kept: what was kept of one of its calls.
-        width: value_head_dim.
-
-    Raises:
-        ArgumentTypeError, UnsupportedError: as `output_weight`.
     """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(

@@ -24,7 +24,7 @@ from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
 from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.kernels import add_call
-from clearhead.watching.listening import Listener, listen
+from clearhead.watching.listening import enter_context, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen, places_that
 from clearhead.watching.recording import (
     Copies,
@@ -43,7 +43,7 @@ OF_ARGUMENTS = ("watch.heads", "watch.tokens", "watch.function")
 """The codes of arguments that do not fit the model; the call itself is as it should be."""
 
 
-class Watch(Listener, Drawn, Generic[Kept]):
+class Watch(Drawn, Generic[Kept]):
     """The context manager that `watch` returns.
 
     Example:
@@ -71,6 +71,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
     ) -> None:
         self._model = model
         self.every_thread = every_thread
+        self.entry: object = None
         self._layers = layers
         self._heads = heads
         self._function = keep if callable(keep) else None
@@ -151,7 +152,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
             if self._values or self._contexts:
                 tap.value_readers.add(self)
             installing.install(self, listen)
-            self.enter_context()
+            enter_context(self)
             installing.hold(self._modules.values())
         except BaseException:
             tap.value_readers.discard(self)

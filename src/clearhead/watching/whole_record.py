@@ -16,7 +16,7 @@ from clearhead.matrix.norms import Norms
 from clearhead.watching.calls import Kept
 from clearhead.watching.kept_by_path import KeptByPath
 from clearhead.watching.kernels import Kernels, kernels_of
-from clearhead.watching.projections import output_projection, output_weight
+from clearhead.watching.projections import output_projection
 
 PORTION = 1 << 22
 """The weights of a run that are in memory at a time."""
@@ -275,7 +275,7 @@ class WholeRecord(KeptByPath[Kept]):
     def _norms(self, path: str, matrix: AttentionMatrix, model: nn.Module | None) -> Norms:
         output = None
         if model is not None and matrix.value is not None:
-            output = output_weight(model, path, matrix)
+            output = output_projection(model, path, matrix, matrix.value.shape[-1])[0]
         return matrix.norms(output)
 
     def _need_values(self) -> None:

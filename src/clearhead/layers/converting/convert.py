@@ -254,7 +254,7 @@ def convert(
         "clearhead.convert",
         f"write into this {type(into).__name__}",
         _unsaid(reader, mask)
-        or [reader.unshared] * bool(reader.apart)
+        or [reader.unshared] * bool(reader.unshared)
         or misfits(reader, module, _both(reader.mask, mask)),
     )
     write(reader, module)

@@ -60,8 +60,8 @@ class ModuleReader:
         self.alone: list[str] = []
         # The reason against it where neither its module nor a mask that is given says whether it sees what is ahead.
         self.unsaid = ""
-        # Projections whose weight is no parameter of theirs as it is, but offloaded, quantised or a sum.
-        self.apart: list[str] = []
+        # The reason against a layer that shares the weights of the module, or is written into it.
+        self.unshared = ""
         self.parts: list[Part] = []
         self.kind: type[AttentionLayer] = MultiHeadAttention
         self.sizes: dict[str, int] = {}
@@ -82,16 +82,6 @@ class ModuleReader:
                 *root.named_buffers(remove_duplicate=False),
             ]
         }
-
-    @property
-    def unshared(self) -> str:
-        """The reason against a layer that shares the weights of the module, or is written into it; "" for none."""
-        if not self.apart:
-            return ""
-        return (
-            f"the weights of {', '.join(self.apart)} are offloaded, quantised or have others added to them, so that no "
-            "layer can share them; a layer by itself can have copies"
-        )
 
     @property
     def left_over(self) -> list[str]:
@@ -170,7 +160,10 @@ class ModuleReader:
             return None
         held = [self.tensor(name) for name in list(self._left) if name.startswith(f"{path}.")]
         if not any(each.data_ptr() == read[0].data_ptr() for each in held):
-            self.apart.append(path)
+            self.unshared = (
+                f"the weight of {path} is offloaded, quantised, or a sum with others: no layer can share it, and a "
+                "layer by itself has a copy"
+            )
         is_conv = type(found).__name__ == "Conv1D"
         return Projection(f"{path}.weight", read[0], is_conv, f"{path}.bias", read[1])
 
