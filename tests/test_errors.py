@@ -126,7 +126,7 @@ MASKS = [
             (ch.documents([0, 1]), "documents([0, 1])"),
         ]
     ),
-    (call(ch.documents, lengths=META[0].long()), "lengths.meta", "lengths"),
+    (call(ch.documents, lengths=META[0].long()), "lengths.meta", "lengths // on the meta device"),
     (
         call(ch.documents, offsets=[0, 3], queries=SPARSE),
         "queries.layout",
@@ -286,19 +286,9 @@ MASKS = [
     (
         call(ch.dense, BOOL.float()),
         "mask.dtype",
-        (
-            "torch.float32 // (3, 5) // A tensor of 0 and 1 becomes a mask with .bool() (True = may "
-            "attend); numbers to add to the scores go to bias=."
-        ),
+        "torch.float32 // (3, 5) // ; numbers to add to the scores go to bias=",
     ),
-    (
-        call(ch.dense, BOOL.int()),
-        "mask.dtype",
-        (
-            "torch.int32 // (3, 5) // A tensor of 0 and 1 becomes a mask with .bool() (True = may "
-            "attend)."
-        ),
-    ),
+    (call(ch.dense, BOOL.int()), "mask.dtype", "torch.int32 // (3, 5) // "),
     (call(ch.dense, BOOL[None]), "mask.ambiguous", "(1, 3, 5)"),
     (call(ch.dense, BOOL[0]), "mask.dimensions", "(5,)"),
     (call(ch.dense(BOOL).to_dense, 4, 5), "mask.shape", "3 // 5 // 4 // 5 // "),

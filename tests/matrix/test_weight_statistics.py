@@ -71,7 +71,7 @@ test_refused_statistics = refusals(
         "segments // a tensor of bool or of ints // list",
     ),
     (lambda a: a.mass(SEGMENTS.double()), "segments.type", "torch.float64"),
-    (lambda a: a.mass(SEGMENTS.to("meta")), "segments.meta", "segments"),
+    (lambda a: a.mass(SEGMENTS.to("meta")), "segments.meta", "segments // on the meta device"),
     (lambda a: a.mass(SEGMENTS[1:]), "segments.shape", "9 // (2, 9) // (8,)"),
     (lambda a: a.mass(SEGMENTS[None]), "segments.shape", "9 // (2, 9) // (1, 9)"),
     (lambda a: a.mass(SEGMENTS + 9), "segments.value", "9 // 9 // 9"),

@@ -4,25 +4,19 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from difflib import get_close_matches
-from typing import Any, ParamSpec, TypeVar, Unpack, get_args, get_origin, overload
+from typing import Any, TypeVar, Unpack, cast, get_args, get_origin
 
 from clearhead._common.foreign_names import role, side_of, size_of
 from clearhead._common.foreign_words import PLACES, SIZES, WORDS
 from clearhead.errors import ArgumentTypeError
 
-Args = ParamSpec("Args")
-Result = TypeVar("Result")
-Class = TypeVar("Class", bound=type)
+Called = TypeVar("Called", bound=Callable[..., Any])
 
 # pytest shows what a wrapped function raises without frames of this module.
 __tracebackhide__ = True
 
 
-@overload
-def with_hints(called: Class) -> Class: ...
-@overload
-def with_hints(called: Callable[Args, Result]) -> Callable[Args, Result]: ...
-def with_hints(called: Any) -> Any:
+def with_hints(called: Called) -> Called:
     """Answer a call with arguments that a function, a method or a class does not take.
 
     A right call costs one more call in Python. The options of an unpacked TypedDict are arguments like
@@ -33,7 +27,7 @@ def with_hints(called: Any) -> Any:
     """
     if isinstance(called, type):
         setattr(called, "__init__", with_hints(called.__init__))  # noqa: B010
-        return called
+        return cast(Called, called)
 
     known = _spell_out(called)
 
@@ -48,7 +42,7 @@ def with_hints(called: Any) -> Any:
                 raise
             raise refusal(called, args, kwargs) from error
 
-    return explained
+    return cast(Called, explained)
 
 
 def _spell_out(called: Any) -> Set[str] | None:

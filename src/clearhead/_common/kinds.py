@@ -2,11 +2,12 @@
 
 import inspect
 from abc import ABC
-from collections.abc import Hashable
-from functools import cached_property
 from typing import Any, ClassVar
 
 from clearhead.errors import ArgumentTypeError
+
+ANSWERS = "_answers"
+"""The attribute of a mask that holds a tensor, in which small calls keep what they have computed of it."""
 
 
 class Filed:
@@ -36,23 +37,13 @@ class Filed:
         if abstract and ABC not in cls.__bases__ and vars(cls).keys().isdisjoint(abstract):
             lines = [f"{cls.__name__} must define what its base declares:"]
             for name, method in abstract.items():
-                names = ", ".join(inspect.signature(method).parameters)
-                summary, *_ = (inspect.getdoc(method) or name).splitlines()
+                names = ", ".join(inspect.signature(method).parameters) if callable(method) else ""
+                summary = (inspect.getdoc(method) or "").partition("\n")[0]
                 lines.append(f"  def {name}({names}): {summary}")
             raise ArgumentTypeError("class.methods", "\n".join(lines))
         if kind is not None:
             Filed.KINDS[kind] = cls
 
-    @cached_property
-    def _answers(self) -> dict[Hashable, Any]:
-        """What small calls keep about a description that holds a tensor."""
-        return {}
-
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy and a pickle hold: nothing that can be computed again."""
-        kind = type(self)
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if not isinstance(getattr(kind, name, None), cached_property)
-        }
+        """What a copy and a pickle hold: all but the answers that calls keep about a mask."""
+        return {name: value for name, value in vars(self).items() if name != ANSWERS}

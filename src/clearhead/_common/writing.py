@@ -153,9 +153,8 @@ def place_of(path: str | os.PathLike[str], code: str, done: str) -> Path:
 def unwritable(target: Path, error: Exception) -> FileError:
     """The error for a place that could not be written to, for that reason."""
     reason = getattr(error, "strerror", None) or error
-    return because_of(
-        error, FileError("file.unwritable", f"{target} could not be written: {reason}")
-    )
+    told = f"{target} could not be written: {reason}"
+    return because_of(error, FileError("file.unwritable", told))
 
 
 def _regular(target: Path) -> tuple[Path, os.stat_result | None]:

@@ -8,7 +8,7 @@ differentiates is made in full.
 
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -53,29 +53,16 @@ def remembering(attend: Attend) -> Attend:
         mask: Mask | Tensor | None = None,
         **options: Any,
     ) -> Tensor:
-        if (
-            options
-            or observers
-            or torch.compiler.is_compiling()
-            or not type(query) is type(key) is type(value) is Tensor
-        ):
+        alike = type(query) is type(key) is type(value) is Tensor
+        if options or observers or not alike or torch.compiler.is_compiling():
             return attend(query, key, value, mask=mask, **options)
         answers, question = answers_about(mask)
         asked: Hashable = None
         if answers is not None:
             try:
-                asked = (
-                    question,
-                    query.shape,
-                    query.stride(),
-                    query.dtype,
-                    key.shape,
-                    key.stride(),
-                    key.dtype,
-                    value.shape,
-                    value.stride(),
-                    value.dtype,
-                )
+                strides = query.stride(), key.stride(), value.stride()
+                dtypes = query.dtype, key.dtype, value.dtype
+                asked = question, query.shape, key.shape, value.shape, strides, dtypes
             except RuntimeError:  # a sparse tensor has no strides
                 return attend(query, key, value, mask=mask)
             call = answers.get(asked)
@@ -93,17 +80,15 @@ def remembering(attend: Attend) -> Attend:
                     )
                     return context if call.seen is None else context.masked_fill(~call.seen, 0.0)
         context = attend(query, key, value, mask=mask)
-        if 0 < query.numel() <= SMALL and (key.numel() <= SMALL or query.shape[-2] == 1):
-            if answers is None:
-                answers_about(mask, begin=True)
-            elif asked not in answers:
+        small = 0 < query.numel() <= SMALL and (key.numel() <= SMALL or query.shape[-2] == 1)
+        if answers is not None and small:
+            if asked not in answers:
                 put(answers, asked, None)
             elif answers[asked] is None and is_plain_call(query, key, value):
                 put(answers, asked, _fused_call(query, key, value, mask) or False)
         return context
 
-    kept: Any = remembered
-    return kept
+    return cast(Attend, remembered)
 
 
 def _fused_call(query: Tensor, key: Tensor, value: Tensor, mask: Any) -> _Call | None:
@@ -129,12 +114,10 @@ def _fused_call(query: Tensor, key: Tensor, value: Tensor, mask: Any) -> _Call |
 
 def is_plain_call(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Return True on the CPU if nothing lowers, traces or transforms the call, and no gradient is wanted."""
-    if torch.is_grad_enabled() and (
-        query.requires_grad or key.requires_grad or value.requires_grad
-    ):
-        return False
+    followed = query.requires_grad or key.requires_grad or value.requires_grad
     return (
-        query.is_cpu
+        not (followed and torch.is_grad_enabled())
+        and query.is_cpu
         and key.is_cpu
         and value.is_cpu
         and not torch.is_autocast_enabled("cpu")

@@ -25,10 +25,7 @@ class _Pair(Mask, ABC):
 
     def __post_init__(self) -> None:
         left, right = self.left, self.right
-        for name, a, b in (
-            ("batch", left.batch, right.batch),
-            ("heads", left.heads, right.heads),
-        ):
+        for name, a, b in (("batch", left.batch, right.batch), ("heads", left.heads, right.heads)):
             if a is not None and b is not None and a != b:
                 raise MaskError(
                     f"mask.{name}",

@@ -120,17 +120,12 @@ def dense(tensor: Tensor) -> Mask:
         )
     check_tensor("mask", tensor, "a Mask or a bool tensor")
     if tensor.dtype != torch.bool:
-        if tensor.is_floating_point():
-            hint = (
-                "A tensor of 0 and 1 becomes a mask with .bool() (True = may attend); numbers to "
-                "add to the scores go to bias=."
-            )
-        else:
-            hint = "A tensor of 0 and 1 becomes a mask with .bool() (True = may attend)."
+        added = "; numbers to add to the scores go to bias=" if tensor.is_floating_point() else ""
         raise MaskError(
             "mask.dtype",
             f"mask must be bool, True = may attend; got {tensor.dtype} of shape "
-            f"{tuple(tensor.shape)}. {hint}",
+            f"{tuple(tensor.shape)}. A tensor of 0 and 1 becomes a mask with .bool() (True = may "
+            f"attend){added}.",
         )
     if tensor.ndim == 3:
         raise MaskError(

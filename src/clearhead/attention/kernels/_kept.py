@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead._common.kinds import ANSWERS
 from clearhead._common.torch_internals import can_sync
 from clearhead.attention.problem import Problem
 from clearhead.masks.algebra import And, Or
@@ -27,9 +28,6 @@ MOST = 64
 Answers = dict[Hashable, Any]
 
 _KEPT: Answers = {}
-
-OWN = "_answers"
-"""The attribute of a mask that holds a tensor, which keeps the answers about it."""
 
 
 def shown_mask(
@@ -96,37 +94,32 @@ def put(answers: Answers, asked: Hashable, answer: object) -> None:
     answers[asked] = answer
 
 
-def answers_about(
-    mask: Mask | Tensor | None, *, begin: bool = False
-) -> tuple[Answers | None, Hashable]:
-    """Return the answers kept about a mask, and what tells it from others there. None where nothing is: of a
-    mask that may change, and of one with a tensor that is met for the first time, unless it is to `begin`."""
+def answers_about(mask: Mask | Tensor | None) -> tuple[Answers | None, Hashable]:
+    """Return the answers kept about a mask, and what tells it from others there; None for a mask that may change."""
     if mask is None:
         return _KEPT, None
     if not isinstance(mask, Mask):
         return None, None
-    own = vars(mask).get(OWN)
+    own = vars(mask).get(ANSWERS)
     if own is not None:
         return own, None
     question = _question(mask)
-    if question == OWN:
-        if begin:
-            return mask._answers, None
-        return None, None
+    if question == ANSWERS:
+        return vars(mask).setdefault(ANSWERS, {}), None
     return (None if question is None else _KEPT), question
 
 
 def _question(mask: Mask) -> Hashable | None:
-    """The numbers of a mask, OWN if it holds a tensor, or None if it may change."""
+    """The numbers of a mask, ANSWERS if it holds a tensor, or None if it may change."""
     if type(mask) is And or type(mask) is Or:
         left, right = _question(mask.left), _question(mask.right)
         if left is None or right is None:
             return None
-        return OWN if OWN in (left, right) else (type(mask), left, right)
+        return ANSWERS if ANSWERS in (left, right) else (type(mask), left, right)
     if type(mask) is Causal or type(mask) is SlidingWindow:
         offset = None if mask.offset is None else mask.offset.value
         if isinstance(offset, Tensor):
-            return OWN
+            return ANSWERS
         window = (mask.left, mask.right) if isinstance(mask, SlidingWindow) else None
         return type(mask), offset, window
-    return OWN if type(mask) is PaddedTo or type(mask) is Valid else None
+    return ANSWERS if type(mask) is PaddedTo or type(mask) is Valid else None

@@ -192,11 +192,7 @@ def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
     queries = slice(first, first + size)
     piece = Piece(slice(0, problem.batch), queries, keys, is_causal, is_masked, tiles=tiles)
     after = slice(piece.all_queries.stop, query_len)
-    return [
-        *_portions(problem, spans, slice(0, first)),
-        piece,
-        *_portions(problem, spans, after),
-    ]
+    return [*_portions(problem, spans, slice(0, first)), piece, *_portions(problem, spans, after)]
 
 
 def _period(start: Tensor, stop: Tensor) -> tuple[int, int]:

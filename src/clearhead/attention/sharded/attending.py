@@ -8,12 +8,7 @@ from torch import Tensor
 from clearhead.attention.planning import observers, run
 from clearhead.attention.problem import Options, Problem, ScoreOptions, make_problem
 from clearhead.attention.sharded import by_gather, by_heads, by_ring
-from clearhead.attention.sharded.sharded_call import (
-    ShardedCall,
-    describe,
-    make_call,
-    read_across,
-)
+from clearhead.attention.sharded.sharded_call import ShardedCall, describe, make_call, read_across
 from clearhead.errors import UnsupportedError, WatchError
 from clearhead.sharding.dtensors import as_given, local_tokens
 from clearhead.sharding.matrix_part import MatrixPart
