@@ -21,7 +21,6 @@ from clearhead.checking.subject.constructing import (
     unguessed,
 )
 from clearhead.checking.subject.signatures import of_constructor
-from clearhead.checking.subject.subject import prepare
 
 
 class Parent(nn.Module):
@@ -93,28 +92,9 @@ class Divided(nn.Module):
         self.heads, self.query = heads, nn.Linear(emb_width, emb_width)
 
 
-class Grouped(nn.Module):
-    """A norm over 32 groups of channels, which divide the width."""
-
-    def __init__(self, channels) -> None:  # type: ignore[no-untyped-def]
-        super().__init__()
-        self.norm = nn.GroupNorm(32, channels)
-        self.query, self.key, self.value = (nn.Linear(channels, channels) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.norm(x.mT).mT
-        return nn.functional.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x))
-
-
 def test_a_width_fits_the_heads_of_the_signature() -> None:
     assert guessed_arguments(Divided, {}, Contract()) == {"emb_width": 80}
     assert guessed_arguments(Divided, {"heads": 2}, Contract()) == {"emb_width": 30}
-
-
-def test_another_width_is_tried_where_the_first_is_not_taken() -> None:
-    prepared = prepare(Grouped, "x", None, Contract(), 0)
-    assert prepared.args == {"channels": 64}
-    assert prepared.guessed == ("channels",)
 
 
 def test_a_temperature_is_that_of_the_heads() -> None:
@@ -184,22 +164,6 @@ class Unknown(nn.Module):
 
 def test_what_no_name_and_no_type_says() -> None:
     assert unguessed(Unknown) == ["inner"]
-
-
-class Windowed(nn.Module):
-    """A window as in Swin, or as a length, and heads of a decoder."""
-
-    def __init__(self, dim, window_size, decoder_attention_heads, num_points) -> None:  # type: ignore[no-untyped-def]
-        super().__init__()
-        assert dim % decoder_attention_heads == 0
-        self.tokens = window_size[0] * window_size[1] * num_points
-
-
-def test_windows_are_guessed_as_lengths_and_then_as_pairs() -> None:
-    prepared = prepare(Windowed, "x", None, Contract(), 0)
-    assert prepared.args == {
-        "dim": 30, "window_size": (4, 4), "decoder_attention_heads": 3, "num_points": 4,
-    }  # fmt: skip
 
 
 @dataclass

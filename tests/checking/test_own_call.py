@@ -158,7 +158,6 @@ def test_a_cache_of_the_call_is_left_out() -> None:
         (Gpt(), IDS, {"takes": "ids"}, "check.inputs"),
         (nn.Linear(3, 3), torch.ones(2, 4, 3), {}, "check.inputs"),
         (len, IDS, {}, "check.inputs"),
-        (Gpt(), torch.ones(2, 3), {}, "check.call"),
     ],
 )
 def test_what_is_refused(model: Any, inputs: Any, more: Any, code: str) -> None:
@@ -207,3 +206,27 @@ class Windowed(nn.Module):
 def test_a_module_of_one_number_of_tokens(tokens: int) -> None:
     assert ch.check(Windowed(tokens), takes="x", sizes={"tokens": tokens}).outcome == "right"
     assert ch.check(Windowed(tokens), inputs=torch.ones(3, tokens, 12)).outcome == "right"
+
+
+class Broken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Attention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).view(1, 1)
+
+
+def misspelt(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return (query @ key.mT).softmax(-1) @ values  # type: ignore[name-defined]
+
+
+@pytest.mark.parametrize(
+    ("subject", "given"),
+    [(Broken(), {"inputs": torch.ones(2, 3, 12)}), (misspelt, {"takes": "qkv"})],
+)
+def test_code_that_cannot_run_is_a_finding(subject: Any, given: Any) -> None:
+    (found,) = ch.check(subject, **given).findings
+    code = getattr(subject, "forward", subject).__code__
+    assert found.code == "call.raises"
+    assert found.place == (__file__, code.co_firstlineno + 1)

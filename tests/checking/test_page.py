@@ -22,7 +22,11 @@ def headings() -> list[str]:
 
 
 def test_every_name_has_a_rule_and_is_explained() -> None:
-    assert set(headings()) == set(MISTAKES) == {each.code for each in RULES} | {"ranks.stuck"}
+    assert (
+        set(headings())
+        == set(MISTAKES)
+        == {each.code for each in RULES} | {"call.raises", "ranks.stuck"}
+    )
     assert len(headings()) == len(set(headings()))
 
 
@@ -42,7 +46,10 @@ def test_every_name_is_in_a_bank_or_on_the_page_in_two_styles() -> None:
     ]
     counts = Counter(headings()) + Counter(each.code for each in entries)
     counts += Counter(code for each in parts.CASES for code in each.codes)
-    assert {code: counts[code] for code in headings() if counts[code] < 2} == {"ranks.stuck": 1}
+    assert {code: counts[code] for code in headings() if counts[code] < 2} == {
+        "call.raises": 1,
+        "ranks.stuck": 1,
+    }
 
 
 def test_every_way_says_what_it_does_and_what_is_right() -> None:

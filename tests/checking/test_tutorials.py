@@ -155,14 +155,7 @@ def test_a_class_that_returns_nothing_is_refused() -> None:
         ch.check(Unfinished(3, 4, 2), takes="x", causal=True, num_heads=2)
 
 
-class Unnamed(CrossAttention):
-    """Sizes whose names say nothing."""
-
-    def __init__(self, d_in: int, one: int, other: int) -> None:
-        super().__init__(d_in, one, other)
-
-
-@pytest.mark.parametrize("cls", [CrossAttention, Unnamed])
+@pytest.mark.parametrize("cls", [CrossAttention])
 def test_a_class_whose_widths_are_not_given(cls: type[nn.Module]) -> None:
     assert ch.check(cls, takes="x,context").ok
     assert ch.check(cls, lesson=11).ok

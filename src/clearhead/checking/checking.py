@@ -27,12 +27,13 @@ from clearhead.checking.mending.grading import held_to_outcome, mended
 from clearhead.checking.own_call import of_own_call
 from clearhead.checking.ranks.comparing import on_ranks
 from clearhead.checking.report import Report
-from clearhead.checking.reporting import defined_in, reported
+from clearhead.checking.reporting import cannot_run, defined_in, reported
 from clearhead.checking.rotating import turned
 from clearhead.checking.rules import IN_LESSONS, RULES
 from clearhead.checking.scanning.takes import ways
 from clearhead.checking.subject.limiting import within
 from clearhead.checking.subject.locating import located
+from clearhead.checking.subject.refusals import always
 from clearhead.checking.subject.stubs import stubs_of
 from clearhead.checking.subject.subject import (
     left_alone,
@@ -132,7 +133,12 @@ def check(
         subject, how = found_with_takes(subject, takes, promised)
         report = _not_begun(subject)
         if report is None:
-            report, how = _guessing(subject, how, takes is None, args, promised, seed)
+            try:
+                report, how = _guessing(subject, how, takes is None, args, promised, seed)
+            except ModelError as error:
+                if error.__cause__ is None or not always(error.__cause__):
+                    raise
+                return cannot_run(name_of(subject), error.__cause__)
         if takes is None:
             assumed = words.filled("note", "assumed", {"takes": how})
             report = replace(report, told=(assumed, *report.told))

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import record
 from clearhead.checking.report import Finding, Report
+from clearhead.checking.reporting import cannot_run
 from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.copying import duplicate
-from clearhead.checking.subject.refusals import raised
 from clearhead.checking.subject.signatures import OPTIONAL, mask_of_tokens, of_call
 from clearhead.checking.subject.subject import prepare
 from clearhead.errors import ModelError
@@ -110,7 +110,7 @@ def captured(model: nn.Module, inputs: Any) -> Iterator[tuple[str, Captured]]:
         inputs: a tensor, a tuple or a dict: the arguments of the call.
 
     Raises:
-        ModelError: code `check.call`, with the line, if the call fails.
+        Exception: what the call raises.
     """
     copied = duplicate(model).eval()
     names = {each: name for name, each in copied.named_modules()}
@@ -128,11 +128,6 @@ def captured(model: nn.Module, inputs: Any) -> Iterator[tuple[str, Captured]]:
     try:
         with torch.no_grad():
             copied(*args, **kwargs)
-    except Exception as error:  # any error of the checked code
-        raise ModelError(
-            "check.call",
-            f"{type(model).__name__} was called with inputs= and raised {raised(error)}",
-        ) from error
     finally:
         for each in handles:
             each.remove()
@@ -180,14 +175,18 @@ def of_own_call(
         reported: the check of one of them.
 
     Raises:
-        ModelError: codes `check.call`, and `check.inputs` if no module attends.
+        ModelError: code `check.inputs`, if it is no model, or no module in it attends.
     """
     if not isinstance(model, nn.Module):
         raise ModelError(
             "check.inputs", f"inputs= is for a model, an nn.Module; got {type(model).__name__}."
         )
     reports: dict[str, Report] = {}
-    for name, each in captured(model, inputs):
+    try:
+        calls = list(captured(model, inputs))
+    except Exception as error:  # any error of the checked code
+        return cannot_run(type(model).__name__, error)
+    for name, each in calls:
         if any(f"{inner}.".startswith(f"{name}." * bool(name)) for inner in reports):
             continue
         sizes = {"context_length": each.tokens, **contract.sizes}

@@ -17,6 +17,7 @@ from clearhead.checking.judging.places import place_of
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown
 from clearhead.checking.report import EffectAlone, Finding, Report
 from clearhead.checking.subject.embedding import Embedded
+from clearhead.checking.subject.refusals import first_line, place
 from clearhead.checking.subject.slips import slip_of
 from clearhead.checking.subject.subject import Subject
 
@@ -229,6 +230,14 @@ def _asked(each: Judged) -> tuple[str, str, str]:
         tokens = verdict.values.get("tokens")
         return code, "clear", "" if tokens is None else f"asked up to {tokens} tokens"
     return code, "not asked", ""
+
+
+def cannot_run(name: str, error: BaseException) -> Report:
+    """The report of code that raises whatever it is called with, or in the call of its user."""
+    at, values = place(error), {"error": first_line(error)}
+    sentence = words.sentence("call.raises", "raises", values)
+    found = Finding("call.raises", sentence, place=None if at is None else at[:2])
+    return Report(name, (found,), asked=(("call.raises", "found", sentence),), place=found.place)
 
 
 def defined_at(subject: Subject) -> tuple[str, int] | None:

@@ -14,6 +14,7 @@ from clearhead.recording.recorder import storage_of
 
 # What code calls to compute; the line that is wanted called these.
 TOOLS = ("torch", "einops", "opt_einsum", "clearhead")
+HALVES = (torch.float16, torch.bfloat16)
 
 
 class Lines(Operations):
@@ -25,6 +26,7 @@ class Lines(Operations):
         multiplied: numbers that depend on the input were multiplied with each other.
         ended: the call came to its end.
         broke: the first operation that gave NaN of numbers that are none, by its name and number.
+        halved: the number of the first operation that rounded to 16 bits, and whether it was of the input.
     """
 
     def __init__(self, inputs: Sequence[Tensor], *, alone: bool = False) -> None:
@@ -35,6 +37,7 @@ class Lines(Operations):
         self.names: dict[int, str] = {}
         self.multiplied = self.ended = False
         self.broke: tuple[str, int] | None = None
+        self.halved: tuple[int, bool] | None = None
         self._kept = list(inputs)  # so that no other tensor lies at the place of one
         self._dependent = set(map(storage_of, inputs))
 
@@ -51,6 +54,8 @@ class Lines(Operations):
         found = func(*args, **kwargs)
         given, made = (_tensors(each) for each in ((args, kwargs), found))
         sides = [each for each in given if storage_of(each) in self._dependent]
+        if self.halved is None and any(each.dtype in HALVES for each in made):
+            self.halved = self.count, bool(sides)
         if sides:
             self._kept += made
             self._dependent.update(map(storage_of, made))

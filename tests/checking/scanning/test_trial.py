@@ -14,7 +14,6 @@ import clearhead as ch
 from clearhead.checking.scanning.sources import Definition, Source
 from clearhead.checking.scanning.takes import is_callable, ways
 from clearhead.checking.scanning.trial import _normalised, tried, tried_in
-from clearhead.checking.subject.constructing import GuessedConfig
 from clearhead.checking.subject.subject import prepare
 from tests.checking.test_embedding import Model
 
@@ -105,14 +104,6 @@ class GPTConfig:
 class GPTAttention(Attention):
     def __init__(self, config):
         super().__init__(config.n_embd, config.n_head)
-        self.config = config
-
-
-class Reading(Attention):
-    """Of settings that the dataclass lacks."""
-
-    def __init__(self, config):
-        super().__init__(config.width, config.heads)
         self.config = config
 
 
@@ -315,8 +306,6 @@ def test_what_names_no_type_of_its_config_is_made_with_the_dataclass_beside_it()
     config = prepared.original.config
     assert isinstance(config, GPTConfig)
     assert (config.n_layer, config.vocab_size, config.n_embd, config.n_head) == (2, 53, 30, 3)
-    other = prepare(Reading, "x", None, ch.Contract(), 0).original.config
-    assert isinstance(other, GuessedConfig)
 
 
 def test_what_has_no_call_is_left_out():
@@ -419,18 +408,6 @@ class Grid(Attention):
         return super().forward(x)
 
 
-class Windows(Attention):
-    """As in Swin: with a window, (rows, columns)."""
-
-    def __init__(self, dim, window_size, num_heads):
-        super().__init__(dim, num_heads)
-        self.tokens = window_size[0] * window_size[1]
-
-    def forward(self, x, mask=None):
-        assert x.shape[1] == self.tokens
-        return super().forward(x)
-
-
 class Rotated(Attention):
     """As in Llama: positions come as complex numbers."""
 
@@ -513,9 +490,7 @@ def test_images_are_tokens_in_another_order(found, remark):
     assert made.report.place[0] == __file__
 
 
-@pytest.mark.parametrize(
-    ("found", "unasked"), [(Grid, ()), (Windows, ("no mask",)), (Rotated, ("no mask",))]
-)
+@pytest.mark.parametrize(("found", "unasked"), [(Grid, ()), (Rotated, ("no mask",))])
 def test_what_a_call_wants_beside_its_tokens_is_handed_over(found, unasked):
     made = tried(found, ch.Contract(), None, 0)
     assert made is not None

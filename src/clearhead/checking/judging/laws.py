@@ -138,7 +138,8 @@ def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     if e.recorded is None:
         return None
     if e.recorded.recorder.halves and e.subject.dtype == torch.float64:
-        return Found("halves")
+        table = e.lines.halved is not None and not e.lines.halved[1]
+        return Found("table" if table else "halves")
     if isinstance(e, HeadsEvidence):
         return _of_zero(e) if e.explained.right else None
     if not e.groups:

@@ -43,6 +43,8 @@ def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | Non
         return _of_part(evidence.lines, code) if topic in ("part", "inputs") else None
     if code in ("mask.non-finite", "differs") and evidence.broke is not None:
         return evidence.broke[1]
+    if code == "law.scores" and evidence.lines.halved is not None:
+        return evidence.lines.found.get(evidence.lines.halved[0])
     if code == "shape.square-only" and evidence.settled.error is not None:
         at = place(evidence.settled.error)
         return None if at is None else at[:2]

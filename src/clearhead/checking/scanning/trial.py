@@ -21,7 +21,7 @@ from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
 from clearhead.checking.judging.facts import of_one_length
 from clearhead.checking.report import Report
-from clearhead.checking.reporting import defined_at, reported
+from clearhead.checking.reporting import cannot_run, defined_at, reported
 from clearhead.checking.scanning.sources import ATTENTION, Definition, Source
 from clearhead.checking.scanning.takes import (
     ALONG_ONE,
@@ -35,7 +35,7 @@ from clearhead.checking.scanning.takes import (
 )
 from clearhead.checking.subject.constructing import unguessed
 from clearhead.checking.subject.locating import imported
-from clearhead.checking.subject.refusals import place
+from clearhead.checking.subject.refusals import always, place
 from clearhead.checking.subject.signatures import needed, of_call
 from clearhead.checking.subject.subject import Subject, left_alone, prepare, undisturbed
 from clearhead.checking.thresholds import SCANNED_PARAMETERS
@@ -113,8 +113,13 @@ def tried_in(
 
 
 def not_made(source: Source, name: str, error: Exception) -> ScanRow:
-    """The row of what raised before there was a report."""
+    """Return the row of what raised before there was a report: code that cannot run is wrong."""
     cause = error.__cause__ or error
+    if isinstance(error.__cause__, Exception) and always(cause):
+        report = cannot_run(name, cause)
+        file, line = report.place or (source.file, source.line)
+        why = f"call.raises: {report.findings[0].sentence}"
+        return ScanRow(name or source.module, report.outcome, why, file, line, "", report.as_dict())
     at = place(cause) if isinstance(error.__cause__, Exception) else None
     line = next((each.line for each in source.definitions if each.name == name), source.line)
     file, line = at[:2] if at is not None else (source.file, line)

@@ -5,7 +5,7 @@ import inspect
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -19,42 +19,11 @@ from clearhead.errors import ModelError
 MISSING = object()
 # Every size another, so that a mixed-up axis and the wrong size of a scale show.
 HEADS, HEAD_DIM, VALUE_DIM, WIDTH, LENGTH, CONTEXT = 3, 10, 14, 22, 16, 26
-# Heads and their width that are tried in turn: what is divided by 8 or 32 does not take the first.
-SHAPES = ((HEADS, HEAD_DIM), (4, 16))
-
-
-class Guess(NamedTuple):
-    """A way to guess arguments.
-
-    Attributes:
-        shape: heads and their width.
-        typed: a config that does not say its type is the dataclass beside the class.
-        grid: a window or a resolution.
-        width: of a token where it is not that of all heads.
-        sized: what no name and no type says is a width.
-    """
-
-    shape: tuple[int, int]
-    typed: bool = True
-    grid: int | tuple[int, int] = 0
-    width: int = WIDTH
-    sized: bool = False
-
-
-# In turn.
-GUESSES = (
-    Guess(SHAPES[0]),
-    Guess(SHAPES[1], grid=4, width=32),
-    Guess(SHAPES[0], typed=False),
-    Guess(SHAPES[0], grid=(4, 4)),
-    Guess(SHAPES[0], sized=True),
-)
 # Of names that are no size that we know: most likely a width, and what has these words is none.
 WIDTHS = re.compile(r"dim|emb|feat|chan|model|hidden|width|depth|units|size$")
 OTHER_SIZES = re.compile(
     r"patch|window|kernel|image|img|vocab|batch|block|stride|halo|pool|grid|spat|group|layer|num|n_|count"
 )
-GRIDS = re.compile(r"window|resolution|spat?c?ial|grid|fmap|feat_size|feature_size|attn_size")
 COUNTS = re.compile(r"^(num|n|nb|number)_")
 # Of settings: what makes a model large, and no attention another.
 SMALLER = re.compile(
@@ -96,30 +65,19 @@ def declared_arguments(cls: type, contract: Contract) -> dict[str, Any]:
     return found
 
 
-def guessed_arguments(
-    cls: type, known: Mapping[str, Any], contract: Contract, how: Guess = GUESSES[0]
-) -> dict[str, Any]:
+def guessed_arguments(cls: type, known: Mapping[str, Any], contract: Contract) -> dict[str, Any]:
     """Arguments for what a constructor wants and that are not given, each size another."""
     mine = of_constructor(cls)
     wanted = [name for name in needed(mine) if name not in known]
     sizes = {size for name in (*wanted, *known) if (size := size_of(name))}
-    # A number of heads that stands in the signature is one of its own.
+    # A number of heads that is a default in the signature is one of its own.
     own = [
         each.default
         for name, each in mine.items()
         if name not in known and size_of(name) == "num_heads" and type(each.default) is int
     ]
-    shape = (max(own[0], 1), how.shape[1]) if own else how.shape
-    fitting = sizes_for(sizes, contract, shape, how.width)
-    types = {name: _annotation(cls, mine[name], how.typed) for name in wanted}
-    found = {name: guess(name, types[name], fitting) for name in wanted}
-    if how.sized:
-        lost = {*unguessed(cls), *(name for name in wanted if types[name] is int)}
-        found |= {
-            name: fitting["d_out"] for name in wanted if name in lost and found[name] is False
-        }
-    grids = [name for name in wanted if how.grid and size_of(name) is None and GRIDS.search(name)]
-    return found | dict.fromkeys(grids, how.grid)
+    fitting = sizes_for(sizes, contract, max(own[0], 1) if own else HEADS)
+    return {name: guess(name, _annotation(cls, mine[name]), fitting) for name in wanted}
 
 
 def unguessed(cls: type) -> list[str]:
@@ -143,10 +101,10 @@ class _NoSizes(dict[str, int]):
 _NONE = _NoSizes()
 
 
-def _annotation(cls: type, parameter: inspect.Parameter, typed: bool) -> Any:
+def _annotation(cls: type, parameter: inspect.Parameter) -> Any:
     """The type of a parameter; of a config that does not say it, the dataclass beside its class."""
     found = parameter.annotation
-    if not typed or found is not parameter.empty or not is_config(parameter.name):
+    if found is not parameter.empty or not is_config(parameter.name):
         return found
     around = vars(sys.modules[cls.__module__])
     known = {n: each for n, each in around.items() if n.endswith("Config") and _is_dataclass(each)}
@@ -159,20 +117,15 @@ def _is_dataclass(found: Any) -> bool:
     return isinstance(found, type) and dataclasses.is_dataclass(found)
 
 
-def sizes_for(
-    wanted: set[str],
-    contract: Contract,
-    shape: tuple[int, int] = SHAPES[0],
-    width: int = WIDTH,
-) -> dict[str, int]:
+def sizes_for(wanted: set[str], contract: Contract, num_heads: int = HEADS) -> dict[str, int]:
     """One number for each size, such that they fit each other and differ."""
     heads, kv_heads = contract.heads()
-    heads = heads or (kv_heads * 3 if kv_heads else shape[0])
-    dim = contract.sizes.get("head_dim", shape[1])
+    heads = heads or (kv_heads * 3 if kv_heads else num_heads)
+    dim = contract.sizes.get("head_dim", HEAD_DIM)
     whole = heads * dim
     several = bool(wanted & {"num_heads", "num_kv_heads"})
     d_out = whole if several or "d_out" not in wanted else dim + 2
-    d_in = width if "d_out" in wanted or ("head_dim" in wanted and several) else whole
+    d_in = WIDTH if "d_out" in wanted or ("head_dim" in wanted and several) else whole
     found = {
         "num_heads": heads,
         "num_kv_heads": kv_heads or heads,
@@ -319,12 +272,6 @@ def arguments_again(
         elif name not in found and parameter.default is parameter.empty:
             return None
     return found
-
-
-def has_empty(made: Any) -> bool:
-    """True of a module with a parameter of no numbers, as a width that was taken for a flag leaves it."""
-    found = made.parameters() if isinstance(made, nn.Module) else ()
-    return any(not is_lazy(each) and each.numel() == 0 for each in found)
 
 
 def check_size(found: Any, name: str) -> None:

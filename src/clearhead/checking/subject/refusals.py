@@ -27,6 +27,12 @@ def deliberate(error: BaseException) -> bool:
     return dis.opname[code[trace.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
 
 
+def always(error: BaseException) -> bool:
+    """True if code of the user's own fails whatever it is called with: a name or a keyword that there is not."""
+    keyword = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
+    return (isinstance(error, NameError) or keyword) and place(error) is not None
+
+
 def first_line(error: BaseException) -> str:
     """An error as one line."""
     return raised_words(error).partition("\n")[0]

@@ -24,11 +24,9 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.subject.calling import by_heads, call
 from clearhead.checking.subject.causes import cause, in_general
 from clearhead.checking.subject.constructing import (
-    GUESSES,
     check_size,
     declared_arguments,
     guessed_arguments,
-    has_empty,
     nested,
 )
 from clearhead.checking.subject.copying import Enclosing, duplicate, held_by
@@ -283,30 +281,14 @@ def _embedded(found: Any, name: str, *, masked: bool) -> Embedded:
 def _guessed(
     cls: type, given: Mapping[str, Any], contract: Contract, seed: int
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """The guessed arguments of a class, all of its arguments, and an instance made with them.
+    """Return the guessed arguments of a class, all of its arguments, and an instance made with them.
 
     Raises:
-        ModelError: code `check.made`, of the first guess, if none is taken.
+        ModelError: code `check.made`, if the class does not take them.
     """
-    failed: ModelError | None = None
-    empty: tuple[dict[str, Any], dict[str, Any], Any] | None = None
-    for guess in GUESSES:
-        guessed = guessed_arguments(cls, given, contract, guess)
-        args = {**guessed, **given}
-        try:
-            made = guessed, args, _made(cls, args, seed)
-        except ModelError as error:
-            failed = failed or error
-        else:
-            if not has_empty(made[2]):
-                return made
-            empty = empty or made
-        if not guessed:
-            break
-    if empty is not None:
-        return empty
-    assert failed is not None
-    raise failed
+    guessed = guessed_arguments(cls, given, contract)
+    args = {**guessed, **given}
+    return guessed, args, _made(cls, args, seed)
 
 
 def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
