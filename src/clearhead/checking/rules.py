@@ -17,7 +17,7 @@ from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.mutants.visibility import MASKS
+from clearhead.checking.hypotheses.edits import MASKS
 from clearhead.checking.judging import (
     decoders,
     dependencies,
@@ -29,8 +29,7 @@ from clearhead.checking.judging import (
     parts,
     promises,
 )
-from clearhead.checking.judging.account import account
-from clearhead.checking.judging.names import topic_of
+from clearhead.checking.judging.account import account, topic_of
 from clearhead.checking.judging.verdicts import Claim, Clear, Unknown, Verdict
 from clearhead.checking.ranks import rank_labels, rank_rules
 from clearhead.checking.ranks.launching import AskedOfRanks

@@ -9,13 +9,22 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.mutants import bank
-from clearhead.checking.hypotheses.mutants.adding import ORDER, SINKS
-from clearhead.checking.hypotheses.mutants.head_splits import GROUPS, HEADS, MERGES
-from clearhead.checking.hypotheses.mutants.mutant import Mutant, hides
-from clearhead.checking.hypotheses.mutants.rope import ROPE
-from clearhead.checking.hypotheses.mutants.visibility import ALIGNMENT, GIVEN, HIDING, MASKS
-from clearhead.checking.hypotheses.mutants.weights import SCALES, SOFTMAX
+from clearhead.checking.hypotheses.edits import (
+    ALIGNMENT,
+    GIVEN,
+    GROUPS,
+    HEADS,
+    HIDING,
+    MASKS,
+    MERGES,
+    ORDER,
+    ROPE,
+    SCALES,
+    SOFTMAX,
+    Edit,
+    edits,
+    hides,
+)
 from clearhead.checking.hypotheses.recipe import (
     Setting,
     right_visible,
@@ -282,32 +291,32 @@ SEEN: Sequence[tuple[str, str, Callable[[Setting], Tensor], Callable[[Contract],
     ),
 ]
 
-RANKS: Sequence[Mutant] = [
-    *(Mutant(code, way, {"visible": seen}, needs) for code, way, seen, needs in SEEN),
-    Mutant("ranks.order", "rows", {"end": _from_rank_order}),
-    Mutant("ranks.order", "rows", {"end": _to_rank_order}),
-    Mutant("ranks.padding", "seen", {"arrange": _with_padding, "visible": _padding_seen}),
-    Mutant("ranks.padding", "row", {"arrange": _with_padding, "visible": _padding_by_rows}, hides),
-    Mutant(
+RANKS: Sequence[Edit] = [
+    *(Edit(code, way, {"visible": seen}, needs) for code, way, seen, needs in SEEN),
+    Edit("ranks.order", "rows", {"end": _from_rank_order}),
+    Edit("ranks.order", "rows", {"end": _to_rank_order}),
+    Edit("ranks.padding", "seen", {"arrange": _with_padding, "visible": _padding_seen}),
+    Edit("ranks.padding", "row", {"arrange": _with_padding, "visible": _padding_by_rows}, hides),
+    Edit(
         "ranks.local-positions", "both", {"rotate": _rotated_at(_local, _local)}, _declared("rope")
     ),
-    Mutant(
+    Edit(
         "ranks.local-positions", "query", {"rotate": _rotated_at(_local, _text)}, _declared("rope")
     ),
-    Mutant("ranks.local-positions", "row", {"rotate": _rotated_at(_row, _row)}, _declared("rope")),
+    Edit("ranks.local-positions", "row", {"rotate": _rotated_at(_row, _row)}, _declared("rope")),
     *MERGED,
-    Mutant("ranks.heads-padded", "groups", {"group": _heads_padded}, _grouped),
+    Edit("ranks.heads-padded", "groups", {"group": _heads_padded}, _grouped),
 ]
 
-BANK = (MASKS, HIDING, SOFTMAX, SCALES, ORDER, SINKS, GROUPS, HEADS, MERGES, ROPE, ALIGNMENT, GIVEN)
+BANK = (MASKS, HIDING, SOFTMAX, SCALES, ORDER, GROUPS, HEADS, MERGES, ROPE, ALIGNMENT, GIVEN)
 
 CODES = tuple(dict.fromkeys(each.code for some in (RANKS, *BANK) for each in some))
 """Every name that the outputs can have."""
 
 
-def mutants(contract: Contract, *, given: bool, masked: bool, uneven: bool) -> list[Mutant]:
+def mutants(contract: Contract, *, given: bool, masked: bool, uneven: bool) -> list[Edit]:
     """The mistakes that are possible under a contract, those of ranks first; without padding where all
     ranks have as many tokens in every call."""
     mine = [each for each in RANKS if uneven or each.code != "ranks.padding"]
     mine = [each for each in mine if each.needs(contract)]
-    return [*mine, *bank(contract, given=given, masked=masked)]
+    return [*mine, *edits(contract, given=given, masked=masked)]
