@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests waiting shaped pages lint style types page bench peers gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples applications docs
+.PHONY: demo test tests waiting shaped pages banks lint style types page bench peers gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples applications docs
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -161,6 +161,10 @@ across: setup
 	done
 
 # The wheel alone, in an environment that has neither an extra nor numpy: the examples of every docstring.
+banks: setup
+	@echo "banks: every entry is judged as well as the stored verdict"
+	@$(VENV)/bin/python -m tests.checking.freeze compare
+
 bare: setup
 	@echo "bare: installing the wheel without extras"
 	@rm -rf .cache/bare && mkdir -p .cache/bare

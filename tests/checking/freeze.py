@@ -104,26 +104,26 @@ def named(found: dict[str, Any]) -> bool:
     return bool(found["codes"]) and found["codes"][0] in found["wanted"]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Write the verdicts or compare them."""
+def main(arguments: Sequence[str]) -> int:
+    """Write the verdicts or compare them; return 1 if one is worse."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("write", "compare"))
     parser.add_argument("banks", nargs="*", default=list(BANKS))
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"
     new = verdicts(given.banks, given.processes)
     if given.what == "write":
         rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in new.items())
         FROZEN.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
-        return
+        return 0
     old = json.loads(FROZEN.read_text(encoding="utf-8"))
     lines = list(worse(old, new))
     print("\n".join(lines))
-    print(
-        f"{len(new)} entries, {len(lines)} worse; {sum(e['seconds'] for e in new.values()):.0f} CPU s"
-    )
+    seconds = sum(each["seconds"] for each in new.values())
+    print(f"{len(new)} entries, {len(lines)} worse; {seconds:.0f} CPU s")
+    return int(bool(lines))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Every mistake of the banks is found and named, with no false alarm."""
+"""Every mistake of a fixed tenth of the banks is found and named, with no false alarm; `make banks` checks all."""
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ OTHERWISE = {"first:softmax_by_hand: weights = scores"}
 
 @pytest.mark.parametrize(
     "entry",
-    [each for held in (bank, laws, first_entries, later_entries) for each in held.ENTRIES],
+    [each for held in (bank, laws, first_entries, later_entries) for each in held.ENTRIES][::10],
     ids=lambda each: each.name,
 )
 def test_every_mistake_is_named_and_what_is_right_is_called_right(entry: Entry) -> None:

@@ -19,23 +19,24 @@ vectors go in in the place of ids (`subject/embedding.py`), and each of its laye
 cache is a decoder of its own.
 
 With query, key, value and context in hand a subject is held against a `Recipe` (`checking/hypotheses/`): the
-definition as a row of functions. A mutant is a recipe with one of them replaced by a mistake. The right
-recipe is tried first, in every way that what is undeclared leaves open; then each mutant. What equals a
-mutant on all calls, whose sizes are distinct, makes that mistake; what is equal is decided by the error of
-the plain computation, as in `testing`. NaN equals NaN, so where most of the output is NaN nothing is
-concluded from it. Where no recipe fits, what was done to the scores names the mistake, one thing at a time
-(`judging/account.py`, `judging/reading.py`); for a function the weights that the identity as value shows are
-a third witness. Two mistakes at once are named by the second and the third. A witness shows a mask or a
-scale; `judging/names.py` finds the member of the family that gives the same, for all but a padded mask that
-nobody saw inside. Ranks give an account like any function. Where no product is seen,
-`evidence/named_layers.py` takes query, key, value and context from the layers of these names, and weights by
-a shift of one value.
+definition as a row of stages. An edit replaces one of them by a mistake (`edits.py`, one table). The definition is
+tried first, under every mask that what is undeclared leaves open; then each edit, and then each pair of edits of
+different stages (`matching.py`). The nearest script that gives the subject's numbers on all calls, whose sizes are
+distinct, is the mistake; what is equal is decided by the error of the plain computation, as in `testing`. A scale and
+a number that hidden scores are filled with are measured and tried as an edit too. NaN equals NaN, so where most of
+the output is NaN nothing is concluded from it. Where no script fits, the stages that were recorded are compared with
+the declared ones (`judging/reading.py`); for a function the weights that the identity as value shows. A module whose
+whole output is the definition on what its projections give is right, whatever was recorded inside: blocks whose
+softmax is rescaled later are attention. Ranks give an account like any function. Where no product is seen,
+`evidence/named_layers.py` takes query, key, value and context from the layers of these names, and weights by a shift
+of one value.
 
 Where no mistake has a name, the laws are asked (`evidence/laws.py`, `judging/laws.py`): of calls alone, the
 same again, sample by sample, at any length; of a run that is repeated with every value shifted, linear in the
-value; of what was recorded, that scores alone make weights and that a token sees itself. A broken law is a
-finding, so that what nobody thought of is not called right. A function is asked the same
-(`evidence/function_laws.py`): doubled and shifted values, one query at a time, logarithms of weights against
+value; with all contexts held, that keys and values reach the output by these alone; of what was recorded, that
+scores alone make weights and that a token sees itself. A broken law is a finding, so that what nobody thought of is
+not called right. A function is asked the same (`evidence/function_laws.py`): doubled and shifted values, one query at
+a time, logarithms of weights against
 query · key. The law of length (`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole by
 calls alone, and what is the definition with few tokens under the recorder with many; the lengths follow from
 operations on fresh copies, parameters and weights.

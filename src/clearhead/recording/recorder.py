@@ -256,7 +256,8 @@ class Recorder(Operations):
             return (source or nothing).each(lambda channel: channel.expand(output.shape))
         if name in KEEPS:
             return self.tags(args[0])
-        if name in UNTRACED:
+        # A convolution of one token each moves numbers as an elementwise operation does.
+        if name in UNTRACED or (name == "convolution" and args[1].shape[2:].numel() > 1):
             return None
         if name in MOVES:
 

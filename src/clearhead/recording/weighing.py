@@ -54,6 +54,10 @@ class Weighing:
     def changes(self) -> tuple[Change, ...]:
         return (*self.before, *self.after)
 
+    def number(self, kind: str) -> float | None:
+        """The number of the last change of a kind before the softmax; None if there is none."""
+        return next((each.number for each in reversed(self.before) if each.kind == kind), None)
+
 
 EXPONENTIALS = ("exp", "exp_", "exp2")
 ACTIVATIONS = frozenset(

@@ -736,6 +736,76 @@ class PaddingMoved(Right):
         return self.out_proj(context.transpose(1, 2).flatten(2))
 
 
+class Alone(nn.Module):
+    """One head of width 6; what a subclass adds to its context, or how it goes through the queries, is its case."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(6, 6, bias=False) for _ in range(4))
+        self.conv = nn.Conv1d(6, 6, 3, padding=1, groups=6)
+
+    def forward(self, x):
+        query, key, value = self.q(x), self.k(x), self.v(x)
+        return self.o((query @ key.mT / 6**0.5).softmax(-1) @ value + self.more(x, query))
+
+
+class ValueProjectedAgain(Alone):
+    def more(self, x, query):
+        return self.v(x)
+
+
+class KeyAdded(Alone):
+    def more(self, x, query):
+        return self.k(x)
+
+
+class QueryAdded(Alone):
+    """As in the Set Transformer."""
+
+    def more(self, x, query):
+        return query
+
+
+class ValuesConvolved(Alone):
+    """As in CSWin: positions by a convolution of the values."""
+
+    def more(self, x, query):
+        return self.conv(self.v(x).mT).mT
+
+
+class CausalWithAMask(Alone):
+    """Causal only where a mask of real tokens comes."""
+
+    def forward(self, x, mask=None):
+        scores = self.q(x) @ self.k(x).mT / 6**0.5
+        if mask is not None:
+            future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(~mask[:, None, :] | future, -torch.inf)
+        return self.o(scores.softmax(-1) @ self.v(x))
+
+
+class InChunks(Alone):
+    """Causal, four queries at a time, with all keys or those that they may see."""
+
+    def __init__(self, start=True, whole=True):
+        super().__init__()
+        self.start, self.whole = start, whole
+
+    def forward(self, x):
+        query, key, value, tokens = self.q(x), self.k(x), self.v(x), x.shape[1]
+        found = []
+        for first in range(0, tokens, 4):
+            last = min(first + 4, tokens)
+            keys = tokens if self.whole else last
+            own = torch.arange(first if self.start else 0, last if self.start else last - first)
+            hidden = torch.arange(keys) > own[:, None]
+            scores = (query[:, first:last] @ key[:, :keys].mT / 6**0.5).masked_fill(
+                hidden, -torch.inf
+            )
+            found.append(scores.softmax(-1) @ value[:, :keys])
+        return self.o(torch.cat(found, 1))
+
+
 ENTRIES = [
     wrong("law.scores", softmax_in_halves, "qkv", causal=True),
     wrong("law.scores", zero_is_hidden, "qkv", causal=True),
@@ -824,5 +894,20 @@ ENTRIES = [
     right(Built(PaddingMoved, by=0), "x,mask"),
     wrong("mask.off-by-one", Built(PaddingMoved, by=1), "x,mask", label="1"),
     wrong("mask.off-by-one", Built(PaddingMoved, by=-1), "x,mask", label="-1"),
+    wrong("law.value", Built(ValueProjectedAgain), "x"),
+    wrong("law.value", Built(KeyAdded), "x"),
+    wrong("mask.missing", Built(CausalWithAMask), "x", causal=True),
+    right(Built(QueryAdded), "x"),
+    right(Built(ValuesConvolved), "x"),
+    right(Built(InChunks), "x", causal=True),
+    right(Built(InChunks, whole=False), "x", causal=True, label="keys that they see"),
+    wrong(
+        "differs",
+        Built(InChunks, start=False),
+        "x",
+        ["mask.top-left"],
+        causal=True,
+        label="from the first key",
+    ),
     *kinds.ENTRIES,
 ]

@@ -61,65 +61,51 @@ def nan_for_as_many_keys(query, key, value):
 
 
 @pytest.mark.parametrize(
-    ("subject", "codes", "words"),
+    ("subject", "codes"),
     [
-        (divided_before_and_after, ["weights.scaled"], "multiplied by 0.25 after the softmax"),
-        (multiplied_by_root, ["scale.inverse"], "multiplied by √head_dim"),
-        (divided_by_root_of_length, ["scale.wrong", "differs"], "1/√kv_len instead of"),
-        (squares_divided_behind, ["law.scores"], "no line in query · key"),
-        (nan_for_as_many_keys, ["mask.missing", "mask.non-finite"], "no mask is in force"),
-        (
-            of_scores(lambda scores: masked(scores, -2.0).softmax(-1)),
-            ["mask.multiplied"],
-            "hidden scores are -2, not −∞",
-        ),
+        (divided_before_and_after, ["weights.scaled"]),
+        (multiplied_by_root, ["scale.wrong"]),
+        (divided_by_root_of_length, ["scale.wrong", "differs"]),
+        (squares_divided_behind, ["softmax.missing"]),
+        (nan_for_as_many_keys, ["mask.missing", "mask.non-finite"]),
+        (of_scores(lambda scores: masked(scores, -2.0).softmax(-1)), ["mask.multiplied"]),
         (
             of_scores(lambda scores: (unlike(scores) * past(scores)).softmax(-1)),
-            ["mask.multiplied"],
-            "hidden scores are 0, not −∞",
+            ["mask.missing"],
         ),
         (
             of_scores(lambda scores: (scores + 1.5 * past(scores)).softmax(-1)),
             ["mask.added-as-number"],
-            "get a small number added",
         ),
         (
             of_scores(lambda scores: (scores + torch.eye(*scores.shape[-2:])).softmax(-1)),
             ["mask.missing"],
-            "no mask is in force",
         ),
-        (
-            of_scores(lambda scores: unlike(scores).softmax(-1) * past(scores)),
-            ["mask.after-softmax"],
-            "set to zero after the softmax",
-        ),
+        (of_scores(lambda scores: unlike(scores).softmax(-1) * past(scores)), ["law.value"]),
         (
             of_scores(lambda scores: scores.exp() * past(scores) / scores.shape[-1]),
             ["softmax.missing", "weights.scaled", "dtype.overflow"],
-            "exp stands in place of the softmax",
         ),
-        (of_scores(lambda scores: masked(scores).relu()), ["softmax.missing"], "a score below 0"),
-        (
-            of_scores(lambda scores: scores.relu()),
-            ["softmax.missing", "mask.missing"],
-            "a score below 0",
-        ),
+        (of_scores(lambda scores: masked(scores).relu()), ["softmax.missing"]),
+        (of_scores(lambda scores: scores.relu()), ["softmax.missing", "mask.missing"]),
         (
             of_scores(lambda scores: masked(unlike(scores)).softmax(-1).softmax(-1)),
-            ["softmax.twice"],
-            "taken twice",
+            ["law.scores"],
+        ),
+        (of_scores(lambda scores: unlike(scores).softmax(-1).mT), ["softmax.axis"]),
+        (
+            of_scores(lambda scores: (2 * scores).softmax(-1)),
+            ["mask.missing", "scale.wrong"],
         ),
         (
-            of_scores(lambda scores: unlike(scores).softmax(-1).mT),
-            ["law.value"],
-            "the weights are transposed",
+            of_scores(lambda scores: masked(scores * scores.shape[-1] ** 0.5).softmax(-1) / 2),
+            ["scale.wrong", "weights.scaled"],
         ),
     ],
 )
-def test_each_mistake_has_its_name(subject, codes, words):
+def test_each_mistake_has_its_name_and_two_have_both(subject, codes):
     report = ch.check(subject, takes="qkv", causal=True)
     assert [each.code for each in report.findings] == codes
-    assert words in report.findings[0].sentence
 
 
 class Layer(nn.Module):

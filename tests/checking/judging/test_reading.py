@@ -1,61 +1,42 @@
-# pyright: basic
-"""The mask that weights show, where there is no softmax."""
-
-from types import SimpleNamespace
-from typing import Any
+"""The mask that recorded stages show has one name, whoever saw it."""
 
 import pytest
 import torch
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.matching import Trial
-from clearhead.checking.hypotheses.recipe import Setting
-from clearhead.checking.judging.reading import _read_mask
+from clearhead.checking.hypotheses.edits import MASKS
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_visible
+from clearhead.checking.judging.reading import RIGHT_MASK, mask_named, setting_of
 
-read: Any = _read_mask
-
-
-@pytest.mark.parametrize(
-    ("product", "rectified", "codes"),
-    [(0.5, True, ["mask.missing"]), (-0.5, True, []), (-0.5, False, ["mask.missing"])],
-)
-def test_only_a_score_that_a_weight_may_come_of_tells_of_the_mask(product, rectified, codes):
-    """Take nothing from what is below 0 and cut off, however small what is above."""
-    setting, empty = Setting(Contract(causal=True), 1, 1, 1, 5, 5, 2, 2), torch.zeros(1, 1, 5, 2)
-    facts = SimpleNamespace(
-        visible=torch.ones(1, 1, 5, 5, dtype=torch.bool),
-        products=torch.full((1, 1, 5, 5), product),
-        rectified=rectified,
-        weighing=None,
-        axis=None,
-    )
-    evidence = SimpleNamespace(contract=setting.contract)
-    claims = read(facts, Trial("", setting, empty, empty, empty, empty), evidence)
-    assert [each.code for each in claims] == codes
+CAUSAL = setting_of(Contract(causal=True), 7)
+WINDOW = setting_of(Contract(causal=True, window=(3, 0)), 7)
+EVERY = torch.ones(7, 7, dtype=torch.bool)
 
 
-def _causal(first: int) -> torch.Tensor:
-    return torch.ones(1, 1, 4, 6, dtype=torch.bool).tril(first)
+@pytest.mark.parametrize("at", [CAUSAL, WINDOW])
+def test_the_mask_of_the_contract_is_no_mistake(at: Setting) -> None:
+    assert mask_named(right_visible(at), at, EVERY) is RIGHT_MASK
 
 
-@pytest.mark.parametrize(
-    ("seen", "causal", "way"),
-    [
-        (_causal(0), False, "hidden"),
-        (_causal(2), False, "hidden"),
-        (_causal(1), False, "mask"),
-        (_causal(0).flip(-1), False, "mask"),
-    ],
-)
-def test_a_causal_mask_beside_what_is_declared_to_see_everything(seen, causal, way):
-    setting, empty = Setting(Contract(causal=causal), 1, 1, 1, 4, 6, 2, 2), torch.zeros(1, 1, 4, 2)
-    facts = SimpleNamespace(
-        visible=seen,
-        products=torch.ones(1, 1, 4, 6),
-        rectified=False,
-        weighing=None,
-        axis=None,
-    )
-    evidence = SimpleNamespace(contract=setting.contract)
-    (claim,) = read(facts, Trial("", setting, empty, empty, empty, empty), evidence)
-    assert (claim.code, claim.found.way) == ("differs", way)
+@pytest.mark.parametrize("at", [CAUSAL, WINDOW])
+def test_every_pattern_of_the_table_is_named_by_its_mask(at: Setting) -> None:
+    for edit in (each for each in MASKS if each.needs(at.contract) and each.way != "some-heads"):
+        seen = edit.applied(RIGHT).seen(at)
+        named = mask_named(seen, at, EVERY)
+        assert named is not None
+        assert torch.equal(named.applied(RIGHT).seen(at), seen)
+
+
+def test_a_mask_of_no_name() -> None:
+    seen = right_visible(CAUSAL).clone()
+    seen[5, 2] = False
+    assert mask_named(seen, CAUSAL, EVERY) is None
+
+
+def test_only_pairs_that_are_compared_count() -> None:
+    past = EVERY.tril(-1)
+    assert mask_named(EVERY, CAUSAL, past) is RIGHT_MASK
+    causal, window = mask_named(EVERY, CAUSAL, EVERY), mask_named(EVERY, WINDOW, past)
+    assert causal is not None
+    assert window is not None
+    assert (causal.code, window.way) == ("mask.missing", "window")

@@ -25,6 +25,7 @@ from clearhead.checking.evidence.attempts import (
 from clearhead.checking.evidence.base import Evidence, Settled, again
 from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
 from clearhead.checking.evidence.half_precision import measure as measure_halves
+from clearhead.checking.hypotheses.edits import Edit, edits, fitted
 from clearhead.checking.hypotheses.matching import (
     Explanation,
     Trial,
@@ -34,7 +35,6 @@ from clearhead.checking.hypotheses.matching import (
     precision,
     window_of,
 )
-from clearhead.checking.hypotheses.mutants import Mutant, bank
 from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_visible
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
@@ -171,22 +171,25 @@ class HeadsEvidence(Evidence):
             return self.trials
         if not follows(square, self.promised):
             return self.trials
-        return self.trials if explain(self.trials, self.promised, self.mutants).known else square
+        return self.trials if explain(self.trials, self.promised, self.edits).known else square
 
-    def mutants(self, contract: Contract) -> list[Mutant]:
+    def edits(self, contract: Contract) -> list[Edit]:
         """The mistakes that are possible under a contract."""
         trials = [each.under(contract) for each in self.trials]
         masked = any(not right_visible(each.setting).all() for each in trials)
-        return bank(contract, given=self.subject.takes == "qkv,mask", masked=masked)
+        weighed = self.weighings[0] if len(self.weighings) == 1 else None
+        numbers = fitted(self.slope, weighed)
+        given = self.subject.takes == "qkv,mask"
+        return edits(contract, given=given, masked=masked, numbers=numbers)
 
     @cached_property
     def explained(self) -> Explanation:
-        return explain(self.judged, self.promised, self.mutants)
+        return explain(self.judged, self.promised, self.edits)
 
     @cached_property
     def fitted_dim(self) -> int | None:
         """The head_dim that an instance was made for, if it is right there, wrong elsewhere, and none is declared."""
-        if not any(each.code == "scale.wrong" for each in self.explained.mutants) and (
+        if not any(each.code == "scale.wrong" for each in self.explained.script) and (
             self.explained.known or self.slope is None
         ):
             return None
@@ -260,7 +263,7 @@ class HeadsEvidence(Evidence):
         if not len(hidden):
             return None
         token = int(hidden[-1])
-        if any(each.code == "heads.merge" for each in self.explained.mutants):
+        if any(each.code == "heads.merge" for each in self.explained.script):
             return None
         subject = self.subject.spare()
 

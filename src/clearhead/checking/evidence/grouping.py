@@ -55,10 +55,10 @@ def grouped(
                 continue
             first, other = observed[last[0][0]], sources[last[0][0]]
             alike = first.query.shape == each.query.shape and first.value.shape == each.value.shape
-            if alike and other is not None and other.known and len(each.query) == batch:
-                if _same(source, other):
-                    last.append([index])
-                    continue
+            known = other is not None and other.known and _same(source, other)
+            if alike and known and len(each.query) == batch:
+                last.append([index])
+                continue
         found.append([[index]])
     return tuple(_group(observed, sources, chunks, batch) for chunks in found)
 

@@ -1,6 +1,7 @@
 """Query, key and value as the layers or matrices of these names give them, where no product was seen, as in a loop."""
 
 from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -8,9 +9,23 @@ from torch import Tensor, nn
 from clearhead._common.foreign_names import is_output, role
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.matching import Trial
+from clearhead.checking.hypotheses.matching import Explanation, Trial, follows
 from clearhead.checking.hypotheses.recipe import Setting
 from clearhead.recording.thresholds import SUMS
+
+_right: WeakKeyDictionary[TokensEvidence, Explanation | None] = WeakKeyDictionary()
+
+
+def right_by_name(e: TokensEvidence) -> Explanation | None:
+    """The definition, if it gives the whole output from query, key and value as their layers give them.
+
+    What was recorded inside, as blocks whose softmax is rescaled later, then says nothing against it.
+    """
+    if e not in _right:
+        trials = trials_by_name(e)
+        found = follows(trials, e.promised) if len(trials) > 1 else None
+        _right[e] = None if found is None else Explanation(True, *found)
+    return _right[e]
 
 
 def trials_by_name(e: TokensEvidence) -> list[Trial]:

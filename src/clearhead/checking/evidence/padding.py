@@ -13,8 +13,8 @@ from torch import Tensor
 from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.call_inputs import written
 from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.edits import edits
 from clearhead.checking.hypotheses.matching import Explanation, distance, explain
-from clearhead.checking.hypotheses.mutants import bank
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.signatures import mask_of_tokens, of_call
 from clearhead.checking.subject.subject import prepare
@@ -196,7 +196,7 @@ class PaddedEvidence(TokensEvidence):
         return explain(
             trials,
             trials[0].setting.contract,
-            lambda c: bank(c, given=True, masked=True, whole=False),
+            lambda c: edits(c, given=True, masked=True, whole=False),
         )
 
     @cached_property

@@ -1,6 +1,6 @@
 """Evidence of what takes tokens: the attentions inside, who moves whom, other lengths."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,8 +20,8 @@ from clearhead.checking.evidence.half_precision import measure as measure_halves
 from clearhead.checking.evidence.laws import placed
 from clearhead.checking.evidence.raw import Projected, projected
 from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
+from clearhead.checking.hypotheses.edits import Edit, edits, fitted
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, window_of
-from clearhead.checking.hypotheses.mutants import Mutant, bank
 from clearhead.checking.hypotheses.recipe import RIGHT, right_visible
 from clearhead.checking.subject.calling import hidden_by_itself, unfilled_mask
 from clearhead.checking.subject.embedding import Embedded, Steps
@@ -30,6 +30,7 @@ from clearhead.checking.subject.subject import Subject, prepare
 from clearhead.checking.thresholds import FOLDED_NUMBERS, LARGE, LONGEST
 from clearhead.errors import ModelError
 from clearhead.recording.provenance import Dependency, Provenance, measure, provenance
+from clearhead.recording.weighing import weigh
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +106,14 @@ class TokensEvidence(Evidence):
             return Settled(subject, given, output, None, (("hands-mask", {}),))
         model = subject.run.model if isinstance(subject.run, Embedded) else subject.run
         name = unfilled_mask(model, subject.takes)
-        if name is not None and self._sees_all(subject, given["x"]):
+        if name is None or not self._sees_all(subject, given["x"]):
+            return Settled(subject, given, output, None, notes)
+        try:
+            # Causal as soon as a mask of real tokens comes: then it is not the mask that hides the future.
+            causal = not self._sees_all(with_beside(subject, masks=True), given["x"])
+        except Exception:  # a mask of another shape or kind is wanted
+            causal = False
+        if not causal:
             raise ModelError(
                 "check.mask",
                 f"{subject.name} takes {name}, for which takes={shown(subject.takes)} hands over nothing, "
@@ -288,14 +296,17 @@ class TokensEvidence(Evidence):
     @cached_property
     def explanations(self) -> list[Explanation]:
         """The recipe that each group of heads follows."""
-        return [self._explained(self.group_trials(index)) for index in range(len(self.groups))]
+        return [self._explained(index) for index in range(len(self.groups))]
 
-    def _explained(self, trials: Sequence[Trial]) -> Explanation:
-        def mutants(contract: Contract) -> list[Mutant]:
+    def _explained(self, index: int) -> Explanation:
+        trials, weighed = self.group_trials(index), weigh(self.groups[index].heads[0])
+
+        def table(contract: Contract) -> list[Edit]:
             seen = [right_visible(each.under(contract).setting) for each in trials]
-            return bank(contract, given=False, masked=not all(map(Tensor.all, seen)), whole=False)
+            masked, numbers = not all(map(Tensor.all, seen)), fitted(weighed.scale, weighed)
+            return edits(contract, given=False, masked=masked, whole=False, numbers=numbers)
 
-        return explain(trials, trials[0].setting.contract, mutants)
+        return explain(trials, trials[0].setting.contract, table)
 
     @property
     def explained(self) -> Explanation | None:
@@ -344,9 +355,9 @@ class TokensEvidence(Evidence):
             return None
         trials = [each.trial(self.contract) for each in self.projections]
 
-        def rotations(contract: Contract) -> list[Mutant]:
+        def rotations(contract: Contract) -> list[Edit]:
             ways = ("not-rotated", "one-rotated", "base", "backwards")
-            found = bank(contract, given=False, masked=False, whole=False)
+            found = edits(contract, given=False, masked=False, whole=False)
             return [each for each in found if each.code.startswith("rope") or each.way in ways]
 
         return explain(trials, trials[0].setting.contract, rotations)

@@ -1,5 +1,6 @@
-"""Find the recipe that a subject follows: the right one, or a mutant of the bank."""
+"""The one search: the nearest script of edits of the definition that gives what the subject gave on every call."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +10,12 @@ from torch import Tensor
 
 from clearhead._common.accuracy import measured
 from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.mutants import Mutant
-from clearhead.checking.hypotheses.recipe import EMPTY_STYLES, RIGHT, Recipe, Setting
-from clearhead.checking.thresholds import FACTOR, FAR, MOSTLY, ROUNDING
+from clearhead.checking.hypotheses.edits import Edit
+from clearhead.checking.hypotheses.recipe import EMPTY_STYLES, RIGHT, Recipe, Setting, right_scale
+from clearhead.checking.thresholds import FACTOR, FAR, MOSTLY, ROUNDING, SLOPE
+
+# The stages that two mistakes at once are looked for in.
+PAIRED = frozenset(("mask", "softmax", "scale", "bias", "softcap", "weights", "rope", "heads"))
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,15 @@ class Trial:
         """The largest difference, of the largest number of the target; inf where NaN differs."""
         found = self.result(recipe)
         return torch.inf if found is None else distance(found, self.target)
+
+    def may_match(self, recipe: Recipe) -> bool:
+        """True if the finite numbers of a recipe are near those of the subject, whatever empty rows hold."""
+        found = self.result(recipe)
+        if found is None or found.shape != self.target.shape:
+            return False
+        both = found.isfinite() & self.target.isfinite()
+        gap = (found - self.target)[both].abs()
+        return not gap.numel() or float(gap.max() / self.target[both].abs().max()) <= FAR
 
     def matches(self, recipe: Recipe) -> bool:
         """True if the recipe gives what the subject gave, to the accuracy of the definition."""
@@ -94,21 +107,27 @@ def distance(found: Tensor, target: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The explanation of a subject: the right thing (no mutant), a mutant, or nothing known.
+    """The explanation of a subject: the definition, the script of edits that it follows, or nothing known.
 
-    `also` are mutants that give the same; `error` is that of the definition, where nothing is
-    known.
+    Attributes:
+        known: True if a script was found; an empty one is the definition.
+        recipe: the definition with the script applied.
+        contract: what is declared, with what was found.
+        script: the edits.
+        also: other edits that give the same, where the script is one edit.
+        error: of the definition, where nothing is known.
     """
 
     known: bool
     recipe: Recipe
     contract: Contract
-    mutants: tuple[Mutant, ...] = ()
+    script: tuple[Edit, ...] = ()
+    also: tuple[Edit, ...] = ()
     error: float = 0.0
 
     @property
     def right(self) -> bool:
-        return self.known and not self.mutants
+        return self.known and not self.script
 
 
 def contracts(contract: Contract) -> list[Contract]:
@@ -165,23 +184,57 @@ def follows(trials: Sequence[Trial], contract: Contract) -> tuple[Recipe, Contra
 def explain(
     trials: Sequence[Trial],
     contract: Contract,
-    bank: Callable[[Contract], Sequence[Mutant]],
+    table: Callable[[Contract], Sequence[Edit]],
 ) -> Explanation:
-    """The right recipe, else every mutant that gives the same on all calls."""
+    """The definition, else the nearest script of at most two edits that gives the same on all calls.
+
+    Args:
+        trials: the calls.
+        contract: what is declared.
+        table: the edits that are possible under a contract, the nearest first.
+    """
     right = follows(trials, contract)
     if right is not None:
         return Explanation(True, *right)
     finite = torch.cat([trial.target.isfinite().flatten() for trial in trials])
     for filled in contracts(contract) if finite.double().mean() > MOSTLY else []:
         seen = [trial.under(filled) for trial in trials]
-        found: list[tuple[Mutant, Recipe]] = []
-        for mutant in bank(filled):
-            # The first call has the most to tell, so that most mutants are ruled out by it alone.
-            recipe = mutant.applied(RIGHT)
-            if fits(seen[:1], recipe) is not None and (fitting := fits(seen, recipe)) is not None:
-                found.append((mutant, fitting))
-        if found:
-            return Explanation(True, found[0][1], filled, tuple(mutant for mutant, _ in found))
+        rows = table(filled)
+        single = [(edit, recipe) for edit in rows if (recipe := _followed(seen, edit)) is not None]
+        if single:
+            (edit, recipe), *others = single
+            also = tuple(each for each, _ in others if each.way != "constant")
+            return Explanation(True, recipe, filled, (edit,), also)
+        for pair in _pairs(rows, seen[0].setting):
+            recipe = _followed(seen, *pair)
+            if recipe is not None:
+                return Explanation(True, recipe, filled, pair)
     filled = contracts(contract)[0]
     errors = [trial.under(filled).error(RIGHT) for trial in trials]
     return Explanation(False, RIGHT, filled, error=max(errors))
+
+
+def _followed(trials: Sequence[Trial], *script: Edit) -> Recipe | None:
+    """The definition with a script applied, if the subject follows it."""
+    recipe = RIGHT
+    for edit in script:
+        recipe = edit.applied(recipe)
+    # The first call has the most to tell, so most scripts are ruled out by it alone.
+    return fits(trials, recipe) if trials[0].may_match(recipe) else None
+
+
+def _pairs(rows: Sequence[Edit], at: Setting) -> Iterator[tuple[Edit, Edit]]:
+    """Two edits of different stages; of the scale those that give what was measured, where that was."""
+    near = [each for each in rows if each.noun in PAIRED and each.way != "operation"]
+    used = next((each.changes["scale"](at) for each in rows if each.way == "constant"), None)
+    if used is not None:
+        right = abs(used / right_scale(at) - 1) < SLOPE
+        near = [
+            each
+            for each in near
+            if "scale" not in each.changes
+            or (not right and abs(used / each.changes["scale"](at) - 1) < SLOPE)
+        ]
+    for one, other in itertools.combinations(near, 2):
+        if one.noun != other.noun and not set(one.changes) & set(other.changes):
+            yield one, other

@@ -11,32 +11,41 @@ from weakref import WeakKeyDictionary
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.named_layers import trials_by_name
+from clearhead.checking.evidence.named_layers import right_by_name, trials_by_name
 from clearhead.checking.evidence.splitting import asks
 from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.edits import Edit, edits
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, fits
-from clearhead.checking.hypotheses.mutants import Mutant, bank
 from clearhead.checking.hypotheses.recipe import RIGHT, right_scale
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn_mask, first_difference, sums_of
-from clearhead.checking.judging.facts import (
-    DECLARED,
-    Facts,
-    extras,
-    facts_of_stages,
-    facts_of_weights,
-    learned_scale,
-)
 from clearhead.checking.judging.laws import right_at_few, unnamed
-from clearhead.checking.judging.names import (
-    TOPICS,
-    TOUCHES,
-    topic_of,
+from clearhead.checking.judging.reading import (
+    DECLARED,
+    Stages,
+    against_declared,
+    broken,
+    extras,
+    learned_scale,
+    read_claims,
+    slope,
+    stages_of_function,
+    stages_of_group,
 )
-from clearhead.checking.judging.reading import against_declared, broken, read_claims, slope
 from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE
 
+TOPICS = ("mask", "softmax", "scale", "order", "product")
+# The stages of a recipe that a topic is about.
+TOUCHES = {
+    "mask": {"visible", "hide", "after", "start"},
+    "softmax": {"share", "after", "hide"},
+    "scale": {"scale", "prepare"},
+    "order": {"prepare", "share"},
+    "product": {"after", "arrange", "around"},
+    "heads": {"arrange", "group", "merge", "end", "around"},
+    "positions": {"rotate", "arrange"},
+}
 SEEN_WRONG = 1e-6
 """An error, of the largest number, beyond rounding."""
 DRAWN = 16
@@ -55,6 +64,23 @@ class Account:
     unknown: Mapping[str, tuple[str, Values]] = field(default_factory=dict)
     contract: Contract = field(default_factory=Contract)
     notes: tuple[tuple[str, Values], ...] = ()
+
+
+BY_NOUN = {
+    "bias": "order",
+    "softcap": "order",
+    "differs": "order",
+    "weights": "product",
+    "law": "product",
+    "parameter": "product",
+    "rope": "positions",
+}
+
+
+def topic_of(code: str) -> str:
+    """The topic of a name that numbers can have."""
+    noun = code.partition(".")[0]
+    return BY_NOUN.get(noun, noun)
 
 
 _accounts: WeakKeyDictionary[Evidence, Account] = WeakKeyDictionary()
@@ -93,16 +119,14 @@ def _of_heads(e: HeadsEvidence) -> Account:
         return Account((), frozenset((*TOPICS, "heads")), {}, found.contract, (note,))
     finite = [each for each in e.judged if each.target.isfinite().all()]
     if 0 < len(finite) < len(e.judged):
-        among = explain(finite, e.promised, e.mutants)
-        if among.known and among.mutants:
+        among = explain(finite, e.promised, e.edits)
+        if among.known and among.script:
             named = _of_recipe(among, finite, (*TOPICS, "heads", "positions"))
             bad = next(each for each in e.judged if not each.target.isfinite().all())
             return replace(named, claims=(*named.claims, broken(bad, "mask.non-finite", "output")))
-    facts = facts_of_weights(e)
+    facts = stages_of_function(e)
     claims = list(read_claims(facts, first, e)) if facts is not None else []
     bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
-    if bad is not None and facts is not None and facts.varies:
-        bad = None  # how much one score spreads is no number
     if bad is not None:
         claims = [each for each in claims if each.code != "differs"]
         if facts is not None and (facts.weights.isnan().any(-1) & facts.visible.any(-1)).any():
@@ -142,7 +166,7 @@ def _of_tokens(e: TokensEvidence) -> Account:
         trials = trials_by_name(e)
         if len(trials) > 1:
             found = explain(
-                trials, e.contract, lambda each: bank(each, given=False, masked=True, whole=False)
+                trials, e.contract, lambda each: edits(each, given=False, masked=True, whole=False)
             )
             if found.known:
                 return _of_recipe(found, trials, TOPICS)
@@ -150,7 +174,8 @@ def _of_tokens(e: TokensEvidence) -> Account:
         return Account(unknown=dict.fromkeys(TOPICS, (why, {})), contract=e.contract)
     first = next((each for each in accounts if each.claims), accounts[0])
     if first.claims:
-        return first
+        known = right_by_name(e)
+        return first if known is None else _of_recipe(known, trials_by_name(e), TOPICS)
     clear = frozenset.intersection(*(each.clear for each in accounts))
     unknown = {topic: why for each in accounts for topic, why in each.unknown.items()}
     notes = tuple(note for each in accounts for note in each.notes)
@@ -160,10 +185,9 @@ def _of_tokens(e: TokensEvidence) -> Account:
 def _of_group(e: TokensEvidence, index: int) -> Account:
     found, trials, group = e.explanations[index], e.group_trials(index), e.groups[index]
     if found.known:
-        mutant = found.mutants[:1]
-        if mutant and mutant[0].code == "scale.missing" and _folded(e):
+        scaled = any(each.noun == "scale" for each in found.script)
+        if any(each.code == "scale.missing" for each in found.script) and _folded(e):
             return Account((), frozenset(TOPICS), {}, found.contract, (("folded", {}),))
-        scaled = bool(mutant) and mutant[0].code.startswith("scale.")
         if scaled and e.contract.scale is None and learned_scale(group.attentions):
             return Account((), frozenset(TOPICS), {}, found.contract, (("scale-learned", {}),))
         unsure = any(each.gain is None for each in group.attentions)
@@ -172,13 +196,14 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
             clear, why = frozenset(TOPICS) - {"scale"}, {"scale": ("scale", {})}
             return Account((), clear, why, found.contract, (("scale-unknown", {}),))
         one = group.attentions[0]
-        swapped = bool(mutant) and mutant[0].code == "softmax.axis" and one.layout.sides == (1, 0)
+        over = [each for each in found.script if each.code == "softmax.axis"]
+        swapped = bool(over) and one.layout.sides == (1, 0)
         if swapped and e.recorded is not None and not asks(e.recorded.recorder, one):
             # The same numbers: query and key have changed places, or the weights are transposed.
-            turned = replace(mutant[0], code="law.value", way="transposed", values={})
-            found = replace(found, mutants=(turned, *found.mutants))
+            other = replace(over[0], code="law.value", way="transposed", values={})
+            found = replace(found, script=(other,), also=found.script)
         return _of_recipe(found, trials, TOPICS)
-    facts = facts_of_stages(group, e.recorded)
+    facts = stages_of_group(group, e.recorded)
     claims = list(read_claims(facts, trials[0].under(found.contract), e))
     if bool(facts.weights.isnan().all()):
         # Of numbers that are none nothing else is to be said.
@@ -207,7 +232,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
     return Account((), frozenset(TOPICS) - set(unknown), unknown, found.contract, notes)
 
 
-def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: Facts) -> bool:
+def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: Stages) -> bool:
     """True if nothing is declared of the mask, and the definition under the seen one gives the same."""
     setting = first.setting._replace(mask=facts.visible)
     declared = e.contract.causal is not None or e.contract.window is not None
@@ -223,47 +248,46 @@ def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
 def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str]) -> Account:
     """The account of a subject that follows this recipe."""
     trials = [each.under(found.contract) for each in trials]
-    touched = {name for mutant in found.mutants[:1] for name in mutant.changes}
+    touched = {name for edit in found.script for name in edit.changes}
     clear = frozenset(topic for topic in topics if not TOUCHES.get(topic, touched) & touched)
     claims = []
-    for mutant in found.mutants[:1]:
+    for edit in found.script:
         # What is not scaled at all is scaled by every size that is 1.
-        others = [] if mutant.code == "scale.missing" else found.mutants[1:]
+        others = () if edit.code == "scale.missing" else found.also
         also = tuple(
             (each.code, each.way, each.values)
             for each in others
-            if (each.code, each.way, each.values) != (mutant.code, mutant.way, mutant.values)
+            if (each.code, each.way, each.values) != (edit.code, edit.way, edit.values)
         )
-        measured = _measured(mutant, trials, found)
-        told = Found(mutant.way, mutant.values, measured, also)
-        if mutant.code.startswith("scale.") and set(mutant.changes) == {"scale"}:
+        told = Found(edit.way, edit.values, _measured(edit, trials, found), also)
+        if edit.noun == "scale" and set(edit.changes) == {"scale"}:
             used = found.recipe.scale(trials[0].setting)
             told = against_declared(told, used, found.contract)
-        claims.append(Claim(topic_of(mutant.code), mutant.code, told))
-        bad = next((each for each in trials if not each.target.isfinite().all()), None)
-        if bad is not None:
-            code = "mask.non-finite" if mutant.code.startswith("softmax") else "mask.empty-row"
-            claims.append(broken(bad, code, "follows"))
+        claims.append(Claim(topic_of(edit.code), edit.code, told))
+    bad = next((each for each in trials if not each.target.isfinite().all()), None)
+    if claims and bad is not None:
+        softmax = claims[0].code.startswith("softmax")
+        claims.append(broken(bad, "mask.non-finite" if softmax else "mask.empty-row", "follows"))
     unknown = _hidden(claims[0]) if claims else {}
     unknown = {topic: why for topic, why in unknown.items() if topic not in clear}
     return Account(tuple(claims), clear, unknown, found.contract)
 
 
-def _measured(mutant: Mutant, trials: Sequence[Trial], found: Explanation) -> tuple[str, Values]:
+def _measured(edit: Edit, trials: Sequence[Trial], found: Explanation) -> tuple[str, Values]:
     first = trials[0]
-    if mutant.code.startswith("scale."):
+    if edit.code.startswith("scale."):
         # A size is told from the right one where the two differ.
         factors = [(found.recipe.scale(each.setting), each) for each in trials]
         apart = (
             each for each in factors if abs(each[0] / right_scale(each[1].setting) - 1) > SLOPE
         )
         return slope(*next(apart, factors[0]))
-    if mutant.code.startswith("mask.") and {"visible", "start"} & set(mutant.changes):
+    if edit.code.startswith("mask.") and {"visible", "start"} & set(edit.changes):
         wrong = [each for each in trials if each.error(RIGHT) > SEEN_WRONG] or trials
         shown = next((each for each in wrong if each.setting.kv_len <= DRAWN), wrong[0])
-        if "arrange" not in mutant.changes and (shown.setting.kv_len <= DRAWN or shown is first):
+        if "arrange" not in edit.changes and (shown.setting.kv_len <= DRAWN or shown is first):
             return "mask", drawn_mask(shown, found.recipe)
-    if mutant.code.startswith("softmax."):
+    if edit.code.startswith("softmax."):
         weights = found.recipe.weights(first.query, first.key, first.setting)
         return "sums", sums_of(weights)
     return first_difference(trials)

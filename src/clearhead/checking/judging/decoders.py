@@ -7,7 +7,7 @@ from clearhead.checking.evidence.decoding import DecodingEvidence, Taken, Wrong
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.recipe import right_visible
 from clearhead.checking.judging.drawings import drawn
-from clearhead.checking.judging.names import RIGHT_MASK, mask_named, setting_of
+from clearhead.checking.judging.reading import RIGHT_MASK, mask_named, setting_of
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Values, Verdict
 from clearhead.checking.subject.causes import cause
 from clearhead.checking.subject.refusals import first_line, raised

@@ -8,7 +8,7 @@ from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import contracts
 from clearhead.checking.hypotheses.recipe import RIGHT, Setting
 from clearhead.checking.judging.drawings import dependency
-from clearhead.checking.judging.names import RIGHT_MASK, mask_named, setting_of
+from clearhead.checking.judging.reading import RIGHT_MASK, mask_named, setting_of
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
 
 

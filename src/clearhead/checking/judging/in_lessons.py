@@ -9,11 +9,11 @@ from clearhead._common.foreign_names import size_of
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.named_layers import trials_by_name
 from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.edits import edits
 from clearhead.checking.hypotheses.matching import explain
-from clearhead.checking.hypotheses.mutants import bank
 from clearhead.checking.hypotheses.recipe import RIGHT
 from clearhead.checking.judging.drawings import dependency, first_difference
-from clearhead.checking.judging.names import setting_of
+from clearhead.checking.judging.reading import setting_of
 from clearhead.checking.judging.verdicts import Clear, Found, Verdict
 from clearhead.checking.subject.causes import cause
 from clearhead.checking.subject.signatures import of_constructor
@@ -185,7 +185,7 @@ def otherwise(e: TokensEvidence) -> Verdict | None:
     if len(trials) < 2:
         return None
     found = explain(
-        trials, e.contract, lambda each: bank(each, given=False, masked=True, whole=False)
+        trials, e.contract, lambda each: edits(each, given=False, masked=True, whole=False)
     )
     if found.known:
         return None

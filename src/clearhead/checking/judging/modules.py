@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.named_layers import right_by_name
 from clearhead.checking.evidence.padding import PaddedEvidence, with_mask
 from clearhead.checking.evidence.splitting import Splitting
 from clearhead.checking.evidence.tokens import TokensEvidence
@@ -28,6 +29,19 @@ def _of_heads(
 
     def verdict(e: TokensEvidence) -> Verdict:
         return next(filter(None, map(read, e.splittings)), None) or _heads_known(e)
+
+    return _unless_right(verdict)
+
+
+def _unless_right(
+    asked: Callable[[TokensEvidence], Verdict],
+) -> Callable[[TokensEvidence], Verdict]:
+    """The same verdict, unless the whole output is that of the definition."""
+
+    def verdict(e: TokensEvidence) -> Verdict:
+        found = asked(e)
+        known = isinstance(found, Clear) or right_by_name(e) is None
+        return found if known else Clear("heads")
 
     return verdict
 
@@ -53,6 +67,7 @@ sliced = _of_heads(lambda each: Found("sliced") if each.sliced else None)
 order = _of_heads(lambda each: Found("columns") if each.other_order else None)
 
 
+@_unless_right
 def merge(e: TokensEvidence) -> Verdict:
     """Heads whose contexts are put together with those of other tokens."""
     if e.dependency.mixed and _samples_meet_before(e):
@@ -89,6 +104,7 @@ def _turned(where: Sequence[int]) -> bool:
     return len({(place - token) % len(where) for token, place in enumerate(where)}) == 1
 
 
+@_unless_right
 def other_token(e: TokensEvidence) -> Verdict:
     """Outputs that hold what the query of another token collected."""
     asking = _asking(e)
@@ -153,7 +169,7 @@ def tiled(e: TokensEvidence) -> Verdict:
 def changed(e: TokensEvidence) -> Verdict:
     """A context that is changed before it is projected; an activation, as in LeViT, is a layer and told."""
     for each in e.splittings:
-        if set(each.changed) - LAYERS:
+        if set(each.changed) - LAYERS and right_by_name(e) is None:
             return Found("context", {"operation": ", ".join(each.changed)})
     return Clear() if e.observed or _by_name(e) else Unknown("no-attention")
 
@@ -195,7 +211,7 @@ def rotation(e: TokensEvidence) -> Claim | Verdict | None:
         return Claim("positions", "rope.values", Found("value"))
     if not e.rotated.known:
         return Claim("positions", "differs", _other_base(e, base, str(kind)) or Found("rotation"))
-    for mutant in e.rotated.mutants[:1]:
+    for mutant in e.rotated.script[:1]:
         if mutant.way == "not-rotated" and any(each.turned_alike for each in e.projections):
             return Claim("positions", "differs", Found("turned-alike"))
         return Claim("positions", mutant.code, Found(mutant.way, mutant.values))
@@ -304,8 +320,8 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
         return _padding_before(e) or Clear("padding")
     found, measured = e.explained_padded, ("padded", {"gap": f"{seen.alone:.3g}"})
     values, also = {}, ()
-    if found is not None and found.mutants:
-        name, way, values = found.mutants[0].code, found.mutants[0].way, found.mutants[0].values
+    if found is not None and found.script:
+        name, way, values = found.script[0].code, found.script[0].way, found.script[0].values
         if name == "mask.missing" and way in ("given", "beside-given"):
             # A mask without effect has a name of its own.
             name, way = "mask.padding-ignored", "ignored"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.evidence.parts import PartCall, PartEvidence, flattened
-from clearhead.checking.hypotheses.mutants.parts import MUTANTS, PartMutant
+from clearhead.checking.hypotheses.part_edits import MUTANTS, PartEdit
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
 from clearhead.checking.thresholds import ROUNDING, SAME, SLOPE
 from clearhead.recording.thresholds import SUMS
@@ -61,7 +61,7 @@ def _claim(code: str, way: str, values: Any, measured: Any) -> Claim:
     return Claim(TOPIC, code, Found(way, values, measured))
 
 
-def _fits(mutant: PartMutant, calls: list[PartCall]) -> bool:
+def _fits(mutant: PartEdit, calls: list[PartCall]) -> bool:
     """True if the mutant gives what came, on every call, and raises where the code did."""
     compared = False
     for call in calls:

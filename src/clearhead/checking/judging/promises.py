@@ -394,5 +394,5 @@ def _right_weights(e: HeadsEvidence | TokensEvidence) -> Tensor | None:
     if not e.explained.known:
         return None
     first = e.trials[0].under(e.explained.contract)
-    recipe = e.explained.recipe if e.explained.mutants else RIGHT.styled(e.explained.recipe.empty)
+    recipe = e.explained.recipe if e.explained.script else RIGHT.styled(e.explained.recipe.empty)
     return recipe.weights(first.query, first.key, first.setting)

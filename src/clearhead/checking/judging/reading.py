@@ -1,108 +1,226 @@
-"""Claims of what was read of the scores: each thing that was done wrong, by its name."""
+"""The recorded stages of an attention against the declared ones, where no script of edits gives the numbers."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.base import Evidence, Recorded
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.matching import Trial, fits
-from clearhead.checking.hypotheses.recipe import RIGHT, Setting, band, right_scale, right_visible
+from clearhead.checking.evidence.grouping import Group
+from clearhead.checking.hypotheses.edits import MASKS, Edit
+from clearhead.checking.hypotheses.matching import Trial
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_scale, right_visible
 from clearhead.checking.judging.drawings import drawn_mask, first_bad, sums_of
-from clearhead.checking.judging.facts import Facts
-from clearhead.checking.judging.names import RIGHT_MASK, mask_named, scale_named
 from clearhead.checking.judging.verdicts import Claim, Found, Values
-from clearhead.checking.thresholds import SLOPE
+from clearhead.checking.thresholds import SLOPE, UNREAD
+from clearhead.recording.observed import ObservedAttention
 from clearhead.recording.thresholds import SUMS
+from clearhead.recording.weighing import ACTIVATIONS, Weighing, weigh
+
+RIGHT_MASK = Edit("", "", {})
+# What is declared of the scores, and the remark that what does it gives.
+DECLARED = {
+    "bias": "bias-added",
+    "alibi_slopes": "bias-added",
+    "softcap": "capped",
+    "sinks": "beside",
+}
+AXES = {"queries": "queries", "blocks": "heads", "all": "queries and keys together"}
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of all heads: (batch, heads, queries, keys).
+
+    `divided`: the context is divided by the sums of the weights; `learned`: the scale is a parameter of rows of one
+    length; `varies`: the scale depends on the head; `tables`: weights also go to what is no key.
+    """
+
+    weights: Tensor
+    scale: float | None
+    axis: str | None
+    normaliser: str
+    visible: Tensor
+    weighing: Weighing | None = None
+    beside: bool = False
+    divided: bool = False
+    learned: bool = False
+    varies: bool = False
+
+    @property
+    def infinite(self) -> bool:
+        """True if scores that are to be hidden are raised to +∞."""
+        before = self.weighing.before if self.weighing is not None else ()
+        return any(each.kind == "fill" and each.number == torch.inf for each in before)
+
+
+def stages_of_group(group: Group, recorded: Recorded | None) -> Stages:
+    """The stages of a layer of a module, of all its heads."""
+    arranged = group.arranged
+    place = (lambda each: each[:, None]) if arranged is None else arranged.heads
+    return _seen(group.heads, place, recorded)
+
+
+def stages_of_function(e: HeadsEvidence) -> Stages | None:
+    """The stages of a function, as they were recorded or by the identity as value."""
+    at = e.trials[0].setting
+    tables = e.subject.axes == 2 and len(e.observed) == at.batch * at.num_heads
+    if tables and not any(each.tangled for each in e.observed):
+        return _seen(e.observed, lambda each: each[:, None], e.recorded)
+    if len(e.observed) == 1 and not e.observed[0].tangled:
+        whole = at.batch * at.num_heads, at.query_len, at.kv_len
+        if e.observed[0].weights.shape == whole:
+            return _seen(e.observed, lambda x: x.view(at.batch, -1, *x.shape[1:]), e.recorded)
+    if e.measured is None:
+        return None
+    weights = e.measured.weights
+    sums = weights.sum(-1)
+    axis = "keys" if torch.allclose(sums, torch.ones_like(sums), atol=SUMS) else None
+    return Stages(weights, e.slope, axis, "", weights.abs() > UNREAD)
+
+
+def _seen(
+    attentions: Sequence[ObservedAttention],
+    place: Callable[[Tensor], Tensor],
+    recorded: Recorded | None,
+) -> Stages:
+    """The stages of some attentions; `place` gives (batch, heads, queries, keys)."""
+    read = [weigh(each) for each in attentions]
+    first = read[0]
+
+    def joined(parts: Iterable[Tensor]) -> Tensor:
+        return torch.cat([place(each) for each in parts], 1)
+
+    # Numbers that sum to one are shares, whatever they were made by.
+    shares = first.sums and first.normaliser not in ACTIVATIONS
+    return Stages(
+        joined(each.weights for each in attentions),
+        first.scale if all(each.scale == first.scale for each in read) else None,
+        "keys" if first.axis is None and shares else first.axis,
+        first.normaliser,
+        joined(each.visible for each in read),
+        first,
+        attentions[0].beside,
+        recorded is not None and all(_divided(each, recorded) for each in attentions),
+        learned_scale(attentions),
+        first.scale is not None
+        and len({f"{each.scale or 0:.6g}" for each in read}) == len(read) > 1,
+    )
+
+
+def learned_scale(attentions: Sequence[ObservedAttention]) -> bool:
+    """True if a parameter multiplies the scores of rows that are all of one length: cosine attention."""
+    return all(
+        of_one_length(each.query)
+        and of_one_length(each.key)
+        and any(
+            stage.other == "parameter" and stage.name.rstrip("_") in ("mul", "div")
+            for stage in takewhile(lambda stage: stage.axis is None, each.stages)
+        )
+        for each in attentions
+    )
+
+
+def of_one_length(rows: Tensor) -> bool:
+    """True if all rows of a query, or of a key, are of one length, as after a norm."""
+    sizes = rows.norm(dim=-1)
+    return bool(sizes.isfinite().all()) and float(sizes.std()) < 1e-3 * float(sizes.mean())
+
+
+def _divided(one: ObservedAttention, recorded: Recorded) -> bool:
+    """True if the context is divided by the sums of the weights, after the product."""
+    shares = (one.context / one.weights.sum(-1, keepdim=True)).flatten().sort().values
+    return any(
+        step.name.startswith("div")
+        and bool((step.tags.node == one.layout.context.index).all())
+        and step.value.numel() == shares.numel()
+        and torch.allclose(step.value.double().flatten().sort().values, shares, equal_nan=True)
+        for step in recorded.recorder.steps
+    )
+
+
+def extras(stages: Stages) -> Iterator[tuple[str, Values]]:
+    """Remarks on mechanisms that are not declared, and are no mistake."""
+    read = stages.weighing
+    assert read is not None
+    for change in read.changes:
+        if change.kind == "add" and change.stage.other != "":
+            yield "bias-added", {"of": change.stage.other}
+        if change.kind == "cap":
+            yield "capped", {}
+        if change.kind == "scales":
+            yield "scales", {}
+        if change.kind == "unknown" and change.stage.other in ("parameter", "input"):
+            yield "operation", {"operation": change.stage.name}
+    for change in read.after:
+        if change.kind in ("number", "add", "shift"):
+            yield "operation", {"operation": change.stage.name}
+    if read.scale is None and not any(change.kind == "scales" for change in read.changes):
+        yield "scale-unknown", {}
+    elif stages.learned and read.scale is not None:
+        yield "scale-learned", {}
+    if stages.beside or (read.axis == "keys" and not read.sums and not read.after):
+        yield "beside", {}
 
 
 def broken(bad: Trial, code: str, way: str) -> Claim:
-    """The claim of a call that gave what is not finite."""
+    """The claim of a call whose output is not finite."""
     return Claim("mask", code, Found(way, {}, ("first-bad", first_bad(bad.target))))
 
 
-def read_claims(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
-    """Name each thing that was done wrong, one by one."""
-    yield from _read_softmax(facts)
-    contract = first.setting.contract
+def read_claims(stages: Stages, first: Trial, e: Evidence) -> Iterator[Claim]:
+    """Yield each stage that differs from the declared one, with both numbers."""
+    yield from _softmax(stages)
+    contract, wanted = first.setting.contract, right_scale(first.setting)
     plain = contract.softcap is None and contract.bias is None and contract.alibi_slopes is None
-    plain = plain and not (facts.learned and contract.scale is None)
-    wanted = right_scale(first.setting)
-    if facts.scale is not None and plain and abs(facts.scale - wanted) > SLOPE * abs(wanted):
-        yield _scale_claim(facts.scale, first, e)
-    elif facts.varies and plain:
+    plain = plain and not (stages.learned and contract.scale is None)
+    if stages.scale is not None and plain and abs(stages.scale - wanted) > SLOPE * abs(wanted):
+        used = stages.scale
+        values = {"used": f"{used:.4g}", "square": f"{used**-2:.4g}" if used else "∞"}
+        found = Found("constant", values, slope(used, first))
+        yield Claim("scale", "scale.wrong", against_declared(found, used, contract))
+    elif stages.varies and plain:
         yield Claim("scale", "scale.wrong", Found("varies"))
-    if isinstance(e, TokensEvidence) and facts.infinite:
+    if stages.infinite and not isinstance(e, HeadsEvidence):
         yield broken(first, "mask.non-finite", "infinity")
-    elif facts.axis == "keys" or facts.axis is None:
-        yield from _read_mask(facts, first, e)
-    for change in facts.weighing.after if facts.weighing is not None else ():
+    elif stages.axis in ("keys", None):
+        yield from _mask(stages, first, e)
+    for change in stages.weighing.after if stages.weighing is not None else ():
         if change.kind == "scale" and abs(change.number - 1) > SLOPE:
-            values = {"factor": f"{change.number:.4g}"}
-            yield Claim(
-                "product",
-                "weights.scaled",
-                Found("scaled", values, ("sums", sums_of(facts.weights))),
-            )
+            measured = ("sums", sums_of(stages.weights))
+            way = Found("scaled", {"factor": f"{change.number:.4g}"}, measured)
+            yield Claim("product", "weights.scaled", way)
         if change.kind == "unknown" and change.stage.name and change.stage.axis is None:
-            values = {"operation": change.stage.name}
-            yield Claim("product", "differs", Found("after-softmax", values))
+            way = Found("after-softmax", {"operation": change.stage.name})
+            yield Claim("product", "differs", way)
 
 
-def _read_softmax(facts: Facts) -> Iterator[Claim]:
-    measured = ("sums", sums_of(facts.weights))
-    if facts.twice:
-        yield Claim("softmax", "softmax.twice", Found("twice", {}, measured))
+def _softmax(stages: Stages) -> Iterator[Claim]:
+    if stages.axis == "keys" or stages.beside:
         return
-    if facts.turned:
-        yield Claim("product", "law.value", Found("transposed", {}, measured))
-        return
-    if facts.axis == "keys" or facts.beside:
-        return
+    measured = ("sums", sums_of(stages.weights))
+    over = AXES.get(stages.axis or "")
     for axis, name in ((-2, "queries"), (1, "heads"), (0, "batch")):
-        total = facts.weights.sum(axis)
+        total = stages.weights.sum(axis)
         total = total[~total.isnan()]  # what is hidden in all samples is 0 / 0
         one = len(total) > 0 and torch.allclose(total, torch.ones_like(total), atol=SUMS)
-        if facts.weights.shape[axis] > 1 and one:
-            yield Claim("softmax", "softmax.axis", Found("over", {"axis": name}, measured))
-            return
-    if facts.axis is not None:
-        names = {"queries": "queries", "blocks": "heads", "all": "queries and keys together"}
-        yield Claim("softmax", "softmax.axis", Found("over", {"axis": names[facts.axis]}, measured))
-        return
-    if facts.rectified:
-        yield Claim("softmax", "softmax.missing", Found("relu", {}, ("zeros", {})))
-        return
-    if facts.divided:
-        return
-    way, values = (
-        ("operation", {"operation": facts.normaliser}) if facts.normaliser else ("none", {})
-    )
-    yield Claim("softmax", "softmax.missing", Found(way, values, measured))
-
-
-def _scale_claim(used: float, first: Trial, e: Evidence) -> Claim:
-    """The name for a factor: that of a size, or none."""
-    at, measured = first.setting, slope(used, first)
-    if isinstance(e, TokensEvidence) and e.num_heads:
-        at = at._replace(num_heads=e.num_heads)
-    named = scale_named(used, at)
-    if named and not _is_constant(used, first, e):
-        code, others = named[0].code, named[1:]
-        also = tuple((code, each.way, each.values) for each in others if each.code == code)
-        found = Found(named[0].way, named[0].values, measured, also)
-        return Claim("scale", code, against_declared(found, used, at.contract))
-    values = {"used": f"{used:.4g}", "square": f"{used**-2:.4g}" if used else "∞"}
-    found = Found("constant", values, measured)
-    return Claim("scale", "scale.wrong", against_declared(found, used, at.contract))
+        if stages.weights.shape[axis] > 1 and one:
+            over = name
+            break
+    if over is not None:
+        yield Claim("softmax", "softmax.axis", Found("over", {"axis": over}, measured))
+    elif not stages.divided:
+        way = "operation" if stages.normaliser else "none"
+        values = {"operation": stages.normaliser}
+        yield Claim("softmax", "softmax.missing", Found(way, values, measured))
 
 
 def against_declared(found: Found, used: float, contract: Contract) -> Found:
-    """The same factor told against the scale that is declared, if one is."""
+    """The same factor against the scale that is declared, if one is."""
     if contract.scale is None:
         return found
     values = {"size": found.values.get("size", f"{used:.4g}"), "wanted": f"{contract.scale:g}"}
@@ -110,17 +228,8 @@ def against_declared(found: Found, used: float, contract: Contract) -> Found:
     return Found(way, values, found.measured)
 
 
-def _is_constant(used: float, first: Trial, e: Evidence) -> bool:
-    """True if the same factor gives what came at other sizes too."""
-    if not isinstance(e, HeadsEvidence):
-        return False
-    constant = replace(RIGHT, scale=lambda at: used)
-    trials = [each.under(first.setting.contract) for each in e.trials]
-    widths = {each.setting.head_dim for each in trials}
-    return len(widths) > 1 and fits(trials, constant) is not None
-
-
 def slope(used: float, first: Trial) -> tuple[str, Values]:
+    """The measured scale and the right one."""
     right, words = right_scale(first.setting), scale_in_words(first)
     return "slope", {"used": f"{used:.4g}", "right": f"{right:.4g}", "words": words}
 
@@ -131,58 +240,37 @@ def scale_in_words(case: Trial) -> str:
     return f"1/√{case.setting.head_dim}" if given is None else f"{given:g}"
 
 
-def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
+def _mask(stages: Stages, first: Trial, e: Evidence) -> Iterator[Claim]:
     at = first.setting
-    right = right_visible(at).expand(facts.visible.shape)
+    right = right_visible(at).expand(stages.visible.shape)
     declared = e.contract.causal is not None or e.contract.window is not None or at.mask is not None
-    if not declared or (bool(right.all()) and bool(facts.visible.all())):
+    if not declared or (bool(right.all()) and bool(stages.visible.all())):
         return
-
-    # A score below 0 that became a weight of 0 says nothing of the mask.
-    told = (facts.products > 0) | (not facts.rectified)
-    named = mask_named(facts.visible, at, told)
+    named = mask_named(stages.visible, at, torch.ones_like(stages.visible))
     if named is RIGHT_MASK:
-        read = facts.weighing
-        # Where there is no softmax, weights may be zeroed before they are divided by their sum.
-        after = read.after if read is not None and not read.sums else ()
-        if facts.axis is not None and any(change.kind == "fill" for change in after):
-            sums = ("sums", sums_of(facts.weights))
-            yield Claim("mask", "mask.after-softmax", Found("zeroed", {}, sums))
         return
-    picture = ("mask", drawn_mask(first, None, facts.visible[0, 0]))
-    before = facts.weighing.before if facts.weighing is not None else ()
-    for change in before:
-        if change.kind == "fill":
-            # A number that is put over another one counts.
-            number = [each.number for each in before if each.kind == "fill"][-1]
-            way = "zero" if abs(number) < 1e-3 else "number"
-            values = {"number": f"{number:.4g}"}
-            yield Claim("mask", "mask.multiplied", Found(way, values, picture))
-            return
-        if change.kind == "number" and _is_the_mask(change.cells, right):
-            yield Claim("mask", "mask.added-as-number", Found("hidden", {}, picture))
-            return
-    if named is not None:
-        yield Claim("mask", named.code, Found(named.way, named.values, picture))
-        return
-    way = (
-        "hidden" if e.contract.causal is False and _is_causal(facts.visible, right, at) else "mask"
-    )
-    yield Claim("mask", "differs", Found(way, {}, picture))
+    picture = ("mask", drawn_mask(first, None, stages.visible[0, 0]))
+    code, way = ("differs", "mask") if named is None else (named.code, named.way)
+    values = {} if named is None else named.values
+    yield Claim("mask", code, Found(way, values, picture))
 
 
-def _is_causal(seen: Tensor, right: Tensor, at: Setting) -> bool:
-    """True if causality, counted from the first key or from the last, hides what it would of the mask."""
-    return any(
-        torch.equal(seen, right & band(at.query_len, at.kv_len, first, None, 0))
-        for first in (0, at.kv_len - at.query_len)
-    )
+def setting_of(contract: Contract, tokens: int, heads: int = 1) -> Setting:
+    """The setting of tokens that attend to each other, of which nothing else is known."""
+    return Setting(contract, 1, heads, heads, tokens, tokens, 1, 1)
 
 
-def _is_the_mask(cells: Tensor | None, right: Tensor) -> bool:
-    """True of the pairs that are hidden, or of all others: by how much these are raised, a softmax
-    does not know."""
-    if cells is None:
-        return False
-    seen = right.flatten(0, 1)[: len(cells)]
-    return torch.equal(cells, seen) or torch.equal(cells, ~seen)
+def mask_named(seen: Tensor, at: Setting, visible: Tensor) -> Edit | None:
+    """The edit whose mask was seen, RIGHT_MASK for that of the contract, or None for neither.
+
+    Args:
+        seen: the pairs that attend.
+        at: the call.
+        visible: the pairs that are compared.
+    """
+    for edit in (RIGHT_MASK, *MASKS):
+        if edit.needs(at.contract):
+            other = edit.applied(RIGHT).seen(at) ^ seen
+            if not (other & visible).any():
+                return edit
+    return None

@@ -19,7 +19,7 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
-from clearhead.checking.judging.facts import of_one_length
+from clearhead.checking.judging.reading import of_one_length
 from clearhead.checking.report import Report
 from clearhead.checking.reporting import cannot_run, defined_at, reported
 from clearhead.checking.scanning.sources import ATTENTION, Definition, Source
