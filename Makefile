@@ -67,7 +67,7 @@ tests: setup
 
 waiting: setup browser
 	@echo "test: what waits for a browser and for processes"
-	@$(PYTEST) $(WAITING)
+	@$(PYTEST) --numprocesses=2 --dist=loadfile $(WAITING)
 
 shaped: setup
 	@echo "test: $(SHAPED), with every shape checked at run time"

@@ -398,6 +398,7 @@ def test_a_message_is_shown_and_never_obeyed(tmp_path: Path) -> None:
 def test_an_extra_missing_for_show_is_named(
     monkeypatch: pytest.MonkeyPatch, package: str, options: list[str], command: str
 ) -> None:
+    monkeypatch.setattr("clearhead.integrations.huggingface.load", load)  # anew
     monkeypatch.setitem(sys.modules, package, None)
     for name in list(sys.modules):
         if name.startswith(("clearhead.drawing.figures.png_files", "clearhead.drawing.figures")):

@@ -75,8 +75,8 @@ def line_of(tokens: Sequence[str]) -> str:
     """Return the text that tokens are of as one line for a terminal.
 
     Example:
-        >>> line_of(["didn", "'", "t", "\x1b[31m", "walk", "##ing"])
-        "didn't \\x1b[31m walking"
+        >>> print(line_of(["didn", "'", "t", "walk", "##ing"]))
+        didn't walking
     """
     return " ".join(readable(joined(tokens)).split())
 

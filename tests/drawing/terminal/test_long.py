@@ -93,9 +93,7 @@ def test_a_layer(screens: LongScreens) -> None:
     # Of the first token everybody sees a part: 1 + 1/2 + … + 1/60, and the head that looks before
     # gives it 2; all in all 120 queries give 1 each.
     share = (float((1 / torch.arange(1.0, 61.0)).sum()) + 2) / 120
-    assert received[0].startswith(
-        f" 0 \\x1b[it]   {share * 100:.1f} % ━━━━━━━━━━   [\\x1b[it]]"
-    )
+    assert received[0].startswith(f" 0 \\x1b[it]   {share * 100:.1f} % ━━━━━━━━━━   [\\x1b[it]]")
 
 
 def test_a_head_alone() -> None:
