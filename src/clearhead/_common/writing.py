@@ -90,7 +90,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         >>> check_writable("nowhere/page.html")
         Traceback (most recent call last):
         ...
-        clearhead.errors.FileError: [file.unwritable] nowhere/page.html could not be written: No such file or directory
+        clearhead.errors.MissingFileError: [file.unwritable] nowhere/page.html could not be written: No such file or directory
     """
     target = place_of(path, "file.unwritable", "written")
     try:
