@@ -92,8 +92,8 @@ def check_arguments(
     try:
         own.bind(*args, **kwargs)
     except TypeError as error:
-        told = f"{name} takes {', '.join(own.parameters)}; {error}."
-        raise ArgumentTypeError("argument.missing", told) from error
+        message = f"{name} takes {', '.join(own.parameters)}; {error}."
+        raise ArgumentTypeError("argument.missing", message) from error
 
 
 def refusal(
