@@ -88,10 +88,10 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         FileError: code `file.unwritable`.
 
     Example:
-        >>> check_writable("no/page.html")
+        >>> check_writable("no/a.html")
         Traceback (most recent call last):
         ...
-        clearhead.errors.MissingFileError: [file.unwritable] no/page.html could not be written: No such file or directory
+        clearhead.errors.MissingFileError: [file.unwritable] no/a.html could not be written: No such file or directory
     """
     target = place_of(path, "file.unwritable", "written")
     try:
