@@ -61,7 +61,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
         mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
         with open(begun, "x+b", buffering=0, opener=partial(os.open, mode=mode)) as opened:
             _lock(opened.fileno())
-            os.rename(begun, name)
+            if begun != name:
+                os.rename(begun, name)
             yield name, target
             if old is not None and hasattr(os, "chown"):
                 with suppress(OSError):
@@ -87,10 +88,10 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         FileError: code `file.unwritable`.
 
     Example:
-        >>> check_writable("nowhere/page.html")
+        >>> check_writable("no/a.html")
         Traceback (most recent call last):
         ...
-        clearhead.errors.FileError: [file.unwritable] nowhere/page.html could not be written: No such file or directory
+        clearhead.errors.MissingFileError: [file.unwritable] no/a.html could not be written: No such file or directory
     """
     target = place_of(path, "file.unwritable", "written")
     try:
@@ -153,8 +154,8 @@ def place_of(path: str | os.PathLike[str], code: str, done: str) -> Path:
 def unwritable(target: Path, error: Exception) -> FileError:
     """The error for a place that could not be written to, for that reason."""
     reason = getattr(error, "strerror", None) or error
-    told = f"{target} could not be written: {reason}"
-    return because_of(error, FileError("file.unwritable", told))
+    message = f"{target} could not be written: {reason}"
+    return because_of(error, FileError("file.unwritable", message))
 
 
 def _regular(target: Path) -> tuple[Path, os.stat_result | None]:

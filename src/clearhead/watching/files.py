@@ -164,8 +164,8 @@ def _read_whole(place: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         raise
     except (OSError, ValueError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        told = f"{place} could not be read as a file of safetensors: {reason}"
-        raise because_of(error, FileError("file.unreadable", told)) from error
+        message = f"{place} could not be read as a file of safetensors: {reason}"
+        raise because_of(error, FileError("file.unreadable", message)) from error
     held = sum(each.nbytes for each in tensors.values())
     for name, tensor in tensors.items():
         claimed = math.prod(max(1, size) for size in tensor.shape)
