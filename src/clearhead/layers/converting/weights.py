@@ -1,4 +1,4 @@
-"""The weight of a projection, wherever a library holds it."""
+"""The weight of a projection, wherever a library holds it, and the hooks that change nothing."""
 
 import copy
 from typing import Any
@@ -10,6 +10,15 @@ from clearhead._common.text import raised_words
 
 QUANTISED = 2**-6
 """The share by which a product of 8-bit activations may be off; what is not linear is off by more."""
+
+
+def hooks_of_transformers(module: nn.Module) -> dict[int, Any]:
+    """The hooks by which transformers collects attentions, which change nothing."""
+    return {
+        key: hook
+        for key, hook in module._forward_hooks.items()
+        if getattr(hook, "__module__", "").startswith("transformers.")
+    }
 
 
 def without_accelerate(module: nn.Module) -> nn.Module:
