@@ -61,9 +61,9 @@ def register(name: str = NAME) -> None:
 
     A padded query that may attend to nothing gets zeros. In a process group tokens whose positions begin
     in the middle of a text, with no cache before them, are refused (code `model.positions`): ranks that
-    share a text would each attend to their own tokens. At its first call a rank waits up to 5 seconds for
-    what the others have. Arguments of a model to its attention that clearhead does not know are refused by name, and so is a model of a type with code of attention
-    of its own (code `model.ignores-interface`), when it is made.
+    share a text would each attend to their own tokens. At its first call a rank waits up to 5 seconds for what
+    the others have. Arguments of a model to its attention that clearhead does not know are refused by name, and
+    so is a model of a type with code of attention of its own (code `model.ignores-interface`), when it is made.
 
     Args:
         name: the name. Those that transformers gives a meaning to are refused.

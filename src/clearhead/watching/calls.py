@@ -214,8 +214,7 @@ class Calls(ABC, Generic[Kept]):
 
 
 class Matrices(Calls[AttentionMatrix]):
-    """The calls of one module, as matrices. A call whose key begins with that of the call before
-    shares its memory."""
+    """The calls of one module, as matrices. A call whose key begins with that of the one before shares its memory."""
 
     def __init__(self, others: Sequence["Matrices"] = ()) -> None:
         self._calls: list[Call] = []
