@@ -190,9 +190,7 @@ class Narrow(Ours):
 def test_logits_that_are_not_of_the_stream_alone_are_refused(
     make: Callable[[], nn.Module], reason: str
 ) -> None:
-    text = (
-        f"[lens.unembedding] the logits of {make.__name__} after a layer are not known: {reason}."
-    )
+    text = f"[lens.unembedding] the logits of {make.__name__} after a layer are not known: {reason}"
     model = made(make)
     with pytest.raises(UnsupportedError, match=re.escape(text)):
         ch.lens(model, IDS)

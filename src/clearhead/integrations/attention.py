@@ -61,10 +61,9 @@ def register(name: str = NAME) -> None:
 
     A padded query that may attend to nothing gets zeros. In a process group tokens whose positions begin
     in the middle of a text, with no cache before them, are refused (code `model.positions`): ranks that
-    share a text would each attend to their own tokens. The rank with its beginning learns it from the others at the
-    first call, for which it waits up to 5 seconds. Arguments of a model to its attention that
-    clearhead does not know are refused by name, and so is a model of a type with code of attention
-    of its own (code `model.ignores-interface`), when it is made.
+    share a text would each attend to their own tokens. At its first call a rank waits up to 5 seconds for what
+    the others have. Arguments of a model to its attention that clearhead does not know are refused by name, and
+    so is a model of a type with code of attention of its own (code `model.ignores-interface`), when it is made.
 
     Args:
         name: the name. Those that transformers gives a meaning to are refused.
@@ -253,8 +252,7 @@ _told: weakref.ref[Any] | None = None
 def _told_by_ranks(place: int) -> tuple[int, int] | None:
     """Return a rank whose text begins in the middle, and where: this one, or by its first text another one; or None.
 
-    The ranks tell each other once, by the store of their process group: a collective would hang where a rank runs
-    alone. The rank that has the beginning of a shared text knows of it by the others only.
+    The ranks tell each other once, by the store of their process group: a collective would hang where one runs alone.
     """
     global _told
     rank, store = dist.get_rank(), private("distributed.distributed_c10d._get_default_store")()

@@ -18,7 +18,7 @@ from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.some_totals import SomeTotals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
-from clearhead.watching.stitching import continued, stitch
+from clearhead.watching.stitching import stitch
 
 _numbers = count()
 
@@ -214,8 +214,7 @@ class Calls(ABC, Generic[Kept]):
 
 
 class Matrices(Calls[AttentionMatrix]):
-    """The calls of one module, as matrices. A call whose key begins with that of the call before
-    shares its memory."""
+    """The calls of one module, as matrices. A call whose key begins with that of the one before shares its memory."""
 
     def __init__(self, others: Sequence["Matrices"] = ()) -> None:
         self._calls: list[Call] = []
@@ -265,15 +264,13 @@ class Matrices(Calls[AttentionMatrix]):
         for call in self._calls:
             call.keys.trim()
 
-    def _of_the_text(self) -> Sequence["Matrices"]:
+    def _of_the_text(self) -> list["Matrices"]:
         """Of cross-attention, the last of the other modules that are self-attention of the same queries."""
-        asked = [(True, *call.problem.query.shape[::2]) for call in self._calls]
-        same = [
-            each
-            for each in self._others
-            if [(not c.problem.cross, *c.problem.query.shape[::2]) for c in each._calls] == asked
-        ]
-        return same[-1:] if self._calls and self._calls[0].problem.cross else ()
+        every = [[each.problem for each in other._calls] for other in (self, *self._others)]
+        sizes = [[(each.cross, *each.query.shape[::2]) for each in calls] for calls in every]
+        text = [(False, *size) for cross, *size in sizes[0] if cross]
+        same = [at for at, each in enumerate(sizes[1:]) if each == text]
+        return [self._others[at] for at in same[-1:] if text]
 
     def all(self) -> tuple[AttentionMatrix, ...]:
         return tuple(call.matrix() for call in self._calls)
@@ -291,21 +288,14 @@ class Matrices(Calls[AttentionMatrix]):
         # More calls may have come since.
         if self._stitched[0] != len(self._calls):
             every = self.all()
-            found = every[0] if len(every) == 1 else stitch(every, self._text())
+            text = [each.all() for each in self._of_the_text()]
+            found = every[0] if len(every) == 1 else stitch(every, *text)
             if isinstance(found, AttentionMatrix) and len(every) > 1:
                 tokens = self._calls[-1].keys.tokens(0, found.kv_len)
                 if tokens is not None and tokens.shape == (found.batch, found.kv_len):
                     found._tokens = tokens
             self._stitched = len(every), found
         return self._stitched[1]
-
-    def _text(self) -> list[Tensor] | str:
-        """Of cross-attention, how the self-attention of its queries goes on, or why it does not."""
-        others = self._of_the_text()
-        if not others:
-            return "no self-attention of the same queries was seen, which tells whether they go on"
-        found = continued(others[0].all())
-        return f"in the self-attention of its queries {found}" if isinstance(found, str) else found
 
 
 class Results(Calls[Kept]):

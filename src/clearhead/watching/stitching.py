@@ -45,7 +45,7 @@ class Reach(NamedTuple):
 
 
 def stitch(
-    matrices: Sequence[AttentionMatrix], text: Sequence[Tensor] | str = ""
+    matrices: Sequence[AttentionMatrix], text: Sequence[AttentionMatrix] | None = None
 ) -> AttentionMatrix | str:
     """Return the one matrix that the calls are rows of, or why they are not.
 
@@ -55,7 +55,7 @@ def stitch(
 
     Args:
         matrices: one for each call.
-        text: of cross-attention, what `continued` returns for the self-attention that has the same queries.
+        text: of cross-attention, the calls of the self-attention of the same queries; None where it was not seen.
     """
     calls, held = [each.problem for each in matrices], _held(matrices)
     for number, call in enumerate(calls):
@@ -68,14 +68,15 @@ def stitch(
             reason = "another scale, softcap or sinks than the call before"
         if reason:
             return f"call {number} has {reason}"
-    if not calls[0].cross:
-        text = continued(matrices)
-    if isinstance(text, str):
-        return text
-    found = (_of_one_source if calls[0].cross else _of_growing_keys)(calls, held, text)
+    if calls[0].cross and text is None:
+        return "no self-attention of the same queries was seen, which tells whether they go on"
+    rows = continued(matrices if text is None else text)
+    if isinstance(rows, str):
+        return rows if text is None else f"in the self-attention of its queries {rows}"
+    found = (_of_one_source if calls[0].cross else _of_growing_keys)(calls, held, rows)
     contexts = [each.context for each in matrices if each.context is not None]
     if isinstance(found, AttentionMatrix) and len(contexts) == len(calls):
-        found._context = _in_order(contexts, text)
+        found._context = _in_order(contexts, rows)
     return found
 
 

@@ -43,10 +43,6 @@ class BlockCall(NamedTuple):
     made: Tensor
     rounding: float
 
-    def exact(self) -> "BlockCall":
-        given = None if self.given is None else self.given.double()
-        return self._replace(given=given, made=self.made.double())
-
 
 class Ending(NamedTuple):
     """A norm, by its path, whose output a linear layer may read."""
@@ -185,22 +181,22 @@ class StreamRun:
     def follow(self, path: str) -> tuple[Tensor, Tensor, float]:
         """Return the stream before and after the block of a layer, which must go on from the block of the layer
         before, and its rounding."""
-        block, reason = parent_of(path), ""
+        block = parent_of(path)
         calls = self._calls.get(block, []) if path else []
+        given, made, rounding = calls[0] if len(calls) == 1 else (None, None, 0.0)
         before, last = self._before or ("", None)
-        if len(calls) != 1:
+        if made is None:
             reason = f"ran {len(calls)} times with a tensor of (batch, tokens, width) as its output"
-        elif calls[0].given is None:
-            reason = f"gives another shape than it reads, {tuple(calls[0].made.shape)}"
-        elif last is not None and not torch.equal(last, calls[0].given.double()):
+        elif given is None:
+            reason = f"gives another shape than it reads, {tuple(made.shape)}"
+        elif last is None or torch.equal(last, given.double()):
+            self._before = block, made.double()
+            return given.double(), self._before[1], rounding
+        elif before == block:
+            reason = "attends more than once"
+        else:
             reason = f"reads something else than {shown(before)} gives"
-            reason = "attends more than once" if before == block else reason
-        if reason:
-            raise no_stream(path, f"its block {shown(block or 'the model')} {reason}")
-        given, made, rounding = calls[0].exact()
-        assert given is not None
-        self._before = block, made
-        return given, made, rounding
+        raise no_stream(path, f"its block {shown(block or 'the model')} {reason}")
 
     def check_end(self, last: Tensor) -> None:
         """Refuse a last norm that reads something else than the last block gives."""

@@ -125,10 +125,6 @@ class TokenIds:
         real = counting("real_queries", real_queries(problem), problem)
         return problem.replace(real_queries=real & ~ended.to(real.device))
 
-    def of_call(self, problem: Problem, name: str) -> tuple[Tensor | None, Tensor | None]:
-        """Return the ids of the keys of a call, and the places of first tokens, as `of` and `first_of`."""
-        return self.of(problem, name), self.first_of(problem, name)
-
     def of(self, problem: Problem, name: str) -> Tensor | None:
         """Return the ids of the keys of a call, (batch, kv_len), or None if they are not known.
 

@@ -218,9 +218,17 @@ class WholeRecord(KeptByPath[Kept]):
             >>> seen.norms("self_attn", layer)
             Norms [batch=1, num_heads=2, query_len=5, kv_len=5] of weights × ‖value · W‖
         """
-        self._need_values()
+        if self._keep != "matrix":
+            raise ArgumentError(
+                "norms.value",
+                f"norms need matrices with their values, watch(model, values=True); keep= was {self._keep!r}.",
+            )
         path = self.path(layer)
-        return self._norms(path, self._one(path, call), model)
+        matrix = self._one(path, call)
+        output = None
+        if model is not None and matrix.value is not None:
+            output = output_projection(model, path, matrix, matrix.value.shape[-1])[0]
+        return matrix.norms(output)
 
     def _one(self, path: str, call: int | None) -> Any:
         """One of the calls of a module, or all of them as one."""
@@ -271,16 +279,3 @@ class WholeRecord(KeptByPath[Kept]):
                 f"{self._keep!r} without.",
             )
         return HeadResults(context, *output_projection(model, path, kept, context.shape[3]))
-
-    def _norms(self, path: str, matrix: AttentionMatrix, model: nn.Module | None) -> Norms:
-        output = None
-        if model is not None and matrix.value is not None:
-            output = output_projection(model, path, matrix, matrix.value.shape[-1])[0]
-        return matrix.norms(output)
-
-    def _need_values(self) -> None:
-        if self._keep != "matrix":
-            raise ArgumentError(
-                "norms.value",
-                f"norms need matrices with their values, watch(model, values=True); keep= was {self._keep!r}.",
-            )

@@ -22,7 +22,8 @@ from clearhead.layers.converting.adapters import (
 from clearhead.layers.converting.comparing import Place, compare, put
 from clearhead.layers.converting.fitting import build, refuse
 from clearhead.layers.converting.pairs import Row
-from clearhead.layers.converting.reader import ModuleReader, hooks_of_transformers, model_type
+from clearhead.layers.converting.reader import ModuleReader, model_type
+from clearhead.layers.converting.weights import hooks_of_transformers
 from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 

@@ -12,7 +12,7 @@ from clearhead._common.foreign_names import SIZE_NAMES, ProjectionNames
 from clearhead.errors import ClearheadError
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.converting.pairs import Projection, Row, TensorPair, described
-from clearhead.layers.converting.weights import weights_of
+from clearhead.layers.converting.weights import hooks_of_transformers, weights_of
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part, Scale
 from clearhead.layers.rotary import Layout
@@ -359,15 +359,6 @@ class ModuleReader:
         found = self.find(name)
         rate = found.p if isinstance(found, nn.Dropout) else found
         return float(rate) if is_number(rate) else None
-
-
-def hooks_of_transformers(module: nn.Module) -> dict[int, Any]:
-    """The hooks by which transformers collects attentions, which change nothing."""
-    return {
-        key: hook
-        for key, hook in module._forward_hooks.items()
-        if getattr(hook, "__module__", "").startswith("transformers.")
-    }
 
 
 def has_projections(names: ProjectionNames, module: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""The weight of a projection, wherever a library holds it."""
+"""The weight of a projection, wherever a library holds it, and the hooks that change nothing."""
 
 import copy
 from typing import Any
@@ -10,6 +10,15 @@ from clearhead._common.text import raised_words
 
 QUANTISED = 2**-6
 """The share by which a product of 8-bit activations may be off; what is not linear is off by more."""
+
+
+def hooks_of_transformers(module: nn.Module) -> dict[int, Any]:
+    """The hooks by which transformers collects attentions, which change nothing."""
+    return {
+        key: hook
+        for key, hook in module._forward_hooks.items()
+        if getattr(hook, "__module__", "").startswith("transformers.")
+    }
 
 
 def without_accelerate(module: nn.Module) -> nn.Module:
@@ -29,8 +38,7 @@ def without_accelerate(module: nn.Module) -> nn.Module:
     for each in twin.modules():
         own: dict[str, Any] = vars(each)
         if "_hf_hook" in own:
-            own.pop("forward", None)
-            own.pop("_old_forward", None)
+            del own["forward"], own["_old_forward"]
             own.pop("_hf_hook").detach_hook(each)
     return twin
 
@@ -50,11 +58,9 @@ def weights_of(projection: Any) -> tuple[Tensor, Tensor | None] | str:
         >>> weights_of(nn.Sequential(nn.Linear(3, 2)))
         'must be a plain torch.nn.Linear, whose weight is a parameter; it is a torch.nn.modules.container.Sequential'
     """
-    kind = type(projection)
-    refusal = (
-        "must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
-        f"{kind.__module__}.{kind.__name__}"
-    )
+    kind, width = type(projection), getattr(projection, "in_features", None)
+    name = f"{kind.__module__}.{kind.__name__}"
+    refusal = f"must be a plain torch.nn.Linear, whose weight is a parameter; it is a {name}"
     if not isinstance(projection, nn.Module):
         return refusal
     is_away = any(each.is_meta for each in projection.parameters())
@@ -69,7 +75,6 @@ def weights_of(projection: Any) -> tuple[Tensor, Tensor | None] | str:
         if weight.is_meta:
             return "has its weight on the meta device, without numbers"
         return weight.mT if is_conv else weight, None if bias is None else bias.detach()
-    width = getattr(module, "in_features", None)
     if not isinstance(width, int):
         return refusal
     held = [*module.parameters(), torch.empty(0)]
