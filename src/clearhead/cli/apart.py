@@ -149,6 +149,8 @@ class Kept:
 
 def serve() -> None:
     """Fork for each line, which names the files of a request and its answer; print how the fork ended."""
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401 — what the first backward pass imports
+
     import clearhead.checking.checking  # noqa: F401 — what takes seconds
 
     answers = os.dup(1)
