@@ -230,3 +230,15 @@ def test_code_that_cannot_run_is_a_finding(subject: Any, given: Any) -> None:
     code = getattr(subject, "forward", subject).__code__
     assert found.code == "call.raises"
     assert found.place == (__file__, code.co_firstlineno + 1)
+
+
+@pytest.mark.parametrize("batch", [1, TOKENS])
+def test_a_batch_of_any_size(batch: int) -> None:
+    ids = torch.arange(batch * TOKENS).view(batch, TOKENS) % 17
+    assert ch.check(Gpt(), inputs=ids, causal=True).outcome == "right"
+
+
+def test_a_model_that_attends_itself() -> None:
+    (found,) = ch.check(Attention(1.0), inputs=torch.ones(2, 5, 12)).findings
+    assert found.code == "scale.wrong"
+    assert found.sentence.startswith("Attention: ")

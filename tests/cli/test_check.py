@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+import clearhead as ch
 from clearhead.cli import check_process
 from tests.cli import commands
 
@@ -39,7 +40,7 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """Another process takes seconds to begin; most of what is tested does not depend on it."""
     if "another_process" not in request.fixturenames:
 
-        def run(asked: dict[str, Any], *limits: float) -> dict[str, Any]:
+        def run(asked: dict[str, Any], *limits: Any) -> dict[str, Any]:
             return json.loads(json.dumps(check_process.answer(**json.loads(json.dumps(asked)))))
 
         monkeypatch.setattr(check_process, "_run", run)
@@ -349,7 +350,7 @@ def half():
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    def run(asked: dict[str, Any], *limits: float) -> dict[str, Any]:
+    def run(asked: dict[str, Any], *limits: Any) -> dict[str, Any]:
         return json.loads(json.dumps(check_process.trained(**json.loads(json.dumps(asked)))))
 
     monkeypatch.setattr(check_process, "_run", run)
@@ -407,3 +408,34 @@ def test_training_wants_one_place(script: str) -> None:
     found = invoke(script, "--trains")
     assert found.exit_code == 2
     assert "wants one function: train.py:make" in found.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the kept process forks")
+@pytest.mark.usefixtures("another_process")
+def test_a_kept_process_reads_a_file_again(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    asked = {"place": f"{file}:attend", "options": {"takes": "qkv"}, "slopes": None}
+    text = "def attend(q, k, v):\n    return (q @ k.mT{}).softmax(-1) @ v\n"
+    kept, ended = apart.Kept(), "import os\nos._exit(3)\n"
+    try:
+        for scale, outcome in (("", "wrong"), (" / q.shape[-1] ** 0.5", "right")):
+            file.write_text(text.format(scale))
+            found = apart.checked(asked, timeout=300, memory=None, kept=kept)
+            assert found["report"]["outcome"] == outcome
+        file.write_text(ended)
+        with pytest.raises(ch.ModelError) as caught:
+            apart.checked(asked, timeout=300, memory=None, kept=kept)
+        assert caught.value.code == "check.ended"
+        file.write_text("while True: pass\n")
+        with pytest.raises(ch.ModelError) as caught:
+            apart.checked(asked, timeout=3, memory=None, kept=kept)
+        assert caught.value.code == "check.timeout"
+        file.write_text(text.format(""))
+        assert apart.checked(asked, timeout=300, memory=None, kept=kept)["report"]["findings"]
+    finally:
+        kept.close()
+
+
+@pytest.mark.parametrize("place", ["torch.nn:MultiheadAttention", "."])
+def test_only_a_file_is_watched(place: str) -> None:
+    assert invoke(place, "--watch").exit_code == 2

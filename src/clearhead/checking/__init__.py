@@ -14,6 +14,10 @@ and heads their place in any layout (`arranging.py`), and shows heads that are s
 rows (`splitting.py`). Where rows are in another order, contexts are shifted one by one, and the output that
 moves says where they arrive.
 
+A call of the user's own (`inputs=`, `own_call.py`) is run once, with a hook on every module. Each module in which two
+products make an attention is a subject, called with other tokens and with the other arguments that it had; axes of
+them of the sizes of the call are cut to those of the tokens.
+
 A whole model (`takes="ids"`) is one of these subjects too: it is called behind its token embedding, where
 vectors go in in the place of ids (`subject/embedding.py`), and each of its layers is a group of heads. Its
 cache is a decoder of its own.
@@ -27,7 +31,7 @@ a number that hidden scores are filled with are measured and tried as an edit to
 the output is NaN nothing is concluded from it. Where no script fits, the stages that were recorded are compared with
 the declared ones (`judging/reading.py`); for a function the weights that the identity as value shows. A module whose
 whole output is the definition on what its projections give is right, whatever was recorded inside: blocks whose
-softmax is rescaled later are attention. Ranks give an account like any function. Where no product is seen,
+softmax is rescaled later are attention. Where no product is seen,
 `evidence/named_layers.py` takes query, key, value and context from the layers of these names, and weights by a shift
 of one value.
 

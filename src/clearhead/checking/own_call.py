@@ -13,7 +13,7 @@ from clearhead.checking.report import Finding, Report
 from clearhead.checking.reporting import cannot_run
 from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.copying import duplicate
-from clearhead.checking.subject.signatures import OPTIONAL, mask_of_tokens, of_call
+from clearhead.checking.subject.signatures import OPTIONAL, PADDING, mask_of_tokens, of_call
 from clearhead.checking.subject.subject import prepare
 from clearhead.errors import ModelError
 
@@ -83,12 +83,9 @@ class Captured(nn.Module):
             value = value.to(x.dtype)
         tokens = x.shape[-2]
         for axis, size in enumerate(value.shape):
-            if (
-                axis == 0
-                and value.ndim > 1
-                and size == self.batch != tokens
-                and size != self.tokens
-            ):
+            # Of two axes a first one of the size of the tokens is theirs, as in a mask of pairs.
+            pairs = value.ndim == 2 and size == self.tokens
+            if axis == 0 and value.ndim > 1 and size == self.batch and not pairs:
                 value = value[:1].expand(x.shape[0], *value.shape[1:])
             elif size == self.tokens and tokens < size:
                 value = value.narrow(axis, 0, tokens)
@@ -153,7 +150,9 @@ def _of_tokens(module: nn.Module, arguments: dict[str, Any]) -> Captured | None:
         return None
     x = tensors[found[0][0]]
     mask = mask_of_tokens(list(arguments))
-    if len(found) == 1 and mask in tensors and tensors[mask].shape == x.shape[:2]:
+    # With as many samples as tokens the shape does not say whether a mask is of pairs; its name does.
+    named = x.shape[0] != x.shape[1] or PADDING.search(mask or "")
+    if len(found) == 1 and named and mask in tensors and tensors[mask].shape == x.shape[:2]:
         found.append((mask,))
     return Captured(module, arguments, tuple(found))
 
@@ -189,16 +188,16 @@ def of_own_call(
     for name, each in calls:
         if any(f"{inner}.".startswith(f"{name}." * bool(name)) for inner in reports):
             continue
+        place = name or type(model).__name__
         sizes = {"context_length": each.tokens, **contract.sizes}
         promised = replace(contract, sizes=sizes)
-        subject = prepare(each, each.takes, None, promised, seed)
-        found = record(subject, each.inputs)
+        found = record(prepare(each, each.takes, None, promised, seed), each.inputs)
         if found is None or not found.attentions:
             continue
         try:
-            reports[name] = reported(each, promised)
+            reports[place] = reported(each, promised)
         except ModelError as error:
-            reports[name] = Report(name, (), unverified=(error.message.partition("\n")[0],))
+            reports[place] = Report(place, (), unverified=(error.message.partition("\n")[0],))
     if not reports:
         raise ModelError(
             "check.inputs",

@@ -1,8 +1,10 @@
 """`clearhead check`."""
 
 import json
+import os
 import re
 import sys
+import time
 from ast import literal_eval
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -95,6 +97,9 @@ def check(
     memory: Annotated[
         float | None, typer.Option(help="GB that it may hold; by default no limit.", min=0.001)
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Check again whenever the file is saved, until Ctrl-C.")
+    ] = False,
     trains: Annotated[
         bool,
         typer.Option(
@@ -149,7 +154,7 @@ def check(
     if lesson is not None and len(places) > 1:
         raise typer.BadParameter("grades one file: lesson_07.py.", param_hint="--lesson")
     if lesson is None and (len(places) > 1 or is_scanned(places[0])):
-        alone = {"--args": args, "--html": html, "--world": world}
+        alone = {"--args": args, "--watch": watch, "--html": html, "--world": world}
         for option, given in alone.items():
             if given:
                 words = "is for one class or function: file.py:Name."
@@ -198,6 +203,12 @@ def check(
     }
     if trains:
         asked = {"place": place, "trains": options["args"] or {}}
+    if watch:
+        file = Path(place.partition(":")[0])
+        if not file.is_file() or not hasattr(os, "fork"):
+            words = "wants a file, file.py:Name, and a system that can fork."
+            raise typer.BadParameter(words, param_hint="--watch")
+        _watched(file, asked, timeout or 60.0, memory, everything)
     most = timeout or (600.0 if world is not None else 60.0)
     try:
         found = check_process.checked(asked, timeout=most, memory=memory)
@@ -224,6 +235,28 @@ def check(
             Path(name).write_text(report.to_sarif(), encoding="utf-8")
     if not report.ok:
         raise typer.Exit(1 if report.findings or strict else 2)
+
+
+def _watched(
+    file: Path, asked: dict[str, Any], timeout: float, memory: float | None, everything: bool
+) -> None:
+    """Check whenever the file is saved, by a process that is kept, until an interrupt."""
+    from clearhead.drawing.terminal.checked import print_report
+
+    kept = apart.Kept()
+    try:
+        while True:
+            saved = file.stat().st_mtime_ns
+            try:
+                found = apart.checked(asked, timeout=timeout, memory=memory, kept=kept)
+                print_report(Console(), _report(found["report"]), everything=everything)
+            except ClearheadError as error:
+                print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)
+            print(flush=True)
+            while file.exists() and file.stat().st_mtime_ns == saved:
+                time.sleep(0.1)
+    finally:
+        kept.close()
 
 
 def _as_options(text: str) -> str:

@@ -5,6 +5,7 @@ The report comes back in a file, so that nothing that is printed can be taken fo
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -24,30 +25,36 @@ if TYPE_CHECKING:
     from clearhead.checking.scanning.trial import ScanRow
 
 MAIN = "from clearhead.cli.check_process import main; main()"
+SERVE = "from clearhead.cli.check_process import serve; serve()"
 # Seconds that importing PyTorch may take, before anything is tried, and between two looks.
 START, LOOK = 120.0, 0.02
 
 
-def checked(asked: dict[str, Any], *, timeout: float, memory: float | None) -> dict[str, Any]:
+def checked(
+    asked: dict[str, Any], *, timeout: float, memory: float | None, kept: "Kept | None" = None
+) -> dict[str, Any]:
     """Run `answer` in another process, and return what it found, or raise its error.
 
     Args:
         asked: the arguments of `answer`.
         timeout: in seconds.
         memory: how much the process may hold, in GB; None for no limit.
+        kept: the process that forks the other one; None starts a new one.
 
     Raises:
         ModelError: codes `check.timeout`, and `check.ended` where there is no report.
         ClearheadError: the error that was raised there.
     """
-    answered = _run(asked, timeout, memory)
+    answered = _run(asked, timeout, memory, kept)
     if "error" in answered:
         raise ClearheadError(*answered["error"])
     return answered
 
 
-def _run(asked: dict[str, Any], timeout: float, memory: float | None) -> dict[str, Any]:
-    with _process("answer", asked, memory) as (process, found):
+def _run(
+    asked: dict[str, Any], timeout: float, memory: float | None, kept: "Kept | None"
+) -> dict[str, Any]:
+    with _process("answer", asked, memory, kept) as (process, found):
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired as error:
@@ -74,13 +81,17 @@ def _ended(place: str, code: int) -> ModelError:
 
 @contextmanager
 def _process(
-    task: str, asked: dict[str, Any], memory: float | None
-) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A process that does a task, and the file that it writes; it ends with the block."""
+    task: str, asked: dict[str, Any], memory: float | None, kept: "Kept | None" = None
+) -> Iterator[tuple[Any, Path]]:
+    """A process that does a task, and the file that it writes; it ends with the block, unless it is kept."""
     with temporary_folder() as folder:
         request, found = folder / "asked.json", folder / "found.json"
         whole = {"task": task, "asked": asked, "memory": memory, "path": sys.path}
         request.write_text(json.dumps(whole), encoding="utf-8")
+        if kept is not None:
+            kept.ask(request, found)
+            yield kept, found
+            return
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", MAIN, str(request), str(found)],
             stdin=subprocess.DEVNULL,
@@ -90,6 +101,67 @@ def _process(
             yield process, found
         finally:
             _end(process)
+
+
+class Kept:
+    """A process that has imported what a check needs, and forks for each check; it needs POSIX."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, request: Path, found: Path) -> None:
+        """Start the check of a request, whose answer is written into another file."""
+        if self._process is not None and self._process.poll() is not None:
+            self.close()
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", SERVE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{json.dumps([str(request), str(found)])}\n".encode())
+        self._process.stdin.flush()
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code of the check.
+
+        Raises:
+            subprocess.TimeoutExpired: after `timeout` seconds; the process is ended.
+        """
+        assert self._process is not None
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], timeout)[0]:
+            self.close()
+            raise subprocess.TimeoutExpired("check", timeout)
+        return int(self._process.stdout.readline() or 1)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            _end(self._process)
+            for each in (self._process.stdin, self._process.stdout):
+                if each is not None:
+                    each.close()
+            self._process = None
+
+
+def serve() -> None:
+    """Fork for each line, which names the files of a request and its answer; print how the fork ended."""
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401 — what the first backward pass imports
+
+    import clearhead.checking.checking  # noqa: F401 — what takes seconds
+
+    answers = os.dup(1)
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            sys.argv = ["", *json.loads(line)]
+            main()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.write(answers, f"{code}\n".encode())
 
 
 def scanned(
@@ -136,7 +208,7 @@ def _lines(process: subprocess.Popen[bytes], found: Path, timeout: float) -> Ite
     """Read what a process writes, line by line, until it ends.
 
     Raises:
-        TimeoutError: if it writes nothing for so many seconds.
+        TimeoutError: if it writes nothing for this time.
     """
     found.touch()
     with found.open(encoding="utf-8") as stream:
