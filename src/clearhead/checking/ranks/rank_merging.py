@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.checking.hypotheses.edits import Edit
 from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_visible
+from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.ranks.placement import placement
 
 
@@ -109,10 +109,10 @@ def _all_in(dtype: torch.dtype) -> Callable[..., Any]:
     return arrange
 
 
-MERGED: Sequence[Edit] = [
-    Edit("ranks.exchange", "again", {"around": _own_again}),
+MERGED: Sequence[StageEdit] = [
+    StageEdit("ranks.exchange", "again", {"around": _own_again}),
     *(
-        Edit("ranks.merge", way, {"around": _blockwise(merge)})
+        StageEdit("ranks.merge", way, {"around": _blockwise(merge)})
         for way, merge in [
             ("mean", _mean),
             ("mean", _mean_of_some),
@@ -122,7 +122,7 @@ MERGED: Sequence[Edit] = [
         ]
     ),
     *(
-        Edit("ranks.precision", way, changes, values={"dtype": name})
+        StageEdit("ranks.precision", way, changes, values={"dtype": name})
         for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16"))
         for way, changes in (
             ("sent", {"around": _sent_in(dtype)}),

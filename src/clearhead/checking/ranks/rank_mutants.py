@@ -9,27 +9,16 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.edits import (
-    ALIGNMENT,
-    GIVEN,
-    GROUPS,
-    HEADS,
-    HIDING,
-    MASKS,
-    MERGES,
-    ORDER,
-    ROPE,
-    SCALES,
-    SOFTMAX,
-    Edit,
-    edits,
-    hides,
-)
+from clearhead.checking.hypotheses.edits import edits
+from clearhead.checking.hypotheses.head_edits import GROUPS, HEADS, MERGES, ROPE
+from clearhead.checking.hypotheses.mask_edits import ALIGNMENT, GIVEN, HIDING, MASKS, SOFTMAX
 from clearhead.checking.hypotheses.recipe import (
     Setting,
     right_visible,
     rotated,
 )
+from clearhead.checking.hypotheses.score_edits import ORDER, SCALES
+from clearhead.checking.hypotheses.stage_edit import StageEdit, hides
 from clearhead.checking.ranks.placement import Placement, placed, placement
 from clearhead.checking.ranks.rank_merging import MERGED
 
@@ -291,21 +280,25 @@ SEEN: Sequence[tuple[str, str, Callable[[Setting], Tensor], Callable[[Contract],
     ),
 ]
 
-RANKS: Sequence[Edit] = [
-    *(Edit(code, way, {"visible": seen}, needs) for code, way, seen, needs in SEEN),
-    Edit("ranks.order", "rows", {"end": _from_rank_order}),
-    Edit("ranks.order", "rows", {"end": _to_rank_order}),
-    Edit("ranks.padding", "seen", {"arrange": _with_padding, "visible": _padding_seen}),
-    Edit("ranks.padding", "row", {"arrange": _with_padding, "visible": _padding_by_rows}, hides),
-    Edit(
+RANKS: Sequence[StageEdit] = [
+    *(StageEdit(code, way, {"visible": seen}, needs) for code, way, seen, needs in SEEN),
+    StageEdit("ranks.order", "rows", {"end": _from_rank_order}),
+    StageEdit("ranks.order", "rows", {"end": _to_rank_order}),
+    StageEdit("ranks.padding", "seen", {"arrange": _with_padding, "visible": _padding_seen}),
+    StageEdit(
+        "ranks.padding", "row", {"arrange": _with_padding, "visible": _padding_by_rows}, hides
+    ),
+    StageEdit(
         "ranks.local-positions", "both", {"rotate": _rotated_at(_local, _local)}, _declared("rope")
     ),
-    Edit(
+    StageEdit(
         "ranks.local-positions", "query", {"rotate": _rotated_at(_local, _text)}, _declared("rope")
     ),
-    Edit("ranks.local-positions", "row", {"rotate": _rotated_at(_row, _row)}, _declared("rope")),
+    StageEdit(
+        "ranks.local-positions", "row", {"rotate": _rotated_at(_row, _row)}, _declared("rope")
+    ),
     *MERGED,
-    Edit("ranks.heads-padded", "groups", {"group": _heads_padded}, _grouped),
+    StageEdit("ranks.heads-padded", "groups", {"group": _heads_padded}, _grouped),
 ]
 
 BANK = (MASKS, HIDING, SOFTMAX, SCALES, ORDER, GROUPS, HEADS, MERGES, ROPE, ALIGNMENT, GIVEN)
@@ -314,7 +307,7 @@ CODES = tuple(dict.fromkeys(each.code for some in (RANKS, *BANK) for each in som
 """Every name that the outputs can have."""
 
 
-def mutants(contract: Contract, *, given: bool, masked: bool, uneven: bool) -> list[Edit]:
+def mutants(contract: Contract, *, given: bool, masked: bool, uneven: bool) -> list[StageEdit]:
     """The mistakes that are possible under a contract, those of ranks first; without padding where all
     ranks have as many tokens in every call."""
     mine = [each for each in RANKS if uneven or each.code != "ranks.padding"]

@@ -13,9 +13,9 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.attempts import NAMES, CallSizes, drawn, heads_first
 from clearhead.checking.evidence.base import Settled
 from clearhead.checking.evidence.training import Training
-from clearhead.checking.hypotheses.edits import Edit
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain
 from clearhead.checking.hypotheses.recipe import RIGHT, right_visible
+from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.ranks import rank_gradients
 from clearhead.checking.ranks.dropped import Dropped
 from clearhead.checking.ranks.launching import AskedOfRanks, Outcome, failures_of
@@ -266,7 +266,7 @@ class RanksEvidence(AskedOfRanks):
             )
         return found
 
-    def mutants(self, contract: Contract) -> list[Edit]:
+    def mutants(self, contract: Contract) -> list[StageEdit]:
         """The mistakes that are possible under a contract."""
         masked = any(not right_visible(each.under(contract).setting).all() for each in self.trials)
         uneven = any(len(set(each.here.counts)) > 1 for each in self.usable)
