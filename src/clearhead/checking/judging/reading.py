@@ -251,6 +251,12 @@ def _mask(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
     if named is RIGHT_MASK:
         return
     picture = ("mask", drawn_mask(first, None, stages.visible[0, 0]))
+    fill = None if stages.weighing is None else stages.weighing.number("fill")
+    if fill is not None:
+        way = "zero" if abs(fill) < 1e-3 else "number"
+        found = Found(way, {"number": f"{fill:.4g}"}, picture)
+        yield Claim("mask", "mask.multiplied", found)
+        return
     code, way = ("differs", "mask") if named is None else (named.code, named.way)
     values = {} if named is None else named.values
     yield Claim("mask", code, Found(way, values, picture))
