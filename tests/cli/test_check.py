@@ -416,22 +416,22 @@ def test_a_kept_process_reads_a_file_again(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     asked = {"place": f"{file}:attend", "options": {"takes": "qkv"}, "slopes": None}
     text = "def attend(q, k, v):\n    return (q @ k.mT{}).softmax(-1) @ v\n"
-    kept, ended = apart.Kept(), "import os\nos._exit(3)\n"
+    kept, ended = check_process.Kept(), "import os\nos._exit(3)\n"
     try:
         for scale, outcome in (("", "wrong"), (" / q.shape[-1] ** 0.5", "right")):
             file.write_text(text.format(scale))
-            found = apart.checked(asked, timeout=300, memory=None, kept=kept)
+            found = check_process.checked(asked, timeout=300, memory=None, kept=kept)
             assert found["report"]["outcome"] == outcome
         file.write_text(ended)
         with pytest.raises(ch.ModelError) as caught:
-            apart.checked(asked, timeout=300, memory=None, kept=kept)
+            check_process.checked(asked, timeout=300, memory=None, kept=kept)
         assert caught.value.code == "check.ended"
         file.write_text("while True: pass\n")
         with pytest.raises(ch.ModelError) as caught:
-            apart.checked(asked, timeout=3, memory=None, kept=kept)
+            check_process.checked(asked, timeout=3, memory=None, kept=kept)
         assert caught.value.code == "check.timeout"
         file.write_text(text.format(""))
-        assert apart.checked(asked, timeout=300, memory=None, kept=kept)["report"]["findings"]
+        assert check_process.checked(asked, timeout=300, memory=None, kept=kept)["report"]["findings"]
     finally:
         kept.close()
 

@@ -16,7 +16,7 @@ from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.edits import MASKS
+from clearhead.checking.hypotheses.mask_edits import MASKS
 from clearhead.checking.judging import (
     decoders,
     dependencies,

@@ -243,12 +243,12 @@ def _watched(
     """Check whenever the file is saved, by a process that is kept, until an interrupt."""
     from clearhead.drawing.terminal.checked import print_report
 
-    kept = apart.Kept()
+    kept = check_process.Kept()
     try:
         while True:
             saved = file.stat().st_mtime_ns
             try:
-                found = apart.checked(asked, timeout=timeout, memory=memory, kept=kept)
+                found = check_process.checked(asked, timeout=timeout, memory=memory, kept=kept)
                 print_report(Console(), _report(found["report"]), everything=everything)
             except ClearheadError as error:
                 print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)

@@ -71,7 +71,7 @@ def nan_for_as_many_keys(query, key, value):
         (of_scores(lambda scores: masked(scores, -2.0).softmax(-1)), ["mask.multiplied"]),
         (
             of_scores(lambda scores: (unlike(scores) * past(scores)).softmax(-1)),
-            ["mask.missing"],
+            ["mask.multiplied"],
         ),
         (
             of_scores(lambda scores: (scores + 1.5 * past(scores)).softmax(-1)),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.edits import MASKS
+from clearhead.checking.hypotheses.mask_edits import MASKS
 from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_visible
 from clearhead.checking.judging.reading import RIGHT_MASK, mask_named, setting_of
 

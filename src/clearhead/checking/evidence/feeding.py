@@ -43,6 +43,14 @@ class Feed:
         shape = shape if self.plain else (batch, *shape)
         return SPREAD_TOKENS * torch.randn(shape, generator=generator, dtype=torch.float64)
 
+    @staticmethod
+    def as_wide_as_long(subject: Subject, main: Tensor, output: Tensor) -> bool:
+        """True if the output has a number for each other token, as weights have: they came first."""
+        if output.shape[-1] != main.shape[-2]:
+            return False
+        short = shortened(subject, main, main.shape[-2] - 1)
+        return short is not main and subject(short).shape[-1] == short.shape[-2]
+
 
 def feed(subject: Subject, contract: Contract) -> Feed:
     """The sizes to feed it with.

@@ -25,7 +25,7 @@ from clearhead.checking.evidence.attempts import (
 from clearhead.checking.evidence.base import Evidence, Settled, again
 from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
 from clearhead.checking.evidence.half_precision import measure as measure_halves
-from clearhead.checking.hypotheses.edits import Edit, edits, fitted
+from clearhead.checking.hypotheses.edits import edits, fitted
 from clearhead.checking.hypotheses.matching import (
     Explanation,
     Trial,
@@ -36,6 +36,7 @@ from clearhead.checking.hypotheses.matching import (
     window_of,
 )
 from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_visible
+from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import LARGE, UNREAD
@@ -173,7 +174,7 @@ class HeadsEvidence(Evidence):
             return self.trials
         return self.trials if explain(self.trials, self.promised, self.edits).known else square
 
-    def edits(self, contract: Contract) -> list[Edit]:
+    def edits(self, contract: Contract) -> list[StageEdit]:
         """The mistakes that are possible under a contract."""
         trials = [each.under(contract) for each in self.trials]
         masked = any(not right_visible(each.setting).all() for each in trials)

@@ -23,9 +23,26 @@ def right_by_name(e: TokensEvidence) -> Explanation | None:
     """
     if e not in _right:
         trials = trials_by_name(e)
-        found = follows(trials, e.promised) if len(trials) > 1 else None
+        asked = len(trials) > 1 and _goes_out(e)
+        found = follows(trials, e.promised) if asked else None
         _right[e] = None if found is None else Explanation(True, *found)
     return _right[e]
+
+
+def _goes_out(e: TokensEvidence) -> bool:
+    """True if the output is that of the output projection, row by row and but for a bias, or there is none."""
+    if e.recorded is None:
+        return False
+    recorder, output = e.recorded.recorder, e.recorded.output.double()
+    for node in reversed(recorder.nodes):
+        name = recorder.parameters.get(node.storages[1], "") if node.constant == 1 else ""
+        if node.kind != "linear" or not is_output(name.removesuffix(".weight").rpartition(".")[2]):
+            continue
+        if node.output.numel() != output.numel():
+            return False
+        bias = output - node.output.double().reshape(output.shape)
+        return float((bias - bias[..., :1, :]).abs().max()) <= SUMS * float(output.abs().max())
+    return True
 
 
 def trials_by_name(e: TokensEvidence) -> list[Trial]:

@@ -20,9 +20,10 @@ from clearhead.checking.evidence.half_precision import measure as measure_halves
 from clearhead.checking.evidence.laws import placed
 from clearhead.checking.evidence.raw import Projected, projected
 from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
-from clearhead.checking.hypotheses.edits import Edit, edits, fitted
+from clearhead.checking.hypotheses.edits import edits, fitted
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, window_of
 from clearhead.checking.hypotheses.recipe import RIGHT, right_visible
+from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.subject.calling import hidden_by_itself, unfilled_mask
 from clearhead.checking.subject.embedding import Embedded, Steps
 from clearhead.checking.subject.refusals import output_error, raised
@@ -76,17 +77,10 @@ class TokensEvidence(Evidence):
                 return Settled(subject, given, error=error)
         subject, output = again(subject, (main,), output.detach())
         vectors = output.ndim == main.ndim and output.shape[:-1] == main.shape[:-1]
-        square = vectors and self._as_wide_as_long(subject, main, output)
+        square = vectors and Feed.as_wide_as_long(subject, main, output)
         if not vectors or square:
             raise output_error(subject.name, main, output, square=square)
         return self._with_its_mask(subject, given, output)
-
-    def _as_wide_as_long(self, subject: Subject, main: Tensor, output: Tensor) -> bool:
-        """True if what comes has a number for each other token, as weights have: they came first."""
-        if output.shape[-1] != main.shape[-2]:
-            return False
-        short = shortened(subject, main, main.shape[-2] - 1)
-        return short is not main and subject(short).shape[-1] == short.shape[-2]
 
     def _with_its_mask(
         self, subject: Subject, given: Mapping[str, Tensor], output: Tensor
@@ -108,8 +102,7 @@ class TokensEvidence(Evidence):
         name = unfilled_mask(model, subject.takes)
         if name is None or not self._sees_all(subject, given["x"]):
             return Settled(subject, given, output, None, notes)
-        try:
-            # Causal as soon as a mask of real tokens comes: then it is not the mask that hides the future.
+        try:  # if it is causal as soon as a mask of real tokens comes, the mask does not hide the future
             causal = not self._sees_all(with_beside(subject, masks=True), given["x"])
         except Exception:  # a mask of another shape or kind is wanted
             causal = False
@@ -301,7 +294,7 @@ class TokensEvidence(Evidence):
     def _explained(self, index: int) -> Explanation:
         trials, weighed = self.group_trials(index), weigh(self.groups[index].heads[0])
 
-        def table(contract: Contract) -> list[Edit]:
+        def table(contract: Contract) -> list[StageEdit]:
             seen = [right_visible(each.under(contract).setting) for each in trials]
             masked, numbers = not all(map(Tensor.all, seen)), fitted(weighed.scale, weighed)
             return edits(contract, given=False, masked=masked, whole=False, numbers=numbers)
@@ -355,7 +348,7 @@ class TokensEvidence(Evidence):
             return None
         trials = [each.trial(self.contract) for each in self.projections]
 
-        def rotations(contract: Contract) -> list[Edit]:
+        def rotations(contract: Contract) -> list[StageEdit]:
             ways = ("not-rotated", "one-rotated", "base", "backwards")
             found = edits(contract, given=False, masked=False, whole=False)
             return [each for each in found if each.code.startswith("rope") or each.way in ways]

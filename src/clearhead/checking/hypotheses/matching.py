@@ -10,8 +10,8 @@ from torch import Tensor
 
 from clearhead._common.accuracy import measured
 from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.edits import Edit
 from clearhead.checking.hypotheses.recipe import EMPTY_STYLES, RIGHT, Recipe, Setting, right_scale
+from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.thresholds import FACTOR, FAR, MOSTLY, ROUNDING, SLOPE
 
 # The stages that two mistakes at once are looked for in.
@@ -121,8 +121,8 @@ class Explanation:
     known: bool
     recipe: Recipe
     contract: Contract
-    script: tuple[Edit, ...] = ()
-    also: tuple[Edit, ...] = ()
+    script: tuple[StageEdit, ...] = ()
+    also: tuple[StageEdit, ...] = ()
     error: float = 0.0
 
     @property
@@ -184,7 +184,7 @@ def follows(trials: Sequence[Trial], contract: Contract) -> tuple[Recipe, Contra
 def explain(
     trials: Sequence[Trial],
     contract: Contract,
-    table: Callable[[Contract], Sequence[Edit]],
+    table: Callable[[Contract], Sequence[StageEdit]],
 ) -> Explanation:
     """The definition, else the nearest script of at most two edits that gives the same on all calls.
 
@@ -214,7 +214,7 @@ def explain(
     return Explanation(False, RIGHT, filled, error=max(errors))
 
 
-def _followed(trials: Sequence[Trial], *script: Edit) -> Recipe | None:
+def _followed(trials: Sequence[Trial], *script: StageEdit) -> Recipe | None:
     """The definition with a script applied, if the subject follows it."""
     recipe = RIGHT
     for edit in script:
@@ -223,7 +223,7 @@ def _followed(trials: Sequence[Trial], *script: Edit) -> Recipe | None:
     return fits(trials, recipe) if trials[0].may_match(recipe) else None
 
 
-def _pairs(rows: Sequence[Edit], at: Setting) -> Iterator[tuple[Edit, Edit]]:
+def _pairs(rows: Sequence[StageEdit], at: Setting) -> Iterator[tuple[StageEdit, StageEdit]]:
     """Two edits of different stages; of the scale those that give what was measured, where that was."""
     near = [each for each in rows if each.noun in PAIRED and each.way != "operation"]
     used = next((each.changes["scale"](at) for each in rows if each.way == "constant"), None)

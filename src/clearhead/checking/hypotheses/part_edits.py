@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.edits import SOFTMAX
+from clearhead.checking.hypotheses.mask_edits import SOFTMAX
 from clearhead.checking.hypotheses.recipe import Setting
 
 

@@ -4,7 +4,7 @@ The first witness is a recipe that gives the same numbers on every call; the sec
 the scores, step by step; the third, for functions, the weights that the identity as value shows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
@@ -14,15 +14,16 @@ from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.named_layers import right_by_name, trials_by_name
 from clearhead.checking.evidence.splitting import asks
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.edits import Edit, edits
+from clearhead.checking.hypotheses.edits import edits
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, fits
 from clearhead.checking.hypotheses.recipe import RIGHT, right_scale
+from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn_mask, first_difference, sums_of
 from clearhead.checking.judging.laws import right_at_few, unnamed
 from clearhead.checking.judging.reading import (
     DECLARED,
-    Stages,
+    ReadStages,
     against_declared,
     broken,
     extras,
@@ -32,7 +33,7 @@ from clearhead.checking.judging.reading import (
     stages_of_function,
     stages_of_group,
 )
-from clearhead.checking.judging.verdicts import Claim, Found, Values
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Values, Verdict
 from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE
 
 TOPICS = ("mask", "softmax", "scale", "order", "product")
@@ -232,7 +233,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
     return Account((), frozenset(TOPICS) - set(unknown), unknown, found.contract, notes)
 
 
-def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: Stages) -> bool:
+def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: ReadStages) -> bool:
     """True if nothing is declared of the mask, and the definition under the seen one gives the same."""
     setting = first.setting._replace(mask=facts.visible)
     declared = e.contract.causal is not None or e.contract.window is not None
@@ -273,7 +274,7 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
     return Account(tuple(claims), clear, unknown, found.contract)
 
 
-def _measured(edit: Edit, trials: Sequence[Trial], found: Explanation) -> tuple[str, Values]:
+def _measured(edit: StageEdit, trials: Sequence[Trial], found: Explanation) -> tuple[str, Values]:
     first = trials[0]
     if edit.code.startswith("scale."):
         # A size is told from the right one where the two differ.
@@ -303,3 +304,16 @@ def _folded(e: TokensEvidence) -> bool:
         return True
     half = usual * factor**0.5
     return abs(query / half - 1) < 0.1 and abs(key / half - 1) < 0.1
+
+
+def unless_right(
+    asked: Callable[[TokensEvidence], Verdict],
+) -> Callable[[TokensEvidence], Verdict]:
+    """The same verdict, unless the whole output is that of the definition."""
+
+    def verdict(e: TokensEvidence) -> Verdict:
+        found = asked(e)
+        known = isinstance(found, Clear) or right_by_name(e) is None
+        return found if known else Clear("heads")
+
+    return verdict

@@ -14,7 +14,7 @@ from clearhead.checking.evidence.splitting import Splitting
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import fits
 from clearhead.checking.hypotheses.recipe import RIGHT
-from clearhead.checking.judging.account import account
+from clearhead.checking.judging.account import account, unless_right
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
 from clearhead.recording.weighing import ACTIVATIONS
@@ -30,20 +30,7 @@ def _of_heads(
     def verdict(e: TokensEvidence) -> Verdict:
         return next(filter(None, map(read, e.splittings)), None) or _heads_known(e)
 
-    return _unless_right(verdict)
-
-
-def _unless_right(
-    asked: Callable[[TokensEvidence], Verdict],
-) -> Callable[[TokensEvidence], Verdict]:
-    """The same verdict, unless the whole output is that of the definition."""
-
-    def verdict(e: TokensEvidence) -> Verdict:
-        found = asked(e)
-        known = isinstance(found, Clear) or right_by_name(e) is None
-        return found if known else Clear("heads")
-
-    return verdict
+    return unless_right(verdict)
 
 
 def _same(each: Splitting) -> Found | None:
@@ -56,9 +43,7 @@ def _rows_of(each: Splitting) -> Found | None:
     return Found("view", {}, ("rows-of", {"names": names})) if each.split else None
 
 
-# Heads that are made of other tokens' numbers, or that attend to heads, within each token; heads that
-# read the same, whose contexts are added, that see a part of x only, and whose value is made of other
-# columns than their query.
+# Heads made of other tokens' numbers, or that attend to heads; that read the same; whose contexts are added.
 split = _of_heads(_rows_of)
 layout = _of_heads(lambda each: Found("tokens", {}, ("across", {})) if each.across else None)
 identical = _of_heads(_same)
@@ -67,7 +52,7 @@ sliced = _of_heads(lambda each: Found("sliced") if each.sliced else None)
 order = _of_heads(lambda each: Found("columns") if each.other_order else None)
 
 
-@_unless_right
+@unless_right
 def merge(e: TokensEvidence) -> Verdict:
     """Heads whose contexts are put together with those of other tokens."""
     if e.dependency.mixed and _samples_meet_before(e):
@@ -104,7 +89,6 @@ def _turned(where: Sequence[int]) -> bool:
     return len({(place - token) % len(where) for token, place in enumerate(where)}) == 1
 
 
-@_unless_right
 def other_token(e: TokensEvidence) -> Verdict:
     """Outputs that hold what the query of another token collected."""
     asking = _asking(e)

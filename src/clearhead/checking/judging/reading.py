@@ -11,9 +11,10 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence, Recorded
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.grouping import Group
-from clearhead.checking.hypotheses.edits import MASKS, Edit
+from clearhead.checking.hypotheses.mask_edits import MASKS
 from clearhead.checking.hypotheses.matching import Trial
 from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_scale, right_visible
+from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.judging.drawings import drawn_mask, first_bad, sums_of
 from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.thresholds import SLOPE, UNREAD
@@ -21,7 +22,7 @@ from clearhead.recording.observed import ObservedAttention
 from clearhead.recording.thresholds import SUMS
 from clearhead.recording.weighing import ACTIVATIONS, Weighing, weigh
 
-RIGHT_MASK = Edit("", "", {})
+RIGHT_MASK = StageEdit("", "", {})
 # What is declared of the scores, and the remark that what does it gives.
 DECLARED = {
     "bias": "bias-added",
@@ -33,11 +34,11 @@ AXES = {"queries": "queries", "blocks": "heads", "all": "queries and keys togeth
 
 
 @dataclass(frozen=True)
-class Stages:
+class ReadStages:
     """The stages of all heads: (batch, heads, queries, keys).
 
     `divided`: the context is divided by the sums of the weights; `learned`: the scale is a parameter of rows of one
-    length; `varies`: the scale depends on the head; `tables`: weights also go to what is no key.
+    length; `varies`: the scale depends on the head; `beside`: weights also go to what is no key, as a sink.
     """
 
     weights: Tensor
@@ -58,14 +59,14 @@ class Stages:
         return any(each.kind == "fill" and each.number == torch.inf for each in before)
 
 
-def stages_of_group(group: Group, recorded: Recorded | None) -> Stages:
+def stages_of_group(group: Group, recorded: Recorded | None) -> ReadStages:
     """The stages of a layer of a module, of all its heads."""
     arranged = group.arranged
     place = (lambda each: each[:, None]) if arranged is None else arranged.heads
     return _seen(group.heads, place, recorded)
 
 
-def stages_of_function(e: HeadsEvidence) -> Stages | None:
+def stages_of_function(e: HeadsEvidence) -> ReadStages | None:
     """The stages of a function, as they were recorded or by the identity as value."""
     at = e.trials[0].setting
     tables = e.subject.axes == 2 and len(e.observed) == at.batch * at.num_heads
@@ -80,14 +81,14 @@ def stages_of_function(e: HeadsEvidence) -> Stages | None:
     weights = e.measured.weights
     sums = weights.sum(-1)
     axis = "keys" if torch.allclose(sums, torch.ones_like(sums), atol=SUMS) else None
-    return Stages(weights, e.slope, axis, "", weights.abs() > UNREAD)
+    return ReadStages(weights, e.slope, axis, "", weights.abs() > UNREAD)
 
 
 def _seen(
     attentions: Sequence[ObservedAttention],
     place: Callable[[Tensor], Tensor],
     recorded: Recorded | None,
-) -> Stages:
+) -> ReadStages:
     """The stages of some attentions; `place` gives (batch, heads, queries, keys)."""
     read = [weigh(each) for each in attentions]
     first = read[0]
@@ -97,7 +98,7 @@ def _seen(
 
     # Numbers that sum to one are shares, whatever they were made by.
     shares = first.sums and first.normaliser not in ACTIVATIONS
-    return Stages(
+    return ReadStages(
         joined(each.weights for each in attentions),
         first.scale if all(each.scale == first.scale for each in read) else None,
         "keys" if first.axis is None and shares else first.axis,
@@ -143,7 +144,7 @@ def _divided(one: ObservedAttention, recorded: Recorded) -> bool:
     )
 
 
-def extras(stages: Stages) -> Iterator[tuple[str, Values]]:
+def extras(stages: ReadStages) -> Iterator[tuple[str, Values]]:
     """Remarks on mechanisms that are not declared, and are no mistake."""
     read = stages.weighing
     assert read is not None
@@ -172,7 +173,7 @@ def broken(bad: Trial, code: str, way: str) -> Claim:
     return Claim("mask", code, Found(way, {}, ("first-bad", first_bad(bad.target))))
 
 
-def read_claims(stages: Stages, first: Trial, e: Evidence) -> Iterator[Claim]:
+def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
     """Yield each stage that differs from the declared one, with both numbers."""
     yield from _softmax(stages)
     contract, wanted = first.setting.contract, right_scale(first.setting)
@@ -199,7 +200,7 @@ def read_claims(stages: Stages, first: Trial, e: Evidence) -> Iterator[Claim]:
             yield Claim("product", "differs", way)
 
 
-def _softmax(stages: Stages) -> Iterator[Claim]:
+def _softmax(stages: ReadStages) -> Iterator[Claim]:
     if stages.axis == "keys" or stages.beside:
         return
     measured = ("sums", sums_of(stages.weights))
@@ -240,7 +241,7 @@ def scale_in_words(case: Trial) -> str:
     return f"1/√{case.setting.head_dim}" if given is None else f"{given:g}"
 
 
-def _mask(stages: Stages, first: Trial, e: Evidence) -> Iterator[Claim]:
+def _mask(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
     at = first.setting
     right = right_visible(at).expand(stages.visible.shape)
     declared = e.contract.causal is not None or e.contract.window is not None or at.mask is not None
@@ -250,6 +251,12 @@ def _mask(stages: Stages, first: Trial, e: Evidence) -> Iterator[Claim]:
     if named is RIGHT_MASK:
         return
     picture = ("mask", drawn_mask(first, None, stages.visible[0, 0]))
+    fill = None if stages.weighing is None else stages.weighing.number("fill")
+    if fill is not None:
+        way = "zero" if abs(fill) < 1e-3 else "number"
+        found = Found(way, {"number": f"{fill:.4g}"}, picture)
+        yield Claim("mask", "mask.multiplied", found)
+        return
     code, way = ("differs", "mask") if named is None else (named.code, named.way)
     values = {} if named is None else named.values
     yield Claim("mask", code, Found(way, values, picture))
@@ -260,7 +267,7 @@ def setting_of(contract: Contract, tokens: int, heads: int = 1) -> Setting:
     return Setting(contract, 1, heads, heads, tokens, tokens, 1, 1)
 
 
-def mask_named(seen: Tensor, at: Setting, visible: Tensor) -> Edit | None:
+def mask_named(seen: Tensor, at: Setting, visible: Tensor) -> StageEdit | None:
     """The edit whose mask was seen, RIGHT_MASK for that of the contract, or None for neither.
 
     Args:

@@ -1,0 +1,212 @@
+"""Edits of the heads, of query, key and value, and of the rotation."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.checking.hypotheses.recipe import (
+    Setting,
+    right_rotate,
+    rotate,
+    rotated,
+)
+from clearhead.checking.hypotheses.stage_edit import (
+    Stage,
+    StageEdit,
+    grouped,
+    rotary,
+)
+
+# Heads: query, key, value, at → the three; tensor, at → heads of keys; context, at → output.
+
+
+def _taking(*which: int) -> Stage:
+    """Some of query, key and value in the places of all three."""
+    return lambda query, key, value, at: tuple((query, key, value)[each] for each in which)
+
+
+def _same(*which: int) -> Stage:
+    """Every head reads what the first reads, of query (0), key (1), value (2)."""
+    return lambda query, key, value, at: tuple(
+        each[:, :1].expand_as(each) if index in which else each
+        for index, each in enumerate((query, key, value))
+    )
+
+
+def _viewed(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
+    return query, key.reshape(*key.shape[:2], key.shape[3], key.shape[2]).mT, value
+
+
+def _heads_as_tokens(
+    inner: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, at: Setting
+) -> Tensor:
+    other = at._replace(
+        num_heads=at.query_len,
+        num_kv_heads=at.kv_len,
+        query_len=at.num_heads,
+        kv_len=at.num_kv_heads,
+    )
+    return inner(*(each.transpose(1, 2) for each in (query, key, value)), other).transpose(1, 2)
+
+
+def _view_merge(context: Tensor, at: Setting) -> Tensor:
+    return context.reshape(at.batch, at.query_len, -1)
+
+
+GROUPS = [
+    StageEdit("heads.gqa-tiled", "tiled",
+         {"group": lambda x, at: x.repeat(1, at.num_heads // x.shape[1], 1, 1)}, grouped),
+    StageEdit("heads.identical", "first-key",
+         {"group": lambda x, at: x[:, :1].expand(-1, at.num_heads, -1, -1)}, grouped),
+    StageEdit("law.pairs", "viewed", {"arrange": _viewed}),
+]  # fmt: skip
+
+HEADS = [
+    *(
+        StageEdit("heads.identical", "same", {"arrange": _same(*which)}, values={"what": name})
+        for name, which in (
+            ("query, key and value", (0, 1, 2)),
+            ("key and value", (1, 2)),
+            ("query", (0,)),
+            ("key", (1,)),
+            ("value", (2,)),
+            ("query and key", (0, 1)),
+        )
+    ),
+    StageEdit("heads.layout", "tokens", {"around": _heads_as_tokens},
+         lambda contract: not grouped(contract)),
+]  # fmt: skip
+
+MERGES = [
+    StageEdit("heads.merge", "viewed", {
+        "merge": _view_merge,
+        "end": lambda x, at: _view_merge(x, at).unflatten(-1, (at.num_heads, -1)).transpose(1, 2),
+    }),
+    StageEdit("heads.merge", "transposed", {
+        "merge": lambda x, at: x.mT.reshape(at.batch, at.query_len, -1),
+        "end": lambda x, at: x.transpose(1, 2).reshape(x.shape),
+    }),
+]  # fmt: skip
+
+TAKEN = [
+    StageEdit("parameter.dead", "keys", {"arrange": _taking(0, 1, 1)}),
+    StageEdit("parameter.dead", "queries", {"arrange": _taking(0, 1, 0)}),
+    StageEdit("parameter.dead", "to-queries", {"arrange": _taking(0, 0, 2)}),
+    StageEdit("parameter.dead", "to-keys", {"arrange": _taking(1, 1, 2)}),
+    StageEdit("law.value", "swapped", {"arrange": _taking(0, 2, 1)}),
+]
+
+
+# Rotation: query, key, at → both.
+
+
+def _rope(at: Setting) -> tuple[float, str]:
+    rope = at.contract.rope or {}
+    return float(rope.get("base", 10000.0)), str(rope.get("layout", "half"))
+
+
+def _other_layout(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
+    layout = "half" if _rope(at)[1] == "interleaved" else "interleaved"
+    return rotate(query, key, at, at.offset, layout)
+
+
+def _mixed(pairs: Callable[[Tensor], Tensor], layout: str) -> Stage:
+    """Pairs of one layout with the angles of the other."""
+
+    def one(x: Tensor, start: int, base: float) -> Tensor:
+        rates = base ** (-torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1])
+        places = torch.arange(start, start + x.shape[-2], dtype=torch.float64)
+        angles = places[:, None] * rates
+        angles = angles.repeat(1, 2) if layout == "half" else angles.repeat_interleave(2, -1)
+        return x * angles.cos() + pairs(x) * angles.sin()
+
+    return lambda query, key, at: (one(query, at.offset, _rope(at)[0]), one(key, 0, _rope(at)[0]))
+
+
+def _of_halves(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+def _of_neighbours(x: Tensor) -> Tensor:
+    return torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
+
+
+def _neighbours_as_halves(x: Tensor) -> Tensor:
+    return torch.cat([-x[..., 1::2], x[..., 0::2]], -1)
+
+
+def _backwards(*which: int) -> Stage:
+    """Query (0) or key (1) rotated by the negative of its positions."""
+
+    def back(x: Tensor, start: int, at: Setting) -> Tensor:
+        # From the last token on, places count down.
+        return rotated(x.flip(-2), 1 - start - x.shape[-2], *_rope(at)).flip(-2)
+
+    def both(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
+        other = right_rotate(query, key, at)
+        query = back(query, at.offset, at) if 0 in which else other[0]
+        return query, back(key, 0, at) if 1 in which else other[1]
+
+    return both
+
+
+def _with_base(base: float) -> Stage:
+    def both(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
+        contract = replace(at.contract, rope={**(at.contract.rope or {}), "base": base})
+        return right_rotate(query, key, at._replace(contract=contract))
+
+    return both
+
+
+def _value_too(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
+    return query, key, rotate(value, value, at, 0)[1]
+
+
+def _whole_width(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
+    """All heads rotated as one vector."""
+
+    def flat(x: Tensor) -> Tensor:
+        return x.transpose(1, 2).flatten(2)[:, None]
+
+    def apart(x: Tensor, like: Tensor) -> Tensor:
+        return x[:, 0].unflatten(-1, (like.shape[1], -1)).transpose(1, 2)
+
+    one, other = right_rotate(flat(query), flat(key), at)
+    return apart(one, query), apart(other, key)
+
+
+ROPE = [
+    *(
+        StageEdit(code, way, {"rotate": turned}, rotary, values)
+        for code, way, turned, values in (
+            ("rope.layout", "other", _other_layout, {}),
+            ("rope.offset", "zero", lambda q, k, at: rotate(q, k, at, 0), {}),
+            ("rope.offset", "one", lambda q, k, at: rotate(q, k, at, at.offset + 1), {}),
+            ("differs", "not-rotated", lambda q, k, at: (q, k), {}),
+            ("rope.layout", "mixed", _mixed(_of_halves, "interleaved"), {}),
+            ("rope.layout", "mixed", _mixed(_of_neighbours, "half"), {}),
+            ("rope.layout", "mixed", _mixed(_neighbours_as_halves, "half"), {}),
+            ("rope.layout", "mixed", _mixed(_neighbours_as_halves, "interleaved"), {}),
+            ("differs", "one-rotated", lambda q, k, at: (right_rotate(q, k, at)[0], k),
+             {"which": "query"}),
+            ("differs", "one-rotated", lambda q, k, at: (q, right_rotate(q, k, at)[1]),
+             {"which": "key"}),
+            ("differs", "backwards", _backwards(0), {"which": "query is"}),
+            ("differs", "backwards", _backwards(1), {"which": "key is"}),
+            ("differs", "backwards", _backwards(0, 1), {"which": "query and the key are"}),
+            ("rope.before-split", "whole", _whole_width, {}),
+        )
+    ),
+    StageEdit("rope.values", "value", {"arrange": _value_too}, rotary),
+    *(
+        StageEdit("differs", "base", {"rotate": _with_base(base)},
+             lambda contract, base=base: (
+                 contract.rope is not None and contract.rope.get("base", 10000.0) != base),
+             {"base": f"{base:,.0f}"})
+        for base in (10000.0, 500000.0, 1000000.0, 1000.0, 100.0)
+    ),
+]  # fmt: skip

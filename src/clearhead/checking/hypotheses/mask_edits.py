@@ -1,0 +1,256 @@
+"""Edits of the mask and of the softmax: which pattern hides, what hides, and what is normalised."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.checking.contract import Contract
+from clearhead.checking.hypotheses.recipe import (
+    Setting,
+    right_visible,
+    visible,
+)
+from clearhead.checking.hypotheses.stage_edit import (
+    Stage,
+    StageEdit,
+    causal,
+    hides,
+    looks_back,
+    windowed,
+)
+
+# Patterns of the mask.
+
+
+def _moved(left: int = 0, right: int = 0) -> Stage:
+    """A mask with its edges moved outwards."""
+    return lambda at: visible(at, at.offset, left, right)
+
+
+def _without(*fields: str, mask: bool = False) -> Stage:
+    """The mask of the contract without some of its parts."""
+
+    def seen(at: Setting) -> Tensor:
+        contract = replace(at.contract, **dict.fromkeys(fields))
+        return right_visible(at._replace(contract=contract, mask=None if mask else at.mask))
+
+    return seen
+
+
+def _inverted_diagonal(right: int) -> Stage:
+    """Causal the wrong way round, with the diagonal where it belongs."""
+
+    def seen(at: Setting) -> Tensor:
+        past = visible(at._replace(contract=Contract(causal=True), mask=None), at.offset, 0, right)
+        return ~past & _without("causal")(at)
+
+    return seen
+
+
+def _inverted_with_given(at: Setting) -> Tensor:
+    seen = ~right_visible(at._replace(mask=None))
+    return seen if at.mask is None else seen & at.mask
+
+
+def _given(change: Callable[[Tensor], Tensor]) -> Stage:
+    """The given mask, changed."""
+
+    def seen(at: Setting) -> Tensor:
+        assert at.mask is not None
+        return right_visible(at._replace(mask=change(at.mask)))
+
+    return seen
+
+
+def _tiled_over_heads(at: Setting) -> Tensor:
+    # mask.repeat(heads, 1, 1) next to scores.view(batch * heads, …): sample and head are swapped.
+    assert at.mask is not None
+    shape = (at.batch, at.num_heads, at.query_len, at.kv_len)
+    mask = at.mask.expand(at.batch, 1, *shape[2:]).repeat(at.num_heads, 1, 1, 1).view(shape)
+    return mask & right_visible(at._replace(mask=None))
+
+
+def _on_queries(at: Setting) -> Tensor:
+    # A mask of keys, (batch, 1, 1, kv_len), read as one of queries.
+    assert at.mask is not None
+    mask = at.mask[..., :1, :].mT if at.query_len == at.kv_len else at.mask
+    return right_visible(at._replace(mask=mask.expand(-1, -1, at.query_len, at.kv_len)))
+
+
+def _first_head_only(at: Setting) -> Tensor:
+    seen = right_visible(at).expand(at.batch, at.num_heads, at.query_len, at.kv_len).clone()
+    seen[:, 1:] = True
+    return seen
+
+
+def _both_sides(at: Setting) -> Tensor:
+    assert at.contract.window is not None
+    left = at.contract.window[0]
+    contract = replace(at.contract, causal=None, window=(left, left))
+    return right_visible(at._replace(contract=contract))
+
+
+def _inverted(at: Setting) -> Tensor:
+    return ~right_visible(at)
+
+
+MASKS = [
+    StageEdit("mask.inverted", "future", {"visible": _inverted},
+         lambda contract: contract.causal and contract.window is None),
+    StageEdit("mask.inverted", "window", {"visible": _inverted}, windowed),
+    StageEdit("mask.inverted", "diagonal", {"visible": _inverted_diagonal(-1)}, causal),
+    StageEdit("mask.inverted", "next", {"visible": _inverted_diagonal(1)}, causal),
+    StageEdit("mask.missing", "causal", {"visible": _without("causal")}, causal),
+    StageEdit("mask.missing", "window", {"visible": _without("window")}, windowed),
+    StageEdit("mask.missing", "both", {"visible": _without("causal", "window")},
+         lambda contract: contract.causal and contract.window is not None),
+    StageEdit("mask.missing", "some-heads", {"visible": _first_head_only}, hides),
+    StageEdit("mask.off-by-one", "next", {"visible": _moved(right=1)}, causal),
+    StageEdit("mask.off-by-one", "itself", {"visible": _moved(right=-1)}, causal),
+    *(
+        StageEdit("mask.window-off-by-one", way,
+             {"visible": _moved(by if "back" in sides else 0, by if "ahead" in sides else 0)},
+             windowed, {"sides": sides})
+        for by, way in ((1, "more"), (-1, "less"))
+        for sides in ("back", "ahead", "back and ahead")
+    ),
+    StageEdit("mask.missing", "ahead", {"visible": _both_sides}, looks_back),
+]  # fmt: skip
+
+ALIGNMENT = [StageEdit("mask.top-left", "rectangular", {"start": lambda at: 0}, hides)]
+
+GIVEN = [
+    StageEdit("mask.inverted", "given", {"visible": _given(lambda mask: ~mask)}),
+    StageEdit("mask.inverted", "beside-given", {"visible": _inverted_with_given}, hides),
+    StageEdit("mask.missing", "given", {"visible": _without(mask=True)}),
+    StageEdit("mask.missing", "beside-given", {"visible": _without("causal", "window")}, hides),
+    StageEdit("mask.on-queries", "given", {"visible": _on_queries}),
+    *(
+        StageEdit("mask.batch-mixed", way, {"visible": _given(pick)})
+        for way, pick in (
+            ("first", lambda mask: mask[:1]),
+            ("last", lambda mask: mask[-1:]),
+            ("turned", lambda mask: mask.flip(0)),
+            ("turned", lambda mask: mask.roll(1, 0)),
+            ("turned", lambda mask: mask.roll(-1, 0)),
+            ("any", lambda mask: mask.any(0, keepdim=True)),
+            ("all", lambda mask: mask.all(0, keepdim=True)),
+        )
+    ),
+    StageEdit("mask.batch-mixed", "tiled", {"visible": _tiled_over_heads}),
+]
+
+# What hides: scores, seen, scale, empty → scores; weights, seen, at → weights.
+
+
+def _shown(scores: Tensor, seen: Tensor, scale: float, empty: str) -> Tensor:
+    return scores
+
+
+def _added(sign: float, scaled: bool) -> Stage:
+    return lambda scores, seen, scale, empty: scores + sign * (scale if scaled else 1.0) * seen
+
+
+def _over_queries(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
+    kept = weights * seen
+    return kept / kept.sum(-2, keepdim=True)
+
+
+HIDING = [
+    StageEdit("mask.after-softmax", "zeroed",
+         {"hide": _shown, "after": lambda weights, seen, at: weights * seen}),
+    StageEdit("softmax.axis", "sum", {"hide": _shown, "after": _over_queries}),
+    StageEdit("mask.multiplied", "zero", {"hide": lambda scores, seen, scale, empty: scores * seen}),
+    StageEdit("mask.inverted", "product",
+         {"hide": lambda scores, seen, scale, empty: torch.where(seen, scores - 1e9, 0.0)}),
+    StageEdit("mask.added-as-number", "seen", {"hide": _added(1.0, False)}),
+    StageEdit("mask.added-as-number", "seen-scaled", {"hide": _added(1.0, True)}),
+    StageEdit("mask.added-as-number", "hidden", {"hide": _added(-1.0, False)}),
+    StageEdit("mask.added-as-number", "hidden-scaled", {"hide": _added(-1.0, True)}),
+]  # fmt: skip
+
+# The softmax: scores in which −∞ is hidden → weights.
+
+
+def _over(axis: int, *, safely: bool = False) -> Stage:
+    def share(masked: Tensor, empty: str, at: Setting) -> Tensor:
+        hidden = masked == -torch.inf
+        return torch.softmax(masked.masked_fill(hidden, -1e9) if safely else masked, axis)
+
+    return share
+
+
+def _flat(start: int, end: int) -> Stage:
+    """The softmax over several axes as one."""
+
+    def share(masked: Tensor, empty: str, at: Setting) -> Tensor:
+        assert start != 0 or at.num_heads > 1  # with one head that is another axis
+        return torch.softmax(masked.flatten(start, end), start).view_as(masked)
+
+    return share
+
+
+def _raw(masked: Tensor, empty: str = "", at: Setting | None = None) -> Tensor:
+    return masked.masked_fill(masked == -torch.inf, 0.0)
+
+
+def _by_sum(numbers: Tensor) -> Tensor:
+    return numbers / numbers.sum(-1, keepdim=True)
+
+
+def share(weigh: Callable[[Tensor], Tensor]) -> Stage:
+    """The softmax replaced by a function of the masked scores."""
+    return lambda masked, empty, at: weigh(masked)
+
+
+SOFTMAX = [
+    *(
+        StageEdit("softmax.axis", "over", {"share": share}, values={"axis": name})
+        for name, share in (
+            ("queries", _over(-2)),
+            ("heads", _over(1)),
+            ("batch", _over(0)),
+            ("samples and heads together", _flat(0, 1)),
+            ("queries", _over(-2, safely=True)),
+            ("heads", _over(1, safely=True)),
+            ("batch", _over(0, safely=True)),
+            ("queries and keys together", _flat(2, 3)),
+            ("whole tensor", _flat(0, 3)),
+        )
+    ),
+    *(
+        StageEdit("softmax.missing", way, {"share": share(weigh)})
+        for way, weigh in (
+            ("raw", _raw),
+            ("by-sum", lambda masked: _by_sum(_raw(masked))),
+            ("exp", torch.exp),
+            ("sigmoid", torch.sigmoid),
+            ("log", lambda masked: _raw(torch.log_softmax(masked, -1))),
+            ("relu", torch.relu),
+            ("relu", lambda masked: _by_sum(masked.relu())),
+        )
+    ),
+    *(
+        StageEdit("softmax.missing", "operation", {"share": share(weigh)}, values={"operation": name})
+        for name, weigh in (
+            ("exp", lambda masked: (masked - masked.amax(-1, keepdim=True)).exp()),
+            *(
+                (name, weigh)
+                for name in ("softplus", "elu", "gelu", "silu")
+                for weigh in (
+                    getattr(torch.nn.functional, name),
+                    lambda s, f=name: _by_sum(getattr(torch.nn.functional, f)(s)),
+                )
+            ),
+            ("square", lambda masked: _by_sum(_raw(masked).square())),
+            ("square", lambda masked: _raw(masked).square()),
+        )
+    ),
+    StageEdit("softmax.axis", "sum",
+         {"share": share(lambda s: (w := s.softmax(-1)) / w.sum(-2, keepdim=True))}),
+    StageEdit("softmax.twice", "twice", {"share": share(lambda s: stages.weights(s).softmax(-1))}),
+    StageEdit("law.value", "transposed", {"after": lambda weights, seen, at: weights.mT}),
+]  # fmt: skip
