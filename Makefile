@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests waiting shaped pages lint style types page bench peers gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples test-triton applications docs
+.PHONY: demo test tests banks waiting shaped pages lint style types page bench peers gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples test-triton applications docs
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -64,6 +64,10 @@ test: setup browser style $(PACKAGES)
 tests: setup
 	@echo "test: everything but what runs beside"
 	@$(PYTEST) --numprocesses=auto --maxprocesses=4 --dist=worksteal $(addprefix --ignore=,$(WAITING) $(SAMPLE_TESTS))
+
+banks: setup
+	@echo "test: every entry of the banks"
+	@$(PYTEST) --numprocesses=auto --maxprocesses=4 tests/checking/test_lessons.py --banks=all
 
 waiting: setup browser
 	@echo "test: what waits for a browser and for processes"
