@@ -16,7 +16,10 @@ prepare()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--banks", default="tenth", choices=("tenth", "all"), help="the entries of the banks that run"
+        "--banks",
+        default="tenth",
+        choices=("tenth", "all"),
+        help="the entries of the banks that run",
     )
 
 

@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import clearhead as ch
 from clearhead._common.lessons import REASONS, ROWS
-from clearhead.checking import checking, lessons
+from clearhead.checking import checking
 from clearhead.checking.rules import RULES
 from clearhead.checking.source_edits.grading import Grade, grade
 from tests.checking.bank.course import CASES, HEAD, Case, made, program
@@ -139,7 +139,11 @@ def test_a_file_is_graded_by_the_name_that_the_lesson_has(tmp_path: Path) -> Non
     file = tmp_path / "lesson_02.py"
     file.write_text("import torch\n\ndef helper(x):\n    return x\n" + program(2, "softmax"))
     assert ch.check(str(file), lesson=2).ok
-    file.write_text("import torch\n" + program(2, "softmax") + program(2, "softmax").replace("weights", "softmax"))
+    file.write_text(
+        "import torch\n"
+        + program(2, "softmax")
+        + program(2, "softmax").replace("weights", "softmax")
+    )
     with pytest.raises(
         ch.ModelError, match=r"say which: .*lesson_02.py:weights; it has weights, softmax"
     ) as caught:
@@ -179,7 +183,11 @@ MATRICES = """class SelfAttention(nn.Module):
     ("old", "new", "code"),
     [
         ("", "", None),
-        ("nn.Parameter(torch.randn(d_in, d_out))", "nn.Parameter(torch.randn(d_in, d_out), requires_grad=False)", "parameter.missing"),
+        (
+            "nn.Parameter(torch.randn(d_in, d_out))",
+            "nn.Parameter(torch.randn(d_in, d_out), requires_grad=False)",
+            "parameter.missing",
+        ),
         ("query @ key.T", "query.detach() @ key.T", "grad.blocked"),
         ("x @ self.W_key", "x @ self.W_query", "parameter.dead"),
     ],
@@ -196,15 +204,27 @@ def test_every_law_is_asked_with_and_without_a_scale(
 
 @pytest.mark.parametrize(("persistent", "code"), [(True, "state.mask-saved"), (False, None)])
 def test_a_mask_is_not_saved(persistent: bool, code: str | None) -> None:
-    right = next(each for each in CASES if each.lesson == 9 and "persistent=False" in each.text and not each.codes)
+    right = next(
+        each
+        for each in CASES
+        if each.lesson == 9 and "persistent=False" in each.text and not each.codes
+    )
     text = right.text.replace("persistent=False", f"persistent={persistent}")
     report = ch.check(Case(9, (), text, "").make(), lesson=9)
     assert [each.code for each in report.findings] == ([] if code is None else [code])
 
 
 def test_the_output_layer_is_asked_for_and_a_told_edit_mends_it(grades: list[Grade]) -> None:
-    right = next(each for each in CASES if each.lesson == 10 and "out_proj = nn.Linear(d_out, d_out)" in each.text and not each.codes)
-    text = right.text.replace("out_proj = nn.Linear(d_out, d_out)", "out_proj = nn.Linear(d_in, d_out)")
+    right = next(
+        each
+        for each in CASES
+        if each.lesson == 10
+        and "out_proj = nn.Linear(d_out, d_out)" in each.text
+        and not each.codes
+    )
+    text = right.text.replace(
+        "out_proj = nn.Linear(d_out, d_out)", "out_proj = nn.Linear(d_in, d_out)"
+    )
     (finding,) = ch.check(Case(10, (), text, "").make(), lesson=10).findings
     assert "this cannot run" in finding.sentence
     assert grades[-1].edit is not None

@@ -156,7 +156,8 @@ def _graded(
 
     def core(thing: Any, promised: Mapping[str, Any]) -> Report:
         declared = contract_of(None, {**row.sizes, **(sizes or {})}, promised)
-        return _reported(thing, row.takes, args, declared, seed, tables=row.number < lessons.BATCHES)
+        found, how = lessons.called(thing, row)
+        return _reported(found, how, args, declared, seed, tables=row.number < lessons.BATCHES)
 
     with _guarded():
         thing = lessons.graded(subject, row)

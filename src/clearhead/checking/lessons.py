@@ -1,11 +1,12 @@
 """Grade what a learner wrote in a lesson: its contract, its codes, its words."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from clearhead import stages
 from clearhead._common.checks import as_int
 from clearhead._common.lessons import LESSONS, LessonRow
 from clearhead._common.text import shown
@@ -118,3 +119,21 @@ def _found_in(file: str, row: LessonRow) -> Any:
     raise ModelError(
         "check.name", f"lesson {row.number} grades one of {' or '.join(row.names)}, and {several}."
     )
+
+
+def called(found: Any, row: LessonRow) -> tuple[Any, str]:
+    """What is called, and its `takes`: for a function that rotates rows, attention that rotates query and key by it."""
+    if inspect.isroutine(found) and row.names[0] == "rotate":
+        return _rotating(found), "qkv"
+    return found, row.takes
+
+
+def _rotating(rotate: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        # The last query belongs to the last key.
+        before = key.shape[-2] - query.shape[-2]
+        placed = nn.functional.pad(query, (0, 0, before, 0))
+        scores = stages.scores(rotate(placed)[..., before:, :], rotate(key))
+        return stages.matmul(stages.weights(scores * query.shape[-1] ** -0.5), value)
+
+    return attention

@@ -121,9 +121,7 @@ def _excluded(judged: tuple[Judged, ...]) -> set[str]:
     }
 
 
-def _findings(
-    evidence: Evidence | AskedOfRanks, judged: tuple[Judged, ...]
-) -> list[Finding]:
+def _findings(evidence: Evidence | AskedOfRanks, judged: tuple[Judged, ...]) -> list[Finding]:
     """Each mistake once, causes before what follows from them."""
     causes: dict[str, str] = {}
     found: dict[str, Finding] = {}

@@ -97,7 +97,8 @@ def _in_their_order(edits: Edits) -> list[ast.stmt]:
     return made
 
 
-def _flat(body: Sequence[Any], depth: int) -> Iterator[Statement]:
+def _flat(body: Sequence[ast.stmt], depth: int) -> Iterator[Statement]:
+    each: Any
     for each in body:
         if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
             continue

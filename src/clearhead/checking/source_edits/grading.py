@@ -134,15 +134,17 @@ def _wrong(
     core: Core,
 ) -> Grade:
     row, code, place = asked.row, mistake.code, None
-    if not code:
-        code, place = _named(thing, promised, row, core)
+    if not code or mistake.error is not None:
+        named, place = _named(thing, promised, row, core)
+        code = named or code or "differs"
     lines = [place[1]] if place is not None else _lines(program, mistake)
     edit, others = (None, []) if program is None else mend(program, asked, lines)
     lines = lines or others
-    if edit is not None and not mistake.code:
+    if edit is not None and not mistake.code and len(asked.promises) > 1:
         meant = asked.mistake(edit.program.make())[1]
         if meant is not promised:
-            code, place = _named(thing, meant, row, core)
+            named, place = _named(thing, meant, row, core)
+            code = named or code
     at = first = _defined(program) or place
     if program is not None and (edit is not None or lines):
         at = program.file, lines[0] if edit is None else edit.line
@@ -179,21 +181,23 @@ def _unknown(thing: Any, asked: _Asked, core: Core) -> Report:
 
 def _named(
     thing: Any, promised: Mapping[str, Any], row: LessonRow, core: Core
-) -> tuple[str, tuple[str, int] | None]:
-    """The code of a mistake, if a lesson up to this one speaks of it, and its line."""
+) -> tuple[str | None, tuple[str, int] | None]:
+    """The code of a mistake, if the core finds one of which a lesson up to this one speaks, and its line."""
     try:
         found = core(thing, promised).findings[:1]
     except ModelError:
-        found = ()
+        return None, None
     for each in found:
         spoken = any(one.number <= row.number for one in lessons_of(each.code))
-        return each.code if spoken or each.code in REASONS else "differs", each.place
-    return "differs", None
+        return each.code if spoken else None, each.place
+    # What rotates, and is lawful: its pairs are not those of one layout.
+    return "rope.layout" if row.names[0] == "rotate" and inspect.isroutine(thing) else None, None
 
 
 def _reason(code: str, mistake: Mistake, row: LessonRow) -> str:
     if mistake.error is not None:
-        return f"this cannot run, {called_with(row)}"
+        reason = f": {REASONS[code]}" if code in REASONS else ""
+        return f"this cannot run, {called_with(row)}{reason}"
     reason = REASONS.get(code, REASONS["differs"])
     return f"{mistake.name}: {reason}" if mistake.name and not mistake.name.isdigit() else reason
 
@@ -218,8 +222,8 @@ def _lines(program: Program | None, mistake: Mistake) -> list[int]:
         .rpartition(".")[2]
     )
     return [
-        node.lineno for node, _ in nodes_of(program.tree)
-        if hasattr(node, "lineno") and last and last in (getattr(node, "attr", ""), getattr(node, "value", None))
+        getattr(node, "lineno", 0) for node, _ in nodes_of(program.tree)
+        if last and last in (getattr(node, "attr", ""), getattr(node, "value", None))
     ]  # fmt: skip
 
 

@@ -258,8 +258,10 @@ def _of_function(
 ) -> Iterator[Call]:
     if row.takes not in (*PARTS, "qkv") and row.names[0] != "rotate":
         raise UnknownOutcomeError
-    for inputs, right in _calls_of(row.takes, row.number, repr(promised.get("rope"))):
+    calls = _calls_of(row.takes, row.number, repr(promised.get("rope")))
+    for inputs, right in calls:
         yield called(run, inputs, right)
+    inputs = calls[-1][0]
     again = [run(*(each.clone() for each in inputs)) for _ in range(2)]
     yield Call(inputs, again[0], again[1].double())
 
@@ -342,9 +344,8 @@ def _matrix(parts: Mapping[str, list[Tensor]]) -> NamedMatrix:
     if not weights or any(each.ndim != 2 for each in weights):
         raise UnknownOutcomeError
     biases = parts.get("bias")
-    return NamedMatrix(
-        torch.cat(weights, 1) if len(weights) > 1 else weights[0], biases and torch.cat(biases)
-    )
+    bias = None if biases is None else torch.cat(biases)
+    return NamedMatrix(torch.cat(weights, 1) if len(weights) > 1 else weights[0], bias)
 
 
 def attended(
@@ -392,7 +393,7 @@ def _of_module(
     drawn, layers = _redrawn(module, row), layers_of(module, row)[way]
     right, width = _definition(layers, promised), layers["q"].matrix.shape[0]
     for number, words in enumerate(LENGTHS):
-        batch = () if row.takes == "x2d" else (2 + number % 2,)
+        batch: tuple[int, ...] = () if row.takes == "x2d" else (2 + number % 2,)
         x = drawn(*batch, words, width)
         x[..., 0, :] = 0  # scores of 0 are scores as well
         if row.takes == "x,mask":
@@ -502,7 +503,7 @@ def _layers(
     out = dict(args or {}).get("d_out")
     if out is not None and layers["v"].matrix.shape[1] != out:
         sizes = f"{layers['v'].matrix.shape[1]} numbers, expected d_out = {out}"
-        yield Mistake("differs", f"a value has {sizes}", "value")
+        yield Mistake("", f"a value has {sizes}")
 
 
 def _asked_for_biases(cls: type, args: Mapping[str, Any] | None) -> Iterator[Mistake | None]:
@@ -521,25 +522,25 @@ def _gradients(
     if row.takes not in GRADED:
         return
     drawn, layers = _redrawn(module, row), layers_of(module, row)[way]
-    batch = () if row.takes == "x2d" else (2,)
-    x = drawn(*batch, 5, layers["q"].matrix.shape[0]).requires_grad_()
+    batch: tuple[int, ...] = () if row.takes == "x2d" else (2,)
+    x: Tensor = drawn(*batch, 5, layers["q"].matrix.shape[0]).requires_grad_()
     beside: Inputs = ()
     if row.takes == "x,mask":
         beside = (torch.ones(*batch, 5, dtype=torch.bool),)
     if row.takes == "x,context":
         beside = (drawn(*batch, 7, layers["k"].matrix.shape[0]),)
-    names, sides = zip(*module.named_parameters(), ("x", x), strict=True)
+    sides = {**dict(module.named_parameters()), "x": x}
     with torch.enable_grad():
         right = _definition(layers_of(module, row)[way], promised)
         expected = right(x, beside[0] if row.takes == "x,context" else x)
         found = module(x * 1.0, *(each.clone() for each in beside))
         along = torch.randn_like(expected)
-        wanted = torch.autograd.grad((expected * along).sum(), sides, allow_unused=True)
+        wanted = torch.autograd.grad((expected * along).sum(), [*sides.values()], allow_unused=True)
         made: Sequence[Tensor | None] = [None] * len(sides)
         if found.requires_grad:
-            made = torch.autograd.grad((found * along).sum(), sides, allow_unused=True)
+            made = torch.autograd.grad((found * along).sum(), [*sides.values()], allow_unused=True)
     lost = [
-        name for name, one, other in zip(names, made, wanted, strict=True) if not _same(one, other)
+        name for name, one, other in zip(sides, made, wanted, strict=True) if not _same(one, other)
     ]
     yield Mistake("grad.blocked", name=", ".join(lost)) if lost else None
 
@@ -569,7 +570,7 @@ def _training(module: nn.Module, row: LessonRow, way: int) -> Iterator[Mistake |
     if row.takes not in ("x2d", "x"):
         return
     drawn, layers = _redrawn(module, row), layers_of(module, row)[way]
-    batch = () if row.takes == "x2d" else (1,)
+    batch: tuple[int, ...] = () if row.takes == "x2d" else (1,)
     x, rate = drawn(*batch, WORDS, layers["q"].matrix.shape[0]), row.contract.get("dropout")
     module.eval()
     calm = module(x.clone())
@@ -588,8 +589,10 @@ def _training(module: nn.Module, row: LessonRow, way: int) -> Iterator[Mistake |
     ratio = (kept / weights.where(some, torch.ones_like(weights)))[:, some]
     left = ratio[ratio.abs() > SUMS]
     share = 1 - left.numel() / ratio.numel()
-    if share == 0:
+    if share == 0 and torch.allclose(kept, weights.expand_as(kept), atol=SUMS):
         yield Mistake("dropout.never", "all weights stay as they are in training")
+    elif share == 0:
+        yield Mistake("dropout.on-scores", "in training the weights change, and none is 0")
     elif not left.isclose(out.new_tensor(1 / (1 - rate)), atol=1e-3).all():
         grown = f"those that are left are {left.median().item():.3g} times as large"
         yield Mistake("dropout.unscaled", f"{grown}, expected {1 / (1 - rate):.3g}")

@@ -46,8 +46,8 @@ class Program:
         lines: dict[int, str] = {}
         file, around = "", dict[str, Any]()
         for each in (*others, thing):
-            own = [each] if inspect.isfunction(each) else _functions(each)
-            if not own:
+            own = _functions(each) if isinstance(each, type) else [inspect.unwrap(each)]
+            if not own or not all(map(inspect.isfunction, own)):
                 return None
             file = own[0].__code__.co_filename
             around |= own[0].__globals__

@@ -63,7 +63,9 @@ def patched(text: str, diff: str) -> str:
     """Apply the pieces of a diff, each of which fits at one place."""
     for piece in diff.split("@\n"):
         lines = piece.splitlines(keepends=True)
-        old, new = ("".join(each[1:] for each in lines if each[0] in signs) for signs in (" -", " +"))
+        old, new = (
+            "".join(each[1:] for each in lines if each[0] in signs) for signs in (" -", " +")
+        )
         assert text.count(old) == 1, (old, text.count(old))
         text = text.replace(old, new)
     return text
