@@ -97,23 +97,23 @@ def _in_their_order(edits: Edits) -> list[ast.stmt]:
     return made
 
 
-def _flat(body: Sequence[ast.stmt], depth: int) -> Iterator[Statement]:
-    each: Any
+def _flat(body: Sequence[Any], depth: int) -> Iterator[Statement]:
     for each in body:
         if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
             continue
         if isinstance(each, ast.FunctionDef):
             each.returns = None
-        text = ast.unparse(ast.fix_missing_locations(each))
+        node: Any = each
+        text = ast.unparse(ast.fix_missing_locations(node))
         line = getattr(each, "lineno", 0)
         if not hasattr(each, "body"):
             yield Statement(depth, text, line)
             continue
         yield Statement(depth, text.partition("\n")[0], line)
-        yield from _flat(each.body, depth + 1)
-        if getattr(each, "orelse", None):
-            yield Statement(depth, "else:", each.orelse[0].lineno)
-            yield from _flat(each.orelse, depth + 1)
+        yield from _flat(node.body, depth + 1)
+        if getattr(node, "orelse", None):
+            yield Statement(depth, "else:", node.orelse[0].lineno)
+            yield from _flat(node.orelse, depth + 1)
 
 
 def _with(program: Program, mine: Sequence[Statement], pieces: Sequence[Piece]) -> Program:

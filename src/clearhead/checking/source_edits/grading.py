@@ -118,7 +118,8 @@ def grade(thing: Any, row: LessonRow, args: Mapping[str, Any] | None, core: Core
             report = Report(name, (), asked_of(row), lesson=row.number, place=_defined(program))
             graded = Grade(report)
         else:
-            graded = _wrong(name, thing, program, mistake, asked, promised, core)
+            with contextlib.redirect_stdout(io.StringIO()):
+                graded = _wrong(name, thing, program, mistake, asked, promised, core)
     for line in list(dict.fromkeys(printed.getvalue().splitlines()))[:SHOWN]:
         print(line)
     return graded

@@ -370,9 +370,7 @@ def attended(
     return stages.matmul(stages.weights(scores), value)
 
 
-def _definition(
-    layers: Layers, promised: Mapping[str, Any]
-) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+def _definition(layers: Layers, promised: Mapping[str, Any]) -> Callable[..., Tensor]:
     """The output of the definition with the module's own matrices."""
     heads = promised.get("num_heads") or 1
 
@@ -431,7 +429,7 @@ def _decoded(module: Any, x: Tensor, right: Tensor) -> Iterator[Call]:
     )
 
 
-def _redrawn(module: nn.Module, row: LessonRow) -> Callable[..., Tensor]:
+def _redrawn(module: nn.Module, row: LessonRow) -> Callable[..., Any]:
     """Draw every parameter again, so that no initial value hides a mistake; return what draws inputs."""
     generator = torch.Generator().manual_seed(row.number)
 
@@ -524,11 +522,11 @@ def _gradients(
     drawn, layers = _redrawn(module, row), layers_of(module, row)[way]
     batch: tuple[int, ...] = () if row.takes == "x2d" else (2,)
     x: Tensor = drawn(*batch, 5, layers["q"].matrix.shape[0]).requires_grad_()
-    beside: Inputs = ()
+    beside: list[Tensor] = []
     if row.takes == "x,mask":
-        beside = (torch.ones(*batch, 5, dtype=torch.bool),)
+        beside = [torch.ones(*batch, 5, dtype=torch.bool)]
     if row.takes == "x,context":
-        beside = (drawn(*batch, 7, layers["k"].matrix.shape[0]),)
+        beside = [drawn(*batch, 7, layers["k"].matrix.shape[0])]
     sides = {**dict(module.named_parameters()), "x": x}
     with torch.enable_grad():
         right = _definition(layers_of(module, row)[way], promised)
