@@ -163,7 +163,9 @@ across: setup
 # The wheel alone, in an environment that has neither an extra nor numpy: the examples of every docstring.
 banks: setup
 	@echo "banks: every entry is judged as well as the stored verdict"
-	@$(VENV)/bin/python -m tests.checking.freeze compare
+	@$(RUN) -m tests.checking.freeze compare
+	@echo "banks: every program of the course"
+	@$(PYTEST) --numprocesses=2 tests/checking/test_lessons.py --banks=all
 
 bare: setup
 	@echo "bare: installing the wheel without extras"

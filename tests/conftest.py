@@ -14,6 +14,15 @@ from tests.poison import poison
 prepare()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--banks",
+        default="tenth",
+        choices=("tenth", "all"),
+        help="the entries of the banks that run",
+    )
+
+
 def manual_seed(seed: int) -> None:
     """Seed what draws on the CPU, and on a GPU where one is: `torch.manual_seed` formats the stack once for each
     kind of device that there is not, which takes longer than most tests."""

@@ -7,7 +7,7 @@ from collections import Counter
 from clearhead.checking.rules import RULES
 from clearhead.checking.words import catalogue
 from tests.checking.bank import ENTRIES, laws
-from tests.checking.bank.course import parts
+from tests.checking.bank.course import CASES
 from tests.checking.bank.lessons import first_entries, later_entries
 from tests.surface import ROOT
 
@@ -45,7 +45,7 @@ def test_every_name_is_in_a_bank_or_on_the_page_in_two_styles() -> None:
         *later_entries.ENTRIES,
     ]
     counts = Counter(headings()) + Counter(each.code for each in entries)
-    counts += Counter(code for each in parts.CASES for code in each.codes)
+    counts += Counter(code for each in CASES for code in each.codes)
     assert {code: counts[code] for code in headings() if counts[code] < 2} == {
         "call.raises": 1,
         "ranks.stuck": 1,

@@ -16,7 +16,7 @@ import torch
 
 import clearhead as ch
 from clearhead._common.lessons import LESSONS
-from clearhead.checking.rules import IN_LESSONS, RULES
+from clearhead.checking.rules import RULES
 from clearhead.lessons.cells import begun, compare
 from clearhead.lessons.lesson import Lesson, page_of, read_lesson
 from clearhead.lessons.notebook import notebook
@@ -26,7 +26,7 @@ from tests.test_docs import agrees, difference
 
 ORDER = ["Why", "Predict", "Write", "See", "Check", "Gallery", "Recap", "Where it stands"]
 # The names of mistakes.
-RULED = [each.code for each in (*RULES, *IN_LESSONS)]
+RULED = [each.code for each in RULES]
 # No word before its lesson.
 LATER = {"mask": 7, "batch": 8, "head": 10}
 

@@ -86,10 +86,10 @@ agree, with float32 inside the large one does. What disagrees is asked once more
 differences do not agree with each other, nothing is said. Once there is a finding, `recording/lines.py`
 repeats a call to note the line of each operation, and `judging/places.py` chooses one by topic.
 
-In a lesson the outcome decides (`checking/mending/`): the definition with the learner's own matrices, called by
-lengths, batches, leading axes and pieces. What equals it is right however it is written; what does not is wrong,
-and where the readers know the effect alone, hundreds of changes of one place are tried, of which the one that
-mends it says the line and the cause.
+In a lesson the outcome decides (`checking/source_edits/`): the definition with the learner's own matrices, on other
+lengths, batches and pieces, with its gradients and in training. A program with the same outcome is right, however it
+is written. Otherwise the rest of `check` names the mistake, and generic edits of the program are made and graded; the
+shortest one that makes it right is reported with its line.
 """
 
 from clearhead.checking.checking import check

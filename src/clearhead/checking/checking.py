@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -23,14 +22,12 @@ from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.parts import PARTS, PartEvidence, part_of
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
-from clearhead.checking.mending.grading import held_to_outcome, mended
 from clearhead.checking.own_call import of_own_call
 from clearhead.checking.ranks.comparing import on_ranks
 from clearhead.checking.report import Report
-from clearhead.checking.reporting import cannot_run, defined_in, reported
-from clearhead.checking.rotating import turned
-from clearhead.checking.rules import IN_LESSONS, RULES
+from clearhead.checking.reporting import cannot_run, reported
 from clearhead.checking.scanning.takes import ways
+from clearhead.checking.source_edits.grading import grade
 from clearhead.checking.subject.limiting import within
 from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.refusals import always
@@ -194,28 +191,17 @@ def _graded(
     sizes: Mapping[str, int] | None,
     seed: int,
 ) -> Report:
-    """The report of a lesson: under the promises that suit best, where several are as good."""
+    """The report of a lesson."""
+
+    def core(thing: Any, promised: Mapping[str, Any]) -> Report:
+        declared = contract_of(None, {**row.sizes, **(sizes or {})}, promised)
+        found, how = lessons.called(thing, row)
+        return _reported(found, how, args, declared, seed, tables=row.number < lessons.BATCHES)
+
     with _guarded():
         thing = lessons.graded(subject, row)
-        found, how = lessons.called(thing, row)
-        report = _not_begun(thing)
-        if report is None:
-            promises = lessons.promises_of(row, thing)
-            promised = [
-                contract_of(None, {**row.sizes, **(sizes or {})}, each) for each in promises
-            ]
-            made = (_reported(found, how, args, each, seed, row) for each in promised)
-            try:
-                report = lessons.best(made, row)
-            except ModelError as error:
-                raise mended(error, thing, row, seed) from error
-            if found is not thing:
-                told = [turned(thing, each) for each in report.findings or (None,)]
-                mistakes = tuple(each for each in told if each is not None)
-                report = replace(report, findings=mistakes, place=defined_in(thing))
-            made_of = prepare(thing, row.takes, args, promised[0], seed)
-            report = held_to_outcome(report, thing, made_of, row, promises)
-    return lessons.in_words(report, row)
+        report = _not_begun(thing) or grade(thing, row, args, core).report
+    return replace(report, lesson=row.number)
 
 
 def _not_begun(subject: Any) -> Report | None:
@@ -233,27 +219,26 @@ def _reported(
     args: Mapping[str, Any] | None,
     promised: Contract,
     seed: int,
-    row: LessonRow | None = None,
+    *,
+    tables: bool = False,
 ) -> Report:
     found = prepare(subject, how, args, promised, seed)
 
     with left_alone(found):
         if promised.world is not None:
             return on_ranks(found, seed)
-        if how == "qkv" and row is not None and row.number < lessons.BATCHES:
-            found = replace(found, axes=2)  # tables, as the learner knows them
+        if how == "qkv" and tables:
+            found = replace(found, axes=2)
         evidence = KINDS[how](found, found.contract, seed)
-        if row is not None and isinstance(evidence, PartEvidence):
-            evidence = replace(evidence, tables=True)
+        if isinstance(evidence, PartEvidence):
+            evidence = replace(evidence, tables=tables)
         if found.module is None and how in ("x", "x2d") and is_part(evidence):
             raise ModelError(
                 "check.part",
                 f"{found.name} takes one tensor, and multiplies none of its numbers with "
                 "each other: it is a part of an attention, and none. Check what calls it.",
             )
-        rules = RULES if row is None else (*RULES, *IN_LESSONS)
-        wanted, plain = partial(lessons.is_asked, row), row is not None
-        return reported(evidence, judge(evidence, wanted, rules, plain=plain), row)
+        return reported(evidence, judge(evidence))
 
 
 def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:

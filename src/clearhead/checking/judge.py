@@ -1,6 +1,5 @@
 """Ask every rule, and say what must be known before anything is called right."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -60,25 +59,17 @@ class Judged:
     by: str = ""
 
 
-def judge(
-    evidence: Evidence,
-    wanted: Callable[[str], bool] = lambda topic: True,
-    rules: Sequence[Rule] = RULES,
-    *,
-    plain: bool = False,
-) -> tuple[Judged, ...]:
-    """Ask every rule whose topic is wanted, in order; an error of the call is raised, in plain words if so asked."""
+def judge(evidence: Evidence) -> tuple[Judged, ...]:
+    """Ask every rule in order; an error of the call is raised."""
     judged: list[Judged] = []
     excluded: dict[str, str] = {}
     names = unfilled(evidence.given)
     never_filled = Unknown("unfilled", {"names": ", ".join(names)}) if names else None
-    for rule in rules:
-        if not wanted(rule.topic) or not rule.asked(evidence):
+    for rule in RULES:
+        if not rule.asked(evidence):
             continue
         failed = evidence.settled.error
         if failed is not None and rule.topic != "call" and "*" not in excluded:
-            if plain:
-                raise evidence.plain_error(failed) from failed
             raise evidence.call_error(failed) from failed
         by = next((excluded[key] for key in ("*", rule.code, rule.topic) if key in excluded), "")
         if rule.topic == "law" and not by:  # what has a name breaks a law too

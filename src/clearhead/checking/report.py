@@ -45,21 +45,8 @@ class Finding:
 
     @property
     def see(self) -> str:
-        """The command that explains the mistake, with a wrong and a right example."""
-        return f"clearhead explain {self.code}"
-
-
-class EffectAlone(Finding):
-    """A mistake of which is known what it does, and not what was written."""
-
-
-class Unexplained(Finding):
-    """A mistake of a lesson, explained with code that no lesson up to it has."""
-
-    @property
-    def see(self) -> str:
-        """Nothing: the lesson explains it."""
-        return ""
+        """The command that explains the mistake, with a wrong and a right example; "" where a lesson does."""
+        return "" if self.read else f"clearhead explain {self.code}"
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,4 +1,4 @@
-"""The report of what was judged: mistakes, what is verified, what could not be; of a lesson in its words."""
+"""The report of what was judged: mistakes, what is verified, and what could not be."""
 
 import inspect
 import linecache
@@ -7,18 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clearhead._common.lessons import LessonRow
-from clearhead.checking import lessons, words
+from clearhead.checking import words
 from clearhead.checking.evidence.base import Evidence
-from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.judge import Judged, required
 from clearhead.checking.judging.notes import notes, ticks
 from clearhead.checking.judging.places import place_of
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown
-from clearhead.checking.report import EffectAlone, Finding, Report
+from clearhead.checking.report import Finding, Report
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.refusals import first_line, place
-from clearhead.checking.subject.slips import slip_of
 from clearhead.checking.subject.subject import Subject
 
 # What no tick is for beside a mistake of another topic.
@@ -29,38 +26,18 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
     "softmax": ("product",),
     "heads": ("product",),
 }
-# The ways of a mistake that say what is seen of it, and not what was written.
-BY_EFFECT: Mapping[str, tuple[str, ...]] = {
-    "law.pairs": ("part-rows", "part-unread", "never", "alone", "queries"),
-    "law.value": ("part-bent", "part-other"),
-    "law.scores": ("part-bent", "part-numbers", "part-shares"),
-    "softmax.missing": ("none", "raw", "part-sums"),
-    "shape.square-only": ("tokens", "sizes"),
-    "mask.non-finite": ("part",),
-    "differs": ("part", "part-shape", "inside"),
-}
-# The same of whole classes, of which no loop is read.
-OF_CLASSES: Mapping[str, tuple[str, ...]] = {
-    "differs": ("mask", "output", "alone", "rotation", "by-number", "tokens", "dependency", "base"),
-    "cache.offset": ("values", "keys", "positions", "unturned", "fails"),
-    "context.ignored": ("side", "tokens"),
-    "length.fixed": ("lesson",),
-    "scale.wrong": ("constant", "part"),
-    "shape.square-only": ("declared",),
-}
 
 
 def reported(
     evidence: Evidence,
     judged: tuple[Judged, ...],
-    row: LessonRow | None = None,
 ) -> Report:
-    """The report: mistakes, what is verified, and what could not be; of a lesson in its words."""
-    findings = _findings(evidence, judged, row)
+    """The report: mistakes, what is verified, and what could not be."""
+    findings = _findings(evidence, judged)
     passed: dict[str, None] = {}
     skipped: dict[tuple[str, str], list[str]] = {}
     unverified: dict[tuple[str, str], list[str]] = {}
-    must = [each for each in required(evidence) if lessons.is_asked(row, each)]
+    must = required(evidence)
     for topic in dict.fromkeys((*(each.rule.topic for each in judged), *must)):
         mine = [each for each in judged if each.rule.topic == topic]
         verdicts = [each.verdict for each in mine]
@@ -144,9 +121,7 @@ def _excluded(judged: tuple[Judged, ...]) -> set[str]:
     }
 
 
-def _findings(
-    evidence: Evidence, judged: tuple[Judged, ...], row: LessonRow | None
-) -> list[Finding]:
+def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
     """Each mistake once, causes before what follows from them."""
     causes: dict[str, str] = {}
     found: dict[str, Finding] = {}
@@ -155,40 +130,12 @@ def _findings(
         if not isinstance(verdict, Found) or rule.code in found:
             continue
         follows = causes.get(rule.code) or causes.get(rule.topic)
-        at = place_of(evidence, rule.topic, rule.code) if isinstance(evidence, Evidence) else None
-        made = (
-            _finding(rule.code, verdict, follows)
-            if row is None
-            else _in_lesson(row, rule.code, verdict, follows)
-        )
-        made = replace(made, place=at)
-        found[rule.code] = _by_cause(evidence, rule.code, verdict, made, plain=row is not None)
+        at = place_of(evidence, rule.topic, rule.code)
+        found[rule.code] = replace(_finding(rule.code, verdict, follows), place=at)
         if follows is None:
             for key in rule.explains.split():
                 causes.setdefault(key, rule.code)
     return sorted(found.values(), key=lambda each: each.follows_from is not None)
-
-
-def _by_cause(
-    evidence: Evidence, code: str, verdict: Found, finding: Finding, *, plain: bool
-) -> Finding:
-    """A finding by its cause, where that can be read in a loop; else as it is."""
-    if not isinstance(evidence, PartEvidence) and not (plain):
-        return finding
-    told = BY_EFFECT.get(code, ())
-    if (
-        plain
-        and code == "mask.non-finite"
-        and verdict.way != "infinity"
-        and evidence.broke is not None
-    ):
-        return replace(finding, sentence=words.broke(evidence.broke[0]) or finding.sentence)
-    slip = slip_of(evidence.given.original, certain=verdict.way not in told)
-    if slip is None:
-        effects = (*told, *OF_CLASSES.get(code, ()))
-        return EffectAlone(**vars(finding)) if plain and verdict.way in effects else finding
-    sentence = words.filled("slip", slip.key, slip.values)
-    return replace(finding, sentence=sentence, place=(slip.file, slip.line))
 
 
 def _finding(code: str, found: Found, follows: str | None) -> Finding:
@@ -202,19 +149,6 @@ def _finding(code: str, found: Found, follows: str | None) -> Finding:
     return Finding(
         code, sentence, measured, words.likely(code, found.way, found.values), also, follows
     )
-
-
-def _in_lesson(row: LessonRow, code: str, found: Found, follows: str | None) -> Finding:
-    """A mistake for a beginner: one sentence, and what was measured beside what was expected; what comes later by
-    the law that it breaks."""
-    law = lessons.early(code, row)
-    values = {**(found.measured[1] if found.measured is not None else {}), **found.values}
-    table = "plain" if law is None else "early"
-    measured = "" if found.measured is None else words.filled(table, *found.measured)
-    sentence = words.plain(code, found.way, found.values)
-    if law is not None:
-        sentence = words.early(code, found.way, values) or sentence
-    return Finding(law or code, sentence, measured, follows_from=follows)
 
 
 def _asked(each: Judged) -> tuple[str, str, str]:

@@ -21,7 +21,6 @@ from clearhead.checking.judging import (
     decoders,
     dependencies,
     first_calls,
-    in_lessons,
     laws,
     lengths,
     modules,
@@ -309,21 +308,4 @@ RULES: tuple[Rule, ...] = (
             ("length", lengths.length, (Evidence,), ()),
         )
     ),
-)
-# What is asked in lessons alone.
-IN_LESSONS: tuple[Rule, ...] = (
-    _tokens("parameter.missing", "parameters", in_lessons.frozen),
-    _tokens("parameter.shared", "parameters", in_lessons.tied),
-    _tokens("parameter.dead", "parameters", in_lessons.idle),
-    _tokens("law.scores", "product", in_lessons.bent),
-    Rule("context.ignored", "context", in_lessons.beside, CROSS),
-    _tokens("law.pairs", "heads", in_lessons.unseen, but=(*CROSS, *PADDED)),
-    _tokens("law.value", "product", in_lessons.exact),
-    _tokens("length.fixed", "state", in_lessons.any_length, but=CROSS),
-    _tokens("law.pairs", "product", in_lessons.columns, but=CROSS),
-    _tokens("differs", "product", in_lessons.width),
-    _tokens("heads.split", "heads", in_lessons.apart, but=CROSS),
-    _tokens("differs", "product", in_lessons.otherwise),
-    _tokens("parameter.missing", "parameters", in_lessons.unasked),
-    Rule("cache.offset", "decoding", decoders.fails, DECODING),
 )

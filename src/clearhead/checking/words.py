@@ -19,42 +19,14 @@ def sentence(code: str, way: str, values: Mapping[str, Any]) -> str:
     return catalogue()["mistake"][code]["says"][way][0].format(**values)
 
 
-def plain(code: str, way: str, values: Mapping[str, Any]) -> str:
-    """The sentence of a mistake in a lesson: in the words of a beginner, where it has such."""
-    said = catalogue()["mistake"][code].get("plain", {}).get(way)
-    size = values.get("size")
-    values = (
-        {**values, "size": catalogue()["sizes"].get(size, size)}
-        if isinstance(size, str)
-        else values
-    )
-    return sentence(code, way, values) if said is None else said.format(**values)
-
-
-def early(code: str, way: str, values: Mapping[str, Any]) -> str:
-    """The sentence of a mistake in a lesson before those that speak of it; "" where it has none of its own."""
-    said = catalogue()["early"].get(code.partition(".")[0], {}).get("way", {})
-    found = said.get(way, said.get("any", "") if not way.startswith("part") else "")
-    return found.format(**values)
-
-
-def broke(operation: str) -> str:
-    """The sentence for the first operation that gave NaN; "" for one that says nothing."""
-    return catalogue()["broke"].get(operation, "")
-
-
 def likely(code: str, way: str, values: Mapping[str, Any]) -> str:
     """The line that likely makes the mistake, and the line that is right."""
     return catalogue()["mistake"][code]["says"][way][1].format(**values)
 
 
 def filled(table: str, key: str, values: Mapping[str, Any]) -> str:
-    """A template of a table: tick, note, topic, slip, or measured, which is plain for a beginner, and early for one
-    before the lesson that speaks of it."""
-    tables = catalogue()
-    order = {"plain": ("plain", "measured"), "early": ("early-measured", "plain", "measured")}
-    found = (tables[each].get(key) for each in order.get(table, (table,)))
-    return next(filter(None, found)).format(**values)
+    """A template of a table: tick, note, topic or measured."""
+    return catalogue()[table][key].format(**values)
 
 
 def unknown(why: str, values: Mapping[str, Any]) -> tuple[str, str]:

@@ -15,12 +15,9 @@ from clearhead.checking.evidence.feeding import call_error, shapes_of
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
 from clearhead.checking.evidence.state import State, measure_state
 from clearhead.checking.evidence.training import Training, measure_training
-from clearhead.checking.subject.causes import cause, in_general
 from clearhead.checking.subject.operands import parts_of
 from clearhead.checking.subject.refusals import raised
-from clearhead.checking.subject.slips import slip_of
 from clearhead.checking.subject.subject import Subject
-from clearhead.checking.words import filled
 from clearhead.errors import ModelError
 from clearhead.recording.lines import Lines, lines_of
 from clearhead.recording.observed import ObservedAttention, attentions
@@ -72,12 +69,10 @@ class Evidence(ABC):
         return call_error(self.given, self.settled.inputs, error)
 
     def plain_error(self, error: Exception) -> ModelError:
-        """The error for whoever writes in a lesson, or a part: with a line, and no sizes to give."""
-        slip = slip_of(self.given.original, certain=True)
-        why = "" if slip is None else f"{filled('slip', slip.key, slip.values)}.\n"
+        """The error for a part: with a line, and no sizes to give."""
         return ModelError(
             "check.call",
-            f"{why or cause(error, self.given.run) or in_general(error)}{self.given.name} raised {raised(error)}"
+            f"{self.given.name} raised {raised(error)}"
             f"{parts_of(error)}\nwith\n{shapes_of(self.settled.inputs)}",
         )
 

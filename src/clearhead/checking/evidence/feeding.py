@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from clearhead._common.foreign_names import KEPT_MASK, SIZE_NAMES, role
 from clearhead._common.text import shown
 from clearhead.checking.contract import Contract
-from clearhead.checking.subject.causes import cause, in_general
 from clearhead.checking.subject.operands import parts_of
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.signatures import settings_of
@@ -237,10 +236,9 @@ def call_error(subject: Subject, given: Mapping[str, Tensor], error: Exception) 
     if subject.takes.startswith("qkv"):
         hint = "If it projects its inputs itself, it takes tokens: takes='x'.\n"
     words = ", ".join(given)
-    why = cause(error, subject.run) or in_general(error)
     return ModelError(
         "check.call",
-        f"{why}{subject.name} was called with takes={shown(subject.takes)} and raised "
+        f"{subject.name} was called with takes={shown(subject.takes)} and raised "
         f"{first_line(error)}{parts_of(error)}\n{shapes}\n{hint}If it needs other sizes, give them: "
         f"sizes=dict({known}). If it is called in another way, check a function that calls it: "
         f"lambda {words}: attention({words}, …).",

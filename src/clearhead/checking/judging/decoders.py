@@ -9,7 +9,6 @@ from clearhead.checking.hypotheses.recipe import right_visible
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.reading import RIGHT_MASK, mask_named, setting_of
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Values, Verdict
-from clearhead.checking.subject.causes import cause
 from clearhead.checking.subject.refusals import first_line, raised
 
 Also = tuple[tuple[str, str, Values], ...]
@@ -105,7 +104,7 @@ def fails(e: DecodingEvidence) -> Verdict | None:
     """Steps that fail, however tokens are handed over."""
     if e.refusal is None:
         return None
-    why = cause(e.refusal, e.given.run).rstrip(".\n") or first_line(e.refusal)
+    why = first_line(e.refusal)
     return Found("fails", {"why": why}, ("text", {"text": raised(e.refusal)}))
 
 

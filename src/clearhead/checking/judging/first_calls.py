@@ -1,5 +1,6 @@
 """Verdicts on the first calls: it runs, and gives the same twice."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,13 +8,13 @@ import torch
 from torch import nn
 
 from clearhead._common.foreign_names import role, size_of
+from clearhead._common.text import raised_words
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.feeding import kept_masks
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.verdicts import Clear, Found, Verdict
-from clearhead.checking.subject.causes import cause, is_of_shapes
 from clearhead.checking.subject.constructing import arguments_again
 from clearhead.checking.subject.refusals import deliberate, first_line
 from clearhead.checking.subject.signatures import of_constructor
@@ -21,6 +22,12 @@ from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import SAME
 
 PAIRS = (("d_out", "d_in"), ("d_context", "d_in"), ("value_head_dim", "head_dim"))
+# Errors of axes that do not fit.
+SHAPES = re.compile(
+    r"shapes? cannot be multiplied|must match the size|size mismatch|expected size|Expected size|"
+    r"only supported on matrices|tensors with 2 dimensions|\.T. on a tensor|same number of dimensions|"
+    r"shape '.*' is invalid|view size"
+)
 TAKEN = "a layer or a view takes one width for the other"
 DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
@@ -37,9 +44,8 @@ def square_only(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     ):
         if _works(e, args):
             values = {"sizes": sizes, "error": first_line(error)}
-            why = cause(error, e.given.run).rstrip(".\n") or TAKEN
-            return Found("equal", {"words": words, "why": why}, ("at-sizes", values))
-    declared = e.contract.sizes if is_of_shapes(error) else {}
+            return Found("equal", {"words": words, "why": TAKEN}, ("at-sizes", values))
+    declared = e.contract.sizes if SHAPES.search(raised_words(error)) else {}
     for one, other in PAIRS:
         if one in declared and other in declared and declared[one] != declared[other]:
             sizes = f"{one}={declared[one]}, {other}={declared[other]}"

@@ -22,7 +22,6 @@ from clearhead._common.text import shown
 from clearhead._common.undoing import undoing
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.calling import by_heads, call
-from clearhead.checking.subject.causes import cause, in_general
 from clearhead.checking.subject.constructing import (
     check_size,
     declared_arguments,
@@ -299,7 +298,7 @@ def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
         given = ", ".join(f"{name}={shown(value)}" for name, value in args.items())
         raise ModelError(
             "check.made",
-            f"{cause(error, cls) or in_general(error)}{cls.__name__}({given}) could not be made: {raised(error)}\n"
+            f"{cls.__name__}({given}) could not be made: {raised(error)}\n"
             "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters; "
             "what its config wants is given as {'config.n_head': 4}. Or give an instance: "
             "attention = Attention(Config()) in a file is file.py:attention.",

@@ -1,16 +1,20 @@
-"""What learners write in the lessons of the course: right in several ways, the gallery, and further mistakes.
+"""What learners write in the lessons of the course: one file a lesson, of right programs, and of wrong ones.
 
-Each file holds the right texts of a lesson and the edits of them that are wrong.
+A wrong program is an edit of a right one, as a diff whose pieces `@` separates, or a whole text. With it are the codes
+that are true of it, and the line, without the imports, that `check` named when the bank was frozen.
 """
 
 import linecache
+import tomllib
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from clearhead._common.lessons import LESSONS
 
+HERE = Path(__file__).parent
 HEAD = "import math\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F\n\n\n"
 _numbers = count()
 
@@ -21,39 +25,68 @@ class Case:
 
     Args:
         lesson: its number.
-        codes: the names that are right for its mistake; empty where it is right.
+        codes: the names that are true of its mistake; empty if it is right.
         text: what was written.
-        label: what tells it apart.
+        label: a name of the case.
+        line: of the file, that a report named when the bank was frozen.
+        is_named: whether a report has one of the codes, or an edit that mends it.
+        is_placed: whether a report has that line, or an edit that mends it.
     """
 
     lesson: int
     codes: tuple[str, ...]
     text: str
     label: str
+    line: int | None = None
+    is_named: bool = True
+    is_placed: bool = True
 
     def __str__(self) -> str:
         return f"{self.lesson}: {self.label}"
 
     def make(self) -> Any:
-        """What is graded, with lines that can be read."""
-        name = f"lesson_{self.lesson:02d}_{next(_numbers)}.py"
-        whole = HEAD + self.text
-        linecache.cache[name] = len(whole), None, whole.splitlines(keepends=True), name
-        module = ModuleType(name.removesuffix(".py"))
-        exec(compile(whole, name, "exec"), module.__dict__)
-        names = [each for each in LESSONS[self.lesson].names if hasattr(module, each)]
-        return getattr(module, min(names))  # a class, where the function is a part of it
+        """Define it in a file whose lines can be read, and return what is graded."""
+        return made(self.lesson, HEAD + self.text)
 
 
-def right(lesson: int, **texts: str) -> list[Case]:
-    """Right texts, by their labels."""
-    return [Case(lesson, (), text, label) for label, text in texts.items()]
+def made(lesson: int, whole: str) -> Any:
+    """Define a whole file, and return what the lesson grades of it."""
+    name = f"lesson_{lesson:02d}_{next(_numbers)}.py"
+    linecache.cache[name] = len(whole), None, whole.splitlines(keepends=True), name
+    module = ModuleType(name.removesuffix(".py"))
+    exec(compile(whole, name, "exec"), module.__dict__)
+    names = [each for each in LESSONS[lesson].names if hasattr(module, each)]
+    return getattr(module, min(names))  # a class, where the function is a part of it
 
 
-def wrong(lesson: int, codes: str, text: str, *edits: tuple[str, str], label: str = "") -> Case:
-    """A right text with edits in it, each of what stands there once; the codes are apart by spaces."""
-    for old, new in edits:
-        assert text.count(old) == 1, (lesson, old, text.count(old))
+def patched(text: str, diff: str) -> str:
+    """Apply the pieces of a diff, each of which fits at one place."""
+    for piece in diff.split("@\n"):
+        lines = piece.splitlines(keepends=True)
+        old, new = (
+            "".join(each[1:] for each in lines if each[0] in signs) for signs in (" -", " +")
+        )
+        assert text.count(old) == 1, (old, text.count(old))
         text = text.replace(old, new)
-    label = label or " · ".join(new.strip().replace("\n", " ")[:60] for _, new in edits)
-    return Case(lesson, tuple(codes.split()), text, label)
+    return text
+
+
+def cases_of(lesson: int) -> list[Case]:
+    """The cases of one lesson, the right ones first."""
+    data = tomllib.loads((HERE / f"{LESSONS[lesson].slug}.toml").read_text(encoding="utf-8"))
+    right = {each["label"]: each["text"] for each in data["right"]}
+    found = [Case(lesson, (), text, label) for label, text in right.items()]
+    for each in data["wrong"]:
+        text = each.get("text") or patched(right[each["of"]], each["diff"])
+        line = HEAD.count("\n") + each["line"] if "line" in each else None
+        known = each.get("named", True), each.get("placed", True)
+        found.append(Case(lesson, tuple(each["codes"]), text, each["label"], line, *known))
+    return found
+
+
+CASES = [case for lesson in LESSONS for case in cases_of(lesson)]
+
+
+def program(lesson: int, label: str) -> str:
+    """A right program by its label."""
+    return next(each.text for each in CASES if (each.lesson, each.label) == (lesson, label))

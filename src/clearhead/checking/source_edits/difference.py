@@ -1,0 +1,136 @@
+"""The smallest difference between a program and the solution of its lesson that makes the program right."""
+
+import ast
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
+
+from clearhead.checking.source_edits.edits import Edit, Edits
+from clearhead.checking.source_edits.program import Program
+
+# Pieces that are told, and lines of each.
+PIECES, LINES = 2, 2
+
+
+class Statement(NamedTuple):
+    """A statement, or the head of a compound one: how deep it is, its text, and its line."""
+
+    depth: int
+    text: str
+    line: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Statement) and self[:2] == other[:2]
+
+    def __hash__(self) -> int:
+        return hash(self[:2])
+
+
+class Piece(NamedTuple):
+    """Statements of the program, from start to end, and those of the solution."""
+
+    start: int
+    end: int
+    new: tuple[Statement, ...]
+
+
+def difference(
+    program: Program, solution: str, is_right: Callable[[Program], bool]
+) -> tuple[Edit | None, list[int]]:
+    """Return the smallest difference that makes a program right, if it is short enough to be told, and its lines.
+
+    Args:
+        program: of the learner.
+        solution: the text of the lesson's own.
+        is_right: grades a program.
+    """
+    edits = Edits(program, solution)
+    mine = list(_flat(edits.tree.body, 0))
+    theirs = list(_flat(_in_their_order(edits), 0))
+    matcher = SequenceMatcher(None, mine, theirs, autojunk=False)
+    pieces = [
+        Piece(start, end, tuple(theirs[first:last]))
+        for kind, start, end, first, last in matcher.get_opcodes()
+        if kind != "equal"
+    ]
+    if not pieces or not is_right(_with(program, mine, pieces)):
+        return None, []
+    for size in (1, 2):  # a statement that is moved is two pieces
+        for some in itertools.combinations(pieces[::-1], size):
+            fewer = [each for each in pieces if each not in some]
+            if fewer and set(some) <= set(pieces) and is_right(_with(program, mine, fewer)):
+                pieces = fewer
+    lines = [mine[min(each.start, len(mine) - 1)].line for each in pieces]
+    if len(pieces) > PIECES or any(
+        max(each.end - each.start, len(each.new)) > LINES for each in pieces
+    ):
+        return None, lines
+    told = [_told(each, mine) for each in pieces]
+    return Edit(lines[0], "; ".join(told), _with(program, mine, pieces)), lines
+
+
+def _in_their_order(edits: Edits) -> list[ast.stmt]:
+    """The definitions of the solution under the learner's names; those that it lacks are the learner's."""
+    theirs = {
+        each.name: each
+        for each in edits.solution.body
+        if isinstance(each, ast.FunctionDef | ast.ClassDef)
+    }
+    made: list[ast.stmt] = []
+    for own in edits.tree.body:
+        other = theirs.get(getattr(own, "name", ""))
+        if isinstance(own, ast.FunctionDef) and isinstance(other, ast.FunctionDef):
+            made.append(edits.renamed(other, own))
+        elif isinstance(own, ast.ClassDef) and isinstance(other, ast.ClassDef):
+            methods = {each.name: each for each in own.body if isinstance(each, ast.FunctionDef)}
+            named = {each.name: each for each in other.body if isinstance(each, ast.FunctionDef)}
+            body: list[ast.stmt] = [
+                edits.renamed(named.get(name, each), each) for name, each in methods.items()
+            ]
+            body += [
+                edits.renamed(each, each) for name, each in named.items() if name not in methods
+            ]
+            made.append(ast.ClassDef(own.name, own.bases, own.keywords, body, []))
+        else:
+            made.append(own)
+    return made
+
+
+def _flat(body: Sequence[Any], depth: int) -> Iterator[Statement]:
+    for each in body:
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+            continue
+        if isinstance(each, ast.FunctionDef):
+            each.returns = None
+        node: Any = each
+        text = ast.unparse(ast.fix_missing_locations(node))
+        line = getattr(each, "lineno", 0)
+        if not hasattr(each, "body"):
+            yield Statement(depth, text, line)
+            continue
+        yield Statement(depth, text.partition("\n")[0], line)
+        yield from _flat(node.body, depth + 1)
+        if getattr(node, "orelse", None):
+            yield Statement(depth, "else:", node.orelse[0].lineno)
+            yield from _flat(node.orelse, depth + 1)
+
+
+def _with(program: Program, mine: Sequence[Statement], pieces: Sequence[Piece]) -> Program:
+    made = list(mine)
+    for each in sorted(pieces, reverse=True):
+        made[each.start : each.end] = each.new
+    return program.edited("".join(f"{'    ' * each.depth}{each.text}\n" for each in made))
+
+
+def _told(piece: Piece, mine: Sequence[Statement]) -> str:
+    old, new = mine[piece.start : piece.end], piece.new
+    line = mine[min(piece.start, len(mine) - 1)].line
+    texts = ["; ".join(each.text for each in some) for some in (old, new)]
+    if not old:
+        return f"line {line}: `{texts[1]}` before it"
+    return (
+        f"line {line}: without `{texts[0]}`"
+        if not new
+        else f"line {line}: `{texts[0]}` → `{texts[1]}`"
+    )

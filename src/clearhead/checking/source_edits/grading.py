@@ -1,0 +1,293 @@
+"""Grade a program of a lesson: the outcome decides, the core names the mistake, and a graded edit is told.
+
+An edit is told only after the program with it was made and its outcome is right.
+"""
+
+import ast
+import contextlib
+import inspect
+import io
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
+from functools import cache
+from typing import Any, NamedTuple
+
+from clearhead._common.lessons import REASONS, LessonRow, lessons_of
+from clearhead._common.pages import docs
+from clearhead._common.text import raised_words
+from clearhead.checking.contract import Contract
+from clearhead.checking.lessons import called_with, promises_of
+from clearhead.checking.report import Finding, Report
+from clearhead.checking.source_edits.difference import difference
+from clearhead.checking.source_edits.edits import Edit, Edits
+from clearhead.checking.source_edits.outcome import (
+    Mistake,
+    UnknownOutcomeError,
+    asked_of,
+    first_mistake,
+)
+from clearhead.checking.source_edits.program import Program, nodes_of
+from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments
+from clearhead.checking.subject.operands import parts_of
+from clearhead.checking.subject.refusals import traced
+from clearhead.errors import ModelError
+
+# Edits that are made and graded: where the difference to the solution is no edit, and where it is one; the seconds
+# that they may take; and after the first right one, how many more.
+MOST, FEWER, SECONDS, MORE = 900, 250, 8.0, 80
+# Right edits of which the shortest is told.
+ENOUGH = 6
+# What a word or a number that is nowhere in the program or in the solution adds to the length of an edit.
+STRANGE = 6
+# Lines that the program prints while it is graded, each shown once.
+SHOWN = 3
+# What every lesson explains by itself.
+GENERAL = ("differs", "law", "shape", "check")
+
+Core = Callable[[Any, Mapping[str, Any]], Report]
+
+
+class Grade(NamedTuple):
+    """A report, and the edit that it tells."""
+
+    report: Report
+    edit: Edit | None = None
+
+
+class _Asked(NamedTuple):
+    """What is asked: the promises that the lesson accepts, each with the arguments of a class."""
+
+    row: LessonRow
+    promises: Sequence[Mapping[str, Any]]
+    args: Sequence[Mapping[str, Any] | None]
+
+    @classmethod
+    def of(cls, thing: Any, row: LessonRow, args: Mapping[str, Any] | None) -> "_Asked":
+        promises = promises_of(row, thing)
+        return cls(row, promises, [_arguments(thing, row, each, args) for each in promises])
+
+    def mistake(self, thing: Any) -> tuple[Mistake | None, Mapping[str, Any]]:
+        """The first mistake under the promise that suits best, and that promise; None of what is right."""
+        found: list[tuple[Mistake, Mapping[str, Any]]] = []
+        for promised, args in zip(self.promises, self.args, strict=True):
+            mistake = first_mistake(thing, self.row, promised, args)
+            if mistake is None:
+                return None, promised
+            found.append((mistake, promised))
+        return max(found, key=lambda each: each[0].right)
+
+    def is_right(self, program: Program) -> bool:
+        try:
+            return self.mistake(program.make())[0] is None
+        except Exception:  # most edits make no sense
+            return False
+
+
+def _arguments(
+    thing: Any, row: LessonRow, promised: Mapping[str, Any], args: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """The arguments of a class, by the names of its parameters."""
+    if not inspect.isclass(thing):
+        return None
+    contract = Contract(sizes=dict(row.sizes), **promised)
+    known = {**declared_arguments(thing, contract), **(args or {})}
+    return {**guessed_arguments(thing, known, contract), **known}
+
+
+def grade(thing: Any, row: LessonRow, args: Mapping[str, Any] | None, core: Core) -> Grade:
+    """Grade what a learner wrote.
+
+    Args:
+        thing: a class, a function or an instance.
+        row: of the lesson.
+        args: for the constructor of a class.
+        core: what names a mistake: the report of `check` under one promise.
+    """
+    name = getattr(thing, "__name__", type(thing).__name__)
+    asked = _Asked.of(thing, row, args)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            mistake, promised = asked.mistake(thing)
+        except UnknownOutcomeError:
+            return Grade(_unknown(thing, asked, core))
+        program = Program.of(thing)
+        if mistake is not None and mistake.error is not None and _is_right(thing, promised, core):
+            mistake = None  # it is called in another way, as without a batch
+        if mistake is None:
+            report = Report(name, (), asked_of(row), lesson=row.number, place=_defined(program))
+            graded = Grade(report)
+        else:
+            with contextlib.redirect_stdout(io.StringIO()):
+                graded = _wrong(name, thing, program, mistake, asked, promised, core)
+    for line in list(dict.fromkeys(printed.getvalue().splitlines()))[:SHOWN]:
+        print(line)
+    return graded
+
+
+def _wrong(
+    name: str,
+    thing: Any,
+    program: Program | None,
+    mistake: Mistake,
+    asked: _Asked,
+    promised: Mapping[str, Any],
+    core: Core,
+) -> Grade:
+    row, code, place = asked.row, mistake.code, None
+    if not code or mistake.error is not None:
+        named, place = _named(thing, promised, row, core)
+        code = named or code or "differs"
+    lines = [place[1]] if place is not None else _lines(program, mistake)
+    edit, others = (None, []) if program is None else mend(program, asked, lines)
+    lines = lines or others
+    if edit is not None and not mistake.code and len(asked.promises) > 1:
+        meant = asked.mistake(edit.program.make())[1]
+        if meant is not promised:
+            named, place = _named(thing, meant, row, core)
+            code = named or code
+    at = first = _defined(program) or place
+    if program is not None and (edit is not None or lines):
+        at = program.file, lines[0] if edit is None else edit.line
+    sentence = _reason(code, mistake, row)
+    if edit is not None:
+        sentence = f"{sentence}; {edit.told} makes it right"
+    speaking = [each for each in lessons_of(code) if each.number <= row.number]
+    read = row if code.partition(".")[0] in GENERAL else (speaking or [row])[-1]
+    finding = Finding(code, sentence, _measured(mistake), place=at, read=read.pointer(code))
+    return Grade(Report(name, (finding,), lesson=row.number, place=first), edit)
+
+
+def _unknown(thing: Any, asked: _Asked, core: Core) -> Report:
+    """The report of the core, where it is not known what would be right."""
+    row = asked.row
+    reports = [core(thing, each) for each in asked.promises]
+    report = next((each for each in reports if each.ok), reports[0])
+    findings = [
+        Finding(
+            each.code, each.sentence, each.measured, place=each.place, read=row.pointer(each.code)
+        )
+        for each in report.findings[:1]
+    ]
+    passed = () if findings else asked_of(row)
+    return Report(
+        report.name,
+        tuple(findings),
+        passed,
+        unverified=report.unverified,
+        lesson=row.number,
+        place=report.place,
+    )
+
+
+def _named(
+    thing: Any, promised: Mapping[str, Any], row: LessonRow, core: Core
+) -> tuple[str | None, tuple[str, int] | None]:
+    """The code of a mistake, if the core finds one of which a lesson up to this one speaks, and its line."""
+    try:
+        found = core(thing, promised).findings[:1]
+    except ModelError:
+        return None, None
+    for each in found:
+        spoken = any(one.number <= row.number for one in lessons_of(each.code))
+        return each.code if spoken else None, each.place
+    # What rotates, and is lawful: its pairs are not those of one layout.
+    return "rope.layout" if row.names[0] == "rotate" and inspect.isroutine(thing) else None, None
+
+
+def _is_right(thing: Any, promised: Mapping[str, Any], core: Core) -> bool:
+    try:
+        return core(thing, promised).ok
+    except ModelError:
+        return False
+
+
+def _reason(code: str, mistake: Mistake, row: LessonRow) -> str:
+    if mistake.error is not None:
+        reason = f": {REASONS[code]}" if code in REASONS else ""
+        return f"this cannot run, {called_with(row)}{reason}"
+    reason = REASONS.get(code, REASONS["differs"])
+    return f"{mistake.name}: {reason}" if mistake.name and not mistake.name.isdigit() else reason
+
+
+def _measured(mistake: Mistake) -> str:
+    if mistake.error is None:
+        return mistake.measured
+    return raised_words(mistake.error).splitlines()[0] + parts_of(mistake.error)
+
+
+def _lines(program: Program | None, mistake: Mistake) -> list[int]:
+    """The lines that are likely wrong: that which raised, or that which gives a name its value."""
+    if program is None or program.tree is None:
+        return []
+    if mistake.error is not None:
+        trace = traced(mistake.error)
+        return [] if trace is None else [trace.tb_lineno]
+    last = (
+        mistake.name.partition(",")[0]
+        .removesuffix(".weight")
+        .removesuffix(".bias")
+        .rpartition(".")[2]
+    )
+    return [
+        getattr(node, "lineno", 0) for node, _ in nodes_of(program.tree)
+        if last and last in (getattr(node, "attr", ""), getattr(node, "value", None))
+    ]  # fmt: skip
+
+
+def _defined(program: Program | None) -> tuple[str, int] | None:
+    if program is None or program.tree is None:
+        return None
+    lines = [each.lineno for each in program.tree.body if getattr(each, "name", "") == program.name]
+    return (program.file, lines[-1]) if lines else None
+
+
+def mend(program: Program, asked: _Asked, lines: Sequence[int]) -> tuple[Edit | None, list[int]]:
+    """Return the shortest edit that makes a program right, if any, and the lines that differ from the solution.
+
+    Args:
+        program: of the learner.
+        asked: what it is graded by.
+        lines: that are likely wrong, whose edits are tried first.
+    """
+    solution = solution_of(asked.row.slug)
+    known = set(re.findall(r"\w+", program.text + solution))
+    first, others = difference(program, solution, asked.is_right)
+    found = [] if first is None else [first]
+    until, last = time.process_time() + SECONDS, MOST if first is None else FEWER
+    for count, edit in enumerate(Edits(program, solution, (*lines, *others))):
+        if count >= last or time.process_time() > until:
+            break
+        if asked.is_right(edit.program):
+            last = min(last, count + MORE)
+            found.append(edit)
+            if len(found) == ENOUGH:
+                break
+    return min(found, key=lambda each: _length(each, program, known), default=None), others
+
+
+def _length(edit: Edit, program: Program, known: set[str]) -> int:
+    """How much of a program an edit changes, words that are nowhere else counted more."""
+    old, new = (_plain(each.text) for each in (program, edit.program))
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    parts = [each for each in matcher.get_opcodes() if each[0] != "equal"]
+    put = " ".join(part for _, _, _, first, last in parts for part in new[first:last])
+    strange = set(re.findall(r"\w+|~|is not|-\d+", put)) - known
+    return sum(end - start + last - first for _, start, end, first, last in parts) + STRANGE * len(
+        strange
+    )
+
+
+def _plain(text: str) -> list[str]:
+    """The words and signs of a program, however it is written."""
+    return re.findall(r"\w+|[^\w\s]|^ +", ast.unparse(ast.parse(text)), re.MULTILINE)
+
+
+@cache
+def solution_of(slug: str) -> str:
+    """The program on the page of a lesson."""
+    page = docs(f"lessons/{slug}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python solution\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return "\n\n".join(blocks)

@@ -1,0 +1,637 @@
+"""The outcome that a lesson asks for: numbers, gradients, parameters and training, held against the definition.
+
+The definition is computed with the learner's own matrices, on lengths, batches and widths that no example has. How
+something is written makes no difference: products in another order, loops and fused calls are all the same.
+"""
+
+import copy
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clearhead import stages
+from clearhead._common.foreign_names import is_output, role
+from clearhead._common.lessons import LessonRow
+from clearhead.checking.hypotheses.matching import distance
+from clearhead.checking.hypotheses.recipe import rotated
+from clearhead.checking.subject.signatures import of_constructor
+from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS, SUMS
+
+# Numbers of words that a class is called with: fewer than any example has, and more.
+LENGTHS = (5, 1, 7, 9)
+# Queries, keys and the width of a call of a function: every axis another, all alike, and one.
+CALLS = ((3, 5, 2), (5, 3, 2), (5, 5, 3), (1, 1, 2))
+# Inputs of a part and what is right, by what it takes.
+PARTS: Mapping[str, Callable[..., Tensor]] = {
+    "query,key": stages.scores, "scores": stages.weights, "weights,value": stages.matmul,
+}  # fmt: skip
+SIDES = {"q": "query", "k": "key", "v": "value", "o": "output"}
+# Of these the gradients are asked for.
+GRADED = ("x2d", "x", "x,mask", "x,context")
+# Texts that are dropped from at once, and their words.
+DROPPED, WORDS = 64, 5
+# Below this a gradient is rounding: that of the bias of a key is 0.
+FELT_GRADIENT = 1e-9
+# The lesson of the mask that is kept and not saved.
+MASKS = 9
+
+Inputs = tuple[Tensor, ...]
+
+
+class Mistake(NamedTuple):
+    """The first thing that is not as the lesson asks.
+
+    Attributes:
+        code: of the mistake, or "" where numbers differ and their cause may have a name.
+        measured: what came, and what is right.
+        name: of the parameter, attribute or input that it is about.
+        error: what the code raised.
+        right: what was right before: calls, and the share of the numbers of the next one.
+    """
+
+    code: str
+    measured: str = ""
+    name: str = ""
+    error: Exception | None = None
+    right: tuple[int, float] = (0, 0.0)
+
+
+class NamedMatrix(NamedTuple):
+    """A projection: its matrix as (in, out), and its bias."""
+
+    matrix: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        made = x @ self.matrix
+        return made if self.bias is None else made + self.bias
+
+    def cut(self, parts: int, heads: int) -> list["NamedMatrix"]:
+        """The projections side by side in it: one after the other, and then head by head."""
+        if self.matrix.shape[1] % (parts * heads):
+            raise UnknownOutcomeError
+        shapes = [(parts, -1)] if heads == 1 else [(parts, -1), (heads, parts, -1)]
+        made = []
+        for shape in shapes:
+            at = torch.arange(self.matrix.shape[1]).reshape(shape)
+            at = at if len(shape) == 2 else at.transpose(0, 1).flatten(1)
+            made += [
+                NamedMatrix(self.matrix[:, each], None if self.bias is None else self.bias[each])
+                for each in at
+            ]
+        return made
+
+
+Layers = Mapping[str, NamedMatrix]
+
+
+class UnknownOutcomeError(LookupError):
+    """What would be right is not known, as of parameters without the names of the lesson."""
+
+
+@contextmanager
+def doubles() -> Iterator[None]:
+    """Run the block with float64 as the default dtype and without gradients; random numbers are drawn as before it."""
+    before, state = torch.get_default_dtype(), torch.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+        torch.set_rng_state(state)
+
+
+def first_mistake(
+    thing: Any, row: LessonRow, promised: Mapping[str, Any], args: Mapping[str, Any] | None
+) -> Mistake | None:
+    """Return the first thing that is not as the lesson asks, or None if all is right.
+
+    Args:
+        thing: a function, a class, or an instance.
+        row: of the lesson.
+        promised: what is promised, of those that the lesson accepts.
+        args: for the constructor of a class.
+
+    Raises:
+        UnknownOutcomeError: if it is not known what would be right.
+    """
+    with doubles():
+        torch.default_generator.manual_seed(row.number)
+        try:
+            made = thing(**(args or {})) if inspect.isclass(thing) else thing
+            if isinstance(made, nn.Module):
+                made = _settled(made if inspect.isclass(thing) else copy.deepcopy(made))
+                ways = range(_ways(made, row))
+            elif callable(made) and row.takes != "decode":
+                ways = range(1)
+            else:
+                raise UnknownOutcomeError
+        except UnknownOutcomeError:
+            raise
+        except Exception as error:  # any that the code of a learner raises
+            return Mistake("check.call", error=error)
+        found = None
+        for way in ways:
+            mistake = _first(_asked(thing, made, row, promised, args, way))
+            if mistake is None:
+                return None
+            found = mistake if found is None or mistake.right > found.right else found
+    return found
+
+
+def _first(asked: Iterator[Mistake | None]) -> Mistake | None:
+    right = 0
+    try:
+        for mistake in asked:
+            if mistake is not None:
+                return mistake._replace(right=(right, mistake.right[1]))
+            right += 1
+    except UnknownOutcomeError:
+        raise
+    except Exception as error:  # any that the code of a learner raises
+        return Mistake("check.call", error=error, right=(right, 0.0))
+    return None
+
+
+def _ways(module: nn.Module, row: LessonRow) -> int:
+    """The number of ways in which the parameters can be meant; one for a module that has a mistake before it."""
+    if _first(_parameters(module, row)) is not None:
+        return 1
+    try:
+        return len(layers_of(module, row))
+    except UnknownOutcomeError:
+        if row.takes not in ("x2d", "x"):
+            raise
+    # What has no parameters may raise, or draw them at each call.
+    x = torch.ones(
+        (3, row.sizes.get("d_in", 5)) if row.takes == "x2d" else (1, 3, row.sizes.get("d_in", 5))
+    )
+    if any(True for _ in module.parameters()) or torch.equal(module(x), module(x)):
+        raise UnknownOutcomeError
+    return 1
+
+
+def _asked(
+    thing: Any,
+    made: Any,
+    row: LessonRow,
+    promised: Mapping[str, Any],
+    args: Mapping[str, Any] | None,
+    way: int,
+) -> Iterator[Mistake | None]:
+    """Yield None for each thing that is right, and a mistake for each that is not."""
+    if not isinstance(made, nn.Module):
+        yield from _numbers(_of_function(made, row, promised))
+        return
+    yield from _parameters(made, row)
+    if not any(True for _ in made.parameters()):
+        yield Mistake("output.nondeterministic")
+    yield from _layers(made, row, args, layers_of(made, row)[way])
+    yield from _numbers(_of_module(made, row, promised, way))
+    yield from _gradients(made, row, promised, way)
+    yield from _state(made, row)
+    yield from _training(made, row, way)
+    if inspect.isclass(thing):
+        yield from _asked_for_biases(thing, args)
+
+
+def _settled(module: nn.Module) -> nn.Module:
+    """The module in evaluation, in float64, plain tensors included."""
+    module.eval()
+    module.double()
+    for part in module.modules():
+        for name, each in vars(part).items():
+            if isinstance(each, Tensor) and each.is_floating_point():
+                setattr(part, name, each.detach().double())
+    return module
+
+
+class Call(NamedTuple):
+    """One call: what went in, what came, what is right, and which of the inputs was written to."""
+
+    inputs: Inputs
+    found: Tensor
+    expected: Tensor
+    written: int | None = None
+
+
+def _numbers(calls: Iterator[Call]) -> Iterator[Mistake | None]:
+    for each in calls:
+        if each.written is not None:
+            yield Mistake("input.modified", name=str(each.written))
+        if distance(each.found.double(), each.expected) <= ROUNDING[torch.float32]:
+            yield None
+            continue
+        inputs = " and ".join(str(list(one.shape)) for one in each.inputs)
+        if each.found.shape != each.expected.shape:
+            shapes = f"the result is {list(each.found.shape)}, expected {list(each.expected.shape)}"
+            yield Mistake("", f"{shapes}, for {inputs}")
+            continue
+        close = torch.isclose(each.found.double(), each.expected, rtol=0, atol=SUMS)
+        at = tuple((~close).nonzero()[0].tolist())
+        values = f"{each.found[at].item():.4g}, expected {each.expected[at].item():.4g}"
+        share = float(close.double().mean())
+        yield Mistake("", f"result{list(at)} is {values}, for {inputs}", right=(0, share))
+
+
+def called(run: Callable[..., Any], inputs: Inputs, expected: Tensor) -> Call:
+    """Call with copies of the inputs, and note which of them was written to."""
+    given = tuple(each.detach().clone() for each in inputs)
+    found = run(*given)
+    if not isinstance(found, Tensor):
+        kind = "nothing" if found is None else f"a {type(found).__name__}"
+        raise TypeError(f"a tensor was expected; got {kind}")
+    pairs = enumerate(zip(given, inputs, strict=True))
+    written = next((at for at, (one, other) in pairs if not torch.equal(one, other)), None)
+    return Call(inputs, found, expected, written)
+
+
+def _of_function(
+    run: Callable[..., Any], row: LessonRow, promised: Mapping[str, Any]
+) -> Iterator[Call]:
+    if row.takes not in (*PARTS, "qkv") and row.names[0] != "rotate":
+        raise UnknownOutcomeError
+    calls = _calls_of(row.takes, row.number, repr(promised.get("rope")))
+    for inputs, right in calls:
+        yield called(run, inputs, right)
+    inputs = calls[-1][0]
+    again = [run(*(each.clone() for each in inputs)) for _ in range(2)]
+    yield Call(inputs, again[0], again[1].double())
+
+
+@cache
+def _calls_of(takes: str, seed: int, layout: str) -> tuple[tuple[Inputs, Tensor], ...]:
+    """The inputs of each call of a function, and what is right."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64) * SPREAD_HEADS
+
+    calls: list[tuple[Inputs, Tensor]] = []
+    if takes == "x":
+        for shape in ((5, 4), (2, 7, 6), (2, 3, 7, 8), (1, 6)):
+            rows = drawn(*shape)
+            calls.append(
+                ((rows,), rotated(rows, 0, 10000.0, "half" if "half" in layout else "interleaved"))
+            )
+    for queries, keys, width in CALLS if takes != "x" else ():
+        query, key, table = drawn(queries, width), drawn(keys, width), drawn(queries, keys)
+        if takes == "qkv":
+            inputs = query, key, drawn(keys, width + 2)
+            calls.append((inputs, attended(*inputs, {})))
+            continue
+        inputs = {
+            "query,key": (query, key), "scores": (table,), "weights,value": (table.softmax(-1), key),
+        }[takes]  # fmt: skip
+        calls.append((inputs, PARTS[takes](*inputs)))
+    if takes == "scores":  # rows that lie far apart
+        far = drawn(4, 3) - 800 * torch.arange(4, dtype=torch.float64)[:, None]
+        calls.append(((far,), stages.weights(far)))
+    return tuple(calls)
+
+
+def layers_of(module: nn.Module, row: LessonRow) -> list[Layers]:
+    """The projections by their roles, q, k, v and o: in each way in which the names can be meant.
+
+    A projection that gives several sides is cut; where names say nothing, every order is a way.
+
+    Raises:
+        UnknownOutcomeError: if no way is known.
+    """
+    found: dict[str, dict[str, list[Tensor]]] = {}
+    unknown: list[Tensor] = []
+    for name, each in module.named_parameters():
+        name, _, last = name.rpartition(".")
+        if last not in ("weight", "bias"):
+            name, last = f"{name}.{last}", "matrix"
+        side = "o" if is_output(name.rpartition(".")[2]) else role(name)
+        if side is None and each.ndim == 2:
+            unknown.append(each if last == "matrix" else each.mT)
+        found.setdefault(side or name, {}).setdefault(last, []).append(each)
+    named = {side: _matrix(each) for side, each in found.items() if side in (*SIDES, "qkv", "kv")}
+    heads = row.contract.get("num_heads", 1)
+    others = {side: each for side, each in named.items() if side in SIDES}
+    if {"q", "k", "v"} <= set(others):
+        return [others]
+    if len(unknown) == 3 and set(found) - set(named) and not set("qkv") & set(named):
+        cut = [NamedMatrix(each, None) for each in unknown]
+    elif len(unknown) == 1 and len(found) == 1 and unknown[0].shape[1] % 3 == 0:
+        cut = NamedMatrix(unknown[0], None).cut(3, heads)
+    elif set(found) <= {"qkv", "o"} and "qkv" in named:
+        cut = named["qkv"].cut(3, heads)
+    elif set(found) <= {"q", "kv", "o"} and {"q", "kv"} <= set(named):
+        ways = [named["kv"].cut(2, 1), named["kv"].cut(2, 1)[::-1]]
+        return [{**others, "k": key, "v": value} for key, value in ways]
+    else:
+        raise UnknownOutcomeError(", ".join(found))
+    groups = [cut[at : at + 3] for at in range(0, len(cut), 3)]
+    orders = [order for group in groups for order in itertools.permutations(group)]
+    return [{**others, **dict(zip("qkv", order, strict=True))} for order in orders]
+
+
+def _matrix(parts: Mapping[str, list[Tensor]]) -> NamedMatrix:
+    """The matrix of one side, heads beside each other where each has its own."""
+    weights = (
+        [each.mT for each in parts["weight"]] if "weight" in parts else parts.get("matrix", [])
+    )
+    if not weights or any(each.ndim != 2 for each in weights):
+        raise UnknownOutcomeError
+    biases = parts.get("bias")
+    bias = None if biases is None else torch.cat(biases)
+    return NamedMatrix(torch.cat(weights, 1) if len(weights) > 1 else weights[0], bias)
+
+
+def attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    promised: Mapping[str, Any],
+    seen: Tensor | None = None,
+) -> Tensor:
+    """The context of the definition; of the last queries where there are fewer than keys."""
+    rope = promised.get("rope")
+    if rope is not None:
+        query, key = (rotated(each, 0, 10000.0, rope["layout"]) for each in (query, key))
+    scale = promised.get("scale") or query.shape[-1] ** -0.5
+    scores = stages.scores(query, key) * scale
+    if promised.get("causal"):
+        new, keys = scores.shape[-2:]
+        past = torch.ones(new, keys, dtype=torch.bool).tril(keys - new)
+        seen = past if seen is None else seen & past
+    if seen is not None:
+        scores = scores.masked_fill(~seen, -torch.inf)
+    return stages.matmul(stages.weights(scores), value)
+
+
+def _definition(layers: Layers, promised: Mapping[str, Any]) -> Callable[..., Tensor]:
+    """The output of the definition with the module's own matrices."""
+    heads = promised.get("num_heads") or 1
+
+    def right(x: Tensor, of: Tensor, seen: Tensor | None = None) -> Tensor:
+        query, key, value = (
+            layers[side](each).unflatten(-1, (heads, -1)).transpose(-3, -2)
+            for side, each in (("q", x), ("k", of), ("v", of))
+        )
+        context = attended(query, key, value, promised, seen).transpose(-3, -2).flatten(-2)
+        return layers["o"](context) if "o" in layers else context
+
+    return right
+
+
+def _of_module(
+    module: nn.Module, row: LessonRow, promised: Mapping[str, Any], way: int
+) -> Iterator[Call]:
+    drawn, layers = _redrawn(module, row), layers_of(module, row)[way]
+    right, width = _definition(layers, promised), layers["q"].matrix.shape[0]
+    for number, words in enumerate(LENGTHS):
+        batch: tuple[int, ...] = () if row.takes == "x2d" else (2 + number % 2,)
+        x = drawn(*batch, words, width)
+        x[..., 0, :] = 0  # scores of 0 are scores as well
+        if row.takes == "x,mask":
+            mask = torch.ones(*batch, words, dtype=torch.bool)
+            mask[0, words // 2 + 1 :] = False
+            yield _padded(module, x, mask, right(x, x, mask[:, None, None]))
+        elif row.takes == "x,context":
+            context = drawn(*batch, LENGTHS[number - 1], layers["k"].matrix.shape[0])
+            yield called(module, (x, context), right(x, context))
+        elif row.takes == "decode":
+            yield from _decoded(module, x, right(x, x))
+        else:
+            yield called(module, (x,), right(x, x))
+
+
+def _decoded(module: Any, x: Tensor, right: Tensor) -> Iterator[Call]:
+    """Steps of one word and of several, beside those of another module, with whole texts in between."""
+    words = x.shape[1]
+    for chunks in ([1] * words, [2, 1, words - 3] if words > 3 else [words]):
+        module.reset()
+        other, steps = copy.deepcopy(module), []
+        for each in x.split(chunks, 1):
+            steps.append(module.step(each.clone()))
+            other.step(each * 0.5)
+        yield Call((x,), torch.cat(steps, 1), right)
+    yield called(module.full, (x,), right)
+    module.reset()
+    first = module.step(x[:, :1].clone())
+    whole = called(module.full, (x,), right)
+    yield whole
+    yield Call(
+        (x,),
+        torch.cat([first, *(module.step(x[:, at : at + 1].clone()) for at in range(1, words))], 1),
+        right,
+    )
+
+
+def _redrawn(module: nn.Module, row: LessonRow) -> Callable[..., Any]:
+    """Draw every parameter again, so that no initial value hides a mistake; return what draws inputs."""
+    generator = torch.Generator().manual_seed(row.number)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64) * SPREAD_HEADS
+
+    for each in module.parameters():
+        each.copy_(drawn(*each.shape) * max(each.shape) ** -0.5)
+    return drawn
+
+
+def _padded(module: nn.Module, x: Tensor, mask: Tensor, right: Tensor) -> Call:
+    """A call with padding, whose own rows may be any finite numbers."""
+    made = called(module, (x, mask), right)
+    if made.found.shape != right.shape or not made.found.isfinite().all():
+        return made
+    return made._replace(found=made.found[mask], expected=right[mask])
+
+
+def _parameters(module: nn.Module, row: LessonRow) -> Iterator[Mistake | None]:
+    """Ask that every matrix is a parameter of its own, that it learns, and that it begins with other numbers."""
+    own, every = (dict(module.named_parameters(remove_duplicate=each)) for each in (True, False))
+    for name in every:
+        if name not in own:
+            yield Mistake("parameter.shared", name=name)
+    known = {id(each) for each in module.modules()}
+    held = {**vars(module), **dict(module.named_buffers(recurse=False))}
+    for name, each in held.items():
+        several = each.values() if isinstance(each, dict) and not name.startswith("_") else each
+        several = several if isinstance(several, list | tuple) or several is not each else ()
+        layers = any(isinstance(one, nn.Module) and id(one) not in known for one in several)
+        if layers or (role(name) in SIDES and isinstance(each, Tensor)):
+            yield Mistake("parameter.missing", name=name)
+    for name, each in own.items():
+        side = role(name)
+        if not each.requires_grad and (side is not None or row.number != MASKS):
+            yield Mistake("parameter.missing", name=name)
+        if (
+            each.ndim > 1
+            and side is not None
+            and each.numel() > 1
+            and bool((each == each[0, 0]).all())
+        ):
+            yield Mistake("parameter.dead", name=name)
+        if side is None and row.number == MASKS and each.ndim > 1 and _is_mask(each):
+            yield Mistake("state.mask-saved", name=name)
+
+
+def _is_mask(table: Tensor) -> bool:
+    return torch.equal(table, table.triu(1)) or torch.equal(table, table.tril())
+
+
+def _layers(
+    module: nn.Module, row: LessonRow, args: Mapping[str, Any] | None, layers: Layers
+) -> Iterator[Mistake | None]:
+    """Ask for the names, biases and sizes of the lesson."""
+    own = dict(module.named_parameters())
+    plain = all(name.endswith((".weight", ".bias")) and name.count(".") == 1 for name in own)
+    for name in row.parameters if plain and len(layers) == 3 and len(own) > 2 else ():
+        if name not in own:
+            yield Mistake("differs", f"there is no {name}", name)
+    biased = [side for side, each in layers.items() if side != "o" and each.bias is not None]
+    if 0 < len(biased) < 3 or (biased and row.parameters and plain):
+        names = [name for name in own if name.endswith("bias") and role(name) in biased]
+        yield Mistake("differs", f"{', '.join(names)} is too much", (names or [""])[0])
+    if row.has_out and ("o" not in layers or layers["o"].bias is None):
+        what = "no out_proj" if "o" not in layers else "no bias of out_proj"
+        yield Mistake("differs", f"there is {what}", "out_proj")
+    out = dict(args or {}).get("d_out")
+    if out is not None and layers["v"].matrix.shape[1] != out:
+        sizes = f"{layers['v'].matrix.shape[1]} numbers, expected d_out = {out}"
+        yield Mistake("", f"a value has {sizes}")
+
+
+def _asked_for_biases(cls: type, args: Mapping[str, Any] | None) -> Iterator[Mistake | None]:
+    """Ask that an argument for biases makes them."""
+    for name, each in of_constructor(cls).items():
+        if "bias" in name and isinstance(each.default, bool):
+            made = [cls(**{**(args or {}), name: value}) for value in (True, False)]
+            if len({len(list(one.parameters())) for one in made}) < 2:
+                yield Mistake("parameter.missing", f"{name} makes no difference", name)
+
+
+def _gradients(
+    module: nn.Module, row: LessonRow, promised: Mapping[str, Any], way: int
+) -> Iterator[Mistake | None]:
+    """Ask for the gradients of the definition, for every parameter and for the input."""
+    if row.takes not in GRADED:
+        return
+    drawn, layers = _redrawn(module, row), layers_of(module, row)[way]
+    batch: tuple[int, ...] = () if row.takes == "x2d" else (2,)
+    x: Tensor = drawn(*batch, 5, layers["q"].matrix.shape[0]).requires_grad_()
+    beside: list[Tensor] = []
+    if row.takes == "x,mask":
+        beside = [torch.ones(*batch, 5, dtype=torch.bool)]
+    if row.takes == "x,context":
+        beside = [drawn(*batch, 7, layers["k"].matrix.shape[0])]
+    sides = {**dict(module.named_parameters()), "x": x}
+    with torch.enable_grad():
+        right = _definition(layers_of(module, row)[way], promised)
+        expected = right(x, beside[0] if row.takes == "x,context" else x)
+        found = module(x * 1.0, *(each.clone() for each in beside))
+        along = torch.randn_like(expected)
+        wanted = torch.autograd.grad((expected * along).sum(), [*sides.values()], allow_unused=True)
+        made: Sequence[Tensor | None] = [None] * len(sides)
+        if found.requires_grad:
+            made = torch.autograd.grad((found * along).sum(), [*sides.values()], allow_unused=True)
+    lost = [
+        name for name, one, other in zip(sides, made, wanted, strict=True) if not _same(one, other)
+    ]
+    yield Mistake("grad.blocked", name=", ".join(lost)) if lost else None
+
+
+def _same(found: Tensor | None, expected: Tensor | None) -> bool:
+    if found is None or expected is None:
+        return all(each is None or not each.any() for each in (found, expected))
+    nothing = max(float(found.abs().max()), float(expected.abs().max())) < FELT_GRADIENT
+    return nothing or distance(found, expected) <= SUMS
+
+
+def _state(module: nn.Module, row: LessonRow) -> Iterator[Mistake | None]:
+    """Ask for what is saved and moved with the module."""
+    if row.number != MASKS:
+        return
+    for name in module.state_dict():
+        if name not in dict(module.named_parameters()):
+            yield Mistake("state.mask-saved", name=name)
+    for part in module.modules():
+        for name, each in vars(part).items():
+            if isinstance(each, Tensor):
+                yield Mistake("state.mask-plain", name=name)
+
+
+def _training(module: nn.Module, row: LessonRow, way: int) -> Iterator[Mistake | None]:
+    """Ask for what happens in training: the same numbers; or weights that are dropped, and the others made larger."""
+    if row.takes not in ("x2d", "x"):
+        return
+    drawn, layers = _redrawn(module, row), layers_of(module, row)[way]
+    batch: tuple[int, ...] = () if row.takes == "x2d" else (1,)
+    x, rate = drawn(*batch, WORDS, layers["q"].matrix.shape[0]), row.contract.get("dropout")
+    module.eval()
+    calm = module(x.clone())
+    module.train()
+    if rate is None:
+        yield from _numbers(iter([called(module, (x,), calm)]))
+        return
+    value = layers["v"](x[0])
+    back = torch.linalg.pinv(value)
+    out, again = (module(x.expand(DROPPED, -1, -1).clone()) for _ in range(2))
+    kept, weights = out @ back, calm[0] @ back
+    if not torch.allclose(kept @ value, out, atol=SUMS):
+        yield Mistake("dropout.misplaced", "an output is not made of values and weights")
+        return
+    some = weights > SUMS
+    ratio = (kept / weights.where(some, torch.ones_like(weights)))[:, some]
+    left = ratio[ratio.abs() > SUMS]
+    share = 1 - left.numel() / ratio.numel()
+    if share == 0 and torch.allclose(kept, weights.expand_as(kept), atol=SUMS):
+        yield Mistake("dropout.never", "all weights stay as they are in training")
+    elif share == 0:
+        yield Mistake("dropout.on-scores", "in training the weights change, and none is 0")
+    elif not left.isclose(out.new_tensor(1 / (1 - rate)), atol=1e-3).all():
+        grown = f"those that are left are {left.median().item():.3g} times as large"
+        yield Mistake("dropout.unscaled", f"{grown}, expected {1 / (1 - rate):.3g}")
+    elif abs(share - rate) > 5 * (rate * (1 - rate) / ratio.numel()) ** 0.5:
+        yield Mistake(
+            "dropout.unscaled", f"{share:.0%} of the weights are dropped, expected {rate:.0%}"
+        )
+    elif bool(((ratio.abs() > SUMS) == (ratio.abs() > SUMS)[:1]).all()):
+        yield Mistake("dropout.misplaced", "each text loses the same weights")
+    elif torch.equal(out, again):
+        yield Mistake("law.again", "two calls in training lose the same weights")
+    elif _by_rows(kept, some):
+        yield Mistake(
+            "dropout.misplaced", "whole rows of weights are dropped, expected single weights"
+        )
+    else:
+        yield None
+
+
+def _by_rows(kept: Tensor, some: Tensor) -> bool:
+    """True if the weights of a row are dropped together."""
+    several = some.sum(-1) > 1
+    gone = (kept.abs() <= SUMS) & some
+    whole = (gone == some).all(-1)
+    return bool((whole | ~gone.any(-1))[:, several].all())
+
+
+def asked_of(row: LessonRow) -> tuple[str, ...]:
+    """What is asked of a program that is right, in words."""
+    if row.is_part and row.takes != "x":
+        return ("numbers",)
+    words = (
+        ["parameters", "numbers"]
+        if row.takes != "decode"
+        else ["parameters", "steps", "whole texts"]
+    )
+    words += ["gradients"] if row.takes in GRADED else []
+    words += ["what is saved"] if row.number == MASKS else []
+    words += (
+        [("dropout" if "dropout" in row.contract else "training")]
+        if row.takes in ("x2d", "x")
+        else []
+    )
+    return tuple(words)

@@ -1,0 +1,162 @@
+"""The classes and functions that a learner wrote, as text that can be edited and made again."""
+
+import ast
+import inspect
+import linecache
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from clearhead.checking.subject.stubs import reached
+
+# Rounds of all loops of a program, and calls of its functions within each other; what asks for more has no end.
+ROUNDS, DEPTH = 20_000, 8
+ROUND, ENTER, LEAVE = "_clearhead_round", "_clearhead_enter", "_clearhead_leave"
+
+
+class EndlessError(RuntimeError):
+    """A program that runs more loops, or deeper calls, than any lesson asks for."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """The definitions of one file, each on its own lines; all other lines are empty.
+
+    Attributes:
+        name: of the class or function that is graded.
+        file: the file.
+        text: the definitions.
+        around: the globals of the file, and the names that enclose the definitions.
+    """
+
+    name: str
+    file: str
+    text: str
+    around: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, thing: Any) -> "Program | None":
+        """Return the program of a class or a function, or None if its source is not at hand."""
+        if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+            return None
+        others = [each for each in reached(thing) if "." not in each.__qualname__]
+        lines: dict[int, str] = {}
+        file, around = "", dict[str, Any]()
+        for each in (*others, thing):
+            own = _functions(each) if isinstance(each, type) else [inspect.unwrap(each)]
+            if not own or not all(map(inspect.isfunction, own)):
+                return None
+            file = own[0].__code__.co_filename
+            around |= own[0].__globals__
+            for function in own:
+                around |= inspect.getclosurevars(function).nonlocals
+            block = _block(each, file, own[0].__code__.co_firstlineno)
+            if block is None:
+                return None
+            lines |= block
+        text = "".join(f"{lines.get(each, '')}\n" for each in range(1, max(lines) + 1))
+        program = cls(thing.__name__, file, text, around)
+        return program if program.tree is not None else None
+
+    @cached_property
+    def tree(self) -> ast.Module | None:
+        """The parsed text, or None if it has a syntax error."""
+        try:
+            return ast.parse(self.text)
+        except (SyntaxError, ValueError):
+            return None
+
+    def line(self, number: int) -> str:
+        """One line of the text."""
+        return self.text.split("\n")[number - 1]
+
+    def edited(self, text: str) -> "Program":
+        """The same program with another text."""
+        return Program(self.name, self.file, text, self.around)
+
+    def make(self) -> Any:
+        """Define everything, and return the class or function that is graded.
+
+        Raises:
+            Exception: whatever the text raises.
+        """
+        tree, around = ast.parse(self.text), {**self.around, **_limits()}
+        for node in list(ast.walk(tree)):
+            _bound(node, around)
+        exec(compile(tree, self.file, "exec", dont_inherit=True), around)
+        return around[self.name]
+
+
+def _functions(cls: type) -> list[Any]:
+    return [each for each in vars(cls).values() if inspect.isfunction(each)]
+
+
+def _block(found: Any, file: str, line: int) -> dict[int, str] | None:
+    """The lines of a function or a class by their numbers, without its indentation."""
+    lines = linecache.getlines(file)
+    named = re.compile(rf"\s*(class|def)\s+{re.escape(found.__name__)}\b")
+    nearby = range(line - 1, min(line + 5, len(lines)))
+    above = nearby if inspect.isfunction(found) else range(line - 1, -1, -1)
+    first = next((each for each in above if each < len(lines) and named.match(lines[each])), None)
+    if first is None:
+        return None
+    block = textwrap.dedent("".join(inspect.getblock(lines[first:]))).splitlines()
+    return dict(enumerate(block, first + 1))
+
+
+def _bound(node: Any, around: Mapping[str, Any]) -> None:
+    """Count the rounds of a loop and the depth of a function, and leave annotations out.
+
+    Raises:
+        SyntaxError: for a statement that changes a module.
+    """
+    if isinstance(node, ast.For | ast.While):
+        node.body.insert(0, _call(ROUND, node))
+    elif isinstance(node, ast.FunctionDef):
+        node.returns = None
+        for each in (*node.args.args, *node.args.kwonlyargs):
+            each.annotation = None
+        within = ast.copy_location(ast.Try(node.body, [], [], [_call(LEAVE, node)]), node)
+        node.body = [_call(ENTER, node), within]
+    elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        owner = node.value.id if isinstance(node.value, ast.Name) else ""
+        if inspect.ismodule(around.get(owner)):
+            raise SyntaxError("a module is not to be changed")
+
+
+def _call(name: str, at: ast.stmt) -> ast.Expr:
+    function = ast.copy_location(ast.Name(name, ast.Load()), at)
+    return ast.copy_location(ast.Expr(ast.copy_location(ast.Call(function, [], []), at)), at)
+
+
+def _limits() -> Mapping[str, Callable[[], None]]:
+    """Functions that count rounds of loops and depth of calls."""
+    rounds = depth = 0
+
+    def another_round() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds > ROUNDS:
+            raise EndlessError("its loops do not end")
+
+    def enter() -> None:
+        nonlocal depth
+        depth += 1
+        if depth > DEPTH:
+            raise EndlessError("its functions call each other without an end")
+
+    def leave() -> None:
+        nonlocal depth
+        depth -= 1
+
+    return {ROUND: another_round, ENTER: enter, LEAVE: leave}
+
+
+def nodes_of(top: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Yield each node of a tree with the node above it, in the order of the text."""
+    for child in ast.iter_child_nodes(top):
+        yield child, top
+        yield from nodes_of(child)
