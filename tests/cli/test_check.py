@@ -431,7 +431,9 @@ def test_a_kept_process_reads_a_file_again(tmp_path: Path) -> None:
             check_process.checked(asked, timeout=3, memory=None, kept=kept)
         assert caught.value.code == "check.timeout"
         file.write_text(text.format(""))
-        assert check_process.checked(asked, timeout=300, memory=None, kept=kept)["report"]["findings"]
+        assert check_process.checked(asked, timeout=300, memory=None, kept=kept)["report"][
+            "findings"
+        ]
     finally:
         kept.close()
 

@@ -21,7 +21,8 @@ from clearhead._common.lessons import LessonRow
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.hypotheses.recipe import rotated
 from clearhead.checking.subject.signatures import of_constructor
-from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS, SUMS
+from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS
+from clearhead.recording.thresholds import SUMS
 
 # Numbers of words that a class is called with: fewer than any example has, and more.
 LENGTHS = (5, 1, 7, 9)
