@@ -20,14 +20,10 @@ from clearhead._common.text import raised_words
 from clearhead.checking.contract import Contract
 from clearhead.checking.lessons import called_with, promises_of
 from clearhead.checking.report import Finding, Report
+from clearhead.checking.source_edits.definition import Mistake, UnknownOutcomeError
 from clearhead.checking.source_edits.difference import difference
 from clearhead.checking.source_edits.edits import Edit, Edits
-from clearhead.checking.source_edits.outcome import (
-    Mistake,
-    UnknownOutcomeError,
-    asked_of,
-    first_mistake,
-)
+from clearhead.checking.source_edits.outcome import asked_of, first_mistake
 from clearhead.checking.source_edits.program import Program, nodes_of
 from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments
 from clearhead.checking.subject.operands import parts_of
