@@ -1,4 +1,4 @@
-"""The parameters that a lesson asks for: that they are some, their names, sizes, biases and first values."""
+"""Check the parameters of a module: that PyTorch knows them, their names, sizes, biases and first values."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
