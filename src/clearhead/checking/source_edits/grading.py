@@ -20,14 +20,10 @@ from clearhead._common.text import raised_words
 from clearhead.checking.contract import Contract
 from clearhead.checking.lessons import called_with, promises_of
 from clearhead.checking.report import Finding, Report
+from clearhead.checking.source_edits.definition import Mistake, UnknownOutcomeError
 from clearhead.checking.source_edits.difference import difference
 from clearhead.checking.source_edits.edits import Edit, Edits
-from clearhead.checking.source_edits.outcome import (
-    Mistake,
-    UnknownOutcomeError,
-    asked_of,
-    first_mistake,
-)
+from clearhead.checking.source_edits.outcome import asked_of, first_mistake
 from clearhead.checking.source_edits.program import Program, nodes_of
 from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments
 from clearhead.checking.subject.operands import parts_of
@@ -114,8 +110,10 @@ def grade(thing: Any, row: LessonRow, args: Mapping[str, Any] | None, core: Core
         except UnknownOutcomeError:
             return Grade(_unknown(thing, asked, core))
         program = Program.of(thing)
-        if mistake is not None and mistake.error is not None and _is_right(thing, promised, core):
-            mistake = None  # it is called in another way, as without a batch
+        # Two sequences may be without a batch, which only the core calls.
+        raised = mistake is not None and mistake.error is not None and row.takes == "x,context"
+        if raised and _is_right(thing, promised, core):
+            mistake = None
         if mistake is None:
             report = Report(name, (), asked_of(row), lesson=row.number, place=_defined(program))
             graded = Grade(report)

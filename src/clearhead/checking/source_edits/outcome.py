@@ -6,7 +6,6 @@ something is written makes no difference: products in another order, loops and f
 
 import copy
 import inspect
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -16,11 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import stages
-from clearhead._common.foreign_names import is_output, role
 from clearhead._common.lessons import LessonRow
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.hypotheses.recipe import rotated
-from clearhead.checking.subject.signatures import of_constructor
+from clearhead.checking.source_edits.definition import (
+    Mistake,
+    UnknownOutcomeError,
+    attended,
+    definition,
+    layers_of,
+)
+from clearhead.checking.source_edits.parameters import (
+    MASKS,
+    asked_biases,
+    asked_layers,
+    asked_parameters,
+)
 from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS
 from clearhead.recording.thresholds import SUMS
 
@@ -32,68 +42,15 @@ CALLS = ((3, 5, 2), (5, 3, 2), (5, 5, 3), (1, 1, 2))
 PARTS: Mapping[str, Callable[..., Tensor]] = {
     "query,key": stages.scores, "scores": stages.weights, "weights,value": stages.matmul,
 }  # fmt: skip
-SIDES = {"q": "query", "k": "key", "v": "value", "o": "output"}
+
 # Of these the gradients are asked for.
 GRADED = ("x2d", "x", "x,mask", "x,context")
 # Texts that are dropped from at once, and their words.
 DROPPED, WORDS = 64, 5
 # Below this a gradient is rounding: that of the bias of a key is 0.
 FELT_GRADIENT = 1e-9
-# The lesson of the mask that is kept and not saved.
-MASKS = 9
 
 Inputs = tuple[Tensor, ...]
-
-
-class Mistake(NamedTuple):
-    """The first thing that is not as the lesson asks.
-
-    Attributes:
-        code: of the mistake, or "" where numbers differ and their cause may have a name.
-        measured: what came, and what is right.
-        name: of the parameter, attribute or input that it is about.
-        error: what the code raised.
-        right: what was right before: calls, and the share of the numbers of the next one.
-    """
-
-    code: str
-    measured: str = ""
-    name: str = ""
-    error: Exception | None = None
-    right: tuple[int, float] = (0, 0.0)
-
-
-class NamedMatrix(NamedTuple):
-    """A projection: its matrix as (in, out), and its bias."""
-
-    matrix: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        made = x @ self.matrix
-        return made if self.bias is None else made + self.bias
-
-    def cut(self, parts: int, heads: int) -> list["NamedMatrix"]:
-        """The projections side by side in it: one after the other, and then head by head."""
-        if self.matrix.shape[1] % (parts * heads):
-            raise UnknownOutcomeError
-        shapes = [(parts, -1)] if heads == 1 else [(parts, -1), (heads, parts, -1)]
-        made = []
-        for shape in shapes:
-            at = torch.arange(self.matrix.shape[1]).reshape(shape)
-            at = at if len(shape) == 2 else at.transpose(0, 1).flatten(1)
-            made += [
-                NamedMatrix(self.matrix[:, each], None if self.bias is None else self.bias[each])
-                for each in at
-            ]
-        return made
-
-
-Layers = Mapping[str, NamedMatrix]
-
-
-class UnknownOutcomeError(LookupError):
-    """What would be right is not known, as of parameters without the names of the lesson."""
 
 
 @contextmanager
@@ -163,7 +120,7 @@ def _first(asked: Iterator[Mistake | None]) -> Mistake | None:
 
 def _ways(module: nn.Module, row: LessonRow) -> int:
     """The number of ways in which the parameters can be meant; one for a module that has a mistake before it."""
-    if _first(_parameters(module, row)) is not None:
+    if _first(asked_parameters(module, row)) is not None:
         return 1
     try:
         return len(layers_of(module, row))
@@ -191,16 +148,16 @@ def _asked(
     if not isinstance(made, nn.Module):
         yield from _numbers(_of_function(made, row, promised))
         return
-    yield from _parameters(made, row)
+    yield from asked_parameters(made, row)
     if not any(True for _ in made.parameters()):
         yield Mistake("output.nondeterministic")
-    yield from _layers(made, row, args, layers_of(made, row)[way])
+    yield from asked_layers(made, row, args, layers_of(made, row)[way])
     yield from _numbers(_of_module(made, row, promised, way))
     yield from _gradients(made, row, promised, way)
     yield from _state(made, row)
     yield from _training(made, row, way)
     if inspect.isclass(thing):
-        yield from _asked_for_biases(thing, args)
+        yield from asked_biases(thing, args)
 
 
 def _settled(module: nn.Module) -> nn.Module:
@@ -298,99 +255,11 @@ def _calls_of(takes: str, seed: int, layout: str) -> tuple[tuple[Inputs, Tensor]
     return tuple(calls)
 
 
-def layers_of(module: nn.Module, row: LessonRow) -> list[Layers]:
-    """The projections by their roles, q, k, v and o: in each way in which the names can be meant.
-
-    A projection that gives several sides is cut; where names say nothing, every order is a way.
-
-    Raises:
-        UnknownOutcomeError: if no way is known.
-    """
-    found: dict[str, dict[str, list[Tensor]]] = {}
-    unknown: list[Tensor] = []
-    for name, each in module.named_parameters():
-        name, _, last = name.rpartition(".")
-        if last not in ("weight", "bias"):
-            name, last = f"{name}.{last}", "matrix"
-        side = "o" if is_output(name.rpartition(".")[2]) else role(name)
-        if side is None and each.ndim == 2:
-            unknown.append(each if last == "matrix" else each.mT)
-        found.setdefault(side or name, {}).setdefault(last, []).append(each)
-    named = {side: _matrix(each) for side, each in found.items() if side in (*SIDES, "qkv", "kv")}
-    heads = row.contract.get("num_heads", 1)
-    others = {side: each for side, each in named.items() if side in SIDES}
-    if {"q", "k", "v"} <= set(others):
-        return [others]
-    if len(unknown) == 3 and set(found) - set(named) and not set("qkv") & set(named):
-        cut = [NamedMatrix(each, None) for each in unknown]
-    elif len(unknown) == 1 and len(found) == 1 and unknown[0].shape[1] % 3 == 0:
-        cut = NamedMatrix(unknown[0], None).cut(3, heads)
-    elif set(found) <= {"qkv", "o"} and "qkv" in named:
-        cut = named["qkv"].cut(3, heads)
-    elif set(found) <= {"q", "kv", "o"} and {"q", "kv"} <= set(named):
-        ways = [named["kv"].cut(2, 1), named["kv"].cut(2, 1)[::-1]]
-        return [{**others, "k": key, "v": value} for key, value in ways]
-    else:
-        raise UnknownOutcomeError(", ".join(found))
-    groups = [cut[at : at + 3] for at in range(0, len(cut), 3)]
-    orders = [order for group in groups for order in itertools.permutations(group)]
-    return [{**others, **dict(zip("qkv", order, strict=True))} for order in orders]
-
-
-def _matrix(parts: Mapping[str, list[Tensor]]) -> NamedMatrix:
-    """The matrix of one side, heads beside each other where each has its own."""
-    weights = (
-        [each.mT for each in parts["weight"]] if "weight" in parts else parts.get("matrix", [])
-    )
-    if not weights or any(each.ndim != 2 for each in weights):
-        raise UnknownOutcomeError
-    biases = parts.get("bias")
-    bias = None if biases is None else torch.cat(biases)
-    return NamedMatrix(torch.cat(weights, 1) if len(weights) > 1 else weights[0], bias)
-
-
-def attended(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    promised: Mapping[str, Any],
-    seen: Tensor | None = None,
-) -> Tensor:
-    """The context of the definition; of the last queries where there are fewer than keys."""
-    rope = promised.get("rope")
-    if rope is not None:
-        query, key = (rotated(each, 0, 10000.0, rope["layout"]) for each in (query, key))
-    scale = promised.get("scale") or query.shape[-1] ** -0.5
-    scores = stages.scores(query, key) * scale
-    if promised.get("causal"):
-        new, keys = scores.shape[-2:]
-        past = torch.ones(new, keys, dtype=torch.bool).tril(keys - new)
-        seen = past if seen is None else seen & past
-    if seen is not None:
-        scores = scores.masked_fill(~seen, -torch.inf)
-    return stages.matmul(stages.weights(scores), value)
-
-
-def _definition(layers: Layers, promised: Mapping[str, Any]) -> Callable[..., Tensor]:
-    """The output of the definition with the module's own matrices."""
-    heads = promised.get("num_heads") or 1
-
-    def right(x: Tensor, of: Tensor, seen: Tensor | None = None) -> Tensor:
-        query, key, value = (
-            layers[side](each).unflatten(-1, (heads, -1)).transpose(-3, -2)
-            for side, each in (("q", x), ("k", of), ("v", of))
-        )
-        context = attended(query, key, value, promised, seen).transpose(-3, -2).flatten(-2)
-        return layers["o"](context) if "o" in layers else context
-
-    return right
-
-
 def _of_module(
     module: nn.Module, row: LessonRow, promised: Mapping[str, Any], way: int
 ) -> Iterator[Call]:
     drawn, layers = _redrawn(module, row), layers_of(module, row)[way]
-    right, width = _definition(layers, promised), layers["q"].matrix.shape[0]
+    right, width = definition(layers, promised), layers["q"].matrix.shape[0]
     for number, words in enumerate(LENGTHS):
         batch: tuple[int, ...] = () if row.takes == "x2d" else (2 + number % 2,)
         x = drawn(*batch, words, width)
@@ -450,70 +319,6 @@ def _padded(module: nn.Module, x: Tensor, mask: Tensor, right: Tensor) -> Call:
     return made._replace(found=made.found[mask], expected=right[mask])
 
 
-def _parameters(module: nn.Module, row: LessonRow) -> Iterator[Mistake | None]:
-    """Ask that every matrix is a parameter of its own, that it learns, and that it begins with other numbers."""
-    own, every = (dict(module.named_parameters(remove_duplicate=each)) for each in (True, False))
-    for name in every:
-        if name not in own:
-            yield Mistake("parameter.shared", name=name)
-    known = {id(each) for each in module.modules()}
-    held = {**vars(module), **dict(module.named_buffers(recurse=False))}
-    for name, each in held.items():
-        several = each.values() if isinstance(each, dict) and not name.startswith("_") else each
-        several = several if isinstance(several, list | tuple) or several is not each else ()
-        layers = any(isinstance(one, nn.Module) and id(one) not in known for one in several)
-        if layers or (role(name) in SIDES and isinstance(each, Tensor)):
-            yield Mistake("parameter.missing", name=name)
-    for name, each in own.items():
-        side = role(name)
-        if not each.requires_grad and (side is not None or row.number != MASKS):
-            yield Mistake("parameter.missing", name=name)
-        if (
-            each.ndim > 1
-            and side is not None
-            and each.numel() > 1
-            and bool((each == each[0, 0]).all())
-        ):
-            yield Mistake("parameter.dead", name=name)
-        if side is None and row.number == MASKS and each.ndim > 1 and _is_mask(each):
-            yield Mistake("state.mask-saved", name=name)
-
-
-def _is_mask(table: Tensor) -> bool:
-    return torch.equal(table, table.triu(1)) or torch.equal(table, table.tril())
-
-
-def _layers(
-    module: nn.Module, row: LessonRow, args: Mapping[str, Any] | None, layers: Layers
-) -> Iterator[Mistake | None]:
-    """Ask for the names, biases and sizes of the lesson."""
-    own = dict(module.named_parameters())
-    plain = all(name.endswith((".weight", ".bias")) and name.count(".") == 1 for name in own)
-    for name in row.parameters if plain and len(layers) == 3 and len(own) > 2 else ():
-        if name not in own:
-            yield Mistake("differs", f"there is no {name}", name)
-    biased = [side for side, each in layers.items() if side != "o" and each.bias is not None]
-    if 0 < len(biased) < 3 or (biased and row.parameters and plain):
-        names = [name for name in own if name.endswith("bias") and role(name) in biased]
-        yield Mistake("differs", f"{', '.join(names)} is too much", (names or [""])[0])
-    if row.has_out and ("o" not in layers or layers["o"].bias is None):
-        what = "no out_proj" if "o" not in layers else "no bias of out_proj"
-        yield Mistake("differs", f"there is {what}", "out_proj")
-    out = dict(args or {}).get("d_out")
-    if out is not None and layers["v"].matrix.shape[1] != out:
-        sizes = f"{layers['v'].matrix.shape[1]} numbers, expected d_out = {out}"
-        yield Mistake("", f"a value has {sizes}")
-
-
-def _asked_for_biases(cls: type, args: Mapping[str, Any] | None) -> Iterator[Mistake | None]:
-    """Ask that an argument for biases makes them."""
-    for name, each in of_constructor(cls).items():
-        if "bias" in name and isinstance(each.default, bool):
-            made = [cls(**{**(args or {}), name: value}) for value in (True, False)]
-            if len({len(list(one.parameters())) for one in made}) < 2:
-                yield Mistake("parameter.missing", f"{name} makes no difference", name)
-
-
 def _gradients(
     module: nn.Module, row: LessonRow, promised: Mapping[str, Any], way: int
 ) -> Iterator[Mistake | None]:
@@ -530,7 +335,7 @@ def _gradients(
         beside = [drawn(*batch, 7, layers["k"].matrix.shape[0])]
     sides = {**dict(module.named_parameters()), "x": x}
     with torch.enable_grad():
-        right = _definition(layers_of(module, row)[way], promised)
+        right = definition(layers_of(module, row)[way], promised)
         expected = right(x, beside[0] if row.takes == "x,context" else x)
         found = module(x * 1.0, *(each.clone() for each in beside))
         along = torch.randn_like(expected)

@@ -1,0 +1,154 @@
+"""The definition with the matrices of a learner, and the first thing that differs from it."""
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clearhead import stages
+from clearhead._common.foreign_names import is_output, role
+from clearhead._common.lessons import LessonRow
+from clearhead.checking.hypotheses.recipe import rotated
+
+SIDES = {"q": "query", "k": "key", "v": "value", "o": "output"}
+
+
+class Mistake(NamedTuple):
+    """The first thing that is not as the lesson asks.
+
+    Attributes:
+        code: of the mistake, or "" where numbers differ and their cause may have a name.
+        measured: what came, and what is right.
+        name: of the parameter, attribute or input that it is about.
+        error: what the code raised.
+        right: what was right before: calls, and the share of the numbers of the next one.
+    """
+
+    code: str
+    measured: str = ""
+    name: str = ""
+    error: Exception | None = None
+    right: tuple[int, float] = (0, 0.0)
+
+
+class NamedMatrix(NamedTuple):
+    """A projection: its matrix as (in, out), and its bias."""
+
+    matrix: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        made = x @ self.matrix
+        return made if self.bias is None else made + self.bias
+
+    def cut(self, parts: int, heads: int) -> list["NamedMatrix"]:
+        """The projections side by side in it: one after the other, and then head by head."""
+        if self.matrix.shape[1] % (parts * heads):
+            raise UnknownOutcomeError
+        shapes = [(parts, -1)] if heads == 1 else [(parts, -1), (heads, parts, -1)]
+        made = []
+        for shape in shapes:
+            at = torch.arange(self.matrix.shape[1]).reshape(shape)
+            at = at if len(shape) == 2 else at.transpose(0, 1).flatten(1)
+            made += [
+                NamedMatrix(self.matrix[:, each], None if self.bias is None else self.bias[each])
+                for each in at
+            ]
+        return made
+
+
+Layers = Mapping[str, NamedMatrix]
+
+
+class UnknownOutcomeError(LookupError):
+    """What would be right is not known, as of parameters without the names of the lesson."""
+
+
+def layers_of(module: nn.Module, row: LessonRow) -> list[Layers]:
+    """The projections by their roles, q, k, v and o: in each way in which the names can be meant.
+
+    A projection that gives several sides is cut; where names say nothing, every order is a way.
+
+    Raises:
+        UnknownOutcomeError: if no way is known.
+    """
+    found: dict[str, dict[str, list[Tensor]]] = {}
+    unknown: list[Tensor] = []
+    for name, each in module.named_parameters():
+        name, _, last = name.rpartition(".")
+        if last not in ("weight", "bias"):
+            name, last = f"{name}.{last}", "matrix"
+        side = "o" if is_output(name.rpartition(".")[2]) else role(name)
+        if side is None and each.ndim == 2:
+            unknown.append(each if last == "matrix" else each.mT)
+        found.setdefault(side or name, {}).setdefault(last, []).append(each)
+    named = {side: _matrix(each) for side, each in found.items() if side in (*SIDES, "qkv", "kv")}
+    heads = row.contract.get("num_heads", 1)
+    others = {side: each for side, each in named.items() if side in SIDES}
+    if {"q", "k", "v"} <= set(others):
+        return [others]
+    if len(unknown) == 3 and set(found) - set(named) and not set("qkv") & set(named):
+        cut = [NamedMatrix(each, None) for each in unknown]
+    elif len(unknown) == 1 and len(found) == 1 and unknown[0].shape[1] % 3 == 0:
+        cut = NamedMatrix(unknown[0], None).cut(3, heads)
+    elif set(found) <= {"qkv", "o"} and "qkv" in named:
+        cut = named["qkv"].cut(3, heads)
+    elif set(found) <= {"q", "kv", "o"} and {"q", "kv"} <= set(named):
+        ways = [named["kv"].cut(2, 1), named["kv"].cut(2, 1)[::-1]]
+        return [{**others, "k": key, "v": value} for key, value in ways]
+    else:
+        raise UnknownOutcomeError(", ".join(found))
+    groups = [cut[at : at + 3] for at in range(0, len(cut), 3)]
+    orders = [order for group in groups for order in itertools.permutations(group)]
+    return [{**others, **dict(zip("qkv", order, strict=True))} for order in orders]
+
+
+def _matrix(parts: Mapping[str, list[Tensor]]) -> NamedMatrix:
+    """The matrix of one side, heads beside each other where each has its own."""
+    weights = (
+        [each.mT for each in parts["weight"]] if "weight" in parts else parts.get("matrix", [])
+    )
+    if not weights or any(each.ndim != 2 for each in weights):
+        raise UnknownOutcomeError
+    biases = parts.get("bias")
+    bias = None if biases is None else torch.cat(biases)
+    return NamedMatrix(torch.cat(weights, 1) if len(weights) > 1 else weights[0], bias)
+
+
+def attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    promised: Mapping[str, Any],
+    seen: Tensor | None = None,
+) -> Tensor:
+    """The context of the definition; of the last queries where there are fewer than keys."""
+    rope = promised.get("rope")
+    if rope is not None:
+        query, key = (rotated(each, 0, 10000.0, rope["layout"]) for each in (query, key))
+    scale = promised.get("scale") or query.shape[-1] ** -0.5
+    scores = stages.scores(query, key) * scale
+    if promised.get("causal"):
+        new, keys = scores.shape[-2:]
+        past = torch.ones(new, keys, dtype=torch.bool).tril(keys - new)
+        seen = past if seen is None else seen & past
+    if seen is not None:
+        scores = scores.masked_fill(~seen, -torch.inf)
+    return stages.matmul(stages.weights(scores), value)
+
+
+def definition(layers: Layers, promised: Mapping[str, Any]) -> Callable[..., Tensor]:
+    """The output of the definition with the module's own matrices."""
+    heads = promised.get("num_heads") or 1
+
+    def right(x: Tensor, of: Tensor, seen: Tensor | None = None) -> Tensor:
+        query, key, value = (
+            layers[side](each).unflatten(-1, (heads, -1)).transpose(-3, -2)
+            for side, each in (("q", x), ("k", of), ("v", of))
+        )
+        context = attended(query, key, value, promised, seen).transpose(-3, -2).flatten(-2)
+        return layers["o"](context) if "o" in layers else context
+
+    return right
