@@ -248,7 +248,7 @@ def llava() -> nn.Module:
         image_size=8, patch_size=4, projection_dim=16,
     )  # fmt: skip
     config = tf.LlavaConfig(
-        vision_config=vision, text_config=tf.LlamaConfig(**SIZES), image_token_id=49,
+        vision_config=vision, text_config=tf.LlamaConfig(**SIZES), image_token_index=49,
         vision_feature_layer=-1,
     )  # fmt: skip
     return tf.LlavaForConditionalGeneration(config)

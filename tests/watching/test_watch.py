@@ -742,7 +742,7 @@ def test_tasks_of_one_thread_are_apart() -> None:
         return [call.kv_len for call in seen.calls("first")]
 
     async def both() -> list[list[int]]:
-        return await asyncio.gather(request(3), request(7))
+        return list(await asyncio.gather(request(3), request(7)))
 
     assert asyncio.run(both()) == [[3], [7]]
 
