@@ -93,7 +93,7 @@ CASES: list[tuple[dict[str, Any], type[ch.ClearheadError], str, str]] = [
         ch.ArgumentError,
         "sizes.name",
         "sizes knows d_in, d_out, d_context, num_heads, num_kv_heads, head_dim, value_head_dim, "
-        "context_length; got width.",
+        "context_length, tokens; got width.",
     ),
     (
         {"num_heads": 6, "num_kv_heads": 4},

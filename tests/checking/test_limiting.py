@@ -1,6 +1,7 @@
 """A time limit ends a check wherever it runs Python, and leaves nothing behind."""
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def test_a_check_ends(given: Any) -> None:
 
 def test_nothing_comes_later() -> None:
     for _ in range(200):
-        with within(1e-3):
+        with suppress(ch.ModelError), within(1e-3):
             pass
     time.sleep(0.01)
     assert ch.check(ch.attend, takes="qkv", timeout=600).ok

@@ -22,6 +22,8 @@ class Layer(nn.Module):
     ("scaled", "name"),
     [(lambda scores: scores / d_model, "d_model"), (lambda scores: Softmax(scores), "Softmax")],
 )
-def test_a_name_that_is_not_there_is_the_exception_of_the_code(scaled, name):
-    with pytest.raises(ch.ModelError, match=f"name '{name}' is not defined"):
-        ch.check(Layer(scaled), takes="x")
+def test_a_name_that_is_not_there_is_a_finding_with_its_line(scaled, name):
+    (finding,) = ch.check(Layer(scaled), takes="x").findings
+    assert finding.code == "call.raises"
+    assert f"name '{name}' is not defined" in finding.sentence
+    assert finding.place is not None
