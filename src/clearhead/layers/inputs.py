@@ -385,13 +385,7 @@ def split_heads(
 ) -> Tensor:
     """Split (batch, tokens, num_heads · dim) into (batch, num_heads, tokens, dim), without a copy.
 
-    Args:
-        projected: the output of a projection.
-        num_heads: the heads of the layer.
-        dim: the width of a head.
-        name: of the projection, for the error.
-        may_share: whether the projection may give an equal share of the heads, as it does where
-            `torch.distributed.tensor.parallel` splits it over ranks.
+    With `may_share` the projection may give an equal share of the heads, as tensor parallelism leaves it.
 
     Raises:
         ShapeError: code `layer.projected`, for any other width.
