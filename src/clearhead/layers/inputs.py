@@ -337,10 +337,7 @@ class Rollback:
 
 
 def is_plain_linear(projection: nn.Module) -> bool:
-    """True if a projection is its weight times the input plus its bias, both its own parameters.
-
-    False for one that was put in its place: low rank beside it, quantised, pruned.
-    """
+    """Return True if a projection is weight · x + bias of its own parameters: not LoRA, quantised or pruned."""
     return (
         type(projection).forward is nn.Linear.forward
         and "forward" not in vars(projection)
