@@ -9,7 +9,6 @@ import itertools
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from clearhead.checking.source_edits.program import Program, nodes_of
@@ -38,13 +37,15 @@ SIGNS: dict[type[ast.AST], tuple[str, ...]] = {
     ast.AugAssign: ("=", "+=", "-=", "*=", "/="),
     ast.Assign: ("=", "+="),
 }
-NUMBERS = (0, 1, 2, -1, -2, 1.0, 0.0, 0.5, 10000.0, "-torch.inf")
+NUMBERS = (0, 1, 2, -1, -2, 1.0, 0.0, 0.5, 10000.0, "torch.e", "-torch.inf")
 MODULES = ("torch", "nn", "F", "math", "self")
 SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return)
 # Where an expression may be any other one of the function.
 HOLDERS = (
     ast.Call, ast.Subscript, ast.BinOp, ast.Assign, ast.Return, ast.For, ast.keyword, ast.AugAssign,
 )  # fmt: skip
+# What a short text is shown with.
+SHOWN = (ast.expr, ast.keyword)
 # The longest text that is put in from elsewhere, and the shortest that says by itself where it is.
 LONGEST, SHORT = 60, 12
 
@@ -88,7 +89,11 @@ class Edits:
         self.above = dict(nodes_of(self.tree))
         self.starts = [0, *itertools.accumulate(len(each) + 1 for each in program.text.split("\n"))]
         self.held = attributes(self.tree)
-        self.functions = [each for each in ast.walk(self.tree) if isinstance(each, ast.FunctionDef)]
+        self.functions, theirs = (
+            [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+            for tree in (self.tree, solution)
+        )
+        self.theirs = {each.name: each for each in theirs}
         self.scopes: dict[Any, list[str]] = {each: scope(each) for each in self.functions}
         self.same: dict[tuple[type, str], list[Any]] = {}
         for node, _ in self.pairs:
@@ -116,8 +121,6 @@ class Edits:
         while node in self.above and not isinstance(node, ast.FunctionDef):
             node = self.above[node]
         return node
-
-    # The edits.
 
     def __iter__(self) -> Iterator[Edit]:
         seen = {self.program.text}
@@ -162,19 +165,16 @@ class Edits:
         if isinstance(node, ast.stmt) and first.end == self.whole(node)[1]:
             return Edit(node.lineno, f"line {node.lineno}: without `{self.text(node)}`", program)
         shown = node
-        while len(self.text(shown)) < SHORT and hasattr(self.above[shown], "col_offset"):
-            if isinstance(self.above[shown], ast.stmt):
-                break
+        while len(self.text(shown)) < SHORT and isinstance(self.above[shown], SHOWN):
             shown = self.above[shown]
         start, end = self.span(shown)
+        if isinstance(shown, ast.FunctionDef):
+            end = self.span(shown.body[0])[0]
         inside = [each for each in changes if start <= each.start <= each.end <= end]
-        moved = [Change(each.start - start, each.end - start, each.new) for each in inside]
-        old = self.program.text[start:end]
         more = " wherever it is" if len(inside) < len(changes) else ""
-        words = f"`{_flat(old)}` → `{_flat(_applied(old, moved))}`{more}"
-        return Edit(node.lineno, f"line {node.lineno}: {words}", program)
-
-    # The families.
+        texts = self.program.text[:end], _applied(self.program.text[:end], inside)
+        old, new = (" ".join(each[start:].split()) for each in texts)
+        return Edit(node.lineno, f"line {node.lineno}: `{old}` → `{new}`{more}", program)
 
     def drops(self, node: Any, above: Any) -> Iterator[str]:
         """Without an argument, a keyword or an element; a slice without its ends, or with one as the other."""
@@ -226,7 +226,7 @@ class Edits:
             value = -value if negative else value
             near = (value + 1, value - 1) if isinstance(value, int) else ()
             likely = [each for each in NUMBERS if type(each) is type(value)]
-            yield from map(str, (*near, -value, *likely, *NUMBERS[-1:]))
+            yield from map(str, (*near, -value, *likely, *NUMBERS[-2:]))
         elif isinstance(value, str):
             yield from (f'"{each}"' for each in self.held)
 
@@ -246,21 +246,21 @@ class Edits:
             yield from (f"{target} = {target} {each} {value}" for each in ("+", "@", "-"))
 
     def words(self, node: Any, above: Any) -> Iterator[str]:
-        """A word of PyTorch by one that is taken for it, or that the solution calls."""
+        """A word of PyTorch by one that is taken for it."""
         word = _word(node)
         if word in ("", "self") or not _is_read(node):
             return
-        others = [other for group in TWINS if word in group for other in group]
-        if isinstance(above, ast.Call) and above.func is node:
-            others += self.called
-        for other in others:
+        for other in (each for group in TWINS if word in group for each in group):
             yield self.text(node).removesuffix(word) + other
 
-    def names(self, node: Any, above: Any) -> Iterator[str]:
-        """A name by another one of the same function, an attribute of self by another one, and one by the other."""
+    def names(self, node: Any, above: Any) -> Iterator[str | list[Change]]:
+        """A name by another one of the function, of a method by the solution's, an attribute of self by another."""
         names = self.scopes.get(self.function(node), [])
         if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and node.id not in MODULES):
             yield from names
+        if isinstance(node, ast.FunctionDef):
+            at = self.program.text.index(node.name, self.span(node)[0] + len("def"))
+            yield from ([Change(at, at + len(node.name), each)] for each in self.theirs)
         if is_of_self(node):
             yield from (f"self.{each}" for each in self.held)
             yield node.attr
@@ -270,7 +270,7 @@ class Edits:
         if isinstance(node, ast.Call):
             known = {each.arg for each in node.keywords}
             inner = self.text(node)[:-1]
-            for each in dict.fromkeys((*KEYWORDS, *self.new_keywords.get(_word(node.func), ()))):
+            for each in KEYWORDS:
                 if each.partition("=")[0] not in known:
                     yield f"{inner}{'' if inner.endswith('(') else ', '}{each})"
 
@@ -320,42 +320,22 @@ class Edits:
                 yield f"({new})" if is_part and new[-1] not in ")]T" else new
 
     def others(self, node: Any, above: Any) -> Iterator[str]:
-        """An expression by another one of the same function, or by an attribute of self."""
+        """An expression by another one of the same function or of the solution, or by an attribute of self."""
         if isinstance(node, ast.expr) and _is_read(node) and isinstance(above, HOLDERS):
             yield from (f"self.{each}" for each in self.held)
-            for each in ast.walk(self.function(node)):
+            for each in (*ast.walk(self.function(node)), *ast.walk(self.solution)):
                 if isinstance(each, ast.expr) and _is_read(each) and not _is_plain(each):
-                    text = self.text(each)
-                    if len(text) <= LONGEST and "\n" not in text:
-                        yield text
+                    text = ast.unparse(each)
+                    yield from [text] if len(text) <= LONGEST else []
 
     # What the solution has, and the program lacks.
 
-    @cached_property
-    def called(self) -> list[str]:
-        """The methods that only the solution calls."""
-        mine = {_word(each) for each in ast.walk(self.tree)}
-        calls = [_word(each.func) for each in ast.walk(self.solution) if isinstance(each, ast.Call)]
-        return [each for each in calls if each not in mine]
-
-    @cached_property
-    def new_keywords(self) -> dict[str, list[str]]:
-        """The keywords of the solution, by the word that is called."""
-        found: dict[str, list[str]] = {}
-        for each in ast.walk(self.solution):
-            if isinstance(each, ast.Call):
-                found.setdefault(_word(each.func), []).extend(map(ast.unparse, each.keywords))
-        return found
-
     def from_solution(self) -> Iterator[tuple[list[Change], ast.AST]]:
         """Statements and expressions of the solution in the place of similar ones, or before them."""
-        theirs = {
-            each.name: each for each in ast.walk(self.solution) if isinstance(each, ast.FunctionDef)
-        }
         for function in self.functions:
             mine = [each for each in ast.walk(function) if isinstance(each, SIMPLE)]
             known = {ast.dump(each) for each in mine}
-            inside = list(ast.walk(theirs.get(function.name, function)))
+            inside = list(ast.walk(self.theirs.get(function.name, function)))
             lines = [each for each in inside if isinstance(each, SIMPLE)]
             lines = [each for each in lines if ast.dump(each) not in known]
             parts = [each for line in lines for each in ast.walk(line)]
@@ -371,7 +351,7 @@ class Edits:
             for line, node in itertools.product(lines, mine):
                 if _head(node) == _head(line) or _target(node) == _target(line):
                     yield [Change(*self.span(node), ast.unparse(line))], node
-                elif not isinstance(line, ast.Return):
+                if not isinstance(line, ast.Return):
                     start, new = self.whole(node)[0], f"{ast.unparse(line)}\n"
                     yield [Change(start, start, _indented(new, node.col_offset))], node
 
@@ -380,11 +360,6 @@ def _applied(text: str, changes: Sequence[Change]) -> str:
     for each in sorted(changes, reverse=True):
         text = text[: each.start] + each.new + text[each.end :]
     return text
-
-
-def _flat(text: str) -> str:
-    """A text in one line."""
-    return " ".join(text.split())
 
 
 def _indented(text: str, column: int) -> str:

@@ -55,14 +55,20 @@ Inputs = tuple[Tensor, ...]
 
 @contextmanager
 def doubles() -> Iterator[None]:
-    """Run the block with float64 as the default dtype and without gradients; random numbers are drawn as before it."""
+    """Run the block with float64 as the default dtype, without gradients, and with NaN in what `torch.empty` makes.
+
+    Random numbers are drawn as before it.
+    """
     before, state = torch.get_default_dtype(), torch.get_rng_state()
+    mode = torch.get_deterministic_debug_mode()
     torch.set_default_dtype(torch.float64)
+    torch.set_deterministic_debug_mode("warn")
     try:
         with torch.no_grad():
             yield
     finally:
         torch.set_default_dtype(before)
+        torch.set_deterministic_debug_mode(mode)
         torch.set_rng_state(state)
 
 
