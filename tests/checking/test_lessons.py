@@ -15,6 +15,7 @@ from clearhead._common.lessons import REASONS, ROWS
 from clearhead.checking import checking
 from clearhead.checking.rules import RULES
 from clearhead.checking.source_edits.grading import Grade, grade
+from clearhead.checking.source_edits.outcome import doubles
 from tests.checking.bank.course import CASES, HEAD, Case, made, program
 
 TENTH = 10
@@ -232,6 +233,14 @@ def test_the_output_layer_is_asked_for_and_a_told_edit_mends_it(grades: list[Gra
     text = right.text.replace("self.out_proj(", "(")
     text = "".join(line for line in text.splitlines(keepends=True) if "self.out_proj =" not in line)
     assert ch.check(Case(10, (), text, "").make(), lesson=10).outcome == "wrong"
+
+
+def test_memory_that_a_program_does_not_fill_is_nan() -> None:
+    """Otherwise the values of an earlier call, which may be right, are still there."""
+    mode = torch.get_deterministic_debug_mode()
+    with doubles():
+        assert torch.empty(3, 5).isnan().all()
+    assert torch.get_deterministic_debug_mode() == mode
 
 
 def test_what_is_printed_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:

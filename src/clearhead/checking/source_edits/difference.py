@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from clearhead.checking.source_edits.edits import Edit, Edits
+from clearhead.checking.source_edits.edits import Edit
 from clearhead.checking.source_edits.program import Program
 
 # Pieces that are told, and lines of each.
@@ -36,18 +36,17 @@ class Piece(NamedTuple):
 
 
 def difference(
-    program: Program, solution: str, is_right: Callable[[Program], bool]
+    program: Program, solution: ast.Module, is_right: Callable[[Program], bool]
 ) -> tuple[Edit | None, list[int]]:
     """Return the smallest difference that makes a program right, if it is short enough to be told, and its lines.
 
     Args:
         program: of the learner.
-        solution: the text of the lesson's own.
+        solution: the lesson's own, under the learner's names.
         is_right: grades a program.
     """
-    edits = Edits(program, solution)
-    mine = list(_flat(edits.tree.body, 0))
-    theirs = list(_flat(_in_their_order(edits), 0))
+    assert program.tree is not None
+    mine, theirs = (list(_flat(each.body, 0)) for each in (program.tree, solution))
     matcher = SequenceMatcher(None, mine, theirs, autojunk=False)
     pieces = [
         Piece(start, end, tuple(theirs[first:last]))
@@ -68,33 +67,6 @@ def difference(
         return None, lines
     told = [_told(each, mine) for each in pieces]
     return Edit(lines[0], "; ".join(told), _with(program, mine, pieces)), lines
-
-
-def _in_their_order(edits: Edits) -> list[ast.stmt]:
-    """The definitions of the solution under the learner's names; those that it lacks are the learner's."""
-    theirs = {
-        each.name: each
-        for each in edits.solution.body
-        if isinstance(each, ast.FunctionDef | ast.ClassDef)
-    }
-    made: list[ast.stmt] = []
-    for own in edits.tree.body:
-        other = theirs.get(getattr(own, "name", ""))
-        if isinstance(own, ast.FunctionDef) and isinstance(other, ast.FunctionDef):
-            made.append(edits.renamed(other, own))
-        elif isinstance(own, ast.ClassDef) and isinstance(other, ast.ClassDef):
-            methods = {each.name: each for each in own.body if isinstance(each, ast.FunctionDef)}
-            named = {each.name: each for each in other.body if isinstance(each, ast.FunctionDef)}
-            body: list[ast.stmt] = [
-                edits.renamed(named.get(name, each), each) for name, each in methods.items()
-            ]
-            body += [
-                edits.renamed(each, each) for name, each in named.items() if name not in methods
-            ]
-            made.append(ast.ClassDef(own.name, own.bases, own.keywords, body, []))
-        else:
-            made.append(own)
-    return made
 
 
 def _flat(body: Sequence[Any], depth: int) -> Iterator[Statement]:

@@ -25,6 +25,7 @@ from clearhead.checking.source_edits.difference import difference
 from clearhead.checking.source_edits.edits import Edit, Edits
 from clearhead.checking.source_edits.outcome import asked_of, first_mistake
 from clearhead.checking.source_edits.program import Program, nodes_of
+from clearhead.checking.source_edits.solution import in_words_of
 from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments
 from clearhead.checking.subject.operands import parts_of
 from clearhead.checking.subject.refusals import traced
@@ -250,8 +251,10 @@ def mend(program: Program, asked: _Asked, lines: Sequence[int]) -> tuple[Edit | 
         asked: what it is graded by.
         lines: that are likely wrong, whose edits are tried first.
     """
-    solution = solution_of(asked.row.slug)
-    known = set(re.findall(r"\w+", program.text + solution))
+    assert program.tree is not None
+    text = solution_of(asked.row.slug)
+    solution = in_words_of(program.tree, text)
+    known = set(re.findall(r"\w+", program.text + text))
     first, others = difference(program, solution, asked.is_right)
     found = [] if first is None else [first]
     until, last = time.process_time() + SECONDS, MOST if first is None else FEWER
