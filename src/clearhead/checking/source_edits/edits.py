@@ -41,9 +41,7 @@ NUMBERS = (0, 1, 2, -1, -2, 1.0, 0.0, 0.5, 10000.0, "torch.e", "-torch.inf")
 MODULES = ("torch", "nn", "F", "math", "self")
 SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return)
 # Where an expression may be any other one of the function.
-HOLDERS = (
-    ast.Call, ast.Subscript, ast.BinOp, ast.Assign, ast.Return, ast.For, ast.keyword, ast.AugAssign,
-)  # fmt: skip
+HOLDERS = (*SIMPLE[:2], ast.Return, ast.Call, ast.Subscript, ast.BinOp, ast.For, ast.keyword)
 # What a short text is shown with.
 SHOWN = (ast.expr, ast.keyword)
 # The longest text to insert from elsewhere, and the shortest that identifies its own place.
@@ -66,9 +64,8 @@ class TextChange(NamedTuple):
     new: str
 
 
-Family = Callable[
-    [Any, Any], Iterator[str | list[TextChange]]
-]  # new texts of a node, or changes around it
+# New texts of a node, or changes around it.
+Family = Callable[[Any, Any], Iterator[str | list[TextChange]]]
 
 
 class Edits:
