@@ -34,7 +34,7 @@ PARTS: Mapping[str, Callable[..., Tensor]] = {
 Inputs = tuple[Tensor, ...]
 
 
-class Call(NamedTuple):
+class GradedCall(NamedTuple):
     """One call: what went in, what came, what is right, and which of the inputs was written to."""
 
     inputs: Inputs
@@ -43,7 +43,7 @@ class Call(NamedTuple):
     written: int | None = None
 
 
-def compared(calls: Iterator[Call]) -> Iterator[Mistake | None]:
+def compared(calls: Iterator[GradedCall]) -> Iterator[Mistake | None]:
     for each in calls:
         if each.written is not None:
             yield Mistake("input.modified", name=str(each.written))
@@ -62,7 +62,7 @@ def compared(calls: Iterator[Call]) -> Iterator[Mistake | None]:
         yield Mistake("", f"result{list(at)} is {values}, for {inputs}", right=(0, share))
 
 
-def called(run: Callable[..., Any], inputs: Inputs, expected: Tensor) -> Call:
+def called(run: Callable[..., Any], inputs: Inputs, expected: Tensor) -> GradedCall:
     """Call with copies of the inputs, and note which of them was written to."""
     given = tuple(each.detach().clone() for each in inputs)
     found = run(*given)
@@ -71,12 +71,12 @@ def called(run: Callable[..., Any], inputs: Inputs, expected: Tensor) -> Call:
         raise TypeError(f"a tensor was expected; got {kind}")
     pairs = enumerate(zip(given, inputs, strict=True))
     written = next((at for at, (one, other) in pairs if not torch.equal(one, other)), None)
-    return Call(inputs, found, expected, written)
+    return GradedCall(inputs, found, expected, written)
 
 
 def of_function(
     run: Callable[..., Any], row: LessonRow, promised: Mapping[str, Any]
-) -> Iterator[Call]:
+) -> Iterator[GradedCall]:
     if row.takes not in (*PARTS, "qkv") and row.names[0] != "rotate":
         raise UnknownOutcomeError
     calls = _calls_of(row.takes, row.number, repr(promised.get("rope")))
@@ -84,7 +84,7 @@ def of_function(
         yield called(run, inputs, right)
     inputs = calls[-1][0]
     again = [run(*(each.clone() for each in inputs)) for _ in range(2)]
-    yield Call(inputs, again[0], again[1].double())
+    yield GradedCall(inputs, again[0], again[1].double())
 
 
 @cache
@@ -120,7 +120,7 @@ def _calls_of(takes: str, seed: int, layout: str) -> tuple[tuple[Inputs, Tensor]
 
 def of_module(
     module: nn.Module, row: LessonRow, promised: Mapping[str, Any], way: int
-) -> Iterator[Call]:
+) -> Iterator[GradedCall]:
     drawn, layers = redrawn(module, row), layers_of(module, row)[way]
     right, width = definition(layers, promised), layers["q"].matrix.shape[0]
     for number, words in enumerate(LENGTHS):
@@ -140,7 +140,7 @@ def of_module(
             yield called(module, (x,), right(x, x))
 
 
-def _decoded(module: Any, x: Tensor, right: Tensor) -> Iterator[Call]:
+def _decoded(module: Any, x: Tensor, right: Tensor) -> Iterator[GradedCall]:
     """Steps of one word and of several, beside those of another module, with whole texts in between."""
     words = x.shape[1]
     for chunks in ([1] * words, [2, 1, words - 3] if words > 3 else [words]):
@@ -149,13 +149,13 @@ def _decoded(module: Any, x: Tensor, right: Tensor) -> Iterator[Call]:
         for each in x.split(chunks, 1):
             steps.append(module.step(each.clone()))
             other.step(each * 0.5)
-        yield Call((x,), torch.cat(steps, 1), right)
+        yield GradedCall((x,), torch.cat(steps, 1), right)
     yield called(module.full, (x,), right)
     module.reset()
     first = module.step(x[:, :1].clone())
     whole = called(module.full, (x,), right)
     yield whole
-    yield Call(
+    yield GradedCall(
         (x,),
         torch.cat([first, *(module.step(x[:, at : at + 1].clone()) for at in range(1, words))], 1),
         right,
@@ -174,7 +174,7 @@ def redrawn(module: nn.Module, row: LessonRow) -> Callable[..., Any]:
     return drawn
 
 
-def _padded(module: nn.Module, x: Tensor, mask: Tensor, right: Tensor) -> Call:
+def _padded(module: nn.Module, x: Tensor, mask: Tensor, right: Tensor) -> GradedCall:
     """A call with padding, whose own rows may be any finite numbers."""
     made = called(module, (x, mask), right)
     if made.found.shape != right.shape or not made.found.isfinite().all():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from clearhead.checking.source_edits.edits import Edit
+from clearhead.checking.source_edits.edits import SourceEdit
 from clearhead.checking.source_edits.program import Program
 
 # Pieces that are told, and lines of each.
@@ -27,7 +27,7 @@ class Statement(NamedTuple):
         return hash(self[:2])
 
 
-class Piece(NamedTuple):
+class Hunk(NamedTuple):
     """Statements of the program, from start to end, and those of the solution."""
 
     start: int
@@ -37,7 +37,7 @@ class Piece(NamedTuple):
 
 def difference(
     program: Program, solution: ast.Module, is_right: Callable[[Program], bool]
-) -> tuple[Edit | None, list[int]]:
+) -> tuple[SourceEdit | None, list[int]]:
     """Return the smallest difference that makes a program right, if it is short enough to be told, and its lines.
 
     Args:
@@ -49,7 +49,7 @@ def difference(
     mine, theirs = (list(_flat(each.body, 0)) for each in (program.tree, solution))
     matcher = SequenceMatcher(None, mine, theirs, autojunk=False)
     pieces = [
-        Piece(start, end, tuple(theirs[first:last]))
+        Hunk(start, end, tuple(theirs[first:last]))
         for kind, start, end, first, last in matcher.get_opcodes()
         if kind != "equal"
     ]
@@ -66,7 +66,7 @@ def difference(
     ):
         return None, lines
     told = [_told(each, mine) for each in pieces]
-    return Edit(lines[0], "; ".join(told), _with(program, mine, pieces)), lines
+    return SourceEdit(lines[0], "; ".join(told), _with(program, mine, pieces)), lines
 
 
 def _flat(body: Sequence[Any], depth: int) -> Iterator[Statement]:
@@ -88,14 +88,14 @@ def _flat(body: Sequence[Any], depth: int) -> Iterator[Statement]:
             yield from _flat(node.orelse, depth + 1)
 
 
-def _with(program: Program, mine: Sequence[Statement], pieces: Sequence[Piece]) -> Program:
+def _with(program: Program, mine: Sequence[Statement], pieces: Sequence[Hunk]) -> Program:
     made = list(mine)
     for each in sorted(pieces, reverse=True):
         made[each.start : each.end] = each.new
     return program.edited("".join(f"{'    ' * each.depth}{each.text}\n" for each in made))
 
 
-def _told(piece: Piece, mine: Sequence[Statement]) -> str:
+def _told(piece: Hunk, mine: Sequence[Statement]) -> str:
     old, new = mine[piece.start : piece.end], piece.new
     line = mine[min(piece.start, len(mine) - 1)].line
     texts = ["; ".join(each.text for each in some) for some in (old, new)]

@@ -50,7 +50,7 @@ SHOWN = (ast.expr, ast.keyword)
 LONGEST, SHORT = 60, 12
 
 
-class Edit(NamedTuple):
+class SourceEdit(NamedTuple):
     """One change: its line, the difference in words, and the program with it."""
 
     line: int
@@ -58,7 +58,7 @@ class Edit(NamedTuple):
     program: Program
 
 
-class Change(NamedTuple):
+class Splice(NamedTuple):
     """A piece of the text, from start to end, and what it becomes."""
 
     start: int
@@ -67,7 +67,7 @@ class Change(NamedTuple):
 
 
 # What a node below another one may become: its new text, or changes around it.
-Family = Callable[[Any, Any], Iterator[str | list[Change]]]
+Family = Callable[[Any, Any], Iterator[str | list[Splice]]]
 
 
 class Edits:
@@ -99,8 +99,6 @@ class Edits:
         for node, _ in self.pairs:
             self.same.setdefault((type(node), self.text(node)), []).append(node)
 
-    # The text of nodes.
-
     def at(self, line: int, column: int) -> int:
         """The place in the text of a column in bytes."""
         return self.starts[line - 1] + len(self.program.line(line).encode()[:column].decode())
@@ -122,7 +120,7 @@ class Edits:
             node = self.above[node]
         return node
 
-    def __iter__(self) -> Iterator[Edit]:
+    def __iter__(self) -> Iterator[SourceEdit]:
         seen = {self.program.text}
         for changes, node in itertools.chain(self.from_solution(), self.walked()):
             text = _applied(self.program.text, changes)
@@ -130,7 +128,7 @@ class Edits:
                 seen.add(text)
                 yield self.told(changes, node, text)
 
-    def walked(self) -> Iterator[tuple[list[Change], ast.AST]]:
+    def walked(self) -> Iterator[tuple[list[Splice], ast.AST]]:
         """Each change of each family at one place, and then wherever the same text is; likely lines first."""
         near: tuple[Family, ...] = (
             self.drops, self.unwraps, self.swaps, self.constants, self.operators, self.words, self.names, self.keywords,
@@ -145,12 +143,12 @@ class Edits:
                     if not isinstance(new, str):
                         yield new, node
                         continue
-                    yield [Change(*self.span(node), new)], node
+                    yield [Splice(*self.span(node), new)], node
                     same = self.same[type(node), self.text(node)]
                     if len(same) > 1:
-                        yield [Change(*self.span(each), new) for each in same], node
+                        yield [Splice(*self.span(each), new) for each in same], node
 
-    def told(self, changes: Sequence[Change], node: Any, text: str) -> Edit:
+    def told(self, changes: Sequence[Splice], node: Any, text: str) -> SourceEdit:
         """The edit of some changes; a short one is shown with what is around it."""
         program, first = self.program.edited(text), min(changes)
         put = [each for each in changes if each.start == each.end]
@@ -158,12 +156,14 @@ class Edits:
             line = self.program.text.count("\n", 0, put[0].start) + 1
             code = put[0].new.strip()
             if len(put) == len(changes):
-                return Edit(line, f"line {line}: `{code}` before it", program)
+                return SourceEdit(line, f"line {line}: `{code}` before it", program)
             indent = len(put[0].new) - len(put[0].new.lstrip())
             where = f"before line {line}, {indent} spaces from the left"
-            return Edit(node.lineno, f"line {node.lineno}: `{code}` moved {where}", program)
+            return SourceEdit(node.lineno, f"line {node.lineno}: `{code}` moved {where}", program)
         if isinstance(node, ast.stmt) and first.end == self.whole(node)[1]:
-            return Edit(node.lineno, f"line {node.lineno}: without `{self.text(node)}`", program)
+            return SourceEdit(
+                node.lineno, f"line {node.lineno}: without `{self.text(node)}`", program
+            )
         shown = node
         while len(self.text(shown)) < SHORT and isinstance(self.above[shown], SHOWN):
             shown = self.above[shown]
@@ -174,7 +174,7 @@ class Edits:
         more = " wherever it is" if len(inside) < len(changes) else ""
         texts = self.program.text[:end], _applied(self.program.text[:end], inside)
         old, new = (" ".join(each[start:].split()) for each in texts)
-        return Edit(node.lineno, f"line {node.lineno}: `{old}` → `{new}`{more}", program)
+        return SourceEdit(node.lineno, f"line {node.lineno}: `{old}` → `{new}`{more}", program)
 
     def drops(self, node: Any, above: Any) -> Iterator[str]:
         """Without an argument, a keyword or an element; a slice without its ends, or with one as the other."""
@@ -199,7 +199,7 @@ class Edits:
         elif isinstance(node, ast.If) and not node.orelse and len(node.body) == 1:
             yield self.text(node.body[0])
 
-    def swaps(self, node: Any, above: Any) -> Iterator[list[Change]]:
+    def swaps(self, node: Any, above: Any) -> Iterator[list[Splice]]:
         """Two sides, arguments or elements in each other's place."""
         parts = [] if isinstance(node, ast.Attribute) else _parts(node)
         pairs = list(itertools.combinations(parts, 2))
@@ -208,10 +208,8 @@ class Edits:
         if isinstance(node, ast.FunctionDef):
             pairs = list(itertools.combinations(node.args.args, 2))
         for one, other in pairs:
-            yield [
-                Change(*self.span(one), self.text(other)),
-                Change(*self.span(other), self.text(one)),
-            ]
+            both = (one, other), (other, one)
+            yield [Splice(*self.span(old), self.text(new)) for old, new in both]
 
     def constants(self, node: Any, above: Any) -> Iterator[str]:
         """A number by others near it, a truth by its opposite, a name in quotes by an attribute."""
@@ -230,7 +228,7 @@ class Edits:
         elif isinstance(value, str):
             yield from (f'"{each}"' for each in self.held)
 
-    def operators(self, node: Any, above: Any) -> Iterator[str | list[Change]]:
+    def operators(self, node: Any, above: Any) -> Iterator[str | list[Splice]]:
         """An operator, a comparison or an assignment by another one."""
         parts = _parts(node)
         if type(node) not in SIGNS or len(parts) != 2:
@@ -240,7 +238,7 @@ class Edits:
         if sign is None:
             return
         for each in SIGNS[type(node)]:
-            yield [Change(start + sign.start(), start + sign.end(), each)]
+            yield [Splice(start + sign.start(), start + sign.end(), each)]
         if isinstance(node, ast.Assign | ast.AugAssign):
             target, value = map(self.text, parts)
             yield from (f"{target} = {target} {each} {value}" for each in ("+", "@", "-"))
@@ -253,14 +251,14 @@ class Edits:
         for other in (each for group in TWINS if word in group for each in group):
             yield self.text(node).removesuffix(word) + other
 
-    def names(self, node: Any, above: Any) -> Iterator[str | list[Change]]:
+    def names(self, node: Any, above: Any) -> Iterator[str | list[Splice]]:
         """A name by another one of the function, of a method by the solution's, an attribute of self by another."""
         names = self.scopes.get(self.function(node), [])
         if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and node.id not in MODULES):
             yield from names
         if isinstance(node, ast.FunctionDef):
             at = self.program.text.index(node.name, self.span(node)[0] + len("def"))
-            yield from ([Change(at, at + len(node.name), each)] for each in self.theirs)
+            yield from ([Splice(at, at + len(node.name), each)] for each in self.theirs)
         if is_of_self(node):
             yield from (f"self.{each}" for each in self.held)
             yield node.attr
@@ -274,7 +272,7 @@ class Edits:
                 if each.partition("=")[0] not in known:
                     yield f"{inner}{'' if inner.endswith('(') else ', '}{each})"
 
-    def statements(self, node: Any, above: Any) -> Iterator[str | list[Change]]:
+    def statements(self, node: Any, above: Any) -> Iterator[str | list[Splice]]:
         """A statement dropped, moved, repeated, stored or returned."""
         function = self.function(node)
         names = self.scopes.get(function, [])
@@ -285,12 +283,12 @@ class Edits:
         if isinstance(node, ast.FunctionDef):
             end, column = self.whole(node.body[-1])[1], node.body[0].col_offset
             for name in reversed(names):
-                yield [Change(end, end, _indented(f"return {name}\n", column))]
+                yield [Splice(end, end, _indented(f"return {name}\n", column))]
         if not isinstance(node, SIMPLE) or node.lineno == getattr(above, "lineno", node.lineno):
             return
         start, end = self.whole(node)
         alone = len(getattr(above, "body", ())) == 1
-        gone = Change(start, end, _indented("pass\n", node.col_offset) if alone else "")
+        gone = Splice(start, end, _indented("pass\n", node.col_offset) if alone else "")
         yield [gone]
         text = self.program.text[start:end]
         places = {
@@ -302,7 +300,7 @@ class Edits:
         for place, column in sorted(places, key=lambda each: (abs(each[0] - start), each)):
             if start < place < end:
                 continue
-            put = Change(place, place, _indented(text, column))
+            put = Splice(place, place, _indented(text, column))
             yield [gone, put]
             if not isinstance(node, ast.Return):
                 yield [put]
@@ -328,9 +326,7 @@ class Edits:
                     text = ast.unparse(each)
                     yield from [text] if len(text) <= LONGEST else []
 
-    # What the solution has, and the program lacks.
-
-    def from_solution(self) -> Iterator[tuple[list[Change], ast.AST]]:
+    def from_solution(self) -> Iterator[tuple[list[Splice], ast.AST]]:
         """Statements and expressions of the solution in the place of similar ones, or before them."""
         for function in self.functions:
             mine = [each for each in ast.walk(function) if isinstance(each, SIMPLE)]
@@ -347,16 +343,16 @@ class Edits:
             for node in ast.walk(function):
                 if isinstance(node, ast.expr | ast.keyword) and _is_read(node):
                     for text in texts.get(_head(node), ()):
-                        yield [Change(*self.span(node), text)], node
+                        yield [Splice(*self.span(node), text)], node
             for line, node in itertools.product(lines, mine):
                 if _head(node) == _head(line) or _target(node) == _target(line):
-                    yield [Change(*self.span(node), ast.unparse(line))], node
+                    yield [Splice(*self.span(node), ast.unparse(line))], node
                 if not isinstance(line, ast.Return):
                     start, new = self.whole(node)[0], f"{ast.unparse(line)}\n"
-                    yield [Change(start, start, _indented(new, node.col_offset))], node
+                    yield [Splice(start, start, _indented(new, node.col_offset))], node
 
 
-def _applied(text: str, changes: Sequence[Change]) -> str:
+def _applied(text: str, changes: Sequence[Splice]) -> str:
     for each in sorted(changes, reverse=True):
         text = text[: each.start] + each.new + text[each.end :]
     return text

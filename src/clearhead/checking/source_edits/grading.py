@@ -22,7 +22,7 @@ from clearhead.checking.lessons import called_with, promises_of
 from clearhead.checking.report import Finding, Report
 from clearhead.checking.source_edits.definition import Mistake, UnknownOutcomeError
 from clearhead.checking.source_edits.difference import difference
-from clearhead.checking.source_edits.edits import Edit, Edits
+from clearhead.checking.source_edits.edits import Edits, SourceEdit
 from clearhead.checking.source_edits.outcome import asked_of, first_mistake
 from clearhead.checking.source_edits.program import Program, nodes_of
 from clearhead.checking.source_edits.solution import in_words_of
@@ -50,7 +50,7 @@ class Grade(NamedTuple):
     """A report, and the edit that it tells."""
 
     report: Report
-    edit: Edit | None = None
+    edit: SourceEdit | None = None
 
 
 class _Asked(NamedTuple):
@@ -243,7 +243,9 @@ def _defined(program: Program | None) -> tuple[str, int] | None:
     return (program.file, lines[-1]) if lines else None
 
 
-def mend(program: Program, asked: _Asked, lines: Sequence[int]) -> tuple[Edit | None, list[int]]:
+def mend(
+    program: Program, asked: _Asked, lines: Sequence[int]
+) -> tuple[SourceEdit | None, list[int]]:
     """Return the shortest edit that makes a program right, if any, and the lines that differ from the solution.
 
     Args:
@@ -269,7 +271,7 @@ def mend(program: Program, asked: _Asked, lines: Sequence[int]) -> tuple[Edit | 
     return min(found, key=lambda each: _length(each, program, known), default=None), others
 
 
-def _length(edit: Edit, program: Program, known: set[str]) -> int:
+def _length(edit: SourceEdit, program: Program, known: set[str]) -> int:
     """How much of a program an edit changes, words that are nowhere else counted more."""
     old, new = (_plain(each.text) for each in (program, edit.program))
     matcher = SequenceMatcher(None, old, new, autojunk=False)
