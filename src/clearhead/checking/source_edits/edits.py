@@ -97,8 +97,6 @@ class Edits:
         for node, _ in self.pairs:
             self.same.setdefault((type(node), self.text(node)), []).append(node)
 
-    # The text of nodes.
-
     def at(self, line: int, column: int) -> int:
         """The place in the text of a column in bytes."""
         return self.starts[line - 1] + len(self.program.line(line).encode()[:column].decode())
