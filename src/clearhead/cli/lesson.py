@@ -88,7 +88,7 @@ def _list() -> None:
 
 def _is_right(row: LessonRow) -> bool:
     options = {"lesson": row.number, "args": None, "sizes": {}, "seed": 0}
-    asked = {"place": row.file, "options": options, "slopes": None, "lengths": None}
+    asked = {"place": row.file, "options": options, "slopes": None}
     try:
         return check_process.checked(asked, timeout=SECONDS, memory=None)["report"]["ok"]
     except ClearheadError:

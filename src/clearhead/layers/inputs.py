@@ -388,8 +388,11 @@ def split_heads(
         ShapeError: code `layer.projected`, for any other width.
     """
     batch, tokens, width = projected.shape
-    here, rest = divmod(width, dim)
-    if (here != num_heads and (not may_share or not here or num_heads % here)) or rest:
+    here = num_heads
+    if width != num_heads * dim:
+        here = width // dim
+        if may_share and here and width % dim == num_heads % here == 0:
+            return projected.view(batch, tokens, here, dim).transpose(1, 2)
         share = ", or in tensor parallelism an equal share of them" if may_share else ""
         raise ShapeError(
             "layer.projected",
