@@ -382,10 +382,8 @@ def split_heads(
 ) -> Tensor:
     """Split (batch, tokens, num_heads · dim) into (batch, num_heads, tokens, dim), without a copy.
 
-    With `may_share` the projection may give an equal share of the heads, as tensor parallelism leaves it.
-
-    Raises:
-        ShapeError: code `layer.projected`, for any other width.
+    With `may_share` it may be an equal share of the heads, as tensor parallelism leaves it. Any other width is
+    refused: ShapeError `layer.projected`.
     """
     batch, tokens, width = projected.shape
     here = num_heads
