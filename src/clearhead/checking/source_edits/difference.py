@@ -60,13 +60,14 @@ def difference(
             fewer = [each for each in pieces if each not in some]
             if fewer and set(some) <= set(pieces) and is_right(_with(program, mine, fewer)):
                 pieces = fewer
-    lines = [_line(each, mine) for each in pieces]
+    first = [mine[min(each.start, len(mine) - 1)].line for each in pieces]
+    lines = [_line(each, mine) for each in pieces] + first
     if len(pieces) > PIECES or any(
         max(each.end - each.start, len(each.new)) > LINES for each in pieces
     ):
         return None, lines
     told = [_told(each, mine) for each in pieces]
-    return SourceEdit(lines[0], "; ".join(told), _with(program, mine, pieces)), lines
+    return SourceEdit(first[0], "; ".join(told), _with(program, mine, pieces)), lines
 
 
 def _line(piece: Hunk, mine: Sequence[Statement]) -> int:
