@@ -10,6 +10,7 @@ from torch import nn
 from clearhead._common.elements import Drawn
 from clearhead._common.lazy import integration
 from clearhead._common.text import readable
+from clearhead._common.torch_internals import set_grad_enabled
 from clearhead._common.undoing import Undo, undo_all, undoing
 from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.layers.base import AttentionLayer
@@ -161,7 +162,8 @@ def convert_model(
             is another one afterwards; nothing is changed then.
     """
     places = list(_places(model, recognises))
-    undo: Undo = []
+    # An interrupt at the end of a block without gradients would leave them off.
+    undo: Undo = [partial(set_grad_enabled, torch.is_grad_enabled())]
     try:
         for place in places:
             if recognises(place.module):
