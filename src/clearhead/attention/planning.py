@@ -1,9 +1,9 @@
 """The choice of a kernel for a problem, and the reasons against the others."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar, overload
+from typing import Protocol
 
 from torch import Tensor
 
@@ -14,27 +14,19 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, UnsupportedError
 
 
-class Way(Protocol):
-    """One of several ways to answer, among which is chosen; a question has `describe()`."""
+class Kernel(Protocol):
+    """The interface of a module of `kernels/`."""
 
     @property
     def NAME(self) -> str: ...  # noqa: N802 - a constant of the module
     @property
     def SUMMARY(self) -> str: ...  # noqa: N802
     @staticmethod
-    def refusals(problem: Any, /) -> list[str]: ...
+    def refusals(problem: Problem, /) -> list[str]: ...
     @staticmethod
-    def defers(problem: Any, /) -> list[str]: ...
+    def defers(problem: Problem, /) -> list[str]: ...
     @staticmethod
-    def how(problem: Any, /) -> str: ...
-
-
-W = TypeVar("W", bound=Way)
-
-
-class Kernel(Way, Protocol):
-    """The interface of a module of `kernels/`."""
-
+    def how(problem: Problem, /) -> str: ...
     @staticmethod
     def attend(problem: Problem) -> Tensor: ...
 
@@ -76,11 +68,7 @@ class Plan(Drawn):
         return "\n".join(lines)
 
 
-@overload
-def kernel_named(kernel: str) -> Kernel | None: ...
-@overload
-def kernel_named(kernel: str, among: Sequence[W]) -> W | None: ...
-def kernel_named(kernel: str, among: Sequence[Any] = KERNELS) -> Any:
+def kernel_named(kernel: str) -> Kernel | None:
     """The kernel of a name; None for "auto".
 
     Raises:
@@ -88,49 +76,42 @@ def kernel_named(kernel: str, among: Sequence[Any] = KERNELS) -> Any:
     """
     if isinstance(kernel, str) and kernel == "auto":
         return None
-    by_name = {each.NAME: each for each in among}
+    by_name = {each.NAME: each for each in KERNELS}
     found = by_name.get(kernel) if isinstance(kernel, str) else None
     if found is None:
-        names = ", ".join(f'"{each.NAME}"' for each in among)
+        names = ", ".join(f'"{each.NAME}"' for each in KERNELS)
         raise ArgumentError(
             "kernel.name", f'kernel must be "auto" or one of {names}; got {shown(kernel)}.'
         )
     return found
 
 
-@overload
-def choose(problem: Problem, kernel: str = "auto") -> Kernel: ...
-@overload
-def choose(problem: Any, kernel: str, among: Sequence[W]) -> W: ...
-def choose(problem: Any, kernel: str = "auto", among: Sequence[Any] = KERNELS) -> Any:
+def choose(problem: Problem, kernel: str = "auto") -> Kernel:
     """The kernel for a problem: the first that can, or the one asked for by name.
 
     Args:
-        problem: the problem, or another question that the ways `among` answer.
+        problem: the problem; the last kernel can run every one.
         kernel: "auto" or a name.
-        among: the ways, of which the last can answer everything.
 
     Raises:
         UnsupportedError: code `kernel.refused`, if the one asked for cannot run the problem.
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
-    chosen = kernel_named(kernel, among)
+    chosen = kernel_named(kernel)
     if chosen is None:
-        for each in among[:-1]:
+        for each in KERNELS[:-1]:
             if not each.refusals(problem) and not each.defers(problem):
                 return each
-        return among[-1]
+        return KERNELS[-1]
     reasons = chosen.refusals(problem)
     if reasons:
-        raise _refused(chosen, reasons, problem, among)
+        raise _refused(chosen, reasons, problem)
     return chosen
 
 
-def _refused(
-    kernel: Way, reasons: list[str], problem: Any, among: Sequence[Way]
-) -> UnsupportedError:
-    able = [each.NAME for each in among if not each.refusals(problem)]
-    best = choose(problem, "auto", among).NAME
+def _refused(kernel: Kernel, reasons: list[str], problem: Problem) -> UnsupportedError:
+    able = [each.NAME for each in KERNELS if not each.refusals(problem)]
+    best = choose(problem).NAME
     lines = [f'kernel="{kernel.NAME}" cannot run this problem.']
     lines += [f"  - {reason}" for reason in reasons]
     lines += [f"  {line}" for line in problem.describe().splitlines()]
@@ -168,11 +149,11 @@ def run(problem: Problem, kernel: str = "auto") -> Tensor:
             end()
 
 
-def plan_for(problem: Any, kernel: str = "auto", among: Sequence[Way] = KERNELS) -> Plan:
+def plan_for(problem: Problem, kernel: str = "auto") -> Plan:
     """Return the plan for a problem; arguments are those of `choose`."""
-    chosen = choose(problem, kernel, among)
+    chosen = choose(problem, kernel)
     reasons: dict[str, tuple[str, ...]] = {}
-    for other in among:
+    for other in KERNELS:
         if other is chosen:
             continue
         against = tuple(other.refusals(problem))

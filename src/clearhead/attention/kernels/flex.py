@@ -85,14 +85,14 @@ def limits(problem: Problem) -> list[str]:
             "bias of one's own class: this kernel takes a tensor, alibi and relative; got "
             f"{type(bias).__name__}"
         )
-    return reasons + of_runs(problem, "blocks")
+    return reasons + _mask_refusals(problem)
 
 
-def of_runs(problem: Problem, parts: str) -> list[str]:
-    """Why a mask cannot be handed on as the runs of keys of each query, from which blocks or tiles are found."""
+def _mask_refusals(problem: Problem) -> list[str]:
+    """Return why the blocks of the mask cannot be found from the runs of keys of each query."""
     if not problem.readable:
         return [
-            f"tensors that cannot be read: {parts} are found by reading the mask, which "
+            "tensors that cannot be read: blocks are found by reading the mask, which "
             "torch.compile, torch.func and the meta device do not allow"
         ]
     if problem.mask is None:
