@@ -30,7 +30,7 @@ from errno import ENOENT
 from clearhead._common.text import bounded
 
 INSTALL = "In a checkout of clearhead:\n  pip install '.[{extra}]'"
-"""What installs an extra: no package of this name is published yet."""
+"""The command that installs an extra from a checkout: no package of this name is published yet."""
 
 MOST = 2000
 """Letters of an error as text."""

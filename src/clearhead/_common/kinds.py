@@ -45,5 +45,5 @@ class Filed:
             Filed.KINDS[kind] = cls
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy and a pickle hold: all but the answers that calls keep about a mask."""
+        """Return the state for a copy or a pickle, without the answers cached by calls."""
         return {name: value for name, value in vars(self).items() if name != ANSWERS}

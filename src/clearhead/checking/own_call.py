@@ -50,7 +50,7 @@ class Captured(nn.Module):
 
     @property
     def takes(self) -> str:
-        """How it is called, in the words of `check`."""
+        """Return the value of `takes` for this call."""
         if len(self.names) == 2 and self.inputs[1].ndim == 2:
             return "x,mask"
         return {1: "x", 2: "x,context", 3: "qkv"}[len(self.names)]

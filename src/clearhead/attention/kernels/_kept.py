@@ -1,4 +1,4 @@
-"""What is kept about a mask for small calls: the mask as a tensor, and what `remembering` keeps.
+"""Values cached with a mask for small calls: the mask as a tensor, and what `remembering` keeps.
 
 An answer is kept with the mask itself where it holds a tensor, a copy of the user's, and else by the numbers of the
 mask. A mask that may change is read again in each call.

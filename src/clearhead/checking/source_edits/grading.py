@@ -272,7 +272,7 @@ def mend(
 
 
 def _length(edit: SourceEdit, program: Program, known: set[str]) -> int:
-    """How much of a program an edit changes, words that are nowhere else counted more."""
+    """Return the number of words that an edit changes; words that occur nowhere else count more."""
     old, new = (_plain(each.text) for each in (program, edit.program))
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     parts = [each for each in matcher.get_opcodes() if each[0] != "equal"]
