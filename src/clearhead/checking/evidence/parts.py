@@ -212,10 +212,6 @@ class PartEvidence(Evidence):
         other = self.call(self.subject, call.inputs, 1.0).found
         return other is not None and not bool(other[tuple(place)].isnan())
 
-    def by(self, change: Callable[[Inputs], Inputs]) -> Tensor | None:
-        """The result of the asked call with its inputs changed."""
-        return self.call(self.subject, change(self.asked.inputs)).found
-
     def refusal(self) -> str:
         """The first error of a call."""
         return next((first_line(each.error) for each in self.calls if each.error is not None), "")
