@@ -357,7 +357,7 @@ def test_of_heads_that_are_merged_wrongly_no_leak_is_said():
         return causal(query, key, value).reshape(len(query), query.shape[2], -1)
 
     report = ch.check(viewed, takes="qkv", causal=True, nan_safe=True)
-    assert [each.code for each in report.findings] == ["heads.merge"]
+    assert [each.code for each in report.findings] == ["heads.layout"]
 
 
 def test_the_scale_of_who_sees_one_key_alone_cannot_be_measured():

@@ -355,7 +355,7 @@ def test_queries_in_another_order_are_put_back_in_theirs():
     assert report.ok, report
     assert "scale 1/√4" in report.passed
     assert names(Ways(lambda *given: backwards(*given, scale=1.0))) == ["scale.missing"]
-    assert names(Ways(lambda *given: backwards(*given, back=False))) == ["heads.merge"]
+    assert names(Ways(lambda *given: backwards(*given, back=False))) == ["heads.layout"]
 
 
 def grouped(q, k, v, scale=0.5):

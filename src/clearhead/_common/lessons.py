@@ -126,7 +126,7 @@ ROWS = (
     ),
     LessonRow(
         5, "why_root_d", "Why √d", ("attention",), "qkv",
-        ("scale.missing", "scale.wrong", "scale.inverse"), {"causal": False},
+        ("scale.missing", "scale.wrong"), {"causal": False},
         headings={"scale": "Predict"},
     ),
     LessonRow(
@@ -163,11 +163,10 @@ ROWS = (
     ),
     LessonRow(
         10, "several_heads", "Several heads", ("MultiHeadAttention",), "x",
-        ("heads.split", "heads.merge", "heads.identical", "heads.layout", "heads.summed",
-         "heads.count", "softmax.axis"),
+        ("heads.split", "heads.layout", "heads.count", "softmax.axis"),
         {"causal": True, "num_heads": 3}, ({"causal": False, "num_heads": 3},),
-        headings={"heads": "Cutting a table", "heads.count": "One matrix for all", "heads.identical": "Side by side",
-                  "heads.summed": "Side by side", "softmax": "Side by side", "parameter": "One matrix for all"},
+        headings={"heads": "Cutting a table", "heads.count": "One matrix for all", "heads.layout": "Side by side",
+                  "softmax": "Side by side", "parameter": "One matrix for all"},
     ),
     LessonRow(
         11, "two_sequences", "Two sequences", ("CrossAttention",), "x,context",
@@ -212,7 +211,6 @@ REASONS: Mapping[str, str] = {
     "grad.blocked": "its gradient is not that of the formula: something on the way is cut off",
     "scale.missing": "the scores are not divided by √d",
     "scale.wrong": "the scores are divided by another number than √d, the root of the width of a query",
-    "scale.inverse": "the scores are multiplied by √d, and are to be divided",
     "length.fixed": "it works with one number of words only",
     "mask.inverted": "the earlier words are hidden, and the later ones are seen",
     "mask.missing": "later words are seen",
@@ -234,10 +232,7 @@ REASONS: Mapping[str, str] = {
     "state.mask-saved": "the mask is saved with the weights: persistent=False leaves it out",
     "output.nondeterministic": "two equal calls have two results",
     "heads.split": "the columns of a row are not cut into heads side by side",
-    "heads.merge": "the heads are not put back side by side",
-    "heads.identical": "all heads have the same weights",
-    "heads.layout": "words and heads change places",
-    "heads.summed": "the heads are added up, and are to lie side by side",
+    "heads.layout": "the heads are not side by side, each with its own columns of every word",
     "heads.count": "there is another number of heads",
     "context.ignored": "the keys or the values are not made of the context",
     "context.swapped": "x and the context change places",

@@ -152,18 +152,20 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("context.swapped", "context", modules.swapped_length, CROSS, excludes=ALL),
     Rule("shape.square-only", "widths", first_calls.square_only, HEADS),
-    # Heads, by which numbers lie where.
-    _tokens(
-        "heads.layout", "heads", modules.layout, excludes=f"leaks padding batch.mixed heads {INNER}"
-    ),
-    _tokens("heads.split", "heads", modules.split, excludes="leaks", explains=INNER),
-    _tokens("heads.merge", "heads", modules.merge, excludes="leaks padding batch"),
-    _tokens(
-        "law.pairs",
-        "heads",
-        modules.other_token,
-        excludes="leaks padding batch",
-        explains="mask",
+    # The arrangement of heads.
+    *(
+        _tokens(
+            code,
+            "heads",
+            _named(code, modules.arranged(modules.BEFORE)),
+            excludes=excludes,
+            explains=explains,
+        )
+        for code, excludes, explains in (
+            ("heads.layout", f"leaks padding batch.mixed heads {INNER}", ""),
+            ("heads.split", "leaks", INNER),
+            ("law.pairs", "leaks padding batch", "mask"),
+        )
     ),
     _inside("softmax.axis", "softmax", excludes="batch.mixed leaks padding", explains="mask"),
     _tokens("law.value", "product", laws.centred, excludes="leaks"),
@@ -207,7 +209,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _inside("mask.non-finite", "mask", excludes="leaks"),
     _inside("mask.empty-row", "mask"),
-    *(_inside(code, "scale") for code in ("scale.missing", "scale.inverse", "scale.wrong")),
+    *(_inside(code, "scale") for code in ("scale.missing", "scale.wrong")),
     *(_inside(code, "order") for code in ("bias.scaled", "bias.after-softmax", "bias.sign")),
     # A cap behind the mask makes a number of −∞, and the future is seen.
     _inside("softcap.order", "order", explains="leaks"),
@@ -224,7 +226,7 @@ RULES: tuple[Rule, ...] = (
     ),
     *(
         Rule(code, "heads", _claimed(code, "heads"), HEADS)
-        for code in ("heads.merge", "heads.identical", "heads.gqa-tiled", "heads.layout")
+        for code in ("heads.layout", "heads.gqa-tiled")
     ),
     *(
         Rule(code, "positions", _claimed(code, "positions"), HEADS)
@@ -234,11 +236,16 @@ RULES: tuple[Rule, ...] = (
         Rule(code, "positions", _named(code, modules.rotation), SELF, CROSS)
         for code in ("rope.layout", "rope.offset", "rope.values", "rope.before-split", "differs")
     ),
-    _tokens("heads.identical", "heads", modules.identical),
     _tokens("heads.gqa-tiled", "heads", modules.tiled),
-    _tokens("heads.sliced", "heads", modules.sliced, excludes="parameter.dead"),
-    _tokens("heads.summed", "heads", modules.summed, excludes="product"),
-    _tokens("law.pairs", "heads", modules.order),
+    *(
+        _tokens(
+            code,
+            "heads",
+            _named(code, modules.arranged(modules.AFTER)),
+            excludes="product parameter.dead",
+        )
+        for code in ("heads.layout", "law.pairs")
+    ),
     _inside("differs", "mask", excludes="leaks"),
     _inside("differs", "order"),
     _inside("differs", "product"),

@@ -350,7 +350,7 @@ ENTRIES = [
     right(Built(MaskTaken, True), "ids", label="used"),
     right(Built(MadeFor), "qkv"),
     wrong(
-        "heads.merge",
+        "heads.layout",
         Built(ShiftedWindows, back=False),
         "x",
         ["law.pairs"],

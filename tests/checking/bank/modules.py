@@ -753,7 +753,7 @@ THEIRS = "PyTorch's own takes three inputs"
 
 ENTRIES = [
     wrong("softmax.axis", Built(CrossOverQueries), "x,context", facts=TWELVE),
-    wrong("heads.merge", Built(CrossMergedByReshape), "x,context", facts=TWELVE),
+    wrong("heads.layout", Built(CrossMergedByReshape), "x,context", facts=TWELVE),
     right(Built(BareParameters), "x", facts=TWELVE),
     right(Built(MayAttendToNothing), "x", unproved="it has a sink that is not declared"),
     wrong("scale.missing", Built(BareParametersUnscaled), "x", facts=TWELVE),
@@ -777,7 +777,7 @@ ENTRIES = [
     ),
     wrong("heads.split", Built(SplitByView, **WIDE), "x", facts=THREE, causal=True),
     wrong("heads.split", Built(SplitByReshapeUnmasked, **WIDE), "x", facts=THREE),
-    wrong("heads.merge", Built(MergedByView, **WIDE), "x", facts=THREE, causal=True),
+    wrong("heads.layout", Built(MergedByView, **WIDE), "x", facts=THREE, causal=True),
     wrong("heads.layout", Built(NotTransposed, **WIDE), "x", facts=THREE),
     wrong("scale.missing", Built(NotScaled, **WIDE), "x", facts=THREE, causal=True),
     wrong("scale.wrong", Built(ScaledByTheWidth, **WIDE), "x", facts=THREE, causal=True),

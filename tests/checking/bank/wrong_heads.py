@@ -70,7 +70,7 @@ class PackedReshape(nn.Module):
         return self.proj(x.permute(0, 2, 1, 3).reshape(B, N, C))
 
 
-# heads.merge
+# heads.layout
 
 
 class MergedWithoutTranspose(nn.Module):
@@ -126,7 +126,7 @@ class EinsumMerge(nn.Module):
         return out.reshape(x.shape[0], x.shape[1], -1)
 
 
-# heads.identical
+# heads.layout
 
 
 class EveryHeadFirstSlice(nn.Module):
@@ -346,13 +346,13 @@ ENTRIES = [
     ),
     wrong("heads.split", Built(HeadsIntoBatch, 15, 3), "x", num_heads=3),
     wrong("heads.split", Built(PackedReshape, 15, 3), "x", num_heads=3),
-    wrong("heads.merge", Built(MergedWithoutTranspose, 15, 3), "x", num_heads=3),
-    wrong("heads.merge", Built(SdpaMergedByView, 15, 3), "x", causal=True, num_heads=3),
-    wrong("heads.merge", Built(EinsumMerge, 7, 3, 5), "x", num_heads=3),
-    wrong("heads.identical", Built(EveryHeadFirstSlice, 15, 3), "x", num_heads=3),
-    wrong("heads.identical", Built(PackedFirstHead, 15, 3), "x", num_heads=3),
-    wrong("heads.identical", loop_reads_head_zero, "qkv"),
-    wrong("heads.identical", Built(ExpandedHead, 15, 3), "x", num_heads=3),
+    wrong("heads.layout", Built(MergedWithoutTranspose, 15, 3), "x", num_heads=3),
+    wrong("heads.layout", Built(SdpaMergedByView, 15, 3), "x", causal=True, num_heads=3),
+    wrong("heads.layout", Built(EinsumMerge, 7, 3, 5), "x", num_heads=3),
+    wrong("heads.layout", Built(EveryHeadFirstSlice, 15, 3), "x", num_heads=3),
+    wrong("heads.layout", Built(PackedFirstHead, 15, 3), "x", num_heads=3),
+    wrong("heads.layout", loop_reads_head_zero, "qkv"),
+    wrong("heads.layout", Built(ExpandedHead, 15, 3), "x", num_heads=3),
     wrong("heads.gqa-tiled", tiled_keys, "qkv", num_heads=6, num_kv_heads=2),
     wrong(
         "heads.gqa-tiled", grouped_einsum_swapped, "qkv", causal=True, num_heads=6, num_kv_heads=3

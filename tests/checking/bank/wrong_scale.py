@@ -147,7 +147,7 @@ def unscaled_beside_a_chosen_scale(q, k, v):
     return torch.softmax(q @ k.mT, dim=-1) @ v
 
 
-# scale.inverse
+# scale.wrong
 
 
 def times_root(query, key, value):
@@ -205,7 +205,7 @@ ENTRIES = [
     wrong("scale.wrong", Built(T5Divided, 15, 3), "x", num_heads=3, scale=1.0),
     wrong("scale.wrong", sdpa_without_the_chosen_scale, "qkv", scale=0.125),
     wrong("scale.missing", unscaled_beside_a_chosen_scale, "qkv", scale=0.125),
-    wrong("scale.inverse", times_root, "qkv"),
-    wrong("scale.inverse", Built(DividedByScale, 15, 3), "x", num_heads=3),
-    wrong("scale.inverse", sdpa_scale_is_root, "qkv"),
+    wrong("scale.wrong", times_root, "qkv"),
+    wrong("scale.wrong", Built(DividedByScale, 15, 3), "x", num_heads=3),
+    wrong("scale.wrong", sdpa_scale_is_root, "qkv"),
 ]

@@ -193,7 +193,7 @@ def test_a_norm_of_each_context_is_no_merge_and_no_sum_of_heads(norm):
     ("way", "code", "words"),
     [
         (torch.tanh, "differs", "the context is changed before it is projected, by tanh"),
-        (lambda context: context.mean(1, True).expand_as(context), "heads.summed", "are summed"),
+        (lambda context: context.mean(1, True).expand_as(context), "heads.layout", "are summed"),
     ],
 )
 def test_a_context_that_is_changed(way, code, words):

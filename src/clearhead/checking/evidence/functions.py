@@ -264,7 +264,7 @@ class HeadsEvidence(Evidence):
         if not len(hidden):
             return None
         token = int(hidden[-1])
-        if any(each.code == "heads.merge" for each in self.explained.script):
+        if any(set(each.changes) & {"merge", "end"} for each in self.explained.script):
             return None
         subject = self.subject.spare()
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.arranging import Arrangement, trial
-from clearhead.checking.evidence.splitting import root_node
+from clearhead.checking.evidence.splitting import head_columns, root_node
 from clearhead.checking.hypotheses.matching import Trial
 from clearhead.checking.hypotheses.recipe import rotated
 from clearhead.recording.observed import ObservedAttention
@@ -115,10 +115,8 @@ def _columns(flat: Tensor, mine: Tensor) -> Tensor | None:
     if flat.numel() % (batch * tokens):
         return None
     rows = flat.double().reshape(batch, tokens, -1)
-    first, columns = mine[0, :, 0].flatten(), rows[0, 0]
-    gap = (first[:, None] - columns[None]).abs()
-    nearest = gap.argmin(-1)
-    if bool((gap.gather(1, nearest[:, None]) > 1e-6 * columns.abs().max()).any()):
+    columns, nearest = rows[0, 0], head_columns(flat, mine)
+    if nearest is None:
         # Not the same there: those of other sides beside them differ in length, which a rotation keeps.
         alike = _of_one_length(columns, mine[0, :, 0])
         if alike is not None:
@@ -127,12 +125,12 @@ def _columns(flat: Tensor, mine: Tensor) -> Tensor | None:
         if columns.shape[0] % dim or heads % max(columns.shape[0] // dim, 1):
             return None
         apart = torch.arange(columns.shape[0]).view(-1, dim)
-        nearest = apart.repeat_interleave(heads // len(apart), 0).flatten()
-        sizes = columns[nearest].view(heads, dim).norm(dim=-1), mine[0, :, 0].norm(dim=-1)
+        nearest = apart.repeat_interleave(heads // len(apart), 0)
+        sizes = columns[nearest].norm(dim=-1), mine[0, :, 0].norm(dim=-1)
         if len(apart) < heads and not torch.allclose(*sizes):
             return None  # a rotation keeps lengths, and this is more than one
     # A head that is turned by other pairs of columns has them in another order; its product has not.
-    nearest = nearest.view(heads, dim).sort(-1).values.flatten()
+    nearest = nearest.sort(-1).values.flatten()
     return rows[..., nearest].unflatten(-1, (heads, dim)).transpose(1, 2)
 
 

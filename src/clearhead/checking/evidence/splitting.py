@@ -1,4 +1,4 @@
-"""The split, sharing and merge of heads, by the places of their numbers."""
+"""The arrangement of heads: the columns and the tokens that each head reads, and where its context goes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead._common.foreign_names import role
 from clearhead._common.torch_internals import unravelled
-from clearhead.checking.evidence.arranging import Arrangement
+from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.arranging import Arrangement, trial
 from clearhead.checking.evidence.grouping import Group
 from clearhead.recording.observed import ObservedAttention, blocks_of
 from clearhead.recording.provenance import Provenance
@@ -22,25 +22,36 @@ PLAIN = {
 }  # fmt: skip
 
 
+class Columns(NamedTuple):
+    """The columns (dim,) of a projection that one head reads; `weight` is the storage of its matrix."""
+
+    weight: int
+    width: int
+    columns: Tensor
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        return (self.weight, *self.columns.tolist())
+
+
 @dataclass(frozen=True)
 class Splitting:
-    """The split and the merge of one group of heads.
+    """The arrangement of one group of heads.
 
     Attributes:
-        split: which of query, key and value are made of other tokens' numbers.
+        split: which of query, key and value have rows of several tokens.
         across: each block is of one token, whose heads attend to each other.
-        alike: which of query, key and value are the same in all heads, though more is projected.
-        shared: heads of keys that several query heads read, in a tiled order or not: "tiled",
-            "grouped" or "".
-        kv_heads: how many these are; 0 where none is shared.
-        sliced: a head sees a part of x only.
-        merged: True if each row behind the heads is of one token, False if of several; None if it
+        alike: which of query, key and value read the same columns in all heads, though more is projected.
+        shared: the order of the key heads that several query heads read, "tiled" or "grouped"; "" for neither.
+        kv_heads: the number of key heads; 0 where none is shared.
+        sliced: a head reads some columns of x only.
+        merged: True if each row of the merged contexts is of one token, False if of several; None if it
             was not seen.
-        in_order: the tokens of these rows are in their order.
+        in_order: the tokens of these rows are in order.
         summed: the contexts of the heads are summed.
-        other_order: the value's heads are made of other columns than those of the query.
-        changed: what is done to the context before it is projected, without parameters.
-        num_heads: how many there are, where that is known.
+        other_order: the value heads read other columns than the query heads.
+        changed: operations without parameters between the contexts and their projection.
+        num_heads: the number of heads, where that is known.
     """
 
     split: tuple[str, ...]
@@ -58,46 +69,52 @@ class Splitting:
 
 
 def splitting(recorded: Recorder, output: Tensor, layer: Group) -> Splitting:
-    """Read the numbers of one group of heads."""
-    group, found, arranged, whole = layer.attentions, layer.sources, layer.arranged, layer.heads
+    """Return the arrangement of one group of heads."""
+    group, found, arranged = layer.attentions, layer.sources, layer.arranged
     known = [each for each in found if each is not None]
     split = tuple(
         name
         for index, name in enumerate(NAMES)
         if any(bool(each.rows[index].split.any()) for each in known)
     )
-    heads = None
+    num_heads, read = None, [list[Columns | None]()] * 3
     if arranged is not None:
-        heads = arranged.per_sample * arranged.in_rows * len(whole)
-    alike = _alike(recorded, whole, arranged)
+        num_heads = arranged.per_sample * arranged.in_rows * len(layer.heads)
+        read = [
+            [x for each in layer.heads for x in _columns(recorded, each, which, arranged)]
+            for which in range(3)
+        ]
     reader = consumer(recorded, output, group)
+    merged, in_order = None, True
+    if reader is not None and reader.kind not in ("summed", "product") and len(known) == len(found):
+        merged, in_order = _merged(reader.tags, group, found)
+    return Splitting(
+        split,
+        any(map(_across, known)),
+        _alike(read),
+        *_shared(read),
+        (num_heads or 0) > 1 and all(_sliced(recorded, each) for each in group),
+        merged,
+        in_order,
+        _summed(recorded, group, num_heads),
+        _other_order(read),
+        _changed(recorded, group) if reader is not None and reader.kind == "linear" else (),
+        num_heads,
+    )
+
+
+def _changed(recorded: Recorder, group: Sequence[ObservedAttention]) -> tuple[str, ...]:
+    """Return the operations on the contexts; the squares that a norm sums are not projected, and not among them."""
     taken = {place for node in recorded.nodes if _takes_together(node) for place in node.storages}
-    # What is made of the context for a norm alone, such as its squares, is not projected.
     aside = taken - {step.source for step in recorded.steps}
-    changed = [
+    contexts = torch.tensor([each.layout.context.index for each in group])
+    return tuple(
         step.name
         for step in recorded.steps
         if step.other in ("", "number")
         and step.name not in PLAIN
         and step.result not in aside
-        and any(bool((step.tags.node == each.layout.context.index).any()) for each in group)
-    ]
-    merged, in_order = None, True
-    if reader is not None and reader.kind not in ("summed", "product") and len(known) == len(found):
-        merged, in_order = _merged(reader.tags, group, found)
-    behind = changed if reader is not None and reader.kind == "linear" else []
-    return Splitting(
-        split,
-        any(map(_across, known)),
-        alike,
-        *_shared(recorded, whole, arranged),
-        heads is not None and heads > 1 and _sliced(recorded, group),
-        merged,
-        in_order,
-        _summed(recorded, group),
-        _other_order(recorded, whole, arranged),
-        tuple(behind),
-        heads,
+        and bool(torch.isin(step.tags.node, contexts).any())
     )
 
 
@@ -108,44 +125,114 @@ def _across(found: Provenance) -> bool:
     return one and bool(blocks.any()) and query.shape[1] > 1
 
 
-def _alike(
-    recorded: Recorder, group: Sequence[ObservedAttention], arranged: Arrangement | None
-) -> tuple[str, ...]:
-    """The operands that all heads share, of those that are projected for several."""
-    if arranged is None or arranged.per_sample * len(group) == 1:
-        return ()
-    found = []
-    nodes = {node.index: node for node in recorded.nodes}
-    roots = [{_root(each, which) for each in group} for which in range(3)]
-    heads = [
-        torch.cat([arranged.heads(getattr(each, name), keys=name != "query") for each in group], 1)
-        for name in NAMES
+def head_columns(flat: Tensor, heads: Tensor) -> Tensor | None:
+    """Return the columns (heads, dim) of a projection that heads (batch, heads, tokens, dim) read.
+
+    They are compared at position 0 of the first sample, which a rotation leaves alone. None where one is not found.
+    """
+    batch, count, tokens, dim = heads.shape
+    if not flat.numel() or flat.numel() % (batch * tokens):
+        return None
+    first, columns = heads[0, :, 0].flatten(), flat.double().reshape(batch, tokens, -1)[0, 0]
+    gap, nearest = (first[:, None] - columns[None]).abs().min(-1)
+    known = bool((gap <= 1e-6 * columns.abs().max()).all())
+    return nearest.view(count, dim) if known else None
+
+
+def _columns(
+    recorded: Recorder, each: ObservedAttention, which: int, arranged: Arrangement
+) -> list[Columns | None]:
+    """Return the columns of each head of query (0), key (1) or value (2); None where they are not known."""
+    now = trial([each], arranged, Contract(), 0)
+    heads, node = (now.query, now.key, now.value)[which], root_node(recorded, each, which)
+    found = None if node is None else head_columns(node.output, heads)
+    if node is None or found is None or node.kind != "linear" or not heads.any():
+        return [None] * heads.shape[1]
+    weight = node.storages[node.constant or 0]
+    return [Columns(weight, node.output.shape[-1], columns) for columns in found]
+
+
+def _alike(read: Sequence[Sequence[Columns | None]]) -> tuple[str, ...]:
+    """Return the operands that all heads share; a key or value of one head is multi-query attention."""
+    used = {
+        (x.weight, c) for side in read for x in side if x is not None for c in x.columns.tolist()
+    }
+
+    def is_wrong(name: str, side: Sequence[Columns | None]) -> bool:
+        first = side[0] if side else None
+        if first is None or len(side) < 2 or {x and x.key for x in side} != {first.key}:
+            return False
+        return name == "query" or sum(w == first.weight for w, _ in used) < first.width
+
+    return tuple(name for name, side in zip(NAMES, read, strict=True) if is_wrong(name, side))
+
+
+def _shared(read: Sequence[Sequence[Columns | None]]) -> tuple[str, int]:
+    """Return the order and the number of the key heads that several query heads read."""
+    pairs = [(q, k) for q, k in zip(*read[:2], strict=True) if q is not None and k is not None]
+    if not pairs or len(pairs) < len(read[0]) or len({q.weight for q, _ in pairs}) > 1:
+        return "", 0
+    pairs.sort(key=lambda each: int(each[0].columns.min()))
+    keys = [k.key for _, k in pairs]
+    order = sorted(set(keys), key=lambda each: (each[0], min(each[1:])))
+    if len(order) in (1, len(keys)) or len(keys) % len(order):
+        return "", 0
+    groups, places = len(keys) // len(order), [order.index(key) for key in keys]
+    for name, expected in (
+        ("grouped", [head // groups for head in range(len(keys))]),
+        ("tiled", [head % len(order) for head in range(len(keys))]),
+    ):
+        if places == expected:
+            return name, len(order)
+    return "", 0
+
+
+def _other_order(read: Sequence[Sequence[Columns | None]]) -> bool:
+    """Return True if the value heads read columns that are not next to each other, and the query heads do."""
+    pairs = [
+        (q, v) for q, v in zip(read[0], read[2], strict=True) if q is not None and v is not None
     ]
-    for index, name in enumerate(NAMES):
-        mine = heads[index]
-        # Where all are 0, as of parameters that were never filled, nothing shows.
-        if not torch.allclose(mine, mine[:, :1].expand_as(mine)) or not mine.any():
-            continue
-        wide = [nodes[root] for root in roots[index] if root is not None]
-        # One projection of one head for all is multi-query attention; the others may be made by it too.
-        whole = {node.storage: node.output.shape[-1] for node in wide}
-        others = sum(
-            _different(heads[which]) * heads[which].shape[-1]
-            for which in range(3)
-            if which != index and roots[which] == roots[index]
-        )
-        if (
-            len(roots[index]) > 1
-            or sum(whole.values()) - others > mine.shape[-1]
-            or name == "query"
-        ):
-            found.append(name)
-    return tuple(found)
+    if len(pairs) < 2 or any(
+        q.width != v.width or len(q.columns) != len(v.columns) for q, v in pairs
+    ):
+        return False
+    query, value = (
+        torch.stack([each[side].columns for each in pairs]).diff(dim=1) for side in (0, 1)
+    )
+    return bool((query == 1).all()) and not bool((value == 1).all())
 
 
-def _different(heads: Tensor) -> int:
-    """The number of heads, each counted once."""
-    return len(heads.transpose(0, 1).flatten(1).unique(dim=0))
+def _sliced(recorded: Recorder, each: ObservedAttention) -> bool:
+    """Return True if the query is projected from some columns of the input only."""
+    node = root_node(recorded, each, 0)
+    tags = None if node is None or node.kind != "linear" else node.tags[1 - (node.constant or 0)]
+    if tags is None or bool((tags.element <= 0).any()) or len(tags.node.unique()) > 1:
+        return False
+    source = recorded.nodes[int(tags.node.flatten()[0]) - 1]
+    width = source.output.shape[-1]
+    columns = ((tags.element - source.base) % width).unique()
+    return source.kind == "input" and 1 < len(columns) < width
+
+
+def _summed(recorded: Recorder, group: Sequence[ObservedAttention], num_heads: int | None) -> bool:
+    """Return True if the contexts of several heads, and nothing else, are added to each other."""
+    contexts = torch.tensor([each.layout.context.index for each in group])
+    added = len(group) > 1 and any(
+        step.name in ("add", "add_")
+        and step.other == "input"
+        and bool((step.tags.node == -1).all())
+        for step in recorded.steps
+    )
+    # A sum over the columns of one head, as in a norm, leaves fewer of them.
+    dim = group[0].value.shape[-1]
+    return added or any(
+        node.kind == "summed"
+        and node.tags[0] is not None
+        and bool(torch.isin(node.tags[0].node, contexts).all())
+        and node.output.shape[-1] == dim
+        and node.tags[0].node.numel() == node.output.numel() * (num_heads or 0)
+        for node in recorded.nodes
+    )
 
 
 def side_tags(each: ObservedAttention, which: int) -> Tags | None:
@@ -168,92 +255,6 @@ def root_node(recorded: Recorder, each: ObservedAttention, which: int) -> Node |
     """The operation that query (0), key (1) or value (2) is made by."""
     index = _root(each, which)
     return None if index is None else recorded.nodes[index - 1]
-
-
-def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
-    """True if the query is what names, or the order of columns, call so; None where neither does."""
-    query, key = (root_node(recorded, each, which) for which in (0, 1))
-    if query is None or key is None or query.kind != "linear" or key.kind != "linear":
-        return None
-    if query is not key:
-        named = [recorded.parameters.get(x.storages[x.constant or 0], "") for x in (query, key)]
-        roles = role(named[0]), role(named[1])
-        return roles == ("q", "k") if set(roles) == {"q", "k"} else None
-    tags = [side_tags(each, which) for which in (0, 1)]
-    one, other = (
-        ((x.element - query.base) % query.output.shape[-1]).min() for x in tags if x is not None
-    )
-    return bool(one < other)
-
-
-def _shared(
-    recorded: Recorder, group: Sequence[ObservedAttention], arranged: Arrangement | None
-) -> tuple[str, int]:
-    if arranged is None:
-        return "", 0
-    if arranged.in_rows > 1:
-        one = len(group) == 1 and arranged.per_sample > 1
-        return (_order_in_rows(recorded, group[0], arranged) if one else ""), arranged.per_sample
-    keys = torch.cat([arranged.heads(each.key, keys=True) for each in group], 1)
-    heads = keys.shape[1]
-    same = torch.tensor(
-        [[torch.equal(keys[:, i], keys[:, j]) for j in range(heads)] for i in range(heads)]
-    )
-    count = int(same[0].sum())
-    if count in (1, heads) or heads % count:
-        return "", 0
-    grouped = torch.arange(heads) // count
-    tiled = torch.arange(heads) % (heads // count)
-    for name, order in (("grouped", grouped), ("tiled", tiled)):
-        if torch.equal(same, order[:, None] == order):
-            return name, heads // count
-    return "", 0
-
-
-def _order_in_rows(recorded: Recorder, each: ObservedAttention, arranged: Arrangement) -> str:
-    """The order of query heads that are rows of one block of keys, by the columns they are projected to."""
-    query, key = (_first_columns(recorded, each, which, arranged) for which in (0, 1))
-    if query is None or key is None:
-        return ""
-    if torch.equal(query // arranged.in_rows, key):
-        return "grouped"
-    return "tiled" if torch.equal(query % arranged.per_sample, key) else ""
-
-
-def _first_columns(
-    recorded: Recorder, each: ObservedAttention, which: int, arranged: Arrangement
-) -> Tensor | None:
-    """The number of the columns of each head of queries (0) or keys (1), in the order of their projection."""
-    node, tags = root_node(recorded, each, which), side_tags(each, which)
-    if node is None or node.kind != "linear" or tags is None or bool((tags.element <= 0).any()):
-        return None
-    if each.layout.scores is each.layout.context:
-        return None
-    columns = blocks_of((tags.element - node.base) % node.output.shape[-1])
-    columns = columns.mT if each.layout.sides[which] == 1 else columns
-    rows = columns[(each.layout.query, each.layout.key)[which]]
-    first = arranged.heads(rows, keys=which == 1)[-1].amin((-2, -1))
-    return first.unique(return_inverse=True)[1]
-
-
-def _sliced(recorded: Recorder, group: Sequence[ObservedAttention]) -> bool:
-    """True if every query is projected from a part of the input's columns."""
-    inputs = [node for node in recorded.nodes if node.kind == "input"]
-    for each in group:
-        node = root_node(recorded, each, 0)
-        if node is None or node.kind != "linear":
-            return False
-        tags = node.tags[1 - (node.constant or 0)]
-        if tags is None:
-            return False
-        source = next((x for x in inputs if bool((tags.node == x.index).all())), None)
-        if source is None or bool((tags.element <= 0).any()):
-            return False
-        width = source.output.shape[-1]
-        columns = (tags.element - source.base) % width
-        if columns.shape[-1] == width or columns.shape[-1] < 2:
-            return False
-    return True
 
 
 class Consumer(NamedTuple):
@@ -320,61 +321,3 @@ def _merged(
         return True, bool((order.diff() > 0).all())
     block = torch.arange(len(rows)) // token.shape[-2]
     return True, bool(((order.diff() > 0) | (block[seen].diff() > 0)).all())
-
-
-def _summed(recorded: Recorder, group: Sequence[ObservedAttention]) -> bool:
-    """True if the contexts of several heads, and nothing else, are added to each other."""
-    contexts = {each.layout.context.index for each in group}
-    for step in recorded.steps:
-        mixed = step.name in ("add", "add_") and bool((step.tags.node == -1).all())
-        if mixed and len(group) > 1 and step.other == "input":
-            return True
-    return any(
-        node.kind == "summed"
-        and node.tags[0] is not None
-        and bool(torch.isin(node.tags[0].node, torch.tensor(sorted(contexts))).all())
-        and not _within_rows(node, node.tags[0], group)
-        for node in recorded.nodes
-    )
-
-
-def _within_rows(node: Node, tags: Tags, group: Sequence[ObservedAttention]) -> bool:
-    """True if each sum is over columns of one row of a context, as that of a norm is."""
-    dims = node.options["dim"]
-    rows = torch.zeros_like(tags.element)
-    for each in group:
-        context = each.layout.context
-        shape = blocks_of(context.output).shape
-        place = (tags.element - context.base).clamp(0, context.output.numel() - 1)
-        block, row, column = unravelled(place, shape)
-        row = block * max(shape) + (column if each.layout.flip else row)
-        rows = torch.where(tags.node == context.index, context.base + row, rows)
-    return dims is not None and torch.equal(rows.amax(dims), rows.amin(dims))
-
-
-def _other_order(
-    recorded: Recorder, group: Sequence[ObservedAttention], arranged: Arrangement | None
-) -> bool:
-    """True if the heads of the value are made of other columns than those of the query."""
-    if arranged is None or len(group) > 1 or arranged.in_rows > 1:
-        return False
-    each = group[0]
-    columns = []
-    for which in (0, 2):
-        node, tags = root_node(recorded, each, which), side_tags(each, which)
-        if node is None or node.kind != "linear" or tags is None or bool((tags.element <= 0).any()):
-            return False
-        if (
-            each.layout.scores is not each.layout.context
-            and which == 0
-            and each.layout.sides[0] == 1
-        ):
-            return False
-        width = node.output.shape[-1]
-        blocks = blocks_of(tags.element - node.base)
-        found = blocks[-arranged.per_sample :, 0] % width
-        columns.append((found, width))
-    (query, one), (value, other) = columns
-    if one != other or query.shape != value.shape or query.shape[0] == 1:
-        return False
-    return bool((query.diff(dim=1) == 1).all()) and not bool((value.diff(dim=1) == 1).all())

@@ -59,14 +59,14 @@ def _view_merge(context: Tensor, at: Setting) -> Tensor:
 GROUPS = [
     StageEdit("heads.gqa-tiled", "tiled",
          {"group": lambda x, at: x.repeat(1, at.num_heads // x.shape[1], 1, 1)}, grouped),
-    StageEdit("heads.identical", "first-key",
+    StageEdit("heads.layout", "first-key",
          {"group": lambda x, at: x[:, :1].expand(-1, at.num_heads, -1, -1)}, grouped),
     StageEdit("law.pairs", "viewed", {"arrange": _viewed}),
 ]  # fmt: skip
 
 HEADS = [
     *(
-        StageEdit("heads.identical", "same", {"arrange": _same(*which)}, values={"what": name})
+        StageEdit("heads.layout", "same", {"arrange": _same(*which)}, values={"what": name})
         for name, which in (
             ("query, key and value", (0, 1, 2)),
             ("key and value", (1, 2)),
@@ -81,11 +81,11 @@ HEADS = [
 ]  # fmt: skip
 
 MERGES = [
-    StageEdit("heads.merge", "viewed", {
+    StageEdit("heads.layout", "viewed", {
         "merge": _view_merge,
         "end": lambda x, at: _view_merge(x, at).unflatten(-1, (at.num_heads, -1)).transpose(1, 2),
     }),
-    StageEdit("heads.merge", "transposed", {
+    StageEdit("heads.layout", "transposed", {
         "merge": lambda x, at: x.mT.reshape(at.batch, at.query_len, -1),
         "end": lambda x, at: x.transpose(1, 2).reshape(x.shape),
     }),

@@ -110,7 +110,11 @@ OF_WEIGHTS = [
     *(PartEdit("softmax.twice", "exp", lambda s, p=powers: p(s).softmax(-1)) for powers in POWERS),
     PartEdit("softmax.missing", "by-sum", lambda s: s / s.sum(-1, keepdim=True)),
     PartEdit("softmax.missing", "by-sum", lambda s: s.abs() / s.abs().sum(-1, keepdim=True)),
-    PartEdit("softmax.missing", "smallest", lambda s: (p := s - s.amin(-1, keepdim=True)) / p.sum(-1, keepdim=True)),
+    PartEdit(
+        "softmax.missing",
+        "smallest",
+        lambda s: (p := s - s.amin(-1, keepdim=True)) / p.sum(-1, keepdim=True),
+    ),
     PartEdit("weights.scaled", "count", lambda s: s.softmax(-1) / s.shape[-1]),
     PartEdit("weights.scaled", "count", lambda s: s.softmax(-1) * s.shape[-1]),
     PartEdit("law.pairs", "turned", lambda s: s.softmax(-1).mT, OF_ROWS),

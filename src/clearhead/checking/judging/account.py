@@ -1,18 +1,19 @@
-"""An account of query, key, scores, weights and context by topics, from every witness.
+"""An account of an attention by topics: the script of edits that gives its numbers, else the stages that differ.
 
-The first witness is a recipe that gives the same numbers on every call; the second, what was done to
-the scores, step by step; the third, for functions, the weights that the identity as value shows.
+The search over the table of edits comes first. Where no script gives the numbers of every call, the recorded form is
+compared with the declared one, stage by stage; then the law that broke is the name.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
+
+import torch
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.named_layers import right_by_name, trials_by_name
-from clearhead.checking.evidence.splitting import asks
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.edits import edits
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, fits
@@ -20,7 +21,7 @@ from clearhead.checking.hypotheses.recipe import RIGHT, right_scale
 from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn_mask, first_difference, sums_of
-from clearhead.checking.judging.laws import right_at_few, unnamed
+from clearhead.checking.judging.laws import unnamed
 from clearhead.checking.judging.reading import (
     DECLARED,
     ReadStages,
@@ -33,7 +34,7 @@ from clearhead.checking.judging.reading import (
     stages_of_function,
     stages_of_group,
 )
-from clearhead.checking.judging.verdicts import Claim, Clear, Found, Values, Verdict
+from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE
 
 TOPICS = ("mask", "softmax", "scale", "order", "product")
@@ -118,13 +119,6 @@ def _of_heads(e: HeadsEvidence) -> Account:
     if found.error < HALF_INSIDE and e.recorded is not None and e.recorded.recorder.halves:
         note = ("halves", {"error": f"{found.error:.1g}"})
         return Account((), frozenset((*TOPICS, "heads")), {}, found.contract, (note,))
-    finite = [each for each in e.judged if each.target.isfinite().all()]
-    if 0 < len(finite) < len(e.judged):
-        among = explain(finite, e.promised, e.edits)
-        if among.known and among.script:
-            named = _of_recipe(among, finite, (*TOPICS, "heads", "positions"))
-            bad = next(each for each in e.judged if not each.target.isfinite().all())
-            return replace(named, claims=(*named.claims, broken(bad, "mask.non-finite", "output")))
     facts = stages_of_function(e)
     claims = list(read_claims(facts, first, e)) if facts is not None else []
     bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
@@ -135,29 +129,21 @@ def _of_heads(e: HeadsEvidence) -> Account:
             claims = [each for each in claims if each.topic != "mask"]
         hidden = any(each.topic == "mask" for each in claims)
         way, code = ("follows", "mask.empty-row") if hidden else ("output", "mask.non-finite")
-        if facts is not None and facts.infinite:
+        if facts is not None and facts.fill == torch.inf:
             way, code = "infinity", "mask.non-finite"
         claims.append(broken(bad, code, way))
     if e.alone > 1e-5 and not any(each.code == "softmax.axis" for each in claims):
         claims = [
             Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
         ]
-    unsummed = claims[0] if claims and claims[0].code == "softmax.missing" else None
-    if unsummed is not None and unsummed.found.way == "none" and right_at_few(e):
-        measured = first_difference(e.trials)
-        claims = [Claim("product", "law.length", Found("definition", {}, measured))]
     if not claims and facts is not None and facts.learned and e.contract.scale is None:
-        learned: dict[str, tuple[str, Values]] = {}
-        learned |= dict.fromkeys((*TOPICS, "heads"), ("scale-normed", {}))
-        return Account((), frozenset(), learned, found.contract)
+        unknown: dict[str, tuple[str, Values]] = {}
+        unknown |= dict.fromkeys((*TOPICS, "heads"), ("scale-normed", {}))
+        return Account((), frozenset(), unknown, found.contract)
     if not claims:
-        bare = Claim("product", "differs", Found("output", {}, first_difference(e.trials)))
-        law = unnamed(e)
-        claims = [
-            bare
-            if law is None
-            else replace(law, found=replace(law.found, measured=bare.found.measured))
-        ]
+        measured = first_difference(e.trials)
+        law = unnamed(e) or Claim("product", "differs", Found("output"))
+        claims = [replace(law, found=replace(law.found, measured=measured))]
     return Account(tuple(claims), frozenset(), _hidden(claims[0]), found.contract)
 
 
@@ -191,18 +177,10 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
             return Account((), frozenset(TOPICS), {}, found.contract, (("folded", {}),))
         if scaled and e.contract.scale is None and learned_scale(group.attentions):
             return Account((), frozenset(TOPICS), {}, found.contract, (("scale-learned", {}),))
-        unsure = any(each.gain is None for each in group.attentions)
-        if unsure and scaled:
+        if scaled and any(each.gain is None for each in group.attentions):
             # Query and key are taken as they are, and hold what their parts were scaled by.
             clear, why = frozenset(TOPICS) - {"scale"}, {"scale": ("scale", {})}
             return Account((), clear, why, found.contract, (("scale-unknown", {}),))
-        one = group.attentions[0]
-        over = [each for each in found.script if each.code == "softmax.axis"]
-        swapped = bool(over) and one.layout.sides == (1, 0)
-        if swapped and e.recorded is not None and not asks(e.recorded.recorder, one):
-            # The same numbers: query and key have changed places, or the weights are transposed.
-            other = replace(over[0], code="law.value", way="transposed", values={})
-            found = replace(found, script=(other,), also=found.script)
         return _of_recipe(found, trials, TOPICS)
     facts = stages_of_group(group, e.recorded)
     claims = list(read_claims(facts, trials[0].under(found.contract), e))
@@ -304,16 +282,3 @@ def _folded(e: TokensEvidence) -> bool:
         return True
     half = usual * factor**0.5
     return abs(query / half - 1) < 0.1 and abs(key / half - 1) < 0.1
-
-
-def unless_right(
-    asked: Callable[[TokensEvidence], Verdict],
-) -> Callable[[TokensEvidence], Verdict]:
-    """The same verdict, unless the whole output is that of the definition."""
-
-    def verdict(e: TokensEvidence) -> Verdict:
-        found = asked(e)
-        known = isinstance(found, Clear) or right_by_name(e) is None
-        return found if known else Clear("heads")
-
-    return verdict

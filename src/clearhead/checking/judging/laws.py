@@ -1,13 +1,12 @@
 """Verdicts by the laws of attention, asked where no mistake has a name yet."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from clearhead.checking.evidence import function_laws, laws
-from clearhead.checking.evidence.attempts import as_trial, attempted, heads_first
+from clearhead.checking.evidence.attempts import as_trial, heads_first
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
@@ -86,16 +85,6 @@ def unnamed(e: HeadsEvidence) -> Claim | None:
         return Claim("product", "law.value", Found(broken.way, values))
     way = None if e.measured is None else function_laws.by_scores(e.measured)
     return None if way is None else Claim("product", "law.scores", Found(way))
-
-
-def right_at_few(e: HeadsEvidence) -> bool:
-    """True if with two and three tokens it is the definition; as many as heads do not tell which axis is which."""
-    main, found = e.attempts[0].sizes, []
-    for tokens in {2, 3} - {main.num_heads}:
-        sizes = replace(main, query_len=tokens, kv_len=tokens)
-        found.append(as_trial(attempted(e.subject, sizes, e.seed), e.promised, e.rounded))
-    trials = [each for each in found if each is not None]
-    return len(trials) == len(found) and follows(trials, e.promised) is not None
 
 
 def value(e: TokensEvidence) -> Verdict | None:

@@ -14,69 +14,77 @@ from clearhead.checking.evidence.splitting import Splitting
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import fits
 from clearhead.checking.hypotheses.recipe import RIGHT
-from clearhead.checking.judging.account import account, unless_right
+from clearhead.checking.judging.account import account
 from clearhead.checking.judging.drawings import drawn
-from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Values, Verdict
 from clearhead.recording.weighing import ACTIVATIONS
 
 LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
 
 
-def _of_heads(
-    read: Callable[[Splitting], Found | None],
-) -> Callable[[TokensEvidence], Verdict]:
-    """The verdict by the first layer in which something is found."""
-
-    def verdict(e: TokensEvidence) -> Verdict:
-        return next(filter(None, map(read, e.splittings)), None) or _heads_known(e)
-
-    return unless_right(verdict)
-
-
-def _same(each: Splitting) -> Found | None:
-    names = " and ".join(each.alike) if len(each.alike) < 3 else "query, key and value"
-    return Found("same", {"what": names}, ("equal-heads", {})) if each.alike else None
-
-
-def _rows_of(each: Splitting) -> Found | None:
-    names = ", ".join(each.split)
-    return Found("view", {}, ("rows-of", {"names": names})) if each.split else None
-
-
-# Heads made of other tokens' numbers, or that attend to heads; that read the same; whose contexts are added.
-split = _of_heads(_rows_of)
-layout = _of_heads(lambda each: Found("tokens", {}, ("across", {})) if each.across else None)
-identical = _of_heads(_same)
-summed = _of_heads(lambda each: Found("summed") if each.summed else None)
-sliced = _of_heads(lambda each: Found("sliced") if each.sliced else None)
-order = _of_heads(lambda each: Found("columns") if each.other_order else None)
+Arranged = tuple[Splitting, Sequence[int] | None]
+# The arrangement of heads that differs from the definition: code, sentence and measurement; in the order in which they
+# explain each other.
+BEFORE: Sequence[tuple[str, Callable[[Arranged], Found | None]]] = (
+    ("heads.layout", lambda each: _if(each[0].across, "tokens", ("across", {}))),
+    (
+        "heads.split",
+        lambda each: _if(each[0].split, "view", ("rows-of", {"names": ", ".join(each[0].split)})),
+    ),
+    ("heads.layout", lambda each: _merged(*each)),
+    ("law.pairs", lambda each: _elsewhere(*each)),
+)
+AFTER: Sequence[tuple[str, Callable[[Arranged], Found | None]]] = (
+    ("heads.layout", lambda each: _same(each[0].alike)),
+    ("heads.layout", lambda each: _if(each[0].sliced, "sliced")),
+    ("heads.layout", lambda each: _if(each[0].summed, "summed")),
+    ("law.pairs", lambda each: _if(each[0].other_order, "columns")),
+)
 
 
-@unless_right
-def merge(e: TokensEvidence) -> Verdict:
-    """Heads whose contexts are put together with those of other tokens."""
-    if e.dependency.mixed and _samples_meet_before(e):
-        return Unknown("hidden-by", {"code": "batch.mixed"})
-    if _asking(e) is not None:
-        return Unknown("hidden-by", {"code": "law.pairs"})
-    for each, where in zip(e.splittings, e.places, strict=True):
-        if each.merged is False or (
-            not each.in_order and where and _moved(where) and not _turned(where)
-        ):
-            return Found("viewed", {}, ("merged-rows", {}))
-        if not each.in_order and where is None:
-            return Unknown("merge")
-    known = _heads_known(e)
-    if not e.observed:
-        return known
-    summed = any(each.summed for each in e.splittings)
-    if (
-        isinstance(known, Clear)
-        and not summed
-        and all(each.merged is None for each in e.splittings)
-    ):
-        return Unknown("merge")
-    return known
+def _if(wrong: object, way: str, measured: tuple[str, Values] | None = None) -> Found | None:
+    return Found(way, {}, measured) if wrong else None
+
+
+def _same(names: Sequence[str]) -> Found | None:
+    what = " and ".join(names) if len(names) < 3 else "query, key and value"
+    return Found("same", {"what": what}, ("equal-heads", {})) if names else None
+
+
+def _merged(each: Splitting, where: Sequence[int] | None) -> Found | None:
+    moved = not each.in_order and where and _moved(where) and not _turned(where)
+    return _if(each.merged is False or moved, "viewed", ("merged-rows", {}))
+
+
+def _elsewhere(each: Splitting, where: Sequence[int] | None) -> Found | None:
+    if where and where[0] > 0 and (each.in_order or _turned(where)):
+        return Found("elsewhere", {"token": 0, "other": where[0]})
+    return None
+
+
+def arranged(
+    table: Sequence[tuple[str, Callable[[Arranged], Found | None]]],
+) -> Callable[[TokensEvidence], Claim | Verdict]:
+    """Return the question for the first mistake of a table in the arrangement of heads."""
+
+    def verdict(e: TokensEvidence) -> Claim | Verdict:
+        asking = _asking(e)
+        if asking is not None:
+            return Claim("heads", "law.pairs", Found("one-query", {"token": asking}))
+        meets = e.dependency.mixed and _samples_meet_before(e)
+        layers = list(zip(e.splittings, e.places, strict=True))
+        for code, read in table:
+            found = next(filter(None, map(read, layers)), None)
+            if found is not None and not (found.way == "viewed" and meets):
+                # What was recorded is no mistake where the whole output is that of the definition.
+                return Claim("heads", code, found) if right_by_name(e) is None else Clear("heads")
+        unseen = layers and all(each.merged is None and not each.summed for each, _ in layers)
+        if meets:
+            return Unknown("hidden-by", {"code": "batch.mixed"})
+        known = _heads_known(e)
+        return Unknown("merge") if unseen and isinstance(known, Clear) else known
+
+    return verdict
 
 
 def _moved(where: Sequence[int]) -> bool:
@@ -87,17 +95,6 @@ def _moved(where: Sequence[int]) -> bool:
 def _turned(where: Sequence[int]) -> bool:
     """True if every token stands so many places on, round the end."""
     return len({(place - token) % len(where) for token, place in enumerate(where)}) == 1
-
-
-def other_token(e: TokensEvidence) -> Verdict:
-    """Outputs that hold what the query of another token collected."""
-    asking = _asking(e)
-    if asking is not None:
-        return Found("one-query", {"token": asking})
-    for each, where in zip(e.splittings, e.places, strict=True):
-        if where and where[0] > 0 and (each.in_order or _turned(where)):
-            return Found("elsewhere", {"token": 0, "other": where[0]})
-    return _heads_known(e)
 
 
 def _asking(e: TokensEvidence) -> int | None:

@@ -72,7 +72,11 @@ def _law(e: PartEvidence, call: PartCall) -> tuple[str, str, Any]:
         keys, queries = (bool(((found.sum(x) - 1).abs() <= SUMS).all()) for x in (-1, -2))
         if not keys:
             return ("softmax.axis", "sum", {}) if queries else ("softmax.missing", "part-sums", {})
-    return ("law.value", "part-other", {}) if "value" in e.part.names else ("law.scores", "part-numbers", {})
+    return (
+        ("law.value", "part-other", {})
+        if "value" in e.part.names
+        else ("law.scores", "part-numbers", {})
+    )
 
 
 def _claim(code: str, way: str, values: Any, measured: Any) -> Claim:

@@ -1,6 +1,6 @@
 """The recorded stages of an attention against the declared ones, where no script of edits gives the numbers."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -35,81 +35,78 @@ AXES = {"queries": "queries", "blocks": "heads", "all": "queries and keys togeth
 
 @dataclass(frozen=True)
 class ReadStages:
-    """The stages of all heads: (batch, heads, queries, keys).
+    """The recorded stages of all heads; weights and visible pairs are (batch, heads, queries, keys).
 
-    `divided`: the context is divided by the sums of the weights; `learned`: the scale is a parameter of rows of one
-    length; `varies`: the scale depends on the head; `beside`: weights also go to what is no key, as a sink.
+    `axis` is that of the softmax; `scale` is None where it differs between heads; `form` is that of the first head;
+    `beside`: weights also go to a sink; `divided`: the context is divided by the sums of the weights; `learned`: the
+    scale is a parameter, of rows of one length.
     """
 
     weights: Tensor
-    scale: float | None
-    axis: str | None
-    normaliser: str
     visible: Tensor
-    weighing: Weighing | None = None
+    axis: str | None
+    scale: float | None
+    form: Weighing | None = None
     beside: bool = False
     divided: bool = False
     learned: bool = False
-    varies: bool = False
 
     @property
-    def infinite(self) -> bool:
-        """True if scores that are to be hidden are raised to +∞."""
-        before = self.weighing.before if self.weighing is not None else ()
-        return any(each.kind == "fill" and each.number == torch.inf for each in before)
+    def fill(self) -> float | None:
+        """The number that hidden scores are set to, where it is not −∞."""
+        return None if self.form is None else self.form.number("fill")
 
 
 def stages_of_group(group: Group, recorded: Recorded | None) -> ReadStages:
-    """The stages of a layer of a module, of all its heads."""
+    """Return the stages of a layer of a module, of all its heads."""
     arranged = group.arranged
     place = (lambda each: each[:, None]) if arranged is None else arranged.heads
-    return _seen(group.heads, place, recorded)
+    return _read(group.heads, place, recorded)
 
 
 def stages_of_function(e: HeadsEvidence) -> ReadStages | None:
-    """The stages of a function, as they were recorded or by the identity as value."""
+    """Return the stages of a function, as they were recorded or as the identity as value shows them."""
     at = e.trials[0].setting
-    tables = e.subject.axes == 2 and len(e.observed) == at.batch * at.num_heads
-    if tables and not any(each.tangled for each in e.observed):
-        return _seen(e.observed, lambda each: each[:, None], e.recorded)
-    if len(e.observed) == 1 and not e.observed[0].tangled:
-        whole = at.batch * at.num_heads, at.query_len, at.kv_len
-        if e.observed[0].weights.shape == whole:
-            return _seen(e.observed, lambda x: x.view(at.batch, -1, *x.shape[1:]), e.recorded)
+    one = len(e.observed) == 1 or (
+        e.subject.axes == 2 and len(e.observed) == at.batch * at.num_heads
+    )
+    blocks = sum(len(each.weights) for each in e.observed)
+    fits = all(
+        each.weights.shape[1:] == (at.query_len, at.kv_len) and not each.tangled
+        for each in e.observed
+    )
+    if one and fits and blocks == at.batch * at.num_heads:
+        place = (
+            (lambda x: x.view(at.batch, -1, *x.shape[1:]))
+            if len(e.observed) == 1
+            else (lambda x: x[:, None])
+        )
+        return _read(e.observed, place, e.recorded)
     if e.measured is None:
         return None
     weights = e.measured.weights
-    sums = weights.sum(-1)
-    axis = "keys" if torch.allclose(sums, torch.ones_like(sums), atol=SUMS) else None
-    return ReadStages(weights, e.slope, axis, "", weights.abs() > UNREAD)
+    one = bool(((weights.sum(-1) - 1).abs() <= SUMS).all())
+    return ReadStages(weights, weights.abs() > UNREAD, "keys" if one else None, e.slope)
 
 
-def _seen(
+def _read(
     attentions: Sequence[ObservedAttention],
     place: Callable[[Tensor], Tensor],
     recorded: Recorded | None,
 ) -> ReadStages:
-    """The stages of some attentions; `place` gives (batch, heads, queries, keys)."""
-    read = [weigh(each) for each in attentions]
-    first = read[0]
-
-    def joined(parts: Iterable[Tensor]) -> Tensor:
-        return torch.cat([place(each) for each in parts], 1)
-
+    forms = [weigh(each) for each in attentions]
+    form = forms[0]
     # Numbers that sum to one are shares, whatever they were made by.
-    shares = first.sums and first.normaliser not in ACTIVATIONS
+    shares = form.axis is None and form.sums and form.normaliser not in ACTIVATIONS
     return ReadStages(
-        joined(each.weights for each in attentions),
-        first.scale if all(each.scale == first.scale for each in read) else None,
-        "keys" if first.axis is None and shares else first.axis,
-        first.normaliser,
-        joined(each.visible for each in read),
-        first,
+        torch.cat([place(each.weights) for each in attentions], 1),
+        torch.cat([place(each.visible) for each in forms], 1),
+        "keys" if shares else form.axis,
+        form.scale if all(each.scale == form.scale for each in forms) else None,
+        form,
         attentions[0].beside,
         recorded is not None and all(_divided(each, recorded) for each in attentions),
         learned_scale(attentions),
-        first.scale is not None
-        and len({f"{each.scale or 0:.6g}" for each in read}) == len(read) > 1,
     )
 
 
@@ -145,26 +142,25 @@ def _divided(one: ObservedAttention, recorded: Recorded) -> bool:
 
 
 def extras(stages: ReadStages) -> Iterator[tuple[str, Values]]:
-    """Remarks on mechanisms that are not declared, and are no mistake."""
-    read = stages.weighing
-    assert read is not None
-    for change in read.changes:
-        if change.kind == "add" and change.stage.other != "":
+    """Yield remarks on mechanisms that are not declared, and are no mistake."""
+    form = stages.form
+    assert form is not None
+    kinds = {change.kind for change in form.changes}
+    for change in form.changes:
+        if change.kind == "add" and change.stage.other:
             yield "bias-added", {"of": change.stage.other}
-        if change.kind == "cap":
-            yield "capped", {}
-        if change.kind == "scales":
-            yield "scales", {}
-        if change.kind == "unknown" and change.stage.other in ("parameter", "input"):
+        elif (change.kind == "unknown" and change.stage.other in ("parameter", "input")) or (
+            change in form.after and change.kind in ("number", "add", "shift")
+        ):
             yield "operation", {"operation": change.stage.name}
-    for change in read.after:
-        if change.kind in ("number", "add", "shift"):
-            yield "operation", {"operation": change.stage.name}
-    if read.scale is None and not any(change.kind == "scales" for change in read.changes):
+    yield from (
+        (key, {}) for kind, key in (("cap", "capped"), ("scales", "scales")) if kind in kinds
+    )
+    if form.scale is None and "scales" not in kinds:
         yield "scale-unknown", {}
-    elif stages.learned and read.scale is not None:
+    elif stages.learned and form.scale is not None:
         yield "scale-learned", {}
-    if stages.beside or (read.axis == "keys" and not read.sums and not read.after):
+    if stages.beside or (form.axis == "keys" and not form.sums and not form.after):
         yield "beside", {}
 
 
@@ -175,49 +171,46 @@ def broken(bad: Trial, code: str, way: str) -> Claim:
 
 def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
     """Yield each stage that differs from the declared one, with both numbers."""
-    yield from _softmax(stages)
     contract, wanted = first.setting.contract, right_scale(first.setting)
+    sums = ("sums", sums_of(stages.weights))
+    if stages.axis != "keys" and not stages.beside:
+        axis = _axis(stages)
+        name = "" if stages.form is None else stages.form.normaliser
+        if axis is not None:
+            yield Claim("softmax", "softmax.axis", Found("over", {"axis": axis}, sums))
+        elif not stages.divided:
+            way = "operation" if name else "none"
+            yield Claim("softmax", "softmax.missing", Found(way, {"operation": name}, sums))
     plain = contract.softcap is None and contract.bias is None and contract.alibi_slopes is None
     plain = plain and not (stages.learned and contract.scale is None)
-    if stages.scale is not None and plain and abs(stages.scale - wanted) > SLOPE * abs(wanted):
-        used = stages.scale
+    used = stages.scale
+    if used is not None and plain and abs(used - wanted) > SLOPE * abs(wanted):
         values = {"used": f"{used:.4g}", "square": f"{used**-2:.4g}" if used else "∞"}
         found = Found("constant", values, slope(used, first))
         yield Claim("scale", "scale.wrong", against_declared(found, used, contract))
-    elif stages.varies and plain:
-        yield Claim("scale", "scale.wrong", Found("varies"))
-    if stages.infinite and not isinstance(e, HeadsEvidence):
+    if stages.fill == torch.inf and not isinstance(e, HeadsEvidence):
         yield broken(first, "mask.non-finite", "infinity")
     elif stages.axis in ("keys", None):
         yield from _mask(stages, first, e)
-    for change in stages.weighing.after if stages.weighing is not None else ():
+    for change in stages.form.after if stages.form is not None else ():
         if change.kind == "scale" and abs(change.number - 1) > SLOPE:
-            measured = ("sums", sums_of(stages.weights))
-            way = Found("scaled", {"factor": f"{change.number:.4g}"}, measured)
-            yield Claim("product", "weights.scaled", way)
+            factor = Found("scaled", {"factor": f"{change.number:.4g}"}, sums)
+            yield Claim("product", "weights.scaled", factor)
         if change.kind == "unknown" and change.stage.name and change.stage.axis is None:
-            way = Found("after-softmax", {"operation": change.stage.name})
-            yield Claim("product", "differs", way)
+            name = Found("after-softmax", {"operation": change.stage.name})
+            yield Claim("product", "differs", name)
 
 
-def _softmax(stages: ReadStages) -> Iterator[Claim]:
-    if stages.axis == "keys" or stages.beside:
-        return
-    measured = ("sums", sums_of(stages.weights))
-    over = AXES.get(stages.axis or "")
+def _axis(stages: ReadStages) -> str | None:
+    """Return the axis over which the weights sum to one, in words; what is hidden in all samples is 0 / 0."""
     for axis, name in ((-2, "queries"), (1, "heads"), (0, "batch")):
         total = stages.weights.sum(axis)
-        total = total[~total.isnan()]  # what is hidden in all samples is 0 / 0
-        one = len(total) > 0 and torch.allclose(total, torch.ones_like(total), atol=SUMS)
+        one = bool(((total - 1).abs() <= SUMS)[~total.isnan()].all()) and not bool(
+            total.isnan().all()
+        )
         if stages.weights.shape[axis] > 1 and one:
-            over = name
-            break
-    if over is not None:
-        yield Claim("softmax", "softmax.axis", Found("over", {"axis": over}, measured))
-    elif not stages.divided:
-        way = "operation" if stages.normaliser else "none"
-        values = {"operation": stages.normaliser}
-        yield Claim("softmax", "softmax.missing", Found(way, values, measured))
+            return name
+    return AXES.get(stages.axis or "")
 
 
 def against_declared(found: Found, used: float, contract: Contract) -> Found:
@@ -251,15 +244,11 @@ def _mask(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
     if named is RIGHT_MASK:
         return
     picture = ("mask", drawn_mask(first, None, stages.visible[0, 0]))
-    fill = None if stages.weighing is None else stages.weighing.number("fill")
-    if fill is not None:
-        way = "zero" if abs(fill) < 1e-3 else "number"
-        found = Found(way, {"number": f"{fill:.4g}"}, picture)
-        yield Claim("mask", "mask.multiplied", found)
-        return
-    code, way = ("differs", "mask") if named is None else (named.code, named.way)
-    values = {} if named is None else named.values
-    yield Claim("mask", code, Found(way, values, picture))
+    if stages.fill is not None:
+        way = "zero" if abs(stages.fill) < 1e-3 else "number"
+        named = StageEdit("mask.multiplied", way, {}, values={"number": f"{stages.fill:.4g}"})
+    named = named or StageEdit("differs", "mask", {})
+    yield Claim("mask", named.code, Found(named.way, named.values, picture))
 
 
 def setting_of(contract: Contract, tokens: int, heads: int = 1) -> Setting:

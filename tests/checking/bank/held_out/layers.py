@@ -44,7 +44,7 @@ class QuerySplitByView(nn.Module):
         return z.permute(0, 2, 1, 3).flatten(2)
 
 
-# heads.merge
+# heads.layout
 
 
 class FoldedMerge(nn.Module):
@@ -67,7 +67,7 @@ class FoldedMerge(nn.Module):
         return self.out_proj(torch.bmm(attn, v).view(b, n, d))
 
 
-# heads.identical
+# heads.layout
 
 
 class NarrowedToStart(nn.Module):
@@ -465,8 +465,8 @@ class NanoBias(nn.Module):
 ENTRIES = [
     wrong("heads.split", Built(ReshapeToHeads, 3, 21), "x", num_heads=3),
     wrong("heads.split", Built(QuerySplitByView, 21, 3), "x", causal=True, num_heads=3),
-    wrong("heads.merge", Built(FoldedMerge, 21, 3), "x", num_heads=3),
-    wrong("heads.identical", Built(NarrowedToStart, 21, 3), "x", causal=True, num_heads=3),
+    wrong("heads.layout", Built(FoldedMerge, 21, 3), "x", num_heads=3),
+    wrong("heads.layout", Built(NarrowedToStart, 21, 3), "x", causal=True, num_heads=3),
     wrong("heads.gqa-tiled", expanded_on_the_wrong_side, "qkv", num_heads=10, num_kv_heads=5),
     wrong(
         "heads.gqa-tiled",

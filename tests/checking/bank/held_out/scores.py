@@ -373,7 +373,7 @@ def scaled_by_key_count(query, key, value):
     return F.scaled_dot_product_attention(query, key, value, scale=1 / math.sqrt(key.size(1)))
 
 
-# scale.inverse
+# scale.wrong
 
 
 class DividedTwiceInverted(nn.Module):
@@ -486,7 +486,7 @@ ENTRIES = [
     wrong("scale.missing", folded_without_scale, "qkv"),
     wrong("scale.wrong", Built(HalfAScale, 21, 3), "x", num_heads=3),
     wrong("scale.wrong", scaled_by_key_count, "qkv"),
-    wrong("scale.inverse", Built(DividedTwiceInverted, 3, 21), "x", num_heads=3),
+    wrong("scale.wrong", Built(DividedTwiceInverted, 3, 21), "x", num_heads=3),
     wrong("bias.scaled", baddbmm_bias_beta, "qkv", num_heads=3, bias=bucket_bias),
     wrong("bias.after-softmax", Built(BiasOnWeights, 21, 3), "x", num_heads=3, bias=bucket_bias),
     wrong("softcap.order", tanh_over_minimum, "qkv", causal=True, softcap=2.5),
