@@ -229,7 +229,7 @@ def _read_settings(reader: ModuleReader, names: ProjectionNames) -> None:
         add_rotary(reader, reader.guess.layout)
     _add_temperature(reader)
     _read_scale(reader)
-    softcap = getattr(module, "attn_logit_softcapping", None)
+    softcap: Any = getattr(module, "attn_logit_softcapping", None)
     if reader.guess.capped and is_number(softcap) and 0 < softcap:
         reader.add_part(Softcap(softcap), f"attn_logit_softcapping={softcap:g}")
     _add_sinks(reader)
