@@ -28,20 +28,19 @@ from clearhead.layers.nested import is_nested
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import and_masks, as_mask, dense
 from clearhead.stages import Stages
-from clearhead.tracing.own_call import OwnCall, own_call
-from clearhead.tracing.own_part import OwnPart
 from clearhead.tracing.traced_call import TracedCall
 from clearhead.tracing.traced_projections import of_layer, with_batch
 from clearhead.tracing.traced_projections import of_rung as projections_of
+from clearhead.tracing.user_call import UserCall, user_call
 
 
-def way_of(thing: object) -> Callable[..., TracedCall | OwnCall | OwnPart]:
+def way_of(thing: object) -> Callable[..., TracedCall | UserCall]:
     """The function that traces a call of `attend`, of a layer, of a rung, or of anybody's code."""
     if thing is attend:
         return _of_attend
     if isinstance(thing, MultiHeadAttention):
         return _of_layer
-    return of_rung if isinstance(thing, Rung) else own_call
+    return of_rung if isinstance(thing, Rung) else user_call
 
 
 def check_call(way: Callable[..., Any], given: Sequence[Any], options: Mapping[str, Any]) -> None:
