@@ -186,15 +186,9 @@ class StagesOfCode:
             return None
         found = self._query_of_other_rows()
         if found is None:
-            setting = Setting(
-                contract,
-                len(self.values["query"]),
-                1,
-                1,
-                *self.values["scores"].shape[-2:],
-                self.values["query"].shape[-1],
-                self.values["value"].shape[-1],
-            )
+            (blocks, queries, width), keys = self.values["query"].shape, self.values["key"].shape[1]
+            value_width = self.values["value"].shape[-1]
+            setting = Setting(contract, blocks, 1, 1, queries, keys, width, value_width)
             found = next(self._differences(setting, self._visible(setting)), None)
         if found is None and (value := cells.nodes[2]) is not None and value.constant == 0:
             before, keys = blocks_of(value.operands[1]).double(), self.values["key"].shape[1]

@@ -44,16 +44,18 @@ def way_of(thing: object) -> Callable[..., TracedCall | UserCall]:
 
 
 def check_call(way: Callable[..., Any], given: Sequence[Any], options: Mapping[str, Any]) -> None:
-    """Refuse words that a call does not take, and one without its inputs.
+    """Check that a call has its inputs, and no unknown arguments.
 
     Raises:
         ArgumentTypeError: codes `argument.words` and `trace.inputs`.
     """
-    own = inspect.signature(way).parameters
-    if hint_at(own, given, options):
+    parameters = inspect.signature(way).parameters
+    if hint_at(parameters, given, options):
         raise refusal(way, given, options, "trace")
-    needed = [name for name, each in own.items() if each.default is each.empty]
-    needed = [name for name in needed if own[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    needed = [name for name, each in parameters.items() if each.default is each.empty]
+    needed = [
+        name for name in needed if parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
     missing = [name for name in needed[len(given) :] if name not in options]
     if missing:
         thing = "clearhead.attend, " if needed[0] == "query" else ""
@@ -97,7 +99,9 @@ def _of_layer(
     computed = eager.compute(problem)
     output = layer.join(computed.context, x)
     inputs = {"x": x} if context is None else {"x": x, "source": context}
-    projections = of_layer(layer, problem, inputs, computed.context, output)
+    projections = of_layer(
+        layer, problem, inputs, computed.context, output, is_cached=cache is not None
+    )
     lead = ("batch", "num_heads")
     if x.ndim == 2:
         computed, output, lead = Stages(*(each[0] for each in computed)), output[0], ("num_heads",)
