@@ -67,7 +67,7 @@ def nan_for_as_many_keys(query, key, value):
         (multiplied_by_root, ["scale.wrong"]),
         (divided_by_root_of_length, ["scale.wrong", "differs"]),
         (squares_divided_behind, ["softmax.missing"]),
-        (nan_for_as_many_keys, ["mask.missing", "mask.non-finite"]),
+        (nan_for_as_many_keys, ["mask.missing", "mask.empty-row"]),
         (of_scores(lambda scores: masked(scores, -2.0).softmax(-1)), ["mask.multiplied"]),
         (
             of_scores(lambda scores: (unlike(scores) * past(scores)).softmax(-1)),

@@ -35,20 +35,6 @@ class Projected:
         """True if the query is another after the projection."""
         return self.query is not None and not torch.allclose(self.query, self.now.query)
 
-    @property
-    def turned_alike(self) -> bool:
-        """True if the query of every token of a head is turned by the same angles."""
-        if self.query is None or not self.turned or self.query.shape[-1] % 2:
-            return False
-        for layout in ("half", "interleaved"):
-            turns = _pairs(self.now.query, layout) / _pairs(self.query, layout)
-            lengths = turns.abs()
-            if torch.allclose(lengths, torch.ones_like(lengths), rtol=1e-4) and torch.allclose(
-                turns, turns[:, :, :1].expand_as(turns), rtol=1e-4
-            ):
-                return True
-        return False
-
     def value_turned(self, base: float, layout: str) -> bool:
         """True if the value is rotated as well."""
         if self.value is None or torch.allclose(self.value, self.now.value):

@@ -1,10 +1,11 @@
 """Edits of the mask and of the softmax: which pattern hides, what hides, and what is normalised."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from clearhead import stages
 from clearhead.checking.contract import Contract
@@ -206,6 +207,21 @@ def share(weigh: Callable[[Tensor], Tensor]) -> Stage:
     return lambda masked, empty, at: weigh(masked)
 
 
+# Functions instead of the softmax, as they are or divided by their sum: the name, the sentence, the function.
+NORMALISERS: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "raw": ("raw", _raw),
+    "exp": ("exp", torch.exp),
+    "sigmoid": ("sigmoid", torch.sigmoid),
+    "log": ("log", lambda masked: _raw(torch.log_softmax(masked, -1))),
+    "relu": ("relu", torch.relu),
+    "exp, the largest subtracted,": ("operation", lambda s: (s - s.amax(-1, keepdim=True)).exp()),
+    "square": ("operation", lambda masked: _raw(masked).square()),
+    **{
+        name: ("operation", getattr(functional, name))
+        for name in ("softplus", "elu", "gelu", "silu")
+    },
+}
+BY_SUM = {"raw": "by-sum", "relu": "relu"}
 SOFTMAX = [
     *(
         StageEdit("softmax.axis", "over", {"share": share}, values={"axis": name})
@@ -222,32 +238,13 @@ SOFTMAX = [
         )
     ),
     *(
-        StageEdit("softmax.missing", way, {"share": share(weigh)})
+        StageEdit("softmax.missing", way, {"share": share(weigh)}, values={"operation": name})
+        for name, (way, function) in NORMALISERS.items()
         for way, weigh in (
-            ("raw", _raw),
-            ("by-sum", lambda masked: _by_sum(_raw(masked))),
-            ("exp", torch.exp),
-            ("sigmoid", torch.sigmoid),
-            ("log", lambda masked: _raw(torch.log_softmax(masked, -1))),
-            ("relu", torch.relu),
-            ("relu", lambda masked: _by_sum(masked.relu())),
+            (way, function),
+            (BY_SUM.get(name, "operation"), lambda s, f=function: _by_sum(f(s))),
         )
-    ),
-    *(
-        StageEdit("softmax.missing", "operation", {"share": share(weigh)}, values={"operation": name})
-        for name, weigh in (
-            ("exp", lambda masked: (masked - masked.amax(-1, keepdim=True)).exp()),
-            *(
-                (name, weigh)
-                for name in ("softplus", "elu", "gelu", "silu")
-                for weigh in (
-                    getattr(torch.nn.functional, name),
-                    lambda s, f=name: _by_sum(getattr(torch.nn.functional, f)(s)),
-                )
-            ),
-            ("square", lambda masked: _by_sum(_raw(masked).square())),
-            ("square", lambda masked: _raw(masked).square()),
-        )
+        if not (name.startswith("exp") and weigh is not function)  # that is the softmax
     ),
     StageEdit("softmax.axis", "sum",
          {"share": share(lambda s: (w := s.softmax(-1)) / w.sum(-2, keepdim=True))}),

@@ -1,8 +1,6 @@
 """Verdicts on modules of tokens: heads, sides and padding."""
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,8 +10,6 @@ from clearhead.checking.evidence.named_layers import right_by_name
 from clearhead.checking.evidence.padding import PaddedEvidence, with_mask
 from clearhead.checking.evidence.splitting import Splitting
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.matching import fits
-from clearhead.checking.hypotheses.recipe import RIGHT
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Values, Verdict
@@ -191,28 +187,14 @@ def rotation(e: TokensEvidence) -> Claim | Verdict | None:
     if any(each.value_turned(base, str(kind)) for each in e.projections):
         return Claim("positions", "rope.values", Found("value"))
     if not e.rotated.known:
-        return Claim("positions", "differs", _other_base(e, base, str(kind)) or Found("rotation"))
-    for mutant in e.rotated.script[:1]:
-        if mutant.way == "not-rotated" and any(each.turned_alike for each in e.projections):
-            return Claim("positions", "differs", Found("turned-alike"))
-        return Claim("positions", mutant.code, Found(mutant.way, mutant.values))
+        fitted = e.projections[0].fitted()
+        shown = (
+            Found("rotation") if fitted is None else Found("base", {"base": f"{fitted[1]:,.6g}"})
+        )
+        return Claim("positions", "differs", shown)
+    for edit in e.rotated.script[:1]:
+        return Claim("positions", edit.code, Found(edit.way, edit.values))
     return Clear("rope")
-
-
-def _other_base(e: TokensEvidence, declared: float, layout: str) -> Found | None:
-    """A rotation with the base that its angles show, and the width that makes it of the declared one."""
-    first = e.projections[0]
-    fitted = first.fitted()
-    if fitted is None or fitted[0] != layout:
-        return None
-    base, dim = fitted[1], first.now.query.shape[-1]
-    contract = replace(e.contract, rope={"base": base, "layout": layout})
-    if fits([each.trial(contract) for each in e.projections], RIGHT) is None:
-        return None
-    heads = math.log(declared) / math.log(base)
-    if round(heads) > 1 and abs(heads - round(heads)) < 1e-3:
-        return Found("width-of-rates", {"width": round(heads) * dim, "head_dim": dim})
-    return Found("base", {"base": f"{base:,.6g}"})
 
 
 # Two sides.
@@ -231,8 +213,7 @@ def ignored(e: CrossEvidence) -> Verdict:
     """Keys or values that come from x, or a context that moves nothing."""
     by_x, by_context = e.dependencies
     if not by_context.moves.any():
-        way = "kept" if _first_kept(e) else "first" if _first_read(e) else "nothing"
-        return Found(way, {}, ("sides", _sides(e)))
+        return Found("nothing", {}, ("sides", _sides(e)))
     if e.from_x is not None:
         wrong = [name for name in ("key", "value") if name in e.from_x]
         other = by_context.moves.all()
@@ -245,26 +226,6 @@ def ignored(e: CrossEvidence) -> Verdict:
     if not (by_x.moves & ~own).any() or (not e.alike and by_context.moves.all()):
         return Clear("context")
     return Found("tokens", {}, ("sides", _sides(e)))
-
-
-def _first_kept(e: CrossEvidence) -> bool:
-    """True if copies that were not called before move with the context, that of the last sample."""
-    x, context = e.inputs
-    other = context.clone()
-    other[-1] = other[-1].flip(-1)
-    one, two = (e.subject.fresh()(x, each).detach() for each in (context, other))
-    return not torch.equal(one, two)
-
-
-def _first_read(e: CrossEvidence) -> bool:
-    """True if the last sample moves with the context of the first."""
-    x, context = e.inputs
-    if e.feed.plain or context.shape[0] < 2:
-        return False
-    other = context.clone()
-    other[0] = other[0].flip(-1)
-    one, two = (e.subject.spare()(x, each).detach()[-1] for each in (context, other))
-    return not torch.equal(one, two)
 
 
 def swapped(e: CrossEvidence) -> Verdict | None:
