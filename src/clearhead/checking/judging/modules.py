@@ -17,7 +17,6 @@ from clearhead.recording.weighing import ACTIVATIONS
 
 LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
 
-
 Arranged = tuple[Splitting, Sequence[int] | None]
 # The arrangement of heads that differs from the definition: code, sentence and measurement; in the order in which they
 # explain each other.
@@ -74,10 +73,11 @@ def arranged(
             if found is not None and not (found.way == "viewed" and meets):
                 # What was recorded is no mistake where the whole output is that of the definition.
                 return Claim("heads", code, found) if right_by_name(e) is None else Clear("heads")
-        unseen = layers and all(each.merged is None and not each.summed for each, _ in layers)
         if meets:
             return Unknown("hidden-by", {"code": "batch.mixed"})
         known = _heads_known(e)
+        unseen = bool(layers) and all(x.merged is None and not x.summed for x, _ in layers)
+        unseen |= any(not each.in_order and where is None for each, where in layers)
         return Unknown("merge") if unseen and isinstance(known, Clear) else known
 
     return verdict
