@@ -449,7 +449,7 @@ def test_what_is_done_besides_and_not_declared_is_told(context, words):
 @pytest.mark.parametrize(
     ("context", "code"),
     [
-        (lambda q, k, v: softmax(q, k).mT @ v, "softmax.axis"),
+        (lambda q, k, v: softmax(q, k).mT @ v, "law.value"),
         (lambda q, k, v: softmax(k, q).mT @ v, "softmax.axis"),
         (of_the_whole, "softmax.axis"),
         (without_scale(banded), "scale.missing"),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead._common.foreign_names import role
 from clearhead._common.torch_internals import unravelled
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.arranging import Arrangement, trial
@@ -255,6 +256,22 @@ def root_node(recorded: Recorder, each: ObservedAttention, which: int) -> Node |
     """The operation that query (0), key (1) or value (2) is made by."""
     index = _root(each, which)
     return None if index is None else recorded.nodes[index - 1]
+
+
+def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
+    """True if the query is what names, or the order of columns, call so; None where neither does."""
+    query, key = (root_node(recorded, each, which) for which in (0, 1))
+    if query is None or key is None or query.kind != "linear" or key.kind != "linear":
+        return None
+    if query is not key:
+        named = [recorded.parameters.get(x.storages[x.constant or 0], "") for x in (query, key)]
+        roles = role(named[0]), role(named[1])
+        return roles == ("q", "k") if set(roles) == {"q", "k"} else None
+    tags = [side_tags(each, which) for which in (0, 1)]
+    one, other = (
+        ((x.element - query.base) % query.output.shape[-1]).min() for x in tags if x is not None
+    )
+    return bool(one < other)
 
 
 class Consumer(NamedTuple):

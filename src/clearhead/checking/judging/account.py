@@ -14,6 +14,7 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.named_layers import right_by_name, trials_by_name
+from clearhead.checking.evidence.splitting import asks
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.edits import edits
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, fits
@@ -21,7 +22,7 @@ from clearhead.checking.hypotheses.recipe import RIGHT, right_scale
 from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn_mask, first_difference, sums_of
-from clearhead.checking.judging.laws import unnamed
+from clearhead.checking.judging.laws import right_at_few, unnamed
 from clearhead.checking.judging.reading import (
     DECLARED,
     ReadStages,
@@ -136,6 +137,10 @@ def _of_heads(e: HeadsEvidence) -> Account:
         claims = [
             Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
         ]
+    unsummed = claims[0] if claims and claims[0].code == "softmax.missing" else None
+    if unsummed is not None and unsummed.found.way == "none" and right_at_few(e):
+        measured = first_difference(e.trials)
+        claims = [Claim("product", "law.length", Found("definition", {}, measured))]
     if not claims and facts is not None and facts.learned and e.contract.scale is None:
         unknown: dict[str, tuple[str, Values]] = {}
         unknown |= dict.fromkeys((*TOPICS, "heads"), ("scale-normed", {}))
@@ -181,6 +186,13 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
             # Query and key are taken as they are, and hold what their parts were scaled by.
             clear, why = frozenset(TOPICS) - {"scale"}, {"scale": ("scale", {})}
             return Account((), clear, why, found.contract, (("scale-unknown", {}),))
+        one = group.attentions[0]
+        over = [each for each in found.script if each.code == "softmax.axis"]
+        swapped = bool(over) and one.layout.sides == (1, 0)
+        if swapped and e.recorded is not None and not asks(e.recorded.recorder, one):
+            # The same numbers: query and key have changed places, or the weights are transposed.
+            other = replace(over[0], code="law.value", way="transposed", values={})
+            found = replace(found, script=(other,), also=found.script)
         return _of_recipe(found, trials, TOPICS)
     facts = stages_of_group(group, e.recorded)
     claims = list(read_claims(facts, trials[0].under(found.contract), e))

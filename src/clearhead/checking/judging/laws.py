@@ -87,6 +87,16 @@ def unnamed(e: HeadsEvidence) -> Claim | None:
     return None if way is None else Claim("product", "law.scores", Found(way))
 
 
+def right_at_few(e: HeadsEvidence) -> bool:
+    """True if with two and three tokens it is the definition; as many as heads do not tell which axis is which."""
+    main, found = e.attempts[0].sizes, []
+    for tokens in {2, 3} - {main.num_heads}:
+        sizes = replace(main, query_len=tokens, kv_len=tokens)
+        found.append(as_trial(attempted(e.subject, sizes, e.seed), e.promised, e.rounded))
+    trials = [each for each in found if each is not None]
+    return len(trials) == len(found) and follows(trials, e.promised) is not None
+
+
 def value(e: TokensEvidence) -> Verdict | None:
     """The context is linear in the value, with weights that sum to one, and it is used."""
     weights = weights_by_name(e)
