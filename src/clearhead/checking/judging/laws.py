@@ -1,12 +1,13 @@
 """Verdicts by the laws of attention, asked where no mistake has a name yet."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from clearhead.checking.evidence import function_laws, laws
-from clearhead.checking.evidence.attempts import as_trial, heads_first
+from clearhead.checking.evidence.attempts import as_trial, attempted, heads_first
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
