@@ -116,17 +116,23 @@ def module_of(parts: str) -> type:
 
 
 REFUSED = {
-    "0": (lambda: ch.check(indexed, lesson=0), ch.ArgumentError),
-    "14": (lambda: ch.check(indexed, lesson=14), ch.ArgumentError),
-    "text": (lambda: ch.check(indexed, lesson=cast("int", "7")), ch.ArgumentTypeError),
-    "True": (lambda: ch.check(indexed, lesson=True), ch.ArgumentTypeError),
-    "takes": (lambda: ch.check(indexed, lesson=7, takes="x"), ch.ArgumentError),
-    "causal": (lambda: ch.check(indexed, lesson=7, causal=True), ch.ArgumentError),
-    "contract": (lambda: ch.check(indexed, lesson=7, contract=ch.Contract()), ch.ArgumentError),
-    "tensor": (lambda: ch.check(torch.ones(2), lesson=7), ch.ArgumentTypeError),
-    "function": (lambda: ch.check(indexed, lesson=11), ch.ArgumentTypeError),
-    "class": (lambda: ch.check(module_of(program(7, "filled")), lesson=1), ch.ArgumentTypeError),
-    "decode": (lambda: ch.check(indexed, lesson=13), ch.ArgumentTypeError),
+    "0": (lambda: ch.check(indexed, lesson=0), ch.errors.ArgumentError),
+    "14": (lambda: ch.check(indexed, lesson=14), ch.errors.ArgumentError),
+    "text": (lambda: ch.check(indexed, lesson=cast("int", "7")), ch.errors.ArgumentTypeError),
+    "True": (lambda: ch.check(indexed, lesson=True), ch.errors.ArgumentTypeError),
+    "takes": (lambda: ch.check(indexed, lesson=7, takes="x"), ch.errors.ArgumentError),
+    "causal": (lambda: ch.check(indexed, lesson=7, causal=True), ch.errors.ArgumentError),
+    "contract": (
+        lambda: ch.check(indexed, lesson=7, contract=ch.Contract()),
+        ch.errors.ArgumentError,
+    ),
+    "tensor": (lambda: ch.check(torch.ones(2), lesson=7), ch.errors.ArgumentTypeError),
+    "function": (lambda: ch.check(indexed, lesson=11), ch.errors.ArgumentTypeError),
+    "class": (
+        lambda: ch.check(module_of(program(7, "filled")), lesson=1),
+        ch.errors.ArgumentTypeError,
+    ),
+    "decode": (lambda: ch.check(indexed, lesson=13), ch.errors.ArgumentTypeError),
 }
 
 
@@ -147,7 +153,7 @@ def test_a_file_is_graded_by_the_name_that_the_lesson_has(tmp_path: Path) -> Non
         + program(2, "softmax")
         + program(2, "softmax").replace("weights", "softmax")
     )
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(str(file), lesson=2)
     assert caught.value.code == "check.name"
     assert ch.check(f"{file}:softmax", lesson=2).ok
