@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 from clearhead._common.lessons import REASONS, LessonRow, lessons_of
@@ -26,7 +26,6 @@ from clearhead.checking.source_edits.edits import Edits, SourceEdit
 from clearhead.checking.source_edits.outcome import asked_of, first_mistake
 from clearhead.checking.source_edits.program import Program, nodes_of
 from clearhead.checking.source_edits.solution import in_words_of
-from clearhead.checking.source_edits.statements import first_wrong_lines
 from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments
 from clearhead.checking.subject.operands import parts_of
 from clearhead.checking.subject.refusals import traced
@@ -75,10 +74,6 @@ class _Asked(NamedTuple):
                 return None, promised
             found.append((mistake, promised))
         return max(found, key=lambda each: each[0].right)
-
-    def outcome(self, promised: Mapping[str, Any], thing: Any) -> Mistake | None:
-        """The first mistake under one promise."""
-        return first_mistake(thing, self.row, promised, self.args[self.promises.index(promised)])
 
     def is_right(self, program: Program) -> bool:
         try:
@@ -144,13 +139,7 @@ def _wrong(
     if not code or mistake.error is not None:
         named, place = _named(thing, promised, row, core)
         code = named or code or "differs"
-    lines = _lines(program, mistake)
-    if place is not None and place != _defined(program):
-        lines = [place[1]]
-    elif not lines and program is not None:
-        lines = first_wrong_lines(
-            program, _solution(program, row), partial(asked.outcome, promised)
-        )
+    lines = [place[1]] if place is not None else _lines(program, mistake)
     edit, others = (None, []) if program is None else mend(program, asked, lines)
     lines = lines or others
     if edit is not None and not mistake.code and len(asked.promises) > 1:
@@ -265,7 +254,8 @@ def mend(
         lines: that are likely wrong, whose edits are tried first.
     """
     assert program.tree is not None
-    text, solution = solution_of(asked.row.slug), _solution(program, asked.row)
+    text = solution_of(asked.row.slug)
+    solution = in_words_of(program.tree, text)
     known = set(re.findall(r"\w+", program.text + text))
     first, others = difference(program, solution, asked.is_right)
     found = [] if first is None else [first]
@@ -296,11 +286,6 @@ def _length(edit: SourceEdit, program: Program, known: set[str]) -> int:
 def _plain(text: str) -> list[str]:
     """The words and signs of a program, however it is written."""
     return re.findall(r"\w+|[^\w\s]|^ +", ast.unparse(ast.parse(text)), re.MULTILINE)
-
-
-def _solution(program: Program, row: LessonRow) -> ast.Module:
-    assert program.tree is not None
-    return in_words_of(program.tree, solution_of(row.slug))
 
 
 @cache
