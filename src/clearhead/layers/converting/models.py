@@ -73,9 +73,7 @@ class ModelConversion(Drawn):
             place.path: place.reason for place in places if place.made is None
         }
         self.rows: dict[str, tuple[Row, ...]] = {
-            place.path: (*(pair.row(False) for pair in place.reader.pairs), *place.reader.settings)
-            for place in done
-            if place.reader is not None
+            place.path: place.reader.rows for place in done if place.reader is not None
         }
 
     def undo(self) -> None:

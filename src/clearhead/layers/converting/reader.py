@@ -22,17 +22,19 @@ INPUTS = ("query_projection", "key_projection", "value_projection")
 
 
 class Fitted(NamedTuple):
-    """Settings of a module of transformers that neither weights nor names tell; a run of a copy does.
+    """Settings of a module that neither weights nor names tell; a run of a copy does.
 
     Attributes:
         layout: of its rotary positions; None if it does not rotate.
         partly: True if it rotates the part of a head that its configuration says.
-        capped: True if it bends scores at the bound that it holds.
+        capped: True if it caps its scores at the bound that it holds.
+        mask: the mask of a class of the user's; transformers' modules get theirs from the model.
     """
 
     layout: Layout | None = None
     partly: bool = True
     capped: bool = True
+    mask: Mask | None = None
 
 
 class ModuleReader:
@@ -60,7 +62,7 @@ class ModuleReader:
         self.alone: list[str] = []
         # The reason against it where neither its module nor a mask that is given says whether it sees what is ahead.
         self.unsaid = ""
-        # The reason against a layer that shares the weights of the module, or is written into it.
+        # The reason against a layer that shares the weights of the module.
         self.unshared = ""
         self.parts: list[Part] = []
         self.kind: type[AttentionLayer] = MultiHeadAttention
@@ -87,6 +89,11 @@ class ModuleReader:
     def left_over(self) -> list[str]:
         """The tensors that nothing was made of, with shapes."""
         return [f"{name} {tuple(tensor.shape)}" for name, tensor in self._left.items()]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Each tensor and each setting, for the report."""
+        return (*(pair.row() for pair in self.pairs), *self.settings)
 
     @property
     def like(self) -> Tensor:
