@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -299,14 +300,39 @@ def trial_inputs(model: nn.Module) -> dict[str, Any]:
     return given
 
 
+def _takes_image_tokens(model: nn.Module) -> bool:
+    """Return True if the text of a model has a token for each patch of a picture, whose number its processor knows."""
+    names = ("image_token_id", "image_token_index")
+    return any(getattr(model.config, name, None) is not None for name in names)
+
+
+def run_trial(model: nn.Module) -> Any:
+    """Run a model on `trial_inputs`; text and picture in a call each, where the text would need image tokens."""
+    inputs = trial_inputs(model)
+    if not _takes_image_tokens(model):
+        return model(**inputs)
+    picture = {"pixel_values": inputs.pop("pixel_values")}
+    module: Any = model
+    return model(**inputs), module.get_image_features(**picture)
+
+
 def _ids(vocabulary: int, generator: torch.Generator) -> Tensor:
     # The first ids are those of padding, of the beginning and of the end, mostly.
     lowest = min(3, vocabulary - 1)
     return torch.randint(lowest, vocabulary, (2, TEXT), generator=generator)
 
 
-def run_in_steps(model: nn.Module, inputs: dict[str, Any]) -> list[Any]:
-    """The outputs of a model for a text in two pieces, with its KV cache; nothing if it has none."""
+def run_in_steps(model: nn.Module, inputs: Mapping[str, Any] | None) -> list[Any]:
+    """Return the outputs of a model for a text in two pieces, with its KV cache; [] if it has none.
+
+    Args:
+        model: the model.
+        inputs: of a call; None for those of a trial.
+    """
+    given = dict(trial_inputs(model) if inputs is None else inputs)
+    if inputs is None and _takes_image_tokens(model):
+        del given["pixel_values"]
+    inputs = given
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     words = inspect.signature(type(model).forward).parameters
     kept = cache_of(words) or CACHES[0]

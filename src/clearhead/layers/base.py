@@ -134,10 +134,21 @@ class AttentionLayer(nn.Module, ABC):
                 sequences = sequences.padded()
                 valid = valid if is_cross else sequences.valid
             x = sequences.tokens
-        others = sequences_of(context, valid=valid)
+        others = sequences_of(context, valid=valid) if is_cross else None
         if others is not None:
             context, valid = others.padded().tokens, others.padded().valid
-        self._check_inputs(x, context)
+        check_widths(x, context, self.embed_dim, self.context_dim)
+        projection = self._modules[self.INPUT_PROJECTION]
+        assert projection is not None
+        check_projected("x", x, projection)
+        if context is not None:
+            check_projected("context", context, self.key_projection)
+            if is_causal(self.mask):
+                raise ArgumentError(
+                    "layer.causal-context",
+                    "this layer hides what comes later in its own text, mask=causal(), and was given a "
+                    "context, whose tokens are not later ones. Make the layer without that mask.",
+                )
         if x.ndim == 2:
             x, context = x[None], None if context is None else context[None]
         source = x if context is None else context
@@ -165,21 +176,6 @@ class AttentionLayer(nn.Module, ABC):
         absorbs = cache is not None and self._absorbs(cache)
         keys = Keys(valid, cache, is_cross, absorbs)
         return LayerCall(x, source, mask, keys, by_position, Form(given, sequences))
-
-    def _check_inputs(self, x: Tensor, context: Tensor | None) -> None:
-        """Check that x and a context fit the projections and each other."""
-        check_widths(x, context, self.embed_dim, self.context_dim)
-        projection = self._modules[self.INPUT_PROJECTION]
-        assert projection is not None
-        check_projected("x", x, projection)
-        if context is not None:
-            check_projected("context", context, self.key_projection)
-            if is_causal(self.mask):
-                raise ArgumentError(
-                    "layer.causal-context",
-                    "this layer hides what comes later in its own text, mask=causal(), and was given a "
-                    "context, whose tokens are not later ones. Make the layer without that mask.",
-                )
 
     def _check_across(
         self,
@@ -234,7 +230,7 @@ class AttentionLayer(nn.Module, ABC):
 
     def _transform(self, query: Tensor, key: Tensor, call: LayerCall) -> tuple[Tensor, Tensor]:
         """Query and key as the parts transform them."""
-        counted, held = call.positions, call.held
+        counted, held = call.positions, call.form and call.form.held
         assert counted is not None
         pair = (counted.placed or counted)[:2]
         if held is not None:
@@ -297,29 +293,32 @@ class AttentionLayer(nn.Module, ABC):
     def _attend(
         self, call: LayerCall, kernel: str = "auto", projected: Projected | None = None
     ) -> Tensor:
-        if call.held is None:
+        form = call.form
+        if form is not None and form.held is not None:
+            heads, options = self._posed(call)
+            context = attend(*heads[:3], **options, kernel=kernel, across=form.held)
+        else:
             kernel_named(kernel)
             with Rollback(call.keys.cache, call.source.shape[1]):
                 context = self._run(self._problem(call, projected), kernel)
-        else:
-            heads, options = self._posed(call)
-            context = attend(*heads[:3], **options, kernel=kernel, across=call.held)
         output = self._join(context, call)
-        return output if call.form is None else call.form.restore(output)
+        return output if form is None else form.restore(output)
 
     def _matrix(self, call: LayerCall) -> AttentionMatrix:
-        if call.held is not None:
+        held = call.form and call.form.held
+        if held is not None:
             heads, options = self._posed(call)
             del options["dropout"]
-            return AttentionMatrix(heads.query, heads.key, across=call.held, **options)
+            return AttentionMatrix(heads.query, heads.key, across=held, **options)
         call = _on_a_copy(call)
         # A cache takes values as well.
         return matrix_of(self._problem(call, values=call.keys.cache is not None))
 
     def _plan(self, call: LayerCall, kernel: str) -> Plan:
-        if call.held is not None:
+        held = call.form and call.form.held
+        if held is not None:
             heads, options = self._posed(call)
-            return plan(*heads[:3], **options, kernel=kernel, across=call.held)
+            return plan(*heads[:3], **options, kernel=kernel, across=held)
         return plan_for(self._problem(_on_a_copy(call)), kernel)
 
     def _describe_options(self) -> str:

@@ -109,11 +109,6 @@ class LayerCall(NamedTuple):
     positions: Positions | None = None
     form: Form | None = None
 
-    @property
-    def held(self) -> tuple[Sharding, Sharding] | None:
-        """The ranks that share the tokens, or None."""
-        return None if self.form is None else self.form.held
-
     def visible(self) -> Mask | None:
         """Return the mask of the keys that are real tokens of the query's own sequence; None if all are."""
         sequences = None if self.form is None else self.form.sequences

@@ -21,7 +21,7 @@ from clearhead.layers.converting.adapters import (
     other_arguments,
 )
 from clearhead.layers.converting.comparing import Place, compare, put
-from clearhead.layers.converting.fitting import build, refuse
+from clearhead.layers.converting.fitting import build
 from clearhead.layers.converting.pairs import Row
 from clearhead.layers.converting.reader import ModuleReader, model_type
 from clearhead.layers.converting.weights import hooks_of_transformers
@@ -155,9 +155,6 @@ def convert_model(
         read: reads one, and runs a copy of it; raises UnsupportedError with the reasons against it.
         read_again: reads one that was read before.
 
-    Raises:
-        UnsupportedError: code `convert.refused`, if none could be converted, or if the model's output
-            is another one afterwards; nothing is changed then.
     """
     places = list(_places(model, recognises))
     # An interrupt at the end of a block without gradients would leave them off.
@@ -167,12 +164,6 @@ def convert_model(
             if recognises(place.module):
                 _make(place, read, inputs, places)
         compare(model, inputs, places, undo)
-        done = [place for place in places if place.made is not None]
-        refuse(
-            "clearhead.convert",
-            f"convert an attention of this {type(model).__name__}",
-            [] if done else [f"{place.path}: {_one_line(place.reason)}" for place in places],
-        )
         conversion = ModelConversion(model, places, read_again)
     except BaseException:
         with undoing() as last:
