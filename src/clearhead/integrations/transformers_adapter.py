@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -267,8 +267,10 @@ def _positions_of(module: nn.Module, x: Tensor) -> Any:
     raise TypeError("its model makes its positions in a way of its own")
 
 
-def trial_inputs(model: nn.Module) -> dict[str, Any]:
-    """Make inputs for a model of transformers, of a few tokens, or a picture or a sound.
+def trials(model: nn.Module) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
+    """Make calls of a model of transformers, as functions and arguments: of a few tokens, or a picture or a sound.
+
+    Text and picture are two calls where the text would need a token for each patch, whose number its processor knows.
 
     Raises:
         AttributeError, KeyError, TypeError: for a model whose inputs are others.
@@ -291,48 +293,22 @@ def trial_inputs(model: nn.Module) -> dict[str, Any]:
         given["input_features"] = drawn(2, config.num_mel_bins, 2 * config.max_source_positions)
     text = config.get_text_config()
     is_read = {"pixel_values", "input_features"}.isdisjoint(given) or hasattr(config, "text_config")
-    if "input_ids" in names and is_read:
-        given["input_ids"] = _ids(text.vocab_size, generator).to(like.device)
-    if "decoder_input_ids" in names:
-        given["decoder_input_ids"] = _ids(text.vocab_size, generator).to(like.device)
+    for name in ("input_ids", "decoder_input_ids"):
+        if name in names and (is_read or name != "input_ids"):
+            # The first ids are those of padding, of the beginning and of the end, mostly.
+            lowest = min(3, text.vocab_size - 1)
+            ids = torch.randint(lowest, text.vocab_size, (2, TEXT), generator=generator)
+            given[name] = ids.to(like.device)
     if "use_cache" in names:
         given["use_cache"] = False
-    return given
+    if any(getattr(config, f"image_token_{name}", None) is not None for name in ("id", "index")):
+        picture = {"pixel_values": given.pop("pixel_values")}
+        return [(model, given), (getattr(model, "get_image_features"), picture)]  # noqa: B009
+    return [(model, given)]
 
 
-def _takes_image_tokens(model: nn.Module) -> bool:
-    """Return True if the text of a model has a token for each patch of a picture, whose number its processor knows."""
-    names = ("image_token_id", "image_token_index")
-    return any(getattr(model.config, name, None) is not None for name in names)
-
-
-def run_trial(model: nn.Module) -> Any:
-    """Run a model on `trial_inputs`; text and picture in a call each, where the text would need image tokens."""
-    inputs = trial_inputs(model)
-    if not _takes_image_tokens(model):
-        return model(**inputs)
-    picture = {"pixel_values": inputs.pop("pixel_values")}
-    module: Any = model
-    return model(**inputs), module.get_image_features(**picture)
-
-
-def _ids(vocabulary: int, generator: torch.Generator) -> Tensor:
-    # The first ids are those of padding, of the beginning and of the end, mostly.
-    lowest = min(3, vocabulary - 1)
-    return torch.randint(lowest, vocabulary, (2, TEXT), generator=generator)
-
-
-def run_in_steps(model: nn.Module, inputs: Mapping[str, Any] | None) -> list[Any]:
-    """Return the outputs of a model for a text in two pieces, with its KV cache; [] if it has none.
-
-    Args:
-        model: the model.
-        inputs: of a call; None for those of a trial.
-    """
-    given = dict(trial_inputs(model) if inputs is None else inputs)
-    if inputs is None and _takes_image_tokens(model):
-        del given["pixel_values"]
-    inputs = given
+def run_in_steps(model: nn.Module, inputs: Mapping[str, Any]) -> list[Any]:
+    """Return the outputs of a model for a text in two pieces, with its KV cache; [] if it has none."""
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     words = inspect.signature(type(model).forward).parameters
     kept = cache_of(words) or CACHES[0]
@@ -340,7 +316,7 @@ def run_in_steps(model: nn.Module, inputs: Mapping[str, Any] | None) -> list[Any
         return []
     cache, outputs = None, []
     for piece in inputs[name].split(PIECES, dim=1):
-        step = inputs | {name: piece, "use_cache": True, kept: cache}
+        step = {**inputs, name: piece, "use_cache": True, kept: cache}
         output: Any = model(**step)
         outputs.append(output[0])
         cache = getattr(output, kept, None)

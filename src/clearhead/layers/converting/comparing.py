@@ -66,13 +66,14 @@ def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             if inputs is None:
-                return tools.run_trial(model)
+                return [function(**named) for function, named in tools.trials(model)]
             given, named = arguments_of(inputs)
             return model(*given, **named)
 
     def call_in_steps() -> list[Any]:
-        is_by_name = inputs is None or isinstance(inputs, Mapping)
-        return tools.run_in_steps(model, inputs) if tools and is_by_name else []
+        if not tools or not isinstance(inputs, Mapping | None):
+            return []
+        return tools.run_in_steps(model, tools.trials(model)[0][1] if inputs is None else inputs)
 
     if is_run:
         with _evaluating(model, [place.made for place in adapted]):
