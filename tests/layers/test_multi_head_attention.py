@@ -23,7 +23,6 @@ from clearhead.errors import (
     MaskError,
     UnsupportedError,
 )
-from clearhead.layers import multi_head_attention
 from clearhead.masks.base import Mask
 from tests.refusals import assert_refused, refusals
 from tests.tensors import assert_close, drawn
@@ -779,41 +778,3 @@ def test_a_mask_that_does_not_fit(method: str) -> None:
         call(X, mask=torch.ones(7, 7))
     with pytest.raises(MaskError, match=r"^\[mask\.ambiguous\] mask of shape \(3, 7, 7\) could be"):
         call(X, mask=torch.ones(3, 7, 7, dtype=torch.bool))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"bias": True, "parts": [ch.layers.QueryKeyNorm(8)]},
-        {"num_kv_heads": 2, "value_head_dim": 7},
-    ],
-)
-def test_one_product_while_training(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Outputs and gradients are those of three products, which a hook on one of them brings back."""
-    layer = ch.MultiHeadAttention(32, num_heads=4, mask=ch.causal(), **options).double()
-    x, gradient = torch.randn(2, 2, 43, 32, dtype=torch.float64).unbind()
-    products: list[int] = []
-    product = multi_head_attention.linear
-
-    def counted(*given: Any) -> Tensor:
-        products.append(len(given[1]))
-        return product(*given)
-
-    monkeypatch.setattr(multi_head_attention, "linear", counted)
-
-    def step() -> list[Tensor]:
-        leaf = x.clone().requires_grad_()
-        output = layer(leaf)
-        return [output, *torch.autograd.grad(output, [leaf, *layer.parameters()], gradient)]
-
-    one = step()
-    assert len(products) == 1
-    called: list[object] = []
-    with layer.key_projection.register_forward_hook(lambda *given: called.append(given)):
-        three = step()
-    assert len(products) == len(called) == 1
-    for actual, expected in zip(one, three, strict=True):
-        torch.testing.assert_close(actual, expected)

@@ -344,17 +344,6 @@ def is_plain_linear(projection: nn.Module) -> bool:
     )
 
 
-def is_product(projection: nn.Module) -> bool:
-    """Return True for a plain linear layer without hooks, whose weight is an ordinary tensor, not a quantised one."""
-    return (
-        is_plain_linear(projection)
-        and type(projection.weight) in (Tensor, nn.Parameter)
-        and not projection._forward_pre_hooks
-        and not projection._forward_hooks
-        and not projection._backward_hooks
-    )
-
-
 def check_projected(name: str, tensor: Tensor, projection: nn.Module) -> None:
     """Refuse an input that a projection of a layer cannot be multiplied with.
 

@@ -12,7 +12,7 @@ from clearhead.attention.planning import Plan
 from clearhead.layers.base import AttentionLayer, Heads
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
-from clearhead.layers.inputs import CallOptions, LayerCall, is_product, split_heads
+from clearhead.layers.inputs import CallOptions, LayerCall, is_plain_linear, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import as_mask
@@ -225,9 +225,13 @@ class LatentAttention(AttentionLayer):
 
     def _absorbs(self, cache: Cache) -> bool:
         # Keys and values must be a matrix times the latent, with no hook on it.
-        projections = self.key_projection, self.value_projection
         return cache._layout is not None and all(
-            is_product(each) and each.bias is None for each in projections
+            is_plain_linear(each)
+            and type(each.weight) in (Tensor, nn.Parameter)  # quantised ones are no such matrix
+            and each.bias is None
+            and not each._forward_pre_hooks
+            and not each._forward_hooks
+            for each in (self.key_projection, self.value_projection)
         )
 
     def _up(self, projection: nn.Linear) -> Tensor:

@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from clearhead._common.checks import check_bool, check_dropout, check_sizes
 from clearhead._common.hints import hint_at_weights, with_hints
@@ -15,16 +13,13 @@ from clearhead.errors import ArgumentError
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
-from clearhead.layers.inputs import CallOptions, LayerCall, Rollback, is_product, split_heads
+from clearhead.layers.inputs import CallOptions, LayerCall, Rollback, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.layers.steps import next_token
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import as_mask
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.sharding.sharding import Sharding
-
-MIN_TOKENS = 64
-"""From this number of tokens on, query, key and value are one product while training."""
 
 Layer = TypeVar("Layer", bound="MultiHeadAttention")
 
@@ -351,16 +346,15 @@ class MultiHeadAttention(AttentionLayer):
     def _project(
         self, call: LayerCall, *, values: bool = True
     ) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        x, source, dim, kv_heads = call.x, call.source, self.head_dim, self.num_kv_heads
-        is_trained = self.training and values and x is source and torch.is_grad_enabled()
-        if is_trained and not torch.compiler.is_compiling() and _is_one_product(self, x):
-            query, key, value = _one_product(self, x)
-        else:
-            query, key = self.query_projection(x), self.key_projection(source)
-            value = self.value_projection(source) if values else None
+        dim, kv_heads = self.head_dim, self.num_kv_heads
+        query = self.query_projection(call.x)
         query = split_heads(query, self.num_heads, dim, "query_projection", may_share=True)
-        key = split_heads(key, kv_heads, dim, "key_projection", may_share=True)
-        if value is not None:
+        key = split_heads(
+            self.key_projection(call.source), kv_heads, dim, "key_projection", may_share=True
+        )
+        value = None
+        if values:
+            value = self.value_projection(call.source)
             value = split_heads(
                 value, kv_heads, self.value_head_dim, "value_projection", may_share=True
             )
@@ -370,21 +364,3 @@ class MultiHeadAttention(AttentionLayer):
 
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:
         return self.join(context, call.x)
-
-
-def _is_one_product(layer: MultiHeadAttention, x: Tensor) -> bool:
-    """Return True if query, key and value of x are faster as one product, which computes the same."""
-    if torch.jit.is_tracing() or x.shape[0] * x.shape[1] < MIN_TOKENS:
-        return False
-    projections = layer.query_projection, layer.key_projection, layer.value_projection
-    biases = {each.bias is None for each in projections if is_product(each)}
-    return len(biases) == 1 and all(map(is_product, projections))
-
-
-def _one_product(layer: MultiHeadAttention, x: Tensor) -> Sequence[Tensor]:
-    """Return query, key and value of x: 0.9 × the time of three products, forward and backward."""
-    projections = layer.query_projection, layer.key_projection, layer.value_projection
-    weights = [each.weight for each in projections]
-    biases = [each.bias for each in projections if each.bias is not None]
-    packed = linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
-    return packed.split([len(each) for each in weights], dim=-1)
