@@ -28,6 +28,8 @@ from clearhead.watching.hooks.transformers_call import convention_of, read_call
 CONTEXTS = ("key_value_states", "encoder_hidden_states")
 MASKS = ("attention_mask", "mask")
 OF_CONTEXT = "encoder_attention_mask"
+# Of a part that does not go by them; those that do get cosines and sines.
+NO_POSITIONS: Any = (None, None)
 TEXT, PIECES = 7, (5, 2)
 
 ALONE = (
@@ -98,7 +100,7 @@ class TransformersAdapter(Adapter):
         query, key, value, scale, _ = self.layer._expand(query, key, value, unrotated, call)
         options = options_of(
             [part for part in self.layer.parts if not isinstance(part, self.of_model)],
-            *_no_positions(),
+            *NO_POSITIONS,
         )
         implementation = getattr(getattr(self, "config", None), "_attn_implementation", None)
         if self.returns_bias:
@@ -143,7 +145,7 @@ class TransformersAdapter(Adapter):
             if isinstance(part, Rotary):
                 query, key = self._turned(part, query, key, turns)
                 continue
-            places = _no_positions()
+            places = NO_POSITIONS
             if isinstance(part, Temperature):
                 places = (torch.arange(query.shape[2], device=query.device) + seen,) * 2
             query, key = part.transform_query_key(query, key, *places)
@@ -209,11 +211,6 @@ def _first(given: dict[str, Any], names: tuple[str, ...]) -> Any:
     """Take the arguments of these names out, of which one at most is given."""
     found = [given.pop(name) for name in names if name in given]
     return next((each for each in found if each is not None), None)
-
-
-def _no_positions() -> Any:
-    """The positions of a part that does not go by them; those that do are handed cosines and sines."""
-    return None, None
 
 
 def run_alone(module: nn.Module, x: Tensor) -> Tensor:
