@@ -28,7 +28,7 @@ from clearhead.layers import (
 )
 from clearhead.layers.converting import probing
 from clearhead.layers.converting.families import family_of
-from clearhead.layers.converting.pairs import Row
+from clearhead.layers.converting.tensor_pairs import Row
 from tests.integrations.models import SIZES, VOCABULARY
 from tests.tensors import assert_close, drawn
 

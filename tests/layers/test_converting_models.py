@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.layers import MultiheadAttention, QueryKeyNorm
-from clearhead.layers.converting.comparing import _difference
-from clearhead.layers.converting.models import ModelConversion
+from clearhead.layers.converting.model_comparison import _difference
+from clearhead.layers.converting.model_conversion import ModelConversion
 from tests.integrations.models import SIZES
 from tests.refusals import assert_refused
 from tests.refusals import wrong as refused

@@ -13,7 +13,7 @@ from clearhead.attention.planning import run
 from clearhead.attention.problem import under_autocast
 from clearhead.errors import UnsupportedError
 from clearhead.integrations.transformers_internals import collects_attentions
-from clearhead.layers.base import AttentionLayer
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.adapters import Adapter
 from clearhead.layers.converting.configuration import window_of
 from clearhead.layers.converting.reader import ModuleReader

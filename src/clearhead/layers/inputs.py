@@ -18,8 +18,8 @@ from clearhead.errors import (
     ShapeError,
     UnsupportedError,
 )
-from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import is_in_order
 from clearhead.layers.caches.sliding import SlidingCache

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from clearhead._common.checks import check_bool, check_dropout, check_sizes
 from clearhead._common.hints import with_hints
 from clearhead.attention.planning import Plan
-from clearhead.layers.base import AttentionLayer, Heads
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.attention_layer import AttentionLayer, Heads
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.inputs import CallOptions, LayerCall, is_plain_linear, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask

@@ -10,12 +10,12 @@ from clearhead._common.hints import hint_at_weights, with_hints
 from clearhead.attention.planning import Plan
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError
-from clearhead.layers.base import AttentionLayer
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.inputs import CallOptions, LayerCall, Rollback, split_heads
 from clearhead.layers.parts import Part, check_parts
-from clearhead.layers.steps import next_token
+from clearhead.layers.token_steps import next_token
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import as_mask
 from clearhead.matrix.matrix import AttentionMatrix

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from clearhead.attention.biases import Bias, ByPair, as_bias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.errors import UnsupportedError
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.layout import positions_from_valid
 from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.base import Mask

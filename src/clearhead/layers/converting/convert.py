@@ -11,13 +11,13 @@ from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
 from clearhead._common.text import kind_of, readable
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from clearhead.layers.base import AttentionLayer
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.families import FAMILIES, Family, family_of
 from clearhead.layers.converting.fitting import build, refuse
-from clearhead.layers.converting.models import OWN, ModelConversion, convert_model
-from clearhead.layers.converting.pairs import Row
+from clearhead.layers.converting.model_conversion import OWN, ModelConversion, convert_model
 from clearhead.layers.converting.probing import Fits, fit, guesses
 from clearhead.layers.converting.reader import ModuleReader
+from clearhead.layers.converting.tensor_pairs import Row
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask

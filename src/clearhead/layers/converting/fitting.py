@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import torch
 
 from clearhead.errors import UnsupportedError
-from clearhead.layers.base import AttentionLayer
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.reader import INPUTS, ModuleReader
 from clearhead.layers.inputs import is_plain_linear
 from clearhead.masks.base import Mask

@@ -13,17 +13,17 @@ from clearhead._common.text import readable
 from clearhead._common.torch_internals import set_grad_enabled
 from clearhead._common.undoing import Undo, undo_all, undoing
 from clearhead.errors import ArgumentError, UnsupportedError
-from clearhead.layers.base import AttentionLayer
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.adapters import (
     Adapter,
     PlainAdapter,
     adapter_for,
     other_arguments,
 )
-from clearhead.layers.converting.comparing import Place, compare, put
 from clearhead.layers.converting.fitting import build
-from clearhead.layers.converting.pairs import Row
+from clearhead.layers.converting.model_comparison import Place, compare, put
 from clearhead.layers.converting.reader import ModuleReader, model_type
+from clearhead.layers.converting.tensor_pairs import Row
 from clearhead.layers.converting.weights import hooks_of_transformers
 from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention

@@ -14,9 +14,9 @@ from clearhead import stages
 from clearhead.attention.kernels._one_query import by_products, multiplied
 from clearhead.attention.planning import observers
 from clearhead.attention.remembering import is_plain_call
-from clearhead.layers.base import AttentionLayer
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.columns import ColumnCache, GrowingCache, StaticCache
 from clearhead.layers.inputs import Keys, LayerCall, check_projected
 from clearhead.layers.parts import Part

@@ -14,8 +14,8 @@ from clearhead.attention.planning import Plan, kernel_named, plan_for, run
 from clearhead.attention.problem import Problem, make_problem, under_autocast
 from clearhead.attention.sharded.sharded_call import read_across
 from clearhead.errors import ArgumentError
-from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
