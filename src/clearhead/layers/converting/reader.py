@@ -138,7 +138,7 @@ class ModuleReader:
         return _size(self.module, "num_heads") or _size(self.config, "num_heads")
 
     def size(self, name: str) -> int | None:
-        """A size that the module says, by the names that are usual."""
+        """Read a size attribute under its usual names; None without one."""
         return _size(self.module, name)
 
     def copy(self, theirs: str, tensor: Tensor, ours: str, how: str = "copied") -> None:
@@ -154,10 +154,7 @@ class ModuleReader:
         return name in self._left
 
     def projection(self, path: str) -> Projection | None:
-        """The projection of that name, or None with a reason.
-
-        It is a linear layer, a Conv1D of GPT-2, or a bare matrix that is used as `x @ matrix`.
-        """
+        """Return the linear layer, Conv1D, or matrix (used as `x @ matrix`) of that name, or None with a reason."""
         found = self.find(path)
         if isinstance(found, nn.Parameter) and found.ndim == 2:
             return Projection(path, self.tensor(path).mT, transposed=True)
@@ -175,7 +172,7 @@ class ModuleReader:
         return Projection(f"{path}.weight", read[0], is_conv, f"{path}.bias", read[1])
 
     def projections(self, *paths: str) -> list[Projection]:
-        """The projections of these names; none of them, with a reason each, if one is not plain."""
+        """Return the projections of these names; [], with a reason each, if one is not plain."""
         found = [self.projection(path) for path in paths]
         return [each for each in found if each is not None] if None not in found else []
 
@@ -297,14 +294,14 @@ class ModuleReader:
                 self.triangles.append(name)
 
     def add_part(self, part: Part, theirs: str) -> str:
-        """Hand a part to the layer; the result is its name in it."""
+        """Add a part to the layer; return its name in it."""
         name = f"parts.{len(self.parts)}"
         self.parts.append(part)
         self.settings.append(Row(theirs, name, described(part)))
         return name
 
     def hide(self, mask: Mask, theirs: str) -> None:
-        """Hand a mask to the layer."""
+        """Add a mask to the layer."""
         self.mask = mask
         self.settings.append(Row(theirs, "mask", mask.describe()))
 
@@ -317,7 +314,7 @@ class ModuleReader:
                 return
 
     def add_scale(self, scale: float, theirs: str) -> None:
-        """Hand the number that scores are multiplied by to the layer, if it is not the usual one."""
+        """Add the scale of the scores to the layer, if it is not the usual one."""
         width = self.sizes["head_dim"] + self.sizes.get("rotary_dim", 0)
         if not math.isclose(scale, 1 / math.sqrt(width), rel_tol=1e-9):
             self.add_part(Scale(scale), f"{theirs}={scale:g}")
