@@ -17,6 +17,7 @@ CODES = tuple(
         "shape.square-only",
         *(edit.code for edits in PART_EDITS.values() for edit in edits),
         "softmax.missing",
+        "scale.wrong",
         "law.pairs",
         "law.value",
         "law.scores",
@@ -67,11 +68,18 @@ def _law(e: PartEvidence, call: PartCall) -> tuple[str, str, Any]:
             if others != [row]:
                 values = {"row": row, "others": ", ".join(map(str, others)) or "none"}
                 return "law.pairs", "part-rows", {**values, "side": side.removesuffix("s")}
+    found, expected = call.found.double(), call.expected
     if e.given.takes == "scores":
-        found = call.found.double()
         keys, queries = (bool(((found.sum(x) - 1).abs() <= SUMS).all()) for x in (-1, -2))
         if not keys:
             return ("softmax.axis", "sum", {}) if queries else ("softmax.missing", "part-sums", {})
+    factor = float((found * expected).sum() / expected.square().sum())
+    even = float((found - factor * expected).abs().max()) <= SUMS * float(found.abs().max())
+    if even and e.given.takes == "query,key":
+        wanted = e.contract.scale or 1.0
+        return "scale.wrong", "part", {"used": f"{factor * wanted:.4g}", "wanted": f"{wanted:.4g}"}
+    if even and e.given.takes == "weights,value":
+        return "weights.scaled", "factor", {"factor": f"{factor:.4g}"}
     return (
         ("law.value", "part-other", {})
         if "value" in e.part.names
