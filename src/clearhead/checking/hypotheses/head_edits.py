@@ -198,10 +198,10 @@ ROPE = [
             ("differs", "backwards", _backwards(0), {"which": "query is"}),
             ("differs", "backwards", _backwards(1), {"which": "key is"}),
             ("differs", "backwards", _backwards(0, 1), {"which": "query and the key are"}),
-            ("rope.before-split", "whole", _whole_width, {}),
+            ("rope.layout", "whole", _whole_width, {}),
         )
     ),
-    StageEdit("rope.values", "value", {"arrange": _value_too}, rotary),
+    StageEdit("rope.layout", "value", {"arrange": _value_too}, rotary),
     *(
         StageEdit("differs", "base", {"rotate": _with_base(base)},
              lambda contract, base=base: (

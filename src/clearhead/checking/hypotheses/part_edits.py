@@ -41,7 +41,7 @@ def _left_out(right: Callable[..., Tensor], values: Mapping[str, str]) -> Iterat
     for way, cells in CELLS.items():
         for number in (0.0, torch.nan):
             wrong = lambda *a, c=cells, n=number: without(right(*a), c, n)  # noqa: E731
-            yield PartEdit("sum.left-out", way, wrong, values)
+            yield PartEdit("sum.wrong", way, wrong, values)
 
 
 def _sums(products: Callable[..., Tensor], values: Mapping[str, str]) -> Iterator[PartEdit]:
@@ -59,15 +59,15 @@ def _sums(products: Callable[..., Tensor], values: Mapping[str, str]) -> Iterato
         ("row", lambda found: found.cumsum(-1)),
         ("column", lambda found: found.cumsum(-2)),
     ):
-        yield PartEdit("sum.carried", way, lambda *a, c=carried: c(total(*a)), values)
-    yield PartEdit("sum.overwritten", "last", lambda *a: products(*a)[..., -1], values)
+        yield PartEdit("sum.wrong", way, lambda *a, c=carried: c(total(*a)), values)
+    yield PartEdit("sum.wrong", "last", lambda *a: products(*a)[..., -1], values)
     for way, cut in (("last", slice(0, -1)), ("first", slice(1, None))):
         for name, wrong in (
             ("term", lambda *a, c=cut: products(*a)[..., c].sum(-1)),
             ("column", lambda *a, c=cut: total(*a)[:, c]),
             ("row", lambda *a, c=cut: total(*a)[c]),
         ):
-            yield PartEdit("sum.left-out", f"{way}-{name}", wrong, values)
+            yield PartEdit("sum.wrong", f"{way}-{name}", wrong, values)
     yield from _left_out(total, values)
     yield PartEdit("law.pairs", "turned", lambda *a: total(*a).mT, values)
     for axis in (0, (0,), (0, 1)):
@@ -87,13 +87,13 @@ POWERS: tuple[Callable[[Tensor], Tensor], ...] = (
 def _divided() -> Iterator[PartEdit]:
     """Yield powers that are divided by another number than the sum of their row."""
     for code, way, by in (
-        ("softmax.keepdim", "sum", lambda p: p.sum(-1)),
+        ("softmax.axis", "sum", lambda p: p.sum(-1)),
         ("softmax.axis", "sum", lambda p: p.sum(-2, keepdim=True)),
         ("softmax.axis", "whole", lambda p: p.sum()),
-        ("sum.carried", "row", lambda p: p.sum(-1, keepdim=True).cumsum(0)),
-        ("sum.overwritten", "last", lambda p: p[:, -1:]),
-        ("sum.left-out", "last-term", lambda p: p[:, :-1].sum(-1, keepdim=True)),
-        ("sum.left-out", "first-term", lambda p: p[:, 1:].sum(-1, keepdim=True)),
+        ("sum.wrong", "row", lambda p: p.sum(-1, keepdim=True).cumsum(0)),
+        ("sum.wrong", "last", lambda p: p[:, -1:]),
+        ("sum.wrong", "last-term", lambda p: p[:, :-1].sum(-1, keepdim=True)),
+        ("sum.wrong", "first-term", lambda p: p[:, 1:].sum(-1, keepdim=True)),
     ):
         for powers in POWERS:
             wrong = lambda s, p=powers, d=by: p(s) / d(p(s))  # noqa: E731
@@ -103,8 +103,8 @@ def _divided() -> Iterator[PartEdit]:
 OF_WEIGHTS = [
     *_divided(),
     *_left_out(stages.weights, OF_ROWS),
-    PartEdit("softmax.keepdim", "largest", lambda s: (s - s.amax(-1)).softmax(-1)),
-    PartEdit("softmax.keepdim", "both", lambda s: (p := (s - s.amax(-1)).exp()) / p.sum(-1)),
+    PartEdit("softmax.axis", "largest", lambda s: (s - s.amax(-1)).softmax(-1)),
+    PartEdit("softmax.axis", "both", lambda s: (p := (s - s.amax(-1)).exp()) / p.sum(-1)),
     PartEdit("softmax.axis", "largest", lambda s: (s - s.amax(0)).softmax(-1)),
     PartEdit("softmax.twice", "twice", lambda s: s.softmax(-1).softmax(-1)),
     *(PartEdit("softmax.twice", "exp", lambda s, p=powers: p(s).softmax(-1)) for powers in POWERS),
@@ -115,8 +115,8 @@ OF_WEIGHTS = [
         "smallest",
         lambda s: (p := s - s.amin(-1, keepdim=True)) / p.sum(-1, keepdim=True),
     ),
-    PartEdit("weights.scaled", "count", lambda s: s.softmax(-1) / s.shape[-1]),
-    PartEdit("weights.scaled", "count", lambda s: s.softmax(-1) * s.shape[-1]),
+    PartEdit("law.value", "count", lambda s: s.softmax(-1) / s.shape[-1]),
+    PartEdit("law.value", "count", lambda s: s.softmax(-1) * s.shape[-1]),
     PartEdit("law.pairs", "turned", lambda s: s.softmax(-1).mT, OF_ROWS),
 ]
 
@@ -136,7 +136,7 @@ PART_EDITS: Mapping[str, list[PartEdit]] = {
             {"rows": "query", "columns": "dimension", "terms": "key", "result": "context"},
         ),
         *(
-            PartEdit("weights.scaled", "count", lambda w, v, by=factor: w @ v * by(w, v))
+            PartEdit("law.value", "count", lambda w, v, by=factor: w @ v * by(w, v))
             for factor in (
                 lambda w, v: 1 / w.shape[1],
                 lambda w, v: 1 / w.shape[0],

@@ -128,14 +128,14 @@ def _first_column_dropped(masked: Tensor, empty: str, at: Setting) -> Tensor:
 
 
 ORDER = [
-    StageEdit("bias.scaled", "scaled", {"prepare": _prepared("bias", "scale", "cap", "hide")}, biased),
+    StageEdit("bias.wrong", "scaled", {"prepare": _prepared("bias", "scale", "cap", "hide")}, biased),
     *(
-        StageEdit("bias.after-softmax", "after",
+        StageEdit("bias.wrong", "after",
              {"prepare": _prepared("scale", "cap", "hide"), "after": _bias_after(seen)}, biased)
         for seen in (False, True)
     ),
     StageEdit("differs", "no-bias", {"prepare": _prepared("scale", "cap", "hide")}, biased),
-    StageEdit("bias.sign", "sign", {"prepare": _prepared("scale", "cap", "unbias", "hide")}, biased),
+    StageEdit("bias.wrong", "sign", {"prepare": _prepared("scale", "cap", "unbias", "hide")}, biased),
     *(
         StageEdit("softcap.order", "mask", {"prepare": _prepared(*order)}, capped)
         for order in (

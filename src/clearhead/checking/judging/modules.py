@@ -23,7 +23,7 @@ Arranged = tuple[Splitting, Sequence[int] | None]
 BEFORE: Sequence[tuple[str, Callable[[Arranged], Found | None]]] = (
     ("heads.layout", lambda each: _if(each[0].across, "tokens", ("across", {}))),
     (
-        "heads.split",
+        "heads.layout",
         lambda each: _if(each[0].split, "view", ("rows-of", {"names": ", ".join(each[0].split)})),
     ),
     ("heads.layout", lambda each: _merged(*each)),
@@ -74,7 +74,7 @@ def arranged(
                 # What was recorded is no mistake where the whole output is that of the definition.
                 return Claim("heads", code, found) if right_by_name(e) is None else Clear("heads")
         if meets:
-            return Unknown("hidden-by", {"code": "batch.mixed"})
+            return Unknown("hidden-by", {"code": "law.samples"})
         known = _heads_known(e)
         unseen = bool(layers) and all(x.merged is None and not x.summed for x, _ in layers)
         unseen |= any(not each.in_order and where is None for each, where in layers)
@@ -185,7 +185,7 @@ def rotation(e: TokensEvidence) -> Claim | Verdict | None:
         return Unknown("rotation")
     base, kind = float(e.contract.rope.get("base", 10000.0)), e.contract.rope.get("layout", "half")
     if any(each.value_turned(base, str(kind)) for each in e.projections):
-        return Claim("positions", "rope.values", Found("value"))
+        return Claim("positions", "rope.layout", Found("value"))
     if not e.rotated.known:
         fitted = e.projections[0].fitted()
         shown = (
@@ -270,20 +270,20 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
         if name == "mask.after-softmax" and e.takes_a_share:
             name, way = "mask.padding-ignored", "zeros"
     elif broken:
-        name, way, measured = "mask.non-finite", "padding", ("all-real", {})
+        name, way, measured = "output.non-finite", "padding", ("all-real", {})
     elif seen.own_row:
-        name, way = "mask.on-queries", "padding"
+        name, way = "mask.broadcast", "padding"
     elif seen.ignored:
         name, way = "mask.padding-ignored", "ignored"
     elif seen.by_padding and not seen.by_real:
         name, way = "mask.inverted", "padding"
     elif seen.by_other:
-        name, way = "mask.batch-mixed", "other"
+        name, way = "mask.broadcast", "other"
     elif seen.by_padding and found is not None and found.right:
         name, way = "differs", "padding"
     elif seen.by_padding:
         name, way = "mask.padding-ignored", "less"
-        others = ("mask.multiplied", "mask.added-as-number", "mask.after-softmax")
+        others = ("mask.soft", "mask.soft", "mask.after-softmax")
         also = tuple((each, "", {}) for each in others)
     else:
         name, way = "differs", "alone"
@@ -324,7 +324,7 @@ def _padding_before(e: PaddedEvidence) -> Claim | None:
     bad = int((~real.isfinite()).sum())
     if bad:
         measured = ("left-nan", {"bad": bad, "of": real.numel()})
-        return Claim("padding", "mask.non-finite", Found("before", {}, measured))
+        return Claim("padding", "output.non-finite", Found("before", {}, measured))
     if e.left_leaks:
         return Claim("padding", "mask.padding-ignored", Found("before", {}, ("left", {})))
     return None

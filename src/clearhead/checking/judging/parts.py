@@ -14,14 +14,14 @@ from clearhead.recording.thresholds import SUMS
 TOPIC = "part"
 CODES = tuple(
     dict.fromkeys((
-        "shape.square-only",
+        "shape.fixed",
         *(edit.code for edits in PART_EDITS.values() for edit in edits),
         "softmax.missing",
         "scale.wrong",
         "law.pairs",
         "law.value",
         "law.scores",
-        "dtype.overflow",
+        "output.non-finite",
         "differs",
     ))
 )  # fmt: skip
@@ -40,7 +40,7 @@ def _made(e: PartEvidence) -> Claim | Verdict:
     if all(each.right for each in e.calls):
         if e.given.takes == "scores" and not e.large.right:
             size = "refused" if e.large.found is None else "not finite"
-            return _claim("dtype.overflow", "part", {"size": size}, _overflowed(e.large))
+            return _claim("output.non-finite", "part", {"size": size}, _overflowed(e.large))
         return Clear("part", {"what": e.part.gives})
     calls = [flattened(each) for each in e.calls]
     several = calls[:-1]  # with one query and one key most mistakes do not show
@@ -48,7 +48,7 @@ def _made(e: PartEvidence) -> Claim | Verdict:
         right, bad = (next(x for x in several if x.right is wanted) for wanted in (True, False))
         does = "is wrong" if bad.error is None else "fails"
         values = {"right": _sizes(e, right), "bad": _sizes(e, bad), "does": does}
-        return _claim("shape.square-only", "sizes", values, _difference(e, calls))
+        return _claim("shape.fixed", "sizes", values, _difference(e, calls))
     for edit in PART_EDITS[e.given.takes]:
         if _fits(edit, calls):
             return _claim(edit.code, edit.way, edit.values, _difference(e, calls))
@@ -79,7 +79,7 @@ def _law(e: PartEvidence, call: PartCall) -> tuple[str, str, Any]:
         wanted = e.contract.scale or 1.0
         return "scale.wrong", "part", {"used": f"{factor * wanted:.4g}", "wanted": f"{wanted:.4g}"}
     if even and e.given.takes == "weights,value":
-        return "weights.scaled", "factor", {"factor": f"{factor:.4g}"}
+        return "law.value", "factor", {"factor": f"{factor:.4g}"}
     return (
         ("law.value", "part-other", {})
         if "value" in e.part.names

@@ -189,13 +189,13 @@ def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim
         found = Found("constant", values, slope(used, first))
         yield Claim("scale", "scale.wrong", against_declared(found, used, contract))
     if stages.fill == torch.inf and not isinstance(e, HeadsEvidence):
-        yield broken(first, "mask.non-finite", "infinity")
+        yield broken(first, "output.non-finite", "infinity")
     elif stages.axis in ("keys", None):
         yield from _mask(stages, first, e)
     for change in stages.form.after if stages.form is not None else ():
         if change.kind == "scale" and abs(change.number - 1) > SLOPE:
             factor = Found("scaled", {"factor": f"{change.number:.4g}"}, sums)
-            yield Claim("product", "weights.scaled", factor)
+            yield Claim("product", "law.value", factor)
         if change.kind == "unknown" and change.stage.name and change.stage.axis is None:
             name = Found("after-softmax", {"operation": change.stage.name})
             yield Claim("product", "differs", name)
@@ -246,7 +246,7 @@ def _mask(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
     picture = ("mask", drawn_mask(first, None, stages.visible[0, 0]))
     if stages.fill is not None:
         way = "zero" if abs(stages.fill) < 1e-3 else "number"
-        named = StageEdit("mask.multiplied", way, {}, values={"number": f"{stages.fill:.4g}"})
+        named = StageEdit("mask.soft", way, {}, values={"number": f"{stages.fill:.4g}"})
     named = named or StageEdit("differs", "mask", {})
     yield Claim("mask", named.code, Found(named.way, named.values, picture))
 
