@@ -94,7 +94,7 @@ def test_what_is_right_is_right_with_and_without_copies() -> None:
         (
             Full,
             "cache.stale",
-            "after reset() fail, token by token: RuntimeError: the cache is full",
+            "after reset(), token by token: RuntimeError: the cache is full",
         ),
         (WrongInside, "cache.offset", "token by token ≠ full: by up to"),
     ],

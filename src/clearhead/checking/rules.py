@@ -265,8 +265,6 @@ RULES: tuple[Rule, ...] = (
         for code in ("cache.window", "cache.unmasked", "cache.offset", "rope.offset")
     ),
     Rule("cache.stale", "reset", decoders.stale, DECODING),
-    Rule("cache.stale", "reset", decoders.full_keeps, DECODING),
-    Rule("cache.stale", "reset", decoders.shares, DECODING),
     *(
         Rule(code, "padding", _named(code, modules.model_padding), SELF, (*CROSS, PaddedEvidence))
         for code in PADDING

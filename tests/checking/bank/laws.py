@@ -854,7 +854,7 @@ ENTRIES = [
     wrong("rope.offset", Built(StartsAgain), "decode", causal=True),
     wrong("rope.offset", Built(OneBehind), "decode", causal=True),
     wrong("rope.offset", Built(TurnedTwice), "decode", causal=True),
-    wrong("cache.offset", Built(ValuesLost), "decode", causal=True),
+    wrong("cache.offset", Built(ValuesLost), "decode", causal=True, also=("rope.offset",)),
     wrong("cache.offset", Built(ValuesLostUnturned), "decode", causal=True),
     wrong("context.ignored", Built(ContextOfTheFirst), "x,context"),
     wrong("context.ignored", Built(FirstContextKept), "x,context"),

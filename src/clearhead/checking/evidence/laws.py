@@ -6,14 +6,14 @@ mistake has a name.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from clearhead.checking.evidence.cases import Broken, Inputs, called, gap_of
 from clearhead.checking.evidence.grouping import Group
 from clearhead.checking.evidence.splitting import consumer, root_node, side_tags
-from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import ROUNDING
@@ -22,30 +22,6 @@ from clearhead.recording.observed import ObservedAttention, blocks_of
 from clearhead.recording.operations import PRODUCTS
 from clearhead.recording.recorder import Node, Recorder, storage_of
 from clearhead.recording.thresholds import MOVES, SUMS
-
-Inputs = tuple[Tensor, ...]
-Call = Callable[..., Tensor]
-
-
-class Broken(NamedTuple):
-    """A law that does not hold: in which way, by how much of the largest number, and at what."""
-
-    way: str
-    gap: float
-    at: str
-
-
-def gap_of(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, of the largest number; inf where shapes or NaN differ."""
-    return distance(found.detach().double(), expected.detach().double())
-
-
-def called(run: Call, inputs: Inputs) -> Tensor | Exception:
-    try:
-        with torch.no_grad():
-            return run(*inputs).detach()
-    except Exception as error:  # whatever the code of another raises
-        return error
 
 
 def again(subject: Subject, calls: Sequence[Inputs]) -> Broken | None:

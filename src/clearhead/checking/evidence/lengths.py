@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from clearhead.checking.evidence.arranging import Arrangement, trial
 from clearhead.checking.evidence.base import record
+from clearhead.checking.evidence.cases import Broken, Call, Inputs, called, gap_of
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence, stepped
-from clearhead.checking.evidence.laws import Broken, Call, Inputs, called, gap_of
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.raw import projected
 from clearhead.checking.evidence.tokens import TokensEvidence

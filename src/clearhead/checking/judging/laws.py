@@ -18,8 +18,7 @@ from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import fits, follows
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import first_difference
-from clearhead.checking.judging.lengths import broken_law
-from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict, broken_law
 from clearhead.recording.observed import ObservedAttention
 from clearhead.recording.thresholds import SUMS
 from clearhead.recording.weighing import weigh

@@ -9,25 +9,20 @@ from torch import Tensor
 from clearhead.checking.evidence import lengths
 from clearhead.checking.evidence.attempts import as_trial, attempted
 from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.cases import Broken
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.laws import Broken
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.dependencies import as_promised
-from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
+from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict, broken_law
 from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.thresholds import BEYOND, LAW_RECORDED, NARROW
 
 # The tokens and operations of two calls, the heads of a sample, and the numbers of the parameters.
 Costs = tuple[list[tuple[int, int]], int, int]
-
-
-def broken_law(broken: Broken) -> Found:
-    """The finding of a law that does not hold."""
-    return Found(broken.way, {}, ("law", {"gap": f"{broken.gap:.3g}", "at": broken.at}))
 
 
 def _verdict(broken: Broken | None, tokens: int) -> Verdict:

@@ -71,7 +71,7 @@ def notes(e: Evidence, codes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str
 def _all(e: Evidence, codes: Sequence[str]) -> Iterator[Note]:
     yield from e.settled.notes
     if isinstance(e, DecodingEvidence):
-        for name, text in e.ways[1].items():
+        for name, text in e.refused.items():
             yield "step-refused", {"name": name, "words": text}
         return
     yield from account(e).notes
