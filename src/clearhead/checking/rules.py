@@ -5,7 +5,7 @@ is clear, or that it cannot know. What a rule that found something excludes is n
 what it explains is reported as following from it. The order is that of the tuple below.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,14 @@ from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.mask_edits import MASKS
 from clearhead.checking.judging import (
+    behaviours,
     decoders,
     dependencies,
-    first_calls,
     laws,
     lengths,
     modules,
     parts,
-    promises,
+    training,
 )
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Claim, Clear, Unknown, Verdict
@@ -119,6 +119,14 @@ def _tokens(code: str, topic: str, applies: Callable[[Any], Verdict | None], **m
     return Rule(code, topic, applies, SELF, **more)
 
 
+def _behaviours(rows: tuple[behaviours.Behaviour, ...]) -> Iterator[Rule]:
+    """A rule for each code of each row."""
+    for row in rows:
+        for code in row.codes.split():
+            question = _named(code, row.question)
+            yield Rule(code, row.topic, question, row.of, row.but, row.excludes, row.explains)
+
+
 PADDING = (
     "mask.on-queries",
     "mask.inverted",
@@ -135,23 +143,16 @@ PADDING = (
 )
 RULES: tuple[Rule, ...] = (
     # Whether it runs.
-    Rule("shape.square-only", "call", first_calls.square_only, SELF, excludes=ALL),
+    Rule("shape.square-only", "call", behaviours.widths, SELF, excludes=ALL),
     # A part of attention: what is left out may hold what torch.empty left.
     *(
         Rule(code, parts.TOPIC, _named(code, parts.claim), PARTS, excludes="repetition")
         for code in parts.CODES
     ),
     # Whether it gives the same twice: nothing else can be measured where it does not.
-    Rule("dropout.in-eval", "repetition", first_calls.in_eval, but=DECODING, excludes=ALL),
-    Rule(
-        "output.nondeterministic",
-        "repetition",
-        first_calls.nondeterministic,
-        but=DECODING,
-        excludes=ALL,
-    ),
+    *_behaviours(behaviours.FIRST),
     Rule("context.swapped", "context", modules.swapped_length, CROSS, excludes=ALL),
-    Rule("shape.square-only", "widths", first_calls.square_only, HEADS),
+    Rule("shape.square-only", "widths", behaviours.widths, HEADS),
     # Heads, by which numbers lie where.
     _tokens(
         "heads.layout", "heads", modules.layout, excludes=f"leaks padding batch.mixed heads {INNER}"
@@ -170,7 +171,7 @@ RULES: tuple[Rule, ...] = (
     Rule("law.value", "product", _claimed("law.value", "product"), PADDED, excludes="padding"),
     # Padding, where samples are kept apart without it.
     Rule("batch.mixed", "batch", dependencies.mixed, PADDED, excludes=f"leaks padding {INNER}"),
-    Rule("law.samples", "batch", laws.samples, PADDED, excludes="padding"),
+    Rule("law.samples", "batch", behaviours.samples, PADDED, excludes="padding"),
     *(_padding(code) for code in PADDING),
     Rule("mask.padding-ignored", "padding", modules.padded_queries, (PaddedEvidence,)),
     Rule("mask.leaks-nan", "nan", modules.padding_nan, (PaddedEvidence,)),
@@ -180,7 +181,7 @@ RULES: tuple[Rule, ...] = (
     Rule("law.pairs", "context", laws.no_query, CROSS, excludes="heads product"),
     Rule("context.ignored", "context", modules.ignored, CROSS),
     # What is inside.
-    Rule("state.global-dim", "outside", promises.outside, WITHIN, explains="scale"),
+    Rule("state.global-dim", "outside", training.outside, WITHIN, explains="scale"),
     _tokens("batch.mixed", "batch", dependencies.mixed, excludes=f"leaks {INNER}"),
     _inside("batch.mixed", "batch"),
     _inside("softmax.missing", "softmax"),
@@ -243,7 +244,7 @@ RULES: tuple[Rule, ...] = (
     _inside("differs", "order"),
     _inside("differs", "product"),
     _tokens("differs", "product", modules.changed),
-    Rule("mask.non-finite", "one-token", dependencies.one_token, SELF, CROSS),
+    Rule("mask.non-finite", "one-token", behaviours.one_token, SELF, CROSS),
     *(
         Rule(code, "leaks", _named(code, dependencies.leaks), SELF, CROSS)
         for code in (*SEEN, "differs")
@@ -270,37 +271,17 @@ RULES: tuple[Rule, ...] = (
         for code in PADDING
     ),
     # Inputs, promises, and what else a call shows.
-    Rule("input.modified", "inputs", first_calls.modified, but=DECODING, excludes="strides"),
-    Rule("input.strided", "strides", first_calls.strided, but=DECODING),
-    Rule("mask.leaks-nan", "nan", promises.nan_behind_heads, HEADS),
-    Rule("mask.leaks-nan", "nan", dependencies.nan_behind, SELF, CROSS),
-    Rule("mask.empty-row", "empty", promises.empty_row, HEADS),
-    Rule("dtype.overflow", "dtypes", promises.overflow, WITHIN, CROSS),
-    Rule("weights.not-used", "returned", promises.returned, WITHIN),
+    *_behaviours(behaviours.BEHAVIOURS),
     Rule("law.scores", "law", laws.scores, WITHIN, explains="grad.wrong"),
     # Training.
-    Rule("parameter.missing", "parameters", promises.loose, SELF, excludes="parameter.dead"),
-    Rule("parameter.shared", "parameters", promises.shared, SELF),
-    Rule("parameter.dead", "parameters", promises.dead, SELF),
-    Rule("parameter.dead", "parameters", promises.dead_input, HEADS),
-    Rule("grad.blocked", "gradients", promises.blocked, but=DECODING, explains="grad.wrong"),
-    Rule("grad.wrong", "gradients", promises.wrong_gradient, but=DECODING),
-    Rule("dropout.on-scores", "dropout", promises.on_scores, but=DECODING),
-    Rule("dropout.never", "dropout", promises.never, but=DECODING),
-    Rule("dropout.misplaced", "dropout", promises.misplaced, but=DECODING),
-    Rule("dropout.unscaled", "dropout", promises.unscaled, but=DECODING),
-    # State.
-    Rule("state.mask-saved", "state", promises.mask_trained, SELF, CROSS),
-    Rule("state.mask-plain", "state", promises.mask_plain, SELF),
-    Rule("length.fixed", "state", promises.fixed_length, SELF, CROSS),
+    *_behaviours(behaviours.TRAINING),
     _tokens("heads.count", "heads", modules.count),
     Rule("mask.missing", "lost", laws.lost_mask, WITHIN),
     # The laws: what is broken is wrong, with a name or without one.
+    *_behaviours(behaviours.LAWS),
     *(
         Rule(f"law.{name}", "law", applies, of, but)
         for name, applies, of, but in (
-            ("again", laws.again, (Evidence,), DECODING),
-            ("samples", laws.samples, (Evidence,), (*DECODING, *PARTS)),
             ("pairs", laws.pairs, SELF, ()),
             ("value", laws.value, SELF, ()),
             ("length", lengths.length, (Evidence,), ()),

@@ -30,7 +30,6 @@ class Training:
         kept: what survivors of the weights are multiplied by; None where that was not seen.
         share: how many of them were dropped; None where a kernel drops them inside.
         count: of how many.
-        still: what shows that nothing is dropped, a measurement of the catalogue.
         whole: the weights add up to one again though some are dropped.
     """
 
@@ -43,7 +42,6 @@ class Training:
     share: float | None = None
     count: int = 0
     whole: bool = False
-    still: str = "equal-calls"
 
 
 def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) -> Training:

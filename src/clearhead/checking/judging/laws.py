@@ -8,7 +8,6 @@ from torch import Tensor
 
 from clearhead.checking.evidence import function_laws, laws
 from clearhead.checking.evidence.attempts import as_trial, attempted, heads_first
-from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.lengths import repeated_row
@@ -18,42 +17,10 @@ from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import fits, follows
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import first_difference
-from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict, broken_law
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
 from clearhead.recording.observed import ObservedAttention
 from clearhead.recording.thresholds import SUMS
 from clearhead.recording.weighing import weigh
-
-
-def _found(broken: laws.Broken | None) -> Verdict:
-    return Clear() if broken is None else broken_law(broken)
-
-
-def again(e: Evidence) -> Verdict | None:
-    """The same call gives the same again, whatever was called before, and draws anew in training."""
-    if isinstance(e, HeadsEvidence):
-        calls = [each.inputs for each in e.attempts if each.output is not None][:3]
-        calls = [*calls, *calls[:1]]
-    elif isinstance(e, CrossEvidence):
-        x, context = e.inputs
-        calls = [e.inputs, (x, context.flip(-1)), e.inputs]
-    elif not isinstance(e, TokensEvidence):
-        calls = [e.inputs, e.inputs]
-    else:
-        short = e.feed.draw(min(e.feed.lengths), e.seed + 5)
-        calls = [(short,), e.inputs, (short,)]
-    broken = laws.again(e.subject, calls)
-    if broken is not None:
-        return _found(broken)
-    if laws.reseeded(e.subject, e.inputs):
-        return Found("seeded")
-    return Found("redrawn") if e.training.repeats else Clear()
-
-
-def samples(e: Evidence) -> Verdict | None:
-    """Each sample gives alone what it gives in its batch."""
-    if isinstance(e, TokensEvidence) and e.feed.plain:
-        return None
-    return _found(laws.by_samples(e.subject, e.inputs, e.output))
 
 
 def unnamed(e: HeadsEvidence) -> Claim | None:

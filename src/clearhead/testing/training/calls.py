@@ -1,6 +1,7 @@
 """The calls of a script in eval mode that several laws read, made once."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from clearhead.testing.training.rehearsal import LossCall, Rehearsal, Script, draw_by, same
 
+Measured = str | Sequence[str] | None
 # The share of the target in the gradient of a cross-entropy is a half; a little less with smoothed labels.
 SHARE = 0.45
 # Tokens of a text that are changed one at a time, at most; steps in which parameters are watched.
@@ -71,7 +73,7 @@ def targets(call: LossCall) -> Targets | None:
 
 
 @dataclass(frozen=True)
-class Steps:
+class ParameterSteps:
     """The parameters after some steps of training, by names.
 
     Attributes:
@@ -91,7 +93,7 @@ class Steps:
     untied: list[str]
 
 
-class Calls:
+class ScriptCalls:
     """A script on a copy in eval mode, with what several laws read of it."""
 
     def __init__(self, script: Script) -> None:
@@ -181,7 +183,7 @@ class Calls:
         return max(distances, default=None)
 
     @cached_property
-    def steps(self) -> Steps:
+    def steps(self) -> ParameterSteps:
         """The parameters after `STEPS` steps on another copy in training mode."""
         rehearsal = Rehearsal(self.script, training=True)
         model, groups = rehearsal.model, rehearsal.optimizer.param_groups
@@ -198,7 +200,7 @@ class Calls:
             lost = min(lost, sum(each.grad is None for each in others))
         ids = [id(each) for each in held]
         after = model.named_parameters()
-        return Steps(
+        return ParameterSteps(
             [name for name, each in named.items() if each.requires_grad],
             reached,
             {name for name, each in after if not torch.equal(before[name], each)},
