@@ -72,7 +72,8 @@ def widths(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
 def _arguments(e: TokensEvidence, module: nn.Module) -> dict[str, Any]:
     """The arguments that make an instance with the widths of its layers."""
     shown = {"d_in": e.sizes["d_in"]}
-    shown |= {"context_length": each.shape[-1] for each in kept_masks(module).values()}
+    for mask in kept_masks(module).values():
+        shown["context_length"] = mask.shape[-1]
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear) and role(name) in ("q", "qkv"):
             shown["d_out"] = part.out_features // (3 if role(name) == "qkv" else 1)
