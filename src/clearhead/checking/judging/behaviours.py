@@ -62,7 +62,7 @@ def widths(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
         if None in known or known[0] == known[1]:
             continue
         declared = {one, other} <= set(sizes) and SHAPES.search(raised_words(error))
-        if declared or (one in named and _works(e, args | {named[one]: known[1]})):
+        if declared or (one in named and _works(e, {**args, named[one]: known[1]})):
             text = f"{one}={known[0]}, {other}={known[1]}"
             measured = ("at-sizes", {"sizes": text, "error": first_line(error)})
             return Found("differ", {"one": one, "other": other}, measured)
@@ -186,7 +186,8 @@ def nan_behind(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     if not e.contract.nan_safe:
         return None
     if isinstance(e, HeadsEvidence):
-        return Found("hidden", {"names": " and in a hidden ".join(found)}, ("nan-key", {}))
+        names = " and in a hidden ".join(map(str, found))
+        return Found("hidden", {"names": names}, ("nan-key", {}))
     token = e.inputs[0].shape[-2] - 1
     return Found("token", {}, ("nan-token", {"token": token, "outputs": found}))
 
