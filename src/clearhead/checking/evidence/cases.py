@@ -42,6 +42,13 @@ def called(run: Call, inputs: Inputs = ()) -> Tensor | Exception:
         return error
 
 
+def converted(inputs: Iterable[Tensor], dtype: torch.dtype) -> Inputs:
+    """Copies of inputs, floating-point ones in another dtype."""
+    return tuple(
+        each.to(dtype, copy=True) if each.is_floating_point() else each.clone() for each in inputs
+    )
+
+
 def gap_of(output: Tensor, expected: Tensor) -> float:
     """The largest difference as a share of the largest number; inf where shapes or NaN differ."""
     return distance(output.detach().double(), expected.detach().double())

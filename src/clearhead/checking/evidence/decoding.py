@@ -101,20 +101,18 @@ class DecodingEvidence(Evidence):
         tokens = max(11, 2 * reach + 7)
         x = self.feed.draw(min(tokens, self.feed.longest or tokens), self.seed)
         for each in (subject, subject.within(torch.float32)):
-            try:
-                output = self.fresh(each).full(x)
-                stepped(self.fresh(each), x, [1] * x.shape[1])
-            except Exception:  # a cache may be of another precision
-                continue
-            return Settled(each, {"x": x}, output)
-        # What steps fail at is told; full(x) is what everything is held against.
-        try:
-            return Settled(subject, {"x": x}, self.fresh(subject).full(x))
-        except Exception as error:
-            raise ModelError(
-                "check.call",
-                f"{subject.name}.full was called with x {list(x.shape)} and raised {raised(error)}",
-            ) from error
+            output = called(self.fresh(each).full, (x,))
+            steps = called(partial(stepped, self.fresh(each), x, [1] * x.shape[1]))
+            # The cache may have another precision than float64.
+            if isinstance(output, Tensor) and isinstance(steps, Tensor):
+                return Settled(each, {"x": x}, output)
+        output = called(self.fresh(subject).full, (x,))
+        if isinstance(output, Tensor):
+            return Settled(subject, {"x": x}, output)
+        raise ModelError(
+            "check.call",
+            f"{subject.name}.full was called with x {list(x.shape)} and raised {raised(output)}",
+        ) from output
 
     @cached_property
     def schedules(self) -> dict[str, list[int]]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.cases import Broken, Case, Inputs, called, gap_of
+from clearhead.checking.evidence.cases import Broken, Case, Inputs, called, converted, gap_of
 from clearhead.checking.evidence.grouping import Group
 from clearhead.checking.evidence.splitting import consumer, root_node, side_tags
 from clearhead.checking.subject.subject import Subject
@@ -106,16 +106,14 @@ def _altered(
     places: Mapping[int, tuple[int, ...]],
 ) -> tuple[Tensor, Altered] | None:
     """The output of a call in which operations are altered; None if the code fails under a mode."""
-    spare = subject.spare()
-    turned = [
-        each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in inputs
-    ]
-    mode = Altered(changes, places)
-    try:
-        with torch.no_grad(), mode:
-            return spare.bare(*turned).detach(), mode
-    except Exception:  # code that looks at what its tensors are may fail under a mode
-        return None
+    mode, run, copies = (
+        Altered(changes, places),
+        subject.spare().bare,
+        converted(inputs, subject.dtype),
+    )
+    with mode:
+        output = called(run, copies)
+    return None if isinstance(output, Exception) else (output, mode)
 
 
 def beyond(

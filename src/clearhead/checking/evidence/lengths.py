@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clearhead.checking.evidence.arranging import Arrangement, trial
 from clearhead.checking.evidence.base import record
-from clearhead.checking.evidence.cases import Broken, Call, Case, Inputs, called, gap_of
+from clearhead.checking.evidence.cases import Broken, Call, Case, Inputs, called, converted, gap_of
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence, stepped
 from clearhead.checking.evidence.padding import PaddedEvidence
@@ -37,8 +37,9 @@ from clearhead.recording.weighing import weigh
 
 def counted(subject: Subject, inputs: Inputs) -> tuple[int, int] | None:
     """The tokens and the operations of a call; None if it fails."""
+    run, copies = subject.fresh().bare, converted(inputs, subject.dtype)
     with Capture({}) as made:
-        output = called(subject.fresh(), inputs)
+        output = called(run, copies)
     return None if isinstance(output, Exception) else (inputs[0].shape[-2], made.count)
 
 
