@@ -45,6 +45,11 @@ query · key. The law of length (`evidence/lengths.py`, `judging/lengths.py`) ho
 calls alone, and what is the definition with few tokens under the recorder with many; the lengths follow from
 operations on fresh copies, parameters and weights.
 
+Behaviours are one table (`judging/behaviours.py`): a call is changed (again, after other calls, one sample alone,
+with other strides, in 16 bits, in training, with a NaN behind the mask, longer, with a cache), and its outputs,
+gradients or dependencies are compared. `evidence/cases.py` is the one place where such calls are made, their errors
+caught and their outputs compared.
+
 A scan (`checking/scanning/`) asks the same of a package of which nothing is known. Sources are read, not
 imported: a definition that multiplies and normalises, in its own lines or through the names in them, is worth
 trying (`sources.py`). It is made with guessed arguments and called as its parameters suggest: foreign
