@@ -1,6 +1,6 @@
 # type: ignore
 # Modules as people write them, hence without types.
-"""A first call that fails."""
+"""The report of code that cannot run."""
 
 import pytest
 from torch import nn
