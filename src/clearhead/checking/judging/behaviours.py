@@ -110,12 +110,12 @@ def repetition(e: Evidence) -> Claim | Verdict:
     if drawn and e.contract.dropout:
         return Claim("repetition", "dropout.in-eval", Found("declared", {}, measured))
     if drawn and has_dropout(e.subject):
-        also = (("output.nondeterministic", "drawn", {}),)
+        also = (("law.again", "drawn", {}),)
         return Claim("repetition", "dropout.in-eval", Found("undeclared", {}, measured, also))
     if drawn:
-        return Claim("repetition", "output.nondeterministic", Found("drawn", {}, measured))
+        return Claim("repetition", "law.again", Found("drawn", {}, measured))
     if e.contract.dropout == 0 and e.training.varies:
-        return Claim("repetition", "output.nondeterministic", Found("training"))
+        return Claim("repetition", "law.again", Found("training"))
     return Clear()
 
 
@@ -250,7 +250,7 @@ HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
 DECODING, WITHIN = (DecodingEvidence,), (HeadsEvidence, TokensEvidence)
 FIRST = (
     Behaviour(
-        "dropout.in-eval output.nondeterministic",
+        "dropout.in-eval law.again",
         "repetition",
         repetition,
         but=DECODING,
@@ -262,21 +262,21 @@ BEHAVIOURS = (
     Behaviour("input.strided", "strides", strided, but=DECODING),
     Behaviour("mask.leaks-nan", "nan", nan_behind, WITHIN, CROSS),
     Behaviour("mask.empty-row", "empty", empty_row, HEADS),
-    Behaviour("dtype.overflow", "dtypes", overflow, WITHIN, CROSS),
+    Behaviour("output.non-finite", "dtypes", overflow, WITHIN, CROSS),
     Behaviour("weights.not-used", "returned", returned, WITHIN),
 )
 TRAINING = (
     Behaviour("parameter.missing", "parameters", loose, SELF, excludes="parameter.dead"),
-    Behaviour("parameter.shared", "parameters", shared, SELF),
+    Behaviour("parameter.missing", "parameters", shared, SELF),
     Behaviour("parameter.dead", "parameters", dead, WITHIN),
-    Behaviour("grad.blocked grad.wrong", "gradients", gradients, but=DECODING, explains="grad.wrong"),
+    Behaviour("grad.wrong grad.wrong", "gradients", gradients, but=DECODING, explains="grad.wrong"),
     Behaviour(
-        "dropout.on-scores dropout.never dropout.misplaced dropout.unscaled",
+        "dropout.wrong dropout.never dropout.wrong dropout.wrong",
         "dropout", dropout, but=DECODING,
     ),
-    Behaviour("state.mask-saved", "state", mask_trained, SELF, CROSS),
-    Behaviour("state.mask-plain", "state", mask_plain, SELF),
-    Behaviour("length.fixed", "state", fixed_length, SELF, CROSS),
+    Behaviour("state.mask", "state", mask_trained, SELF, CROSS),
+    Behaviour("state.mask", "state", mask_plain, SELF),
+    Behaviour("shape.fixed", "state", fixed_length, SELF, CROSS),
 )  # fmt: skip
 LAWS = (
     Behaviour("law.again", "law", again, but=DECODING),

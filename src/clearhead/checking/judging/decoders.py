@@ -35,16 +35,16 @@ def _compared(e: DecodingEvidence, wrong: Wrong) -> tuple[str, str]:
     """The code and the sentence, by the dependencies of the steps and of full(x)."""
     full, moves = e.full_moves, wrong.moves
     if moves.shape != full.shape:
-        return "cache.offset", "rows" if len(moves) > len(full) else "keys"
+        return "cache.wrong", "rows" if len(moves) > len(full) else "keys"
     more, less = moves & ~full, full & ~moves
     if wrong.inside:
-        return "cache.window", "more" if more.any() and not less.any() else "window"
+        return "cache.wrong", "more" if more.any() and not less.any() else "window"
     chunks = torch.tensor(wrong.chunks)
     number = torch.arange(len(chunks)).repeat_interleave(chunks)
     later = (number[:, None] == number).triu(1)
     if more.any() and not less.any() and not (more & ~later).any():
-        return "cache.unmasked", "chunk"
-    return "cache.offset", "keys" if more.any() or less.any() else "positions"
+        return "cache.wrong", "chunk"
+    return "cache.wrong", "keys" if more.any() or less.any() else "positions"
 
 
 def model_cache(e: TokensEvidence) -> Claim | Verdict | None:

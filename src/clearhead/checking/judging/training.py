@@ -33,7 +33,7 @@ def dropout(e: Evidence) -> Claim | Verdict:
         return Clear()
     if "scores" in seen.places:
         way, measured = ("scores", "dropped") if seen.finite else ("nan", "nan-in-training")
-        return Claim("dropout", "dropout.on-scores", Found(way, {}, (measured, {})))
+        return Claim("dropout", "dropout.wrong", Found(way, {}, (measured, {})))
     if seen.finite and not seen.varies:
         way = "own" if e.contract.dropout is None else "equal"
         found = Found(way, {"dropout": f"{rate:g}"}, ("equal-calls", {}))
@@ -44,7 +44,7 @@ def dropout(e: Evidence) -> Claim | Verdict:
         if not seen.places:
             return Unknown("dropout-place")
         found = Found(seen.places[0], {}, ("places", {"places": ", ".join(seen.places)}))
-        return Claim("dropout", "dropout.misplaced", found)
+        return Claim("dropout", "dropout.wrong", found)
     way = _unscaled(e, rate)
     if way is None:
         known = seen.kept is not None or seen.share is None
@@ -55,7 +55,7 @@ def dropout(e: Evidence) -> Claim | Verdict:
         "share": f"{seen.share or 0:.2g}",
     }
     measured = "share" if way == "rate" else "survivors" if seen.finite else "nan-in-training"
-    return Claim("dropout", "dropout.unscaled", Found(way, values, (measured, values)))
+    return Claim("dropout", "dropout.wrong", Found(way, values, (measured, values)))
 
 
 def _unscaled(e: Evidence, rate: float) -> str | None:
@@ -80,11 +80,11 @@ def gradients(e: Evidence) -> Claim | Verdict:
     if found.why or found.raised:
         if "inplace operation" in found.raised:
             text = ("text", {"text": found.raised})
-            return Claim("gradients", "grad.blocked", Found("overwritten", {}, text))
+            return Claim("gradients", "grad.wrong", Found("overwritten", {}, text))
         why = f"gradients-{found.why}" if found.why else "backward"
         return Unknown(why, {"error": found.raised}, False)
     for code, way, states in (
-        ("grad.blocked", "blocked", ("blocked",)),
+        ("grad.wrong", "blocked", ("blocked",)),
         ("grad.wrong", "wrong", ("wrong", "not finite")),
     ):
         names = found.names(*states)
