@@ -19,10 +19,10 @@ from clearhead._common.torch_internals import (
     is_inside_functorch,
     is_jit_tracing_here,
 )
+from clearhead.attention.kernels._by_scores import context_by_scores, fits
 from clearhead.attention.kernels._kept import answers_about, put, shown_mask
 from clearhead.attention.kernels._lowering import lower
 from clearhead.attention.kernels._nonfinite import SMALL, short_together
-from clearhead.attention.kernels._one_query import context_if_finite
 from clearhead.attention.planning import observers
 from clearhead.attention.problem import make_problem
 from clearhead.masks.base import Mask
@@ -71,7 +71,7 @@ def remembering(attend: Attend) -> Attend:
                 if call.keys is not None:
                     read = key[:, :, call.keys], value[:, :, call.keys]
                 if read[0].numel() > SMALL:
-                    context = context_if_finite(query, *read, call.scale)
+                    context = context_by_scores(query, *read, call.scale)
                     if context is not None:
                         return context
                 elif short_together(query, *read):
@@ -105,10 +105,11 @@ def _fused_call(query: Tensor, key: Tensor, value: Tensor, mask: Any) -> _Call |
     piece, *others = lower(problem)
     if others or not (piece.whole or (piece.is_open and length(piece.keys))):
         return None
-    if key.numel() > SMALL and not piece.is_open:
+    keys = None if piece.whole else piece.keys
+    read = (key, value) if keys is None else (key[:, :, keys], value[:, :, keys])
+    if read[0].numel() > SMALL and not (piece.is_open and fits(query, *read, keys_finite=False)):
         return None
     shown, seen = shown_mask(problem) if piece.masked else (None, None)
-    keys = None if piece.whole else piece.keys
     return _Call(keys, shown, seen, piece.causal, problem.scale)
 
 

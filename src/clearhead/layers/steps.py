@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.attention.kernels._one_query import by_products, multiplied
+from clearhead.attention.kernels._by_scores import context_by_scores, fits
 from clearhead.attention.planning import observers
 from clearhead.attention.remembering import is_plain_call
 from clearhead.layers.base import AttentionLayer
@@ -102,8 +102,10 @@ def _append_and_attend(
     cache._own()
     keys, values = cache._add(key, value, None)
     scale = 1.0 / math.sqrt(width)
-    if by_products(query, keys, values):
-        context = multiplied(query, keys, values, scale)
+    if fits(query, keys, values, keys_finite=True):
+        context = context_by_scores(query, keys, values, scale)
+        if context is None:
+            return None
     else:
         context = F.scaled_dot_product_attention(
             query.contiguous(), keys, values, scale=scale, enable_gqa=kv_heads != num_heads

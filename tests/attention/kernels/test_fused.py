@@ -10,7 +10,6 @@ from clearhead.attention.biases import SumOfBiases
 from clearhead.attention.kernels import _lowering, eager, fused
 from clearhead.attention.kernels.fused import Piece
 from clearhead.attention.problem import Problem, make_problem
-from clearhead.testing.tolerances import assert_no_worse
 from tests.attention.kernels.definition import assert_agrees, draw, outcome, take_apart
 from tests.memory import LargestTensor
 
@@ -385,21 +384,3 @@ def test_views_that_overlap(length: int, step: int) -> None:
         tensors = {"query": query, "key": key, "value": value}
         assert_agrees("fused", tensors)
         assert_agrees("fused", tensors, mask=ch.causal())
-
-
-@pytest.mark.parametrize("mask", [None, ch.causal(), ch.sliding_window(left=1199, right=0)])
-def test_one_query_of_grouped_heads(mask: ch.Mask | None) -> None:
-    """Two products, which the plan tells of; samples whose heads do not follow each other in memory go to the fused
-    call, without a copy of all keys."""
-    tensors = draw(2, 8, 2, 1, 1301, 32, 24)
-    assert ch.plan(**tensors, mask=mask).how.startswith("two products")
-    exact = {name: each.double() for name, each in tensors.items()}
-    exactly = ch.attend(**exact, mask=mask, kernel="eager")
-    plain = ch.attend(**tensors, mask=mask, kernel="eager")
-    assert_no_worse(ch.attend(**tensors, mask=mask), exactly, plain)
-    apart = tensors | {
-        name: tensors[name].transpose(1, 2).contiguous().transpose(1, 2)
-        for name in ("key", "value")
-    }
-    assert "fused call" in ch.plan(**apart, mask=mask).how
-    assert_no_worse(ch.attend(**apart, mask=mask), exactly, plain)

@@ -20,8 +20,8 @@ PyTorch's threads: a parallel region for each call waits for a core that others 
 head, and masks of which many numbers would be made once a thread, go as they are.
 
 On a GPU the host is not to wait. There a mask is lowered if it holds no tensor of the device, since the host then knows
-its spans by itself; and what may not be finite is cleared before anything is computed. Who sees a mark comes, where the
-mask is causal, after the first one, and else between two sums of all marks so far.
+its spans by itself; and what may not be finite is cleared before anything is computed. The marks that a query sees are
+counted between two sums of all marks so far. Without a mask and with the causal flag the kernel runs as it is.
 
 *Sinks* need the logsumexp: the output is multiplied by sigmoid(logsumexp − sink). PyTorch's CPU kernel gives
 the logsumexp but no gradient for it. `FlashWithLogsumexp` adds one with the kernel's own backward: a value

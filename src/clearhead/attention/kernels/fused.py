@@ -10,7 +10,6 @@ nothing to see gets zeros, and a NaN behind the mask stays there.
 import torch
 from torch import Tensor
 
-from clearhead import stages
 from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import (
     can_sync,
@@ -22,6 +21,7 @@ from clearhead._common.torch_internals import (
     is_transformed,
 )
 from clearhead.attention.kernels._by_heads import by_heads, threads_of
+from clearhead.attention.kernels._by_scores import MOST_QUERIES, context_by_scores, fits
 from clearhead.attention.kernels._fused_calls import (
     count,
     fused_call,
@@ -30,6 +30,7 @@ from clearhead.attention.kernels._fused_calls import (
     run_piece,
 )
 from clearhead.attention.kernels._fused_gradients import FirstDerivatives
+from clearhead.attention.kernels._kept import shown_mask
 from clearhead.attention.kernels._lowering import (
     EVERYTHING,
     EVERYTHING_CAUSAL,
@@ -40,9 +41,9 @@ from clearhead.attention.kernels._lowering import (
     in_sight,
     lower,
     mask_numbers,
+    place_of,
 )
-from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain, contain_causal
-from clearhead.attention.kernels._one_query import by_products, multiplied
+from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain
 from clearhead.attention.problem import Problem
 from clearhead.masks.tiles import length
 from clearhead.sharding.dtensors import is_dtensor
@@ -135,8 +136,9 @@ def _is_tiled(piece: Piece) -> bool:
 def how(problem: Problem) -> str:
     """Describe a run of the problem, in a line."""
     pieces = lower(problem)
-    if _is_multiplied(*_sliced(problem, pieces)):
-        return f"two products around a softmax on {problem.device.type}, of one query with all that it sees"
+    if _is_by_scores(problem, pieces):
+        queries = "1 query" if problem.query_len == 1 else f"{problem.query_len} queries"
+        return f"two products around a softmax on {problem.device.type}, for {queries}"
     kinds = []
     for kind, name in (
         ((False, False), "without a mask"),
@@ -155,6 +157,8 @@ def how(problem: Problem) -> str:
         corner = problem.bias_block(slice(0, 1), slice(0, 1))
         width = 1 if corner is None else in_precision(problem, corner).dtype.itemsize
         text += f"; the largest part of the mask takes {format_bytes(largest * width)}"
+    if _is_bare(problem, pieces):
+        text += "; non-finite entries are not contained"
     width = problem.value.shape[3]
     if width != problem.query.shape[3]:
         text += f"; head_dim {problem.query.shape[3]} and value_head_dim {width} padded to one"
@@ -172,36 +176,34 @@ def attend(problem: Problem) -> Tensor:
         query, key, value = FirstDerivatives.apply(query, key, value)
         problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
+    if key.numel() > SMALL and _is_by_scores(problem, pieces):
+        context = _context_by_scores(problem, pieces[0])
+        if context is not None:
+            return context
     if not pieces[0].whole:
         problem, pieces = _sliced(problem, pieces)
     if can_sync(query):
-        seen = problem if pieces[0].whole else in_sight(problem, pieces)
-        # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
-        # NaN even where the result is not: so it is the inputs that are read.
-        is_one = pieces is EVERYTHING and query.shape[2] == 1
-        value_shows = is_one and not problem.keys_finite and _value_shows(problem)
-        is_safe = all_finite(seen, value=not value_shows)
-        if is_safe and value_shows:
-            context = _run(problem, pieces)
-            if stages.all_finite(context):
-                return context
-            is_safe = False
+        # The inputs are checked, and not the result: small calls of the kernel treat a visible NaN as −∞, and the
+        # gradient of a hidden one is NaN even where the result is not.
+        is_safe = all_finite(problem if pieces[0].whole else in_sight(problem, pieces))
     else:
-        # A GPU's kernels show a NaN in the open themselves, and spare the passes over the inputs that
-        # contain it; ONNX has an operator for attention, which says nothing of NaN.
-        is_open = pieces is EVERYTHING and not query.is_cpu
-        is_safe = is_open or is_exporting_to_onnx()
+        is_safe = (
+            _is_bare(problem, pieces) or is_exporting_to_onnx()
+        )  # ONNX does not define what NaN does
     if is_safe:
         return _run(problem, pieces)
-    is_triangle = pieces is EVERYTHING_CAUSAL and problem.sinks is None
-    if is_triangle and not can_sync(query) and not is_dtensor(query):
-        return contain_causal(problem, lambda finite: _run(finite, pieces))
     return contain(
         problem,
         lambda finite: _run(finite, pieces),
         lambda _, marks: count(problem, pieces, marks),
         read=False,
     )
+
+
+def _is_bare(problem: Problem, pieces: list[Piece]) -> bool:
+    """Return True where a device's kernel runs as it is: a check would wait for the device, and containing a NaN takes
+    copies of the inputs. Its kernels show a visible NaN themselves."""
+    return not problem.query.is_cpu and (pieces is EVERYTHING or pieces is EVERYTHING_CAUSAL)
 
 
 def _sliced(problem: Problem, pieces: list[Piece]) -> tuple[Problem, list[Piece]]:
@@ -230,8 +232,6 @@ def logsumexp(problem: Problem) -> Tensor | None:
 def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
     query, key, value = problem.query, problem.key, problem.value
     if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
-        if query.shape[1] > key.shape[1] and _is_multiplied(problem, pieces):
-            return multiplied(query, key, value, problem.scale)
         return fused_call(problem, query, key, value, None, pieces[0].causal)
     if len(pieces) == 1 or not can_sync(query) or _has_gradient(problem):
         parts = [run_piece(problem, piece) for piece in pieces]
@@ -265,27 +265,34 @@ def _has_gradient(problem: Problem) -> bool:
     return inputs or sinks
 
 
-def _is_multiplied(problem: Problem, pieces: list[Piece]) -> bool:
-    """Return True if the only call is one of one query, by two products."""
-    query = problem.query
+def _is_by_scores(problem: Problem, pieces: list[Piece]) -> bool:
+    """Return True if the only call is one of few queries, by two products around a softmax."""
+    query, piece = problem.query, pieces[0]
     return (
-        pieces is EVERYTHING
-        and query.is_cpu
+        query.shape[2] <= MOST_QUERIES
+        and len(pieces) == 1
+        and not (piece.causal or piece.tiles > 1)
+        and problem.bias is None
+        and problem.sinks is None
         and can_sync(query)
         and not _has_gradient(problem)
-        and by_products(query, problem.key, problem.value)
+        and fits(query, *_keys_of(problem, piece), problem.keys_finite)
     )
 
 
-def _value_shows(problem: Problem) -> bool:
-    """Return True if a value that is not finite makes a context that is not, so that the few numbers of
-    the context can be read in place of the many of the value: of one query, with nothing hidden, as
-    0 · ∞ is NaN.
+def _keys_of(problem: Problem, piece: Piece) -> tuple[Tensor, Tensor]:
+    """The keys and values of a piece, of all samples."""
+    if piece.whole:
+        return problem.key, problem.value
+    return problem.key[:, :, piece.keys], problem.value[:, :, piece.keys]
 
-    Of a key that would not do, which of −∞ scores −∞ and takes no part; nor of a gradient, which a
-    query that sees a NaN does not pass on.
-    """
-    return problem.value.numel() > SMALL and not _has_gradient(problem)
+
+def _context_by_scores(problem: Problem, piece: Piece) -> Tensor | None:
+    """The context of a piece that is the problem; None if a number may not be finite."""
+    visible, seen = shown_mask(problem, *place_of(piece)) if piece.masked else (None, None)
+    query, keys = problem.query, _keys_of(problem, piece)
+    context = context_by_scores(query, *keys, problem.scale, visible)
+    return context if context is None or seen is None else context.masked_fill(~seen, 0.0)
 
 
 def _is_transformed_beside(problem: Problem) -> bool:
