@@ -29,7 +29,7 @@ class Circuits(NoTensor, Drawn):
     """The circuits of the heads of a layer (Elhage et al., 2021, https://transformer-circuits.pub/2021/framework).
 
     Biases, the scale of the scores, and the lengths by which norms of query and key divide are not of them. Made by
-    `clearhead.circuits`.
+    `clearhead.reading.circuits`.
 
     Attributes:
         layer: the attention as a layer of ours.
@@ -38,7 +38,7 @@ class Circuits(NoTensor, Drawn):
     Example:
         >>> import torch, clearhead as ch
         >>> layer = ch.MultiHeadAttention(8, num_heads=2, bias=False)
-        >>> circuits = ch.circuits(layer)
+        >>> circuits = ch.reading.circuits(layer)
         >>> circuits
         Circuits [num_heads=2, num_kv_heads=2, embed_dim=8, head_dim=4]
         >>> x = torch.randn(5, 8)
@@ -141,7 +141,7 @@ class Circuits(NoTensor, Drawn):
 
         Example:
             >>> import torch, clearhead as ch
-            >>> first, second = (ch.circuits(ch.MultiHeadAttention(8, num_heads=n)) for n in (2, 4))
+            >>> first, second = (ch.reading.circuits(ch.MultiHeadAttention(8, num_heads=n)) for n in (2, 4))
             >>> first.composition(second, "key").shape
             torch.Size([2, 4])
         """
@@ -204,7 +204,7 @@ def circuits(
     Example:
         >>> import torch, clearhead as ch
         >>> model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in "ab"))
-        >>> first, second = ch.circuits(model, 0), ch.circuits(model, "1")
+        >>> first, second = ch.reading.circuits(model, 0), ch.reading.circuits(model, "1")
         >>> first.ov.shape, first.copying().shape, first.composition(second, "query").shape
         (torch.Size([2, 8, 8]), torch.Size([2]), torch.Size([2, 2]))
     """
