@@ -6,14 +6,15 @@ raises with every reason; there is no fallback, and no `except` in the choice.
 
 fused lowers a mask to pieces: calls that together cover every query once. No mask and plain causal are one
 call, and so is what sees one run of keys, on that slice. Below `WORTH_SPANS` pairs spans take longer than
-they save, and the mask is one tensor. If every sample's mask is a few rectangles and triangles (causal with
-padding is: a triangle, and a rectangle below it), each is a call on slices, without a mask. Where it
-repeats, as the middle of a window does and documents of one length do, its tiles are the samples of one call:
+they save, and the mask is one tensor. If every sample's mask is rectangles and triangles (causal with
+padding is: a triangle, and a rectangle below it; so are documents), each is a call on slices, without a mask. Many
+documents, and those with gradients, go by length: those of like length are the samples of one call, padded to the longest.
+Where a mask repeats, as the middle of a window does and documents of one length do, its tiles are the samples of one call:
 those of a window overlap in memory, so that nothing is copied, and one part of the mask serves all. A call
 is a parallel region, which beside other busy processes is most of what it costs. Anything else
 goes in tiles of queries, each with the keys that it can see at all and its part of the mask, so that no mask
 of queries × keys is ever whole. A value of another width than the key is padded to it, since PyTorch's fused
-kernels want one width.
+kernels want one width. Few queries of many keys are two products around a softmax (`_by_scores.py`).
 
 Where a kernel makes many short calls, without gradients, threads of our own share the heads, each with one of
 PyTorch's threads: a parallel region for each call waits for a core that others keep busy. What has a part for each

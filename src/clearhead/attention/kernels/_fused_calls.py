@@ -31,13 +31,24 @@ def run_piece(problem: Problem, piece: Piece) -> Tensor:
         return nothing.expand(-1, -1, -1, value.shape[3])
     query = query.flip(2) if piece.strip else query
     added, seen = _attn_mask(problem, piece)
-    if problem.sinks is None:
-        context = fused_call(problem, query, key, value, added, piece.causal)
-    else:
-        context, total = _fused_with_logsumexp(problem, query, key, value, added, piece.causal)
-        context = _beside_sinks(problem, context, total)
+    context = call_with_sinks(problem, query, key, value, added, piece.causal)
     context = context.flip(2) if piece.strip else context
     return context if seen is None else context.masked_fill(~seen, 0.0)
+
+
+def call_with_sinks(
+    problem: Problem,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    causal: bool,
+) -> Tensor:
+    """A fused call of some tokens, with the sinks of the problem."""
+    if problem.sinks is None:
+        return fused_call(problem, query, key, value, attn_mask, causal)
+    calls = _fused_with_logsumexp(problem, query, key, value, attn_mask, causal)
+    return _beside_sinks(problem, *calls)
 
 
 def _beside_sinks(problem: Problem, context: Tensor, total: Tensor) -> Tensor:

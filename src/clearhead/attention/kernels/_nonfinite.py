@@ -54,20 +54,22 @@ def contain(
     return result.masked_fill(shows, torch.nan)
 
 
-def all_finite(problem: Problem) -> bool:
-    """Return True if query, key, value and sinks are finite, and all scores must be."""
+def all_finite(problem: Problem, *, with_value: bool = True) -> bool:
+    """Return True if query, key, sinks and, unless it is left out, value are finite, and all scores must be."""
     query, key, value = problem.query, problem.key, problem.value
     if problem.sinks is not None and not stages.all_finite(problem.sinks):
         return False
     if not query.is_cpu:
         return _short_by_one_read(query, key, value, problem.factor)
-    if not problem.keys_finite and query.numel() <= SMALL >= key.numel():
+    if with_value and not problem.keys_finite and query.numel() <= SMALL >= key.numel():
         alike = query.shape[1] == key.shape[1] and query.shape[3] == value.shape[3]
         if alike and short_together(query, key, value, problem.factor):
             return True
     if not stages.rows_finite(query, problem.factor):
         return False
-    return problem.keys_finite or (stages.rows_finite(key) and stages.all_finite(value))
+    if problem.keys_finite:
+        return True
+    return stages.rows_finite(key) and (not with_value or stages.all_finite(value))
 
 
 def _short_by_one_read(query: Tensor, key: Tensor, value: Tensor, factor: float) -> bool:

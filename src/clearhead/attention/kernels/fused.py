@@ -22,6 +22,7 @@ from clearhead._common.torch_internals import (
 )
 from clearhead.attention.kernels._by_heads import by_heads, threads_of
 from clearhead.attention.kernels._by_scores import MOST_QUERIES, context_by_scores, fits
+from clearhead.attention.kernels._documents import are_documents, classes, run_documents
 from clearhead.attention.kernels._fused_calls import (
     count,
     fused_call,
@@ -34,6 +35,7 @@ from clearhead.attention.kernels._kept import shown_mask
 from clearhead.attention.kernels._lowering import (
     EVERYTHING,
     EVERYTHING_CAUSAL,
+    MOST_CALLS,
     WIDE_TILE,
     WORTH_SLICING,
     Piece,
@@ -139,6 +141,9 @@ def how(problem: Problem) -> str:
     if _is_by_scores(problem, pieces):
         queries = "1 query" if problem.query_len == 1 else f"{problem.query_len} queries"
         return f"two products around a softmax on {problem.device.type}, for {queries}"
+    if _is_documents(problem, pieces):
+        groups = classes(pieces)
+        return f"{len(groups)} fused calls on {problem.device.type}, over {len(pieces)} documents by length"
     kinds = []
     for kind, name in (
         ((False, False), "without a mask"),
@@ -223,7 +228,7 @@ def logsumexp(problem: Problem) -> Tensor | None:
     if not query.is_cpu or refusals(problem) or _is_in_functorch():
         return None
     pieces = lower(problem)
-    if can_sync(query) and not all_finite(in_sight(problem, pieces), value=False):
+    if can_sync(query) and not all_finite(in_sight(problem, pieces), with_value=False):
         return None
     parts = [logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
     return assemble(parts, pieces)[..., 0]
@@ -233,6 +238,8 @@ def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
     query, key, value = problem.query, problem.key, problem.value
     if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
         return fused_call(problem, query, key, value, None, pieces[0].causal)
+    if _is_documents(problem, pieces):
+        return run_documents(problem, pieces)
     if len(pieces) == 1 or not can_sync(query) or _has_gradient(problem):
         parts = [run_piece(problem, piece) for piece in pieces]
         return assemble(parts, pieces)
@@ -244,6 +251,13 @@ def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
     context = query.new_empty(batch, query_len, heads, value.shape[3]).transpose(1, 2)
     _run_into(problem, pieces, context)
     return context
+
+
+def _is_documents(problem: Problem, pieces: list[Piece]) -> bool:
+    """Return True for documents that are called together: many, or with gradients, where slices of each would take a
+    gradient of all keys."""
+    few = 1 if _has_gradient(problem) else MOST_CALLS
+    return len(pieces) > few and can_sync(problem.query) and are_documents(pieces)
 
 
 def _run_into(problem: Problem, pieces: list[Piece], context: Tensor) -> None:
