@@ -8,9 +8,9 @@ fused lowers a mask to pieces: calls that together cover every query once. No ma
 call, and so is what sees one run of keys, on that slice. Below `WORTH_SPANS` pairs spans take longer than
 they save, and the mask is one tensor. If every sample's mask is rectangles and triangles (causal with
 padding is: a triangle, and a rectangle below it; so are documents), each is a call on slices, without a mask. Many
-documents, and those with gradients, go by length: those of like length are the samples of one call, padded to the longest.
-Where a mask repeats, as the middle of a window does and documents of one length do, its tiles are the samples of one call:
-those of a window overlap in memory, so that nothing is copied, and one part of the mask serves all. A call
+documents, and those with gradients, go by length: those of like length are the samples of one call, padded to the
+longest. Where a mask repeats, as the middle of a window does and documents of one length do, its tiles are the samples
+of one call: those of a window overlap in memory, so that nothing is copied, and one part of the mask serves all. A call
 is a parallel region, which beside other busy processes is most of what it costs. Anything else
 goes in tiles of queries, each with the keys that it can see at all and its part of the mask, so that no mask
 of queries × keys is ever whole. A value of another width than the key is padded to it, since PyTorch's fused
