@@ -19,7 +19,6 @@ from clearhead._common.torch_internals import (
     is_inside_functorch,
     is_jit_tracing_here,
 )
-from clearhead.attention.kernels._by_scores import context_by_scores, fits
 from clearhead.attention.kernels._kept import answers_about, put, shown_mask
 from clearhead.attention.kernels._lowering import lower
 from clearhead.attention.kernels._nonfinite import SMALL, short_together
@@ -70,11 +69,7 @@ def remembering(attend: Attend) -> Attend:
                 read = key, value
                 if call.keys is not None:
                     read = key[:, :, call.keys], value[:, :, call.keys]
-                if read[0].numel() > SMALL:
-                    context = context_by_scores(query, *read, call.scale)
-                    if context is not None:
-                        return context
-                elif short_together(query, *read):
+                if short_together(query, *read):
                     context = F.scaled_dot_product_attention(
                         query, *read, call.mask, 0.0, call.causal, scale=call.scale
                     )
@@ -106,8 +101,7 @@ def _fused_call(query: Tensor, key: Tensor, value: Tensor, mask: Any) -> _Call |
     if others or not (piece.whole or (piece.is_open and length(piece.keys))):
         return None
     keys = None if piece.whole else piece.keys
-    read = (key, value) if keys is None else (key[:, :, keys], value[:, :, keys])
-    if read[0].numel() > SMALL and not (piece.is_open and fits(query, *read, keys_finite=False)):
+    if (key if keys is None else key[:, :, keys]).numel() > SMALL:
         return None
     shown, seen = shown_mask(problem) if piece.masked else (None, None)
     return _Call(keys, shown, seen, piece.causal, problem.scale)

@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.torch_internals import can_sync
 from clearhead.attention.kernels._fused_gradients import FlashWithLogsumexp
 from clearhead.attention.kernels._kept import all_seen, shown_mask
 from clearhead.attention.kernels._lowering import Piece, assemble, is_known, lengths_of, place_of
@@ -37,18 +36,12 @@ def run_piece(problem: Problem, piece: Piece) -> Tensor:
 
 
 def call_with_sinks(
-    problem: Problem,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    causal: bool,
+    problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> Tensor:
     """A fused call of some tokens, with the sinks of the problem."""
     if problem.sinks is None:
-        return fused_call(problem, query, key, value, attn_mask, causal)
-    calls = _fused_with_logsumexp(problem, query, key, value, attn_mask, causal)
-    return _beside_sinks(problem, *calls)
+        return fused_call(problem, query, key, value, mask, causal)
+    return _beside_sinks(problem, *_fused_with_logsumexp(problem, query, key, value, mask, causal))
 
 
 def _beside_sinks(problem: Problem, context: Tensor, total: Tensor) -> Tensor:
@@ -66,12 +59,12 @@ def _run_tiles(
 
     One call is one parallel region, which beside other busy processes is most of what a call costs.
     """
-    first = piece.each()[0]
+    first = piece._replace(tiles=1)
     added, _ = _attn_mask(problem, first)  # each query of a tile sees a key
-    group = 1 if added is None else problem.num_heads // problem.num_kv_heads
-    if added is not None:
-        # Query heads of a group go as more queries: keys that overlap are not to be written out for each.
-        added = added[:1].repeat(1, 1, group, 1)
+    assert added is not None
+    # Query heads of a group go as more queries: keys that overlap are not to be written out for each.
+    group = problem.num_heads // problem.num_kv_heads
+    added = added[:1].repeat(1, 1, group, 1)
     contexts, totals = [], []
     for row in range(problem.batch):
         query = _tiles_of(problem.query[row], first.queries, piece)
@@ -79,12 +72,10 @@ def _run_tiles(
         if group > 1:
             query = query.unflatten(1, (-1, group)).flatten(2, 3)
         if wants_total:
-            context, total = _fused_with_logsumexp(
-                problem, query, key, some_value, added, piece.causal
-            )
+            context, total = _fused_with_logsumexp(problem, query, key, some_value, added, False)
             totals.append(_side_by_side(total[..., None], group)[..., 0])
         else:
-            context = fused_call(problem, query, key, some_value, added, piece.causal)
+            context = fused_call(problem, query, key, some_value, added, False)
         contexts.append(_side_by_side(context, group))
     return _joined(contexts), _joined(totals) if wants_total else None
 
@@ -98,8 +89,6 @@ def _tiles_of(tensor: Tensor, run: slice, piece: Piece) -> Tensor:
     """The tokens of each tile, (tiles, heads, tokens of a tile, width), as a view; `run` is of the first."""
     size, step = length(run), length(piece.queries)
     tokens = tensor[:, run.start : run.stop + (piece.tiles - 1) * step]
-    if size == step:
-        return tokens.unflatten(1, (piece.tiles, size)).transpose(0, 1)
     return tokens.unfold(1, size, step).permute(1, 0, 3, 2)
 
 
@@ -127,12 +116,7 @@ def logsumexp_of_piece(problem: Problem, piece: Piece) -> Tensor:
 
 
 def fused_call(
-    problem: Problem,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    causal: bool,
+    problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> Tensor:
     width = value.shape[3]
     query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
@@ -143,7 +127,7 @@ def fused_call(
         query,
         key,
         value,
-        attn_mask,
+        mask,
         problem.dropout or 0.0,
         causal,
         scale=scale,
@@ -153,20 +137,13 @@ def fused_call(
 
 
 def _fused_with_logsumexp(
-    problem: Problem,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    causal: bool,
+    problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> tuple[Tensor, Tensor]:
     width = value.shape[3]
     query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(
-            ~attn_mask, -torch.inf
-        )
-    context, total = FlashWithLogsumexp.apply(query, key, value, attn_mask, causal, scale)
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
+    context, total = FlashWithLogsumexp.apply(query, key, value, mask, causal, scale)
     return context if context.shape[3] == width else context[..., :width], total
 
 
@@ -241,15 +218,12 @@ def in_precision(problem: Problem, added: Tensor) -> Tensor:
 
 def count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
     """Count the marked keys that each query may attend to, by mark."""
-    mask, query = problem.mask, problem.query
-    if pieces[0].whole or can_sync(query) or mask is None or not is_known(problem, mask):
-        spans = None
-    else:
-        spans = host_spans(mask, problem.extent)
+    mask, spans = problem.mask, None
+    if not pieces[0].whole and mask is not None and is_known(problem, mask):
+        spans = problem.spans if problem.query.is_cpu else host_spans(mask, problem.extent)
     if spans is not None:
         return stages.repeat_kv_heads(_count_in_runs(spans, marks), problem.num_heads)
     marks = stages.repeat_kv_heads(marks, problem.num_heads)
-    pieces = [each for piece in pieces for each in piece.each()]
     return assemble([_count_in_piece(problem, piece, marks) for piece in pieces], pieces)
 
 

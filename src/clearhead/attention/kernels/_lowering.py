@@ -50,36 +50,12 @@ class Piece(NamedTuple):
     @property
     def is_open(self) -> bool:
         """True if every query of the piece sees all of its keys."""
-        return not (self.causal or self.masked or self.tiles > 1)
-
-    @property
-    def all_queries(self) -> slice:
-        """The queries of all tiles."""
-        return self._of_all(self.queries)
+        return not (self.causal or self.masked)
 
     @property
     def all_keys(self) -> slice:
         """The keys that a tile reads."""
-        return self._of_all(self.keys)
-
-    def _of_all(self, run: slice) -> slice:
-        if self.tiles == 1:
-            return run
-        return slice(run.start, run.stop + (self.tiles - 1) * length(self.queries))
-
-    def each(self) -> "list[Piece]":
-        """The tiles one by one."""
-        if self.tiles == 1:
-            return [self]
-        size = length(self.queries)
-        return [
-            self._replace(
-                queries=slice(self.queries.start + on, self.queries.stop + on),
-                keys=slice(self.keys.start + on, self.keys.stop + on),
-                tiles=1,
-            )
-            for on in range(0, self.tiles * size, size)
-        ]
+        return slice(self.keys.start, self.keys.stop + (self.tiles - 1) * length(self.queries))
 
 
 ALL = slice(None)
@@ -110,10 +86,7 @@ def lower(problem: Problem) -> list[Piece]:
             return EVERYTHING_MASKED
         spans = problem.spans if problem.query.is_cpu else host_spans(mask, problem.extent)
         if spans is not None and spans.pieces == 1 and problem.bias is None:
-            tiled = _tiled(problem, spans)
-            if tiled and not any(piece.masked for piece in tiled):
-                return tiled
-            pieces = _slices(problem, spans) or tiled
+            pieces = _slices(problem, spans) or _tiled(problem, spans)
             if pieces:
                 return pieces
     return _portions(problem, spans)
@@ -165,8 +138,8 @@ def _distinct(spans: Spans) -> tuple[Tensor, Tensor]:
 
 
 def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
-    """Tiles that are the same but for their place as one piece, and the queries beside them in portions: the
-    middle of a window, or documents of one length. Empty where the mask has no such part."""
+    """Tiles of a window that are the same but for their place as one piece, and the other queries in portions; empty
+    where the mask has no such part."""
     start, stop = _distinct(spans)
     if len(start) > 1:
         return []
@@ -185,26 +158,14 @@ def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
     if tiles < LEAST_TILES or bool((low >= high).any()):
         return []
     keys = hull(low, high)
-    is_open = bool((low == keys.start).all() and (high == keys.stop).all())
-    triangle = torch.arange(keys.start + 1, keys.start + 1 + size, device=start.device)
-    is_causal = not is_open and bool((low == keys.start).all() and (high == triangle).all())
-    is_masked = not (is_open or is_causal)
-    if is_masked and size > WIDE_TILE:
-        return []  # portions are cut closer
     queries = slice(first, first + size)
-    piece = Piece(slice(0, problem.batch), queries, keys, is_causal, is_masked, tiles=tiles)
-    after = slice(piece.all_queries.stop, query_len)
+    piece = Piece(slice(0, problem.batch), queries, keys, False, True, tiles=tiles)
+    after = slice(first + tiles * size, query_len)
     return [*_portions(problem, spans, slice(0, first)), piece, *_portions(problem, spans, after)]
 
 
 def _period(start: Tensor, stop: Tensor) -> tuple[int, int]:
     """The query from which a mask may repeat, and after how many queries; (0, 0) if it does not."""
-    others = (start != start[0]).nonzero()
-    if not others.numel():
-        return 0, 0
-    size = int(others[0])
-    if size > 1 and int(start[size] - start[0]) == size:
-        return 0, size  # a document; the next one begins where it ends
     stays = ((start.diff() != 1) | (stop.diff() != 1)).nonzero()[:, 0] + 1
     edges = F.pad(stays, (1, 1))
     edges[-1] = start.shape[0]
@@ -236,6 +197,12 @@ def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) 
         if spans is not None:
             keys = hull(spans.start[:, queries], spans.stop[:, queries])
         pieces.append(Piece(slice(0, problem.batch), queries, keys, False, True, strip=strip))
+    if (
+        len(pieces) == 1
+        and not strip
+        and lengths_of(problem, pieces[0]) == problem.query.shape[2:3] + problem.key.shape[2:3]
+    ):
+        return EVERYTHING_MASKED
     return pieces
 
 
@@ -256,11 +223,7 @@ def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
     """The problem with the keys alone that a piece reads: there is no call for a look at others."""
     if pieces[0].whole:
         return problem
-    runs = [
-        piece.keys if piece.tiles == 1 else piece.all_keys
-        for piece in pieces
-        if piece.keys.start < piece.keys.stop
-    ]
+    runs = [piece.all_keys for piece in pieces if piece.keys.start < piece.keys.stop]
     if not runs:
         runs = [slice(0, 0)]
     low, high = min([run.start for run in runs]), max([run.stop for run in runs])

@@ -20,7 +20,6 @@ from clearhead._common.torch_internals import (
     is_plain,
     is_transformed,
 )
-from clearhead.attention.kernels._by_heads import by_heads, threads_of
 from clearhead.attention.kernels._by_scores import MOST_QUERIES, context_by_scores, fits
 from clearhead.attention.kernels._documents import are_documents, classes, run_documents
 from clearhead.attention.kernels._fused_calls import (
@@ -35,6 +34,7 @@ from clearhead.attention.kernels._kept import shown_mask
 from clearhead.attention.kernels._lowering import (
     EVERYTHING,
     EVERYTHING_CAUSAL,
+    EVERYTHING_MASKED,
     MOST_CALLS,
     WIDE_TILE,
     WORTH_SLICING,
@@ -43,7 +43,6 @@ from clearhead.attention.kernels._lowering import (
     in_sight,
     lower,
     mask_numbers,
-    place_of,
 )
 from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain
 from clearhead.attention.problem import Problem
@@ -52,9 +51,6 @@ from clearhead.sharding.dtensors import is_dtensor
 
 NAME = "fused"
 SUMMARY = "PyTorch's fused scaled dot-product attention; memory grows with tokens"
-
-FEW_NUMBERS = 1 << 20
-"""Up to how many numbers of a mask are made by each thread anew."""
 
 FEW = 0.25
 """Up to which share of the pairs a mask is better gone through by blocks, with gradients."""
@@ -126,19 +122,16 @@ def defers(problem: Problem) -> list[str]:
         return []
     pieces = lower(problem)
     # One call over tiles is as fast, but for narrow ones with a mask: each key is in many of them.
-    if any(_is_tiled(piece) for piece in pieces) or not any(piece.masked for piece in pieces):
+    wide = any(piece.tiles > 1 and length(piece.queries) >= WIDE_TILE for piece in pieces)
+    if wide or not any(piece.masked for piece in pieces):
         return []
     return [f"gradients through a mask that shows {share:.1%} of the pairs: blocks are faster"]
-
-
-def _is_tiled(piece: Piece) -> bool:
-    return piece.tiles > 1 and (not piece.masked or length(piece.queries) >= WIDE_TILE)
 
 
 def how(problem: Problem) -> str:
     """Describe a run of the problem, in a line."""
     pieces = lower(problem)
-    if _is_by_scores(problem, pieces):
+    if _is_by_scores(*_sliced(problem, pieces)):
         queries = "1 query" if problem.query_len == 1 else f"{problem.query_len} queries"
         return f"two products around a softmax on {problem.device.type}, for {queries}"
     if _is_documents(problem, pieces):
@@ -181,12 +174,12 @@ def attend(problem: Problem) -> Tensor:
         query, key, value = FirstDerivatives.apply(query, key, value)
         problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
-    if key.numel() > SMALL and _is_by_scores(problem, pieces):
-        context = _context_by_scores(problem, pieces[0])
-        if context is not None:
-            return context
     if not pieces[0].whole:
         problem, pieces = _sliced(problem, pieces)
+    if key.numel() > SMALL and _is_by_scores(problem, pieces):
+        context = _context_by_scores(problem)
+        if context is not None:
+            return context
     if can_sync(query):
         # The inputs are checked, and not the result: small calls of the kernel treat a visible NaN as −∞, and the
         # gradient of a hidden one is NaN even where the result is not.
@@ -225,7 +218,8 @@ def logsumexp(problem: Problem) -> Tensor | None:
     """log Σ exp of the masked scores of each query, (batch, num_heads, query_len), in the
     precision of sums; None where PyTorch does not give it, or gives it wrong, as for a NaN."""
     query = problem.query
-    if not query.is_cpu or refusals(problem) or _is_in_functorch():
+    in_functorch = not torch.compiler.is_compiling() and is_inside_functorch()
+    if not query.is_cpu or refusals(problem) or in_functorch:
         return None
     pieces = lower(problem)
     if can_sync(query) and not all_finite(in_sight(problem, pieces), with_value=False):
@@ -240,35 +234,14 @@ def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
         return fused_call(problem, query, key, value, None, pieces[0].causal)
     if _is_documents(problem, pieces):
         return run_documents(problem, pieces)
-    if len(pieces) == 1 or not can_sync(query) or _has_gradient(problem):
-        parts = [run_piece(problem, piece) for piece in pieces]
-        return assemble(parts, pieces)
-    count = threads_of(problem) if _is_made_of_few_numbers(problem, pieces) else 1
-    if count > 1:
-        return by_heads(problem, count, lambda some, context: _run_into(some, pieces, context))
-    # Without gradients the results go straight to their place: half the memory.
-    batch, heads, query_len, _ = query.shape
-    context = query.new_empty(batch, query_len, heads, value.shape[3]).transpose(1, 2)
-    _run_into(problem, pieces, context)
-    return context
+    return assemble([run_piece(problem, piece) for piece in pieces], pieces)
 
 
 def _is_documents(problem: Problem, pieces: list[Piece]) -> bool:
     """Return True for documents that are called together: many, or with gradients, where slices of each would take a
     gradient of all keys."""
     few = 1 if _has_gradient(problem) else MOST_CALLS
-    return len(pieces) > few and can_sync(problem.query) and are_documents(pieces)
-
-
-def _run_into(problem: Problem, pieces: list[Piece], context: Tensor) -> None:
-    for piece in pieces:
-        part = run_piece(problem, piece)
-        context[piece.rows, :, piece.all_queries] = part
-
-
-def _is_made_of_few_numbers(problem: Problem, pieces: list[Piece]) -> bool:
-    """Return True if the parts of the mask are so small that each thread can make its own."""
-    return sum(mask_numbers(problem, piece) for piece in pieces if piece.masked) <= FEW_NUMBERS
+    return len(pieces) > few and are_documents(pieces)
 
 
 def _has_gradient(problem: Problem) -> bool:
@@ -281,31 +254,23 @@ def _has_gradient(problem: Problem) -> bool:
 
 def _is_by_scores(problem: Problem, pieces: list[Piece]) -> bool:
     """Return True if the only call is one of few queries, by two products around a softmax."""
-    query, piece = problem.query, pieces[0]
+    query = problem.query
     return (
-        query.shape[2] <= MOST_QUERIES
-        and len(pieces) == 1
-        and not (piece.causal or piece.tiles > 1)
+        (pieces is EVERYTHING or pieces is EVERYTHING_MASKED)
+        and query.shape[2] <= MOST_QUERIES
         and problem.bias is None
         and problem.sinks is None
         and can_sync(query)
         and not _has_gradient(problem)
-        and fits(query, *_keys_of(problem, piece), problem.keys_finite)
+        and fits(query, problem.key, problem.value, problem.keys_finite)
     )
 
 
-def _keys_of(problem: Problem, piece: Piece) -> tuple[Tensor, Tensor]:
-    """The keys and values of a piece, of all samples."""
-    if piece.whole:
-        return problem.key, problem.value
-    return problem.key[:, :, piece.keys], problem.value[:, :, piece.keys]
-
-
-def _context_by_scores(problem: Problem, piece: Piece) -> Tensor | None:
-    """The context of a piece that is the problem; None if a number may not be finite."""
-    visible, seen = shown_mask(problem, *place_of(piece)) if piece.masked else (None, None)
-    query, keys = problem.query, _keys_of(problem, piece)
-    context = context_by_scores(query, *keys, problem.scale, visible)
+def _context_by_scores(problem: Problem) -> Tensor | None:
+    """The context; None if a number may not be finite."""
+    query, key, value = problem.query, problem.key, problem.value
+    visible, seen = shown_mask(problem) if problem.mask is not None else (None, None)
+    context = context_by_scores(query, key, value, problem.scale, visible)
     return context if context is None or seen is None else context.masked_fill(~seen, 0.0)
 
 
@@ -317,7 +282,3 @@ def _is_transformed_beside(problem: Problem) -> bool:
     if bias is not None and is_transformed(bias):
         return True
     return problem.sinks is not None and is_inside_functorch()
-
-
-def _is_in_functorch() -> bool:
-    return not torch.compiler.is_compiling() and is_inside_functorch()
