@@ -119,7 +119,8 @@ MASKS: list[Row] = [
     ("which keys of each row are real", given(mask=CAUSAL[:2]), "mask.shape",
      [
       "mask has 2 × 5",
-      "two dimensions is (query_len, kv_len) at any batch size; which keys of each row are real is clearhead.padding(valid).",
+       "two dimensions is (query_len, kv_len) at any batch size; which keys of each row are real is "
+       "clearhead.padding(valid).",
      ]),
     ("3a 5 × 4 for 5 × 5", given(mask=CAUSAL[:, :4]), "mask.shape", ["5 × 4", "kv_len=5"]),
     ("3b one dimension", given(mask=CAUSAL[0]), "mask.dimensions", ["got (5,)", "padding(valid)"]),

@@ -7,7 +7,7 @@ import torch
 
 import clearhead as ch
 from clearhead.attention.kernels import _lowering
-from clearhead.attention.kernels._documents import MOST_PAIRS, classes
+from clearhead.attention.kernels._fused_calls import MOST_PAIRS, classes
 from clearhead.attention.kernels._lowering import Piece
 from tests.attention.kernels.definition import assert_agrees, context, draw, take_apart
 from tests.turns import in_turn

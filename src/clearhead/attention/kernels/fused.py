@@ -21,12 +21,14 @@ from clearhead._common.torch_internals import (
     is_transformed,
 )
 from clearhead.attention.kernels._by_scores import MOST_QUERIES, context_by_scores, fits
-from clearhead.attention.kernels._documents import are_documents, classes, run_documents
 from clearhead.attention.kernels._fused_calls import (
+    are_documents,
+    classes,
     count,
     fused_call,
     in_precision,
     logsumexp_of_piece,
+    run_documents,
     run_piece,
 )
 from clearhead.attention.kernels._fused_gradients import FirstDerivatives
