@@ -14,7 +14,7 @@ from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import asset, write_page
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.starts import Start
-from clearhead.drawing.page.steps import steps_payload
+from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.drawing.page.texts import read_text
 from tests.browser.conftest import TWO_FRAMES, Opens
 
@@ -52,7 +52,7 @@ def page_of(kind: str, folder: Path) -> str:
         made = ch.figure(trace(), show=("plane", "weights", "context"), edit=edit)
         path = made.to_html(folder / "page.html")
     else:
-        payload = heads() if kind == "heads" else steps_payload(trace())
+        payload = heads() if kind == "heads" else trace_payload(trace())
         path = write_page(folder / "page.html", payload)
     return path.as_uri()
 
@@ -76,7 +76,7 @@ def test_four_of_three_kinds_in_one_document_share_nothing(opens: Opens, tmp_pat
         encoding="utf-8",
     )
     page = opens(path.as_uri())
-    for place, payload in (("one", heads()), ("two", heads()), ("three", steps_payload(trace()))):
+    for place, payload in (("one", heads()), ("two", heads()), ("three", trace_payload(trace()))):
         content = base64.b64encode(payload.to_bytes()).decode("ascii")
         page.evaluate(MOUNT, [place, asset(f"{payload.kind}.js"), content])
     one, two, three = (page.locator(f"#{name}") for name in ("one", "two", "three"))

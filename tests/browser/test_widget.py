@@ -16,7 +16,7 @@ from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.steps import steps_payload
+from clearhead.drawing.element.trace_page import trace_payload
 from tests.browser.conftest import Opens
 
 HOST = """<!doctype html>
@@ -104,7 +104,7 @@ def trace() -> ch.Trace:
 def test_it_is_the_page(
     widget: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
-    page = widget(steps_payload(trace()))
+    page = widget(trace_payload(trace()))
     page.locator(".ch-st-told").wait_for()
     assert page.get_by_role("heading", name="Your journey starts with one step").is_visible()
     assert page.locator("section[data-stage=scores] tbody td").count() == 36
@@ -113,7 +113,7 @@ def test_it_is_the_page(
 
 
 def test_it_leaves_the_keys_of_the_notebook_alone(widget: Callable[..., Page]) -> None:
-    page = widget(steps_payload(trace()))
+    page = widget(trace_payload(trace()))
     told = page.locator(".ch-st-told")
     told.wait_for()
     before = told.inner_text()
@@ -125,7 +125,7 @@ def test_it_leaves_the_keys_of_the_notebook_alone(widget: Callable[..., Page]) -
 
 
 def test_it_takes_itself_away(widget: Callable[..., Page]) -> None:
-    page = widget(steps_payload(trace()))
+    page = widget(trace_payload(trace()))
     page.locator(".ch-st-told").wait_for()
     page.evaluate("clear()")
     assert page.locator("#cell").inner_html() == ""

@@ -1,10 +1,10 @@
 // Vectors of width 2 as arrows that are dragged: scores as projections onto a query, and the context in the hull
 // of the values.
 import { Component } from "preact";
-import { number } from "../views/steps/model";
 import type { Touched } from "./core";
 import type { FigureData } from "./model";
 import { type Box, beside, foot, hull, type Point, reach, rounded, turned } from "./plane";
+import { number } from "./stage";
 
 /** Pixels of an axis on one side of 0, where both are there, and where one is. */
 const HALF = 130;

@@ -15,7 +15,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.steps import steps_payload
+from clearhead.drawing.element.trace_page import trace_payload
 from tests.browser.conftest import DESKTOP, PHONE, Opens, still
 
 HOSTILE = ["<script>alert(1)</script>", "</script>", "\x1b[31m", "\u202eabc", "שלום", "猫👩‍👩‍👧"]
@@ -100,7 +100,7 @@ def rounding(terms: int, largest: float) -> float:
 
 def test_every_number_of_every_stage_is_that_of_the_trace(opens: Opens) -> None:
     trace = journey()
-    page = drawn(opens, steps_payload(trace))
+    page = drawn(opens, trace_payload(trace))
     for name, step in trace.steps.items():
         choose(page, name)
         if step.same_as is not None:
@@ -119,7 +119,7 @@ def test_every_number_of_every_stage_is_that_of_the_trace(opens: Opens) -> None:
 
 def test_the_sum_that_is_written_out_is_the_number(opens: Opens) -> None:
     trace = journey()
-    page = drawn(opens, steps_payload(trace))
+    page = drawn(opens, trace_payload(trace))
     for stage in ("scores", "context"):
         numbers = trace[stage]
         for row, column in [(0, 0), (3, 1), (5, 0), (4, 1)]:
@@ -133,7 +133,7 @@ def test_the_sum_that_is_written_out_is_the_number(opens: Opens) -> None:
 @pytest.mark.parametrize("size", [(1440, 900), (1280, 720), (1280, 600), (768, 1024), (390, 844)])
 def test_the_arithmetic_covers_no_number(opens: Opens, size: tuple[int, int]) -> None:
     """It lay over six of eleven rows."""
-    page = drawn(opens, steps_payload(journey()), size={"width": size[0], "height": size[1]})
+    page = drawn(opens, trace_payload(journey()), size={"width": size[0], "height": size[1]})
     for stage in ("scores", "context"):
         choose(page, stage)
         for scroll in (0, 10_000):
@@ -148,7 +148,7 @@ def test_the_arithmetic_covers_no_number(opens: Opens, size: tuple[int, int]) ->
 def test_the_largest_terms_are_written_out(opens: Opens) -> None:
     query, key = torch.full((1, 1, 1, 30), 0.01), torch.full((1, 1, 1, 30), 1.0)
     query[..., 29] = 5.0
-    page = drawn(opens, steps_payload(ch.trace(ch.attend, query, key, torch.ones(1, 1, 1, 2))))
+    page = drawn(opens, trace_payload(ch.trace(ch.attend, query, key, torch.ones(1, 1, 1, 2))))
     text = point_at(page, "scores", 0, 0)
     assert "5.0000·1.0000" in text
     assert "23 more: 0.2300" in text
@@ -156,7 +156,7 @@ def test_the_largest_terms_are_written_out(opens: Opens) -> None:
 
 def test_softmax_is_told_step_by_step(opens: Opens) -> None:
     trace = journey()
-    page = drawn(opens, steps_payload(trace))
+    page = drawn(opens, trace_payload(trace))
     masked = trace["masked_scores"].double()
     for row, column in [(0, 0), (3, 1), (5, 4)]:
         text = point_at(page, "weights", row, column)
@@ -188,7 +188,7 @@ def _text(number: Tensor) -> str:
 def test_from_x_to_the_output(opens: Opens) -> None:
     layer = ch.MultiHeadAttention(4, num_heads=2, mask=ch.causal(), bias=True).requires_grad_(False)
     trace = ch.trace(layer, torch.randn(5, 4), tokens=["it", "was", "a", "long", "day"])
-    page = drawn(opens, steps_payload(trace, head=1))
+    page = drawn(opens, trace_payload(trace, head=1))
     assert page.get_by_role("heading", level=1).inner_text() == "it was a long day"
     stages = page.locator(".ch-st-graph button").all_inner_texts()
     made = ["W_query", "query", "W_key", "key", "W_value", "value"]
@@ -224,7 +224,7 @@ def test_from_x_to_the_output(opens: Opens) -> None:
 
 def test_the_corner_of_a_table_is_no_number(opens: Opens) -> None:
     """It was taken for the number above and to the left of the first, and the page stopped."""
-    page = drawn(opens, steps_payload(journey()))
+    page = drawn(opens, trace_payload(journey()))
     before = told(page)
     page.locator("section[data-stage=query] thead td").dispatch_event("pointerover")
     page.locator("section[data-stage=query] thead td").dispatch_event("click")
@@ -232,7 +232,7 @@ def test_the_corner_of_a_table_is_no_number(opens: Opens) -> None:
 
 
 def test_where_a_number_comes_from_is_marked(opens: Opens) -> None:
-    page = drawn(opens, steps_payload(journey()))
+    page = drawn(opens, trace_payload(journey()))
     point_at(page, "scores", 4, 2)
     for stage, row in (("query", 4), ("key", 2)):
         mark = page.locator(f"section[data-stage={stage}] .ch-st-origin").bounding_box()
@@ -246,7 +246,7 @@ def test_where_a_number_comes_from_is_marked(opens: Opens) -> None:
 
 
 def test_keys_step_through_stages_queries_and_numbers(opens: Opens) -> None:
-    page = drawn(opens, steps_payload(journey()))
+    page = drawn(opens, trace_payload(journey()))
     assert told(page).startswith("scores 1 journey → 1 journey")
     page.keyboard.press("ArrowRight")
     assert told(page).startswith("scaled_scores 1 journey → 1 journey")
@@ -272,7 +272,7 @@ def test_keys_step_through_stages_queries_and_numbers(opens: Opens) -> None:
 
 
 def test_panels_stand_in_the_order_of_the_document_at_every_step(opens: Opens) -> None:
-    page = drawn(opens, steps_payload(journey()))
+    page = drawn(opens, trace_payload(journey()))
     boxes = """(all) => all.map((each) => {
         const { top, bottom, left, right } = each.getBoundingClientRect();
         return [top, bottom, left, right].map(Math.round);
@@ -289,7 +289,7 @@ def test_panels_stand_in_the_order_of_the_document_at_every_step(opens: Opens) -
 
 
 def test_the_slider_is_the_query(opens: Opens) -> None:
-    page = drawn(opens, steps_payload(journey()))
+    page = drawn(opens, trace_payload(journey()))
     slider = page.get_by_role("slider", name="Query")
     slider.focus()
     page.keyboard.press("ArrowRight")
@@ -306,7 +306,7 @@ def test_heads_and_samples_are_chosen(opens: Opens) -> None:
     layer = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2, mask=ch.causal())
     layer.requires_grad_(False)
     trace = ch.trace(layer, torch.randn(3, 5, 8))
-    page = drawn(opens, steps_payload(trace))
+    page = drawn(opens, trace_payload(trace))
     page.get_by_label("Head").select_option("3")
     page.get_by_label("Sample").select_option("2")
     for name, part in (
@@ -334,7 +334,7 @@ def test_every_kind_of_stage_is_explained(opens: Opens) -> None:
         sinks=torch.tensor([0.5, 1.5]),
         dropout=0.25,
     )
-    page = drawn(opens, steps_payload(trace))
+    page = drawn(opens, trace_payload(trace))
     numbers = {name: trace[name][0, 0] for name in trace}
     scaled, capped = numbers["scaled_scores"][2, 3], numbers["capped_scores"][2, 3]
     assert f"2.0000 · tanh({_text(scaled)} / 2.0000) = {_text(capped)}" in point_at(
@@ -363,7 +363,7 @@ def test_weights_that_are_renormalised_say_so(opens: Opens) -> None:
     rung = ladder.RenormalisedAttention(3, head_dim=2, mask=ch.causal())
     rung.requires_grad_(False)
     trace = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS)
-    page = drawn(opens, steps_payload(trace))
+    page = drawn(opens, trace_payload(trace))
     text = point_at(page, "weights", 2, 1)
     found = re.search(rf"^({NUMBER}) / ({NUMBER}) / ({NUMBER}) = ({NUMBER})$", text, re.MULTILINE)
     assert found, text
@@ -376,7 +376,7 @@ def test_weights_that_are_renormalised_say_so(opens: Opens) -> None:
 def test_a_long_trace_shows_what_is_around_the_query(opens: Opens) -> None:
     query, key, val = torch.randn(3, 101, 16)
     trace = ch.trace(ch.attend, query, key, val, mask=ch.causal())
-    page = drawn(opens, steps_payload(trace))
+    page = drawn(opens, trace_payload(trace))
     page.keyboard.press("End")
     page.keyboard.press("Shift+ArrowLeft")
     assert told(page).startswith("scores 100 → 99")
@@ -407,7 +407,7 @@ def test_a_long_trace_shows_what_is_around_the_query(opens: Opens) -> None:
 
 def test_tokens_are_data(opens: Opens) -> None:
     x = torch.randn(6, 2)
-    page = drawn(opens, steps_payload(ch.trace(ch.attend, x, x, x, tokens=HOSTILE)))
+    page = drawn(opens, trace_payload(ch.trace(ch.attend, x, x, x, tokens=HOSTILE)))
     text = page.locator("section[data-stage=scores] tbody").inner_text()
     assert "<script>alert(1)</script>" in text
     assert "\\x1b[31m" in text
@@ -425,7 +425,7 @@ def test_everybody_can_use_it(
     mask = ch.dense(torch.arange(5 * 31).view(5, 31) % 3 > 0)
     layer = ch.MultiHeadAttention(8, num_heads=2, mask=mask, dropout=0.5)
     trace = ch.trace(layer, torch.randn(2, 5, 8), torch.randn(2, 31, 8))
-    page = drawn(opens, steps_payload(trace), dark=dark, size=size)
+    page = drawn(opens, trace_payload(trace), dark=dark, size=size)
     assert page.get_by_role("slider", name="Keys").count()
     for _ in range(4):
         page.keyboard.press("ArrowRight")
@@ -444,7 +444,7 @@ def test_no_digit_is_cut_off(opens: Opens) -> None:
     torch.manual_seed(0)
     query, key, content = torch.randn(3, 4, 5).unbind()
     steps = ch.trace(ch.attend, query * 40, key * 700, content * torch.tensor(1e20))
-    page = drawn(opens, steps_payload(steps))
+    page = drawn(opens, trace_payload(steps))
     for stage in ("query", "key", "value", "scores", "context"):
         choose(page, stage)
         cells = page.locator(f"section[data-stage={stage}] tbody td")
@@ -467,12 +467,12 @@ def test_nothing_is_wider_than_the_window(opens: Opens) -> None:
     tokens = ["a" * 500, "日本語" * 100, "שלום" * 100, "b", "c", "d"]
     steps = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=tokens)
     for size in (DESKTOP, {"width": 320, "height": 640}):
-        page = drawn(opens, steps_payload(steps), size=size)
+        page = drawn(opens, trace_payload(steps), size=size)
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
 
 
 def test_a_window_zoomed_to_four_times_still_shows_the_stages(opens: Opens) -> None:
-    page = drawn(opens, steps_payload(journey()), size={"width": 320, "height": 256})
+    page = drawn(opens, trace_payload(journey()), size={"width": 320, "height": 256})
     page.locator("section[data-stage=scores]").scroll_into_view_if_needed()
     told, stage = (
         page.locator(name).bounding_box() for name in (".ch-st-told", "section[data-stage=scores]")
@@ -486,7 +486,7 @@ def test_a_window_zoomed_to_four_times_still_shows_the_stages(opens: Opens) -> N
 def test_an_empty_axis_leaves_shapes_and_formulas(opens: Opens, size: tuple[int, int, int]) -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
     trace = ch.trace(layer, torch.zeros(size))
-    page = opens(steps_payload(trace))
+    page = opens(trace_payload(trace))
     assert (
         page.locator("main")
         .get_by_role("status")
@@ -576,7 +576,7 @@ def test_the_address_says_what_is_shown(opens: Opens, tmp_path: Path) -> None:
 
 
 def test_letters_may_be_larger(opens: Opens) -> None:
-    page = drawn(opens, steps_payload(journey()))
+    page = drawn(opens, trace_payload(journey()))
     before = page.locator("section[data-stage=scores] table").bounding_box()
     page.evaluate("document.documentElement.style.fontSize = '24px'")
     after = page.locator("section[data-stage=scores] table").bounding_box()
@@ -604,7 +604,7 @@ class OverQueries(torch.nn.Module):
 
 def test_what_went_wrong_stands_beside_what_is_expected(opens: Opens) -> None:
     trace = ch.trace(OverQueries(), torch.randn(4, 3))
-    page = drawn(opens, steps_payload(trace))
+    page = drawn(opens, trace_payload(trace))
     assert told(page).startswith("weights")
     assert "is expected" in told(page)
     right = trace["scaled_scores"].softmax(-1)
