@@ -121,14 +121,14 @@ function TracePage({ head, source }: ViewProps) {
     const next = readFields(FIELDS, text, data, {}, missing);
     put<TraceState>(fields, next);
     const { stage, query, key, number, feature } = next;
-    figure.current?.look({ stage, query, key, number, feature });
+    figure.current?.look(() => ({ stage, query, key, number, feature }));
     return { ...shownBy(next), missing };
   });
   useKeys(root, {
     ArrowLeft: () => figure.current?.step(-1),
     ArrowRight: () => figure.current?.step(1),
-    ArrowUp: () => figure.current?.toQuery(fields.query.value - 1),
-    ArrowDown: () => figure.current?.toQuery(fields.query.value + 1),
+    ArrowUp: () => figure.current?.toQuery((now) => now - 1),
+    ArrowDown: () => figure.current?.toQuery((now) => now + 1),
   });
   const { of, tokens, source_tokens, samples } = data;
   const isEmpty = [samples, tokens, source_tokens].some((axis) => axis.length === 0);
@@ -142,7 +142,7 @@ function TracePage({ head, source }: ViewProps) {
       keys={KEYS}
       look={look}
       missing={missing}
-      skip={["the numbers", ".ch-trace-figure"]}
+      skip={["the stages", ".ch-trace-figure"]}
     >
       {failed.value && <p role="alert">{failed.value}</p>}
       <main class="ch-trace">
@@ -157,7 +157,7 @@ function TracePage({ head, source }: ViewProps) {
               </p>
               <Shadow theme={look.theme.value}>
                 <TraceFigure
-                  ref={figure}
+                  handle={figure}
                   level={2}
                   head={trace}
                   arrays={arrays.value}
@@ -176,6 +176,8 @@ function TracePage({ head, source }: ViewProps) {
 }
 
 interface StagesProps extends BaseProps {
+  /** Given the figure, so that keys and the address can move it. */
+  handle: { current: TraceFigure | null };
   head: Head<TraceData>;
   arrays: Arrays;
   state: TraceState;
@@ -196,6 +198,7 @@ class TraceFigure extends Figure<StagesProps, Looks> {
 
   constructor(props: StagesProps) {
     super(props);
+    props.handle.current = this;
     const { stage, query, key, number, feature } = props.state;
     const focus = { stage, query, key, number, feature };
     this.state = { focus, pointed: this.cellOf(focus), all: false, step: null };

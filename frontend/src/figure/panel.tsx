@@ -6,7 +6,7 @@ import { cellNumber, number, places } from "./stage";
 /** With more columns cells have colours alone, with more rows no old numbers; the reading has both. */
 const MOST = 12;
 /** Rows and columns that are drawn at a time; the others are in the blocks before and after. */
-const ROWS = 24;
+const ROWS = 12;
 const COLUMNS = 64;
 
 interface CellProps {
@@ -103,8 +103,10 @@ interface RowProps {
   columns: string[];
   /** The first column that is drawn. */
   from: number;
-  /** True if the numbers of the row are shown, and not those alone that are marked. */
+  /** True for the row in focus. */
   focus: boolean;
+  /** True if all its numbers are shown, and not those alone that are marked. */
+  all: boolean;
   editable: boolean;
   sparse: boolean;
   /** Its numbers are whole, and stand without decimals. */
@@ -175,7 +177,7 @@ class Row extends Component<RowProps> {
             props.hues && `hue${props.hues[place]}`,
             value < 0 && Number.isFinite(value) && "below",
           ];
-          const shown = props.focus || marked || cut || changed;
+          const shown = props.all || marked || cut || changed;
           return (
             <Cell
               key={j}
@@ -268,7 +270,8 @@ export function Panel(props: PanelProps) {
     <section
       class={`panel ${small ? "small" : ""} ${low ? "low" : ""} ${props.later ? "later" : ""}`}
       data-stage={stage.name}
-      style={{ "--order": props.order }}
+      data-rows={stage.rowAxis}
+      style={{ "--order": props.order, "--columns": shownColumns.length }}
     >
       <p class="name">
         {stage.name} <span title={stage.formula}>{stage.formula}</span>
@@ -295,7 +298,8 @@ export function Panel(props: PanelProps) {
                 label={rows[i]!}
                 columns={shownColumns.map((j) => columns[j]!)}
                 from={shownColumns[0] ?? 0}
-                focus={props.all || i === row || hue !== null}
+                focus={i === row}
+                all={props.all || i === row || hue !== null}
                 editable={editable}
                 sparse={small || low}
                 small={small}

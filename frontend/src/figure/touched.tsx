@@ -101,7 +101,7 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
   }
 
   content(): Content {
-    const { drawn, pointed, typing } = this.state;
+    const { drawn, focus, pointed, typing } = this.state;
     const { state, stages, old, said, edits } = drawn;
     const { act } = this;
     const data = ordered(this.props.data, state.order);
@@ -150,6 +150,7 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
             key={name}
             data={data}
             stages={stages}
+            row={focus.query}
             move={(stage, row, numbers, going) => act({ stage, row, numbers, going })}
           />
         ),
@@ -267,22 +268,17 @@ function told(action: Step, data: FigureData, before: Drawn, now: Map<string, To
     const rows = action.mask.split(".").join("");
     return `${[...rows].filter((each) => each === "1").length} of ${rows.length} pairs are visible.`;
   }
-  if ("scale" in action || "temperature" in action)
-    return `Scores are multiplied by ${number(scaleOf(data, { ...before.state, ...action }))}.`;
   if ("numbers" in action) {
     const word = rowLabels(now.get(action.stage)!, data)[action.row];
     return `${action.stage} of ${word} is set to ${action.numbers.map(number).join(", ")}.`;
   }
   if ("order" in action) return `The order is ${data.tokens.join(", ")}.`;
-  if ("heads" in action || "transpose" in action || "back" in action) {
-    const { formula, rows } = now.get("split")!;
-    return `${rows / data.tokens.length} heads: ${formula}; ${now.get("joined")!.formula}.`;
+  if (!("set" in action)) {
+    const other = [...now.values()].findLast(
+      ({ name, formula }) => formula !== before.stages.get(name)?.formula,
+    );
+    return other ? `${other.name} is ${other.formula}.` : "";
   }
-  if ("rotary" in action) return action.rotary ? "Turned by position." : "Not turned.";
-  if ("shares" in action || "axis" in action || "hiding" in action)
-    return `Weights are ${now.get("weights")!.formula}.`;
-  if ("draws" in action) return `${action.draws} drawn.`;
-  if (!("set" in action)) return "";
   const [name, row, column] = placeOf(action.set);
   const stage = now.get(name)!;
   const value = number(stage.at(row, column));

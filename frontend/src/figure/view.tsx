@@ -63,6 +63,7 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
   State
 > {
   place: HTMLElement | null = null;
+  work: HTMLElement | null = null;
   panels: HTMLElement | null = null;
   seen: Focus | null = null;
   origins: Parameters<typeof drawPath>[2] = [];
@@ -75,14 +76,16 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
     const [name, row, column] = placeOf(at);
     const stage = this.content().stages.get(name)!;
     const across = stage.columnAxis === "key" ? "key" : "number";
-    this.look({ stage: name, [DOWN[stage.rowAxis]]: row, [across]: column });
+    this.look(() => ({ stage: name, [DOWN[stage.rowAxis]]: row, [across]: column }));
   };
 
-  look = (part: Partial<Focus>) => {
-    const focus = { ...this.state.focus, ...part };
-    const step = part.stage ? null : this.state.step;
-    this.setState({ focus, pointed: this.cellOf(focus), step });
-  };
+  look(partOf: (now: Focus) => Partial<Focus>) {
+    this.setState((now) => {
+      const part = partOf(now.focus);
+      const focus = { ...now.focus, ...part };
+      return { focus, pointed: this.cellOf(focus), step: part.stage ? null : now.step };
+    });
+  }
 
   /** The cell that is in focus in its stage. */
   cellOf(focus: Focus): string | null {
@@ -99,31 +102,33 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
   /** The stage before or after, with its arithmetic; those that come later wait. */
   step = (by: number) => {
     const names = this.names();
-    const { focus: now, pointed } = this.state;
-    const name = pointed === null ? now.stage : placeOf(pointed)[0];
-    const to = Math.max(0, Math.min(names.length - 1, names.indexOf(name ?? "") + by));
-    const focus = { ...now, stage: names[to]! };
-    const step = to === names.length - 1 ? null : to;
-    this.setState({ focus, pointed: this.cellOf(focus), step });
-    const panel = this.panels?.querySelector<HTMLElement>(`[data-stage="${focus.stage}"]`);
-    if (panel) this.panels!.scrollTo({ left: panel.offsetLeft });
+    this.setState(({ focus: now, pointed }) => {
+      const name = pointed === null ? now.stage : placeOf(pointed)[0];
+      const to = Math.max(0, Math.min(names.length - 1, names.indexOf(name ?? "") + by));
+      const focus = { ...now, stage: names[to]! };
+      const panel = this.panels!.querySelector<HTMLElement>(`[data-stage="${names[to]}"]`);
+      this.panels!.scrollTo({ left: panel?.offsetLeft ?? 0 });
+      const step = to === names.length - 1 ? null : to;
+      return { focus, pointed: this.cellOf(focus), step };
+    });
   };
 
-  toQuery(to: number) {
+  /** Put a query in focus, and the key that it sits on: the last query sits on the last key. */
+  toQuery(queryOf: (now: number) => number) {
     const { tokens, source_tokens } = this.content().call;
-    const query = Math.max(0, Math.min(tokens.length - 1, to));
-    // The last query sits on the last key.
-    this.look({ query, key: Math.max(0, query + source_tokens.length - tokens.length) });
+    this.look(({ query: now }) => {
+      const query = Math.max(0, Math.min(tokens.length - 1, queryOf(now)));
+      return { query, key: Math.max(0, query + source_tokens.length - tokens.length) };
+    });
   }
 
   draw() {
-    const { pointed, focus } = this.state;
-    if (this.panels) drawPath(this.panels, pointed, this.origins, focus.query);
+    if (this.panels) drawPath(this.panels, this.state.pointed, this.origins);
   }
 
   override componentDidMount() {
     this.seen = this.state.focus;
-    this.resized.observe(this.panels!);
+    this.resized.observe(this.work!);
     this.draw();
   }
 
@@ -185,10 +190,15 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
             call={call}
             query={focus.query}
             weights={show.includes("weights") ? stages.get("weights") : undefined}
-            go={(to) => this.toQuery(to)}
+            go={(to) => this.toQuery(() => to)}
           />
         )}
-        <div class="work">
+        <div
+          class="work"
+          ref={(work) => {
+            this.work = work;
+          }}
+        >
           <div
             class="panels"
             {...this.hands}
@@ -283,7 +293,7 @@ function Words({ call: { tokens, source_tokens }, query, weights, go }: WordsPro
         ))}
       </ol>
       {!same && (
-        <ol class="words" aria-label="the words attended to">
+        <ol class="words" aria-label="the words attended to" tabIndex={0}>
           {source_tokens.map((word, at) => (
             <li key={at} class="key" style={share(at)}>
               <bdi>{word}</bdi>

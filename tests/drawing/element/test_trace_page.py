@@ -11,8 +11,8 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.element import trace_page
-from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.element.trace_page import trace_payload
+from clearhead.drawing.page.payload import Payload
 from clearhead.errors import SelectionError
 from tests.refusals import assert_refused
 

@@ -96,7 +96,7 @@ def test_a_page_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == [place]
 
 
-@pytest.mark.parametrize(("kind", "budget"), [("heads", 52_000), ("steps", 23_000)])
+@pytest.mark.parametrize(("kind", "budget"), [("heads", 52_000), ("trace", 23_000)])
 def test_a_bundle_is_small(kind: str, budget: int) -> None:
     """What a page costs over what it shows."""
     both = asset(f"{kind}.js") + asset(f"{kind}.css")
