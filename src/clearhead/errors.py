@@ -29,8 +29,15 @@ from errno import ENOENT
 
 from clearhead._common.text import bounded
 
-INSTALL = "In a checkout of clearhead:\n  pip install '.[{extra}]'"
-"""The command that installs an extra from a checkout: no package of this name is published yet."""
+ADDRESS = ""
+"""The address of the repository, such as "https://example.org/clearhead"; empty until there is one."""
+
+INSTALL = (
+    f"Run\n  pip install 'clearhead[{{extra}}] @ git+{ADDRESS}'"
+    if ADDRESS
+    else "In a checkout of clearhead:\n  pip install '.[{extra}]'"
+)
+"""The command that installs an extra: from the repository, or from a checkout while no address is known."""
 
 MOST = 2000
 """Letters of an error as text."""
@@ -47,7 +54,7 @@ class ClearheadError(Exception):
         >>> import torch, clearhead as ch
         >>> try:
         ...     ch.attend(torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), torch.zeros(2, 5, 4))
-        ... except ch.ClearheadError as error:
+        ... except ch.errors.ClearheadError as error:
         ...     print(error.code)
         shape.kv-len
     """
@@ -107,7 +114,7 @@ class MaskError(ClearheadError, ValueError):
         >>> import torch, clearhead as ch
         >>> try:
         ...     ch.dense(torch.ones(3, 3))
-        ... except ch.MaskError as error:
+        ... except ch.errors.MaskError as error:
         ...     print(error.code)
         mask.dtype
     """
