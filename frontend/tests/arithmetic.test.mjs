@@ -239,8 +239,8 @@ test("numbers fit into their cells without becoming other numbers", () => {
   const cases = [
     [0, "0"],
     [1.23456, "1.23"],
-    [-123.456, "−123.5"],
-    [123456.7, "123457"],
+    [-123.456, "−123"],
+    [123456.7, "1e5"],
     [1234567890, "1e9"],
     [Number.NaN, "nan"],
   ];

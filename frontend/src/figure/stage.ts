@@ -101,7 +101,7 @@ export function number(value: number): string {
 }
 
 /** Characters for which a cell has room. */
-const MOST_OF_CELL = 6;
+const MOST_OF_CELL = 5;
 
 /** A number in a cell: two decimals, and fewer where these do not fit. */
 export function cellNumber(value: number): string {
