@@ -251,7 +251,7 @@ function Shadow({ theme, children }: ShadowProps) {
     render(children, place.current);
   });
   useLayoutEffect(() => () => render(null, place.current!), []);
-  return <div class="ch-trace-figure" ref={host} />;
+  return <div class="ch-trace-figure" ref={host} tabIndex={-1} />;
 }
 
 /** The stages of an empty batch, or of no tokens: formulas, and nothing to step through. */
