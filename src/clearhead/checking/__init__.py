@@ -88,8 +88,8 @@ repeats a call to note the line of each operation, and `judging/places.py` choos
 
 In a lesson the outcome decides (`checking/source_edits/`): the definition with the learner's own matrices, on other
 lengths, batches and pieces, with its gradients and in training. A program with the same outcome is right, however it
-is written. Otherwise the rest of `check` names the mistake, and generic edits of the program are made and graded; the
-shortest one that makes it right is reported with its line.
+is written. Otherwise the rest of `check` names the mistake, and generic edits of the program are made and graded; of
+those that make it right, a short one that ends close to the solution is reported with its line.
 """
 
 from clearhead.checking.checking import check
