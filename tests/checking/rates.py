@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import clearhead as ch
 from clearhead.checking.subject.refusals import first_line
+from clearhead.checking.words import code_of
 from tests.checking.bank.entry import Entry
 from tests.checking.bank.modules import MultiHeadAttention
 
@@ -39,7 +40,9 @@ class Outcome:
     @property
     def named(self) -> bool:
         """True if the first name is one of those that are right."""
-        return self.found and self.codes[0] in (self.entry.code, *self.entry.also)
+        return self.found and self.codes[0] in map(
+            code_of, (self.entry.code or "", *self.entry.also)
+        )
 
 
 @dataclass(frozen=True)

@@ -285,7 +285,7 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         ch.ArgumentError,
         "check.code",
         "code must be that of a rule that was asked of plain; got 'scale.none'. The nearest are "
-        "scale.missing, scale.inverse, scale.wrong.",
+        "scale.missing, scale.wrong, scale.wrong.",
     ),
     (
         without_numbers,

@@ -98,7 +98,7 @@ class Bloom(nn.Module):
 def test_mistakes_are_named_where_the_parts_of_a_head_lie_side_by_side():
     declared = {"causal": True, "alibi_slopes": Bloom.slopes}
     assert not names(Bloom(), **declared)
-    assert names(Bloom(beta=4**-0.5), **declared) == ["bias.scaled"]
+    assert names(Bloom(beta=4**-0.5), **declared) == ["bias.wrong"]
     for subject, words in (
         (Bloom(beta=0.0), "the declared bias is not added"),
         (Bloom(repeat=True), "the bias is repeated where it must be tiled"),
@@ -159,7 +159,7 @@ class Gemma(nn.Module):
         ({"pairs": "mixed", "angles": "neighbours"}, "rope.layout", "their angles in the other"),
         ({"turned": "q"}, "differs", "only the query is rotated"),
         ({"turned": "k"}, "differs", "only the key is rotated"),
-        ({"turned": "qkv"}, "rope.values", "the value is rotated too"),
+        ({"turned": "qkv"}, "rope.layout", "the value is rotated too"),
         ({"base": 500000.0}, "differs", "the base of the rotation is 500,000"),
         ({"bend": "bent only"}, "differs", "not multiplied by the softcap again"),
         ({"bend": "not divided"}, "differs", "not divided by the softcap"),
@@ -270,7 +270,7 @@ def test_a_window_by_slices_that_is_shifted_is_a_mistake():
 def test_attending_over_the_first_axis_says_which_axis_is_wanted():
     attention = nn.MultiheadAttention(8, 2)
     (finding,) = ch.check(lambda x: attention(x, x, x), takes="x").findings
-    assert finding.code == "batch.mixed"
+    assert finding.code == "law.samples"
     assert finding.sentence.endswith("no token another: it attends over the first axis")
     assert "batch_first=True" in finding.likely
 

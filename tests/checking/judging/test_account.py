@@ -63,19 +63,19 @@ def nan_for_as_many_keys(query, key, value):
 @pytest.mark.parametrize(
     ("subject", "codes"),
     [
-        (divided_before_and_after, ["weights.scaled"]),
+        (divided_before_and_after, ["law.value"]),
         (multiplied_by_root, ["scale.wrong"]),
         (divided_by_root_of_length, ["scale.wrong", "differs"]),
         (squares_divided_behind, ["softmax.missing"]),
-        (nan_for_as_many_keys, ["mask.missing", "mask.non-finite"]),
-        (of_scores(lambda scores: masked(scores, -2.0).softmax(-1)), ["mask.multiplied"]),
+        (nan_for_as_many_keys, ["mask.missing", "output.non-finite"]),
+        (of_scores(lambda scores: masked(scores, -2.0).softmax(-1)), ["mask.soft"]),
         (
             of_scores(lambda scores: (unlike(scores) * past(scores)).softmax(-1)),
-            ["mask.multiplied"],
+            ["mask.soft"],
         ),
         (
             of_scores(lambda scores: (scores + 1.5 * past(scores)).softmax(-1)),
-            ["mask.added-as-number"],
+            ["mask.soft"],
         ),
         (
             of_scores(lambda scores: (scores + torch.eye(*scores.shape[-2:])).softmax(-1)),
@@ -84,7 +84,7 @@ def nan_for_as_many_keys(query, key, value):
         (of_scores(lambda scores: unlike(scores).softmax(-1) * past(scores)), ["law.value"]),
         (
             of_scores(lambda scores: scores.exp() * past(scores) / scores.shape[-1]),
-            ["softmax.missing", "weights.scaled", "dtype.overflow"],
+            ["softmax.missing", "law.value", "output.non-finite"],
         ),
         (of_scores(lambda scores: masked(scores).relu()), ["softmax.missing"]),
         (of_scores(lambda scores: scores.relu()), ["softmax.missing", "mask.missing"]),
@@ -99,7 +99,7 @@ def nan_for_as_many_keys(query, key, value):
         ),
         (
             of_scores(lambda scores: masked(scores * scores.shape[-1] ** 0.5).softmax(-1) / 2),
-            ["scale.wrong", "weights.scaled"],
+            ["scale.wrong", "law.value"],
         ),
     ],
 )

@@ -55,8 +55,8 @@ def ahead(scores, far):
         (lambda scores, far: scores, {}, "mask.missing", "no mask is in force"),
         (ahead, {}, "differs", "move with tokens that the contract hides"),
         (broken, {}, "differs", "NaN or infinity comes out"),
-        (back(1), {"window": (2, 0)}, "mask.window-off-by-one", "one token less back"),
-        (back(3), {"window": (2, 0)}, "mask.window-off-by-one", "one token more back"),
+        (back(1), {"window": (2, 0)}, "mask.off-by-one", "one token less back"),
+        (back(3), {"window": (2, 0)}, "mask.off-by-one", "one token more back"),
     ],
 )
 def test_who_moves_whom_names_the_mistake(hide, declared, code, words):

@@ -69,13 +69,13 @@ def right(scores, mask):
 @pytest.mark.parametrize(
     ("way", "code", "words"),
     [
-        (lambda s, m: s.masked_fill(~m.mT, -1e9), "mask.on-queries", "hides queries, not keys"),
+        (lambda s, m: s.masked_fill(~m.mT, -1e9), "mask.broadcast", "hides queries, not keys"),
         (lambda s, m: s, "mask.padding-ignored", "the mask changes nothing for real tokens"),
         (lambda s, m: s.masked_fill(m, -1e9), "mask.inverted", "the other way round"),
-        (lambda s, m: right(s, m.roll(1, 0)), "mask.batch-mixed", "of one sample moves"),
+        (lambda s, m: right(s, m.roll(1, 0)), "mask.broadcast", "of one sample moves"),
         (lambda s, m: s * m, "mask.padding-ignored", "and less than real ones"),
         (lambda s, m: right(s, m) * m.shape[-1], "differs", "a row alone differs"),
-        (lambda s, m: right(s, m) / m.all(), "mask.non-finite", "NaN or infinity comes out"),
+        (lambda s, m: right(s, m) / m.all(), "output.non-finite", "NaN or infinity comes out"),
     ],
 )
 def test_padding_is_judged_by_what_moves_what(way, code, words):
@@ -137,7 +137,7 @@ def of_context(x, context):
 def test_a_context_is_judged_by_what_moves_what():
     torch.manual_seed(0)
     (finding,) = ch.check(TalkingAcross(of_itself), takes="x,context").findings
-    assert finding.code == "context.ignored"
+    assert finding.code == "context.wrong"
     assert "outputs move with other tokens of x" in finding.sentence
     for way in (of_context, of_both):
         report = ch.check(TalkingAcross(way), takes="x,context")
@@ -155,7 +155,7 @@ def test_two_texts_that_are_attended_to_over_the_first_axis():
 
     torch.manual_seed(0)
     report = ch.check(Across(), takes="x,context")
-    assert [each.code for each in report.findings] == ["batch.mixed"]
+    assert [each.code for each in report.findings] == ["law.samples"]
 
 
 class Causal(Heads):
@@ -193,7 +193,7 @@ def test_a_norm_of_each_context_is_no_merge_and_no_sum_of_heads(norm):
     ("way", "code", "words"),
     [
         (torch.tanh, "differs", "the context is changed before it is projected, by tanh"),
-        (lambda context: context.mean(1, True).expand_as(context), "heads.summed", "are summed"),
+        (lambda context: context.mean(1, True).expand_as(context), "heads.merge", "are summed"),
     ],
 )
 def test_a_context_that_is_changed(way, code, words):
@@ -296,7 +296,7 @@ def test_a_class_token_that_asks_alone_is_no_mistake():
 
 def test_the_context_of_the_first_sample_for_all():
     found = ch.check(ContextOfTheFirst(), takes="x,context").findings[0]
-    assert found.code == "context.ignored"
+    assert found.code == "context.wrong"
     assert found.sentence == (
         "every sample reads the context of the first sample, and its own moves nothing"
     )

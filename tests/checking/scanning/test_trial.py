@@ -224,7 +224,7 @@ def test_another_order_that_nobody_declared_is_no_mistake(found, remark):
 def test_samples_that_are_mixed_in_either_order_are_a_mistake(found):
     made = tried(found, ch.Contract(), None, 0)
     assert made is not None
-    assert [each.code for each in made.report.findings] == ["batch.mixed"]
+    assert [each.code for each in made.report.findings] == ["law.samples"]
     assert made.report.name == found.__name__
 
 

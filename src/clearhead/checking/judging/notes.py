@@ -91,7 +91,7 @@ def _all(e: Evidence, codes: Sequence[str]) -> Iterator[Note]:
     dead = [n for n in e.gradients.names("dead") if n in e.subject.parameters()]
     if dead and "parameter.dead" not in codes:
         yield "unused", {"names": ", ".join(dead[:3])}
-    if e.gradients.raised and "grad.blocked" not in codes:
+    if e.gradients.raised and "grad.wrong" not in codes:
         yield "backward", {"error": e.gradients.raised}
     for name in e.state.saved:
         yield "saved", {"name": name}
@@ -166,7 +166,7 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
             yield "all-padding", {}
         if isinstance(e.given.run, Embedded) and e.left_gap > 1e-6:
             yield "left-padding", {}
-    if e.state.built and "state.global-dim" not in codes:
+    if e.state.built and "shape.fixed" not in codes:
         yield "constructor", {"names": ", ".join(e.state.built)}
     second, tokens = e.returned, e.inputs[0].shape[-2]
     if isinstance(second, Tensor) and second.is_floating_point() and second.numel():
@@ -176,7 +176,7 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
 
 
 def _of_cross(e: CrossEvidence, codes: Sequence[str]) -> Iterator[Note]:
-    if e.alike and "context.swapped" not in codes:
+    if e.alike and "context.wrong" not in codes:
         yield "alike", {}
     by_x, by_context = e.dependencies
     own = torch.eye(*by_x.moves.shape, dtype=torch.bool)

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from clearhead._common.lessons import LESSONS
+from clearhead.checking.words import code_of
 
 HERE = Path(__file__).parent
 HEAD = "import math\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F\n\n\n"
@@ -80,7 +81,9 @@ def cases_of(lesson: int) -> list[Case]:
         text = each.get("text") or patched(right[each["of"]], each["diff"])
         line = HEAD.count("\n") + each["line"] if "line" in each else None
         known = each.get("named", True), each.get("placed", True)
-        found.append(Case(lesson, tuple(each["codes"]), text, each["label"], line, *known))
+        found.append(
+            Case(lesson, tuple(map(code_of, each["codes"])), text, each["label"], line, *known)
+        )
     return found
 
 
