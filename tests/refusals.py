@@ -12,7 +12,6 @@ import pytest
 import clearhead as ch
 from clearhead.cli.error_codes import error_codes
 
-
 SENTENCES = error_codes()
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead.checking.words import catalogue
+from clearhead.checking.words import catalogue, code_of
 from tests.checking import bank
 from tests.checking.bank import held_out
 from tests.checking.bank.entry import Entry
@@ -24,51 +24,51 @@ CODES = [
     "mask.missing",
     "mask.off-by-one",
     "mask.top-left",
-    "mask.off-by-one",
+    "mask.window-off-by-one",
     "mask.after-softmax",
-    "mask.soft",
-    "mask.soft",
-    "output.non-finite",
+    "mask.multiplied",
+    "mask.added-as-number",
+    "mask.non-finite",
     "mask.empty-row",
     "mask.leaks-nan",
     "mask.padding-ignored",
-    "mask.broadcast",
+    "mask.batch-mixed",
     "softmax.axis",
     "softmax.missing",
     "scale.missing",
     "scale.wrong",
-    "scale.wrong",
-    "bias.wrong",
-    "bias.wrong",
+    "scale.inverse",
+    "bias.scaled",
+    "bias.after-softmax",
     "softcap.order",
-    "heads.layout",
+    "heads.split",
     "heads.merge",
-    "heads.layout",
+    "heads.identical",
     "heads.gqa-tiled",
     "heads.layout",
-    "law.samples",
+    "batch.mixed",
     "dropout.in-eval",
     "dropout.never",
-    "dropout.wrong",
-    "dropout.wrong",
-    "law.again",
-    "cache.wrong",
-    "cache.wrong",
-    "cache.wrong",
-    "cache.wrong",
+    "dropout.on-scores",
+    "dropout.unscaled",
+    "output.nondeterministic",
+    "cache.offset",
+    "cache.unmasked",
+    "cache.window",
+    "cache.stale",
     "rope.offset",
     "rope.layout",
     "grad.wrong",
-    "grad.wrong",
+    "grad.blocked",
     "input.modified",
     "input.strided",
-    "output.non-finite",
-    "context.wrong",
-    "context.wrong",
+    "dtype.overflow",
+    "context.ignored",
+    "context.swapped",
     "weights.not-used",
-    "shape.fixed",
-    "shape.fixed",
-    "state.mask",
+    "shape.square-only",
+    "state.global-dim",
+    "state.mask-saved",
 ]
 
 EVERYTHING = [*bank.ENTRIES, *held_out.ENTRIES]
@@ -393,19 +393,19 @@ def mutants(entry: Entry, case: Case) -> list[Change]:
         "mask.missing": [{"no_causal": True}, {"no_causal": True, "window": (left, left)}],
         "mask.off-by-one": [{"offset": start + by} for start in (m - n, 0) for by in (1, -1)],
         "mask.top-left": [{"offset": 0}],
-        "mask.off-by-one": shifted(entry.declared.get("window", (0, 0))),
+        "mask.window-off-by-one": shifted(entry.declared.get("window", (0, 0))),
         "mask.after-softmax": [{"after_softmax": True}],
-        "mask.soft": [{"multiplied": True}],
-        "mask.soft": [{"added": by} for by in (1.0, -(width**-0.5))],
+        "mask.multiplied": [{"multiplied": True}],
+        "mask.added-as-number": [{"added": by} for by in (1.0, -(width**-0.5))],
         "mask.padding-ignored": [
             {"mask": None if case.mask is None else torch.ones_like(case.mask)}
         ],
         "softmax.axis": [{"axis": axis} for axis in (-2, 0, 1)],
         "scale.missing": [{"scale": 1.0}],
         "scale.wrong": scales(case),
-        "scale.wrong": [{"scale": width**0.5}],
-        "bias.wrong": [{"bias_scaled": True}],
-        "bias.wrong": [{"late_bias": "everywhere"}, {"late_bias": "visible"}],
+        "scale.inverse": [{"scale": width**0.5}],
+        "bias.scaled": [{"bias_scaled": True}],
+        "bias.after-softmax": [{"late_bias": "everywhere"}, {"late_bias": "visible"}],
         "softcap.order": [{"late_cap": True}],
         "heads.merge": [{"no_transpose": True}],
         "heads.gqa-tiled": [{"tiled": True}],
@@ -488,7 +488,7 @@ def mixes_samples(entry: Entry, thing: Any) -> None:
     for case in legal(entry, thing):
         args = [arg.clone() for arg in case.args]
         other = [arg.clone() for arg in args]
-        if entry.code == "mask.broadcast":
+        if entry.code == "mask.batch-mixed":
             for sample in range(len(args[-1])):
                 trial = [arg.clone() for arg in args]
                 trial[-1][sample] = ~trial[-1][sample]
@@ -657,7 +657,7 @@ def backward_differs(entry: Entry, thing: Any) -> None:
     assert any(a is None or not torch.allclose(a, b, atol=1e-3) for a, b in pairs)
     blocked = any(a is None or not bool(a.any()) for a in actual)
     if entry.takes == "qkv":
-        assert blocked == (entry.code == "grad.wrong")
+        assert blocked == (entry.code == "grad.blocked")
 
 
 def writes_to_its_input(entry: Entry, thing: Any) -> None:
@@ -702,7 +702,7 @@ def does_not_read_context(entry: Entry, thing: Any) -> None:
         with torch.no_grad():
             a = first(thing(*case.args))
             b = first(thing(case.args[0], case.args[1] + 1.0))
-        if entry.code == "context.wrong":
+        if entry.code == "context.ignored":
             assert torch.equal(a, b)
             itself = again(
                 Entry("", lambda: None, "x", entry.declared, None), thing, case, [case.args[0]]
@@ -774,36 +774,36 @@ def saves_its_mask(entry: Entry, thing: Any) -> None:
 
 
 PROOFS: dict[str, Callable[[Entry, Any], None]] = {
-    "output.non-finite": gives_non_finite,
+    "mask.non-finite": gives_non_finite,
     "mask.empty-row": misses_empty_rows,
     "mask.leaks-nan": lets_nan_through,
-    "mask.broadcast": mixes_samples,
-    "law.samples": mixes_samples,
+    "mask.batch-mixed": mixes_samples,
+    "batch.mixed": mixes_samples,
     "softmax.missing": is_not_normalised,
-    "heads.layout": is_identical,
+    "heads.identical": is_identical,
     "heads.layout": mixes_heads_for_tokens,
-    "heads.layout": splits_without_transpose,
+    "heads.split": splits_without_transpose,
     "dropout.in-eval": drops_in_eval,
-    "law.again": drops_in_eval,
+    "output.nondeterministic": drops_in_eval,
     "dropout.never": never_drops,
-    "dropout.wrong": drops_scores,
-    "dropout.wrong": drops_without_scaling,
-    "cache.wrong": steps_differ,
-    "cache.wrong": sees_its_own_chunk,
+    "dropout.on-scores": drops_scores,
+    "dropout.unscaled": drops_without_scaling,
+    "cache.offset": steps_differ,
+    "cache.unmasked": sees_its_own_chunk,
     "rope.offset": rotates_elsewhere,
-    "cache.wrong": forgets_beyond_the_window,
-    "cache.wrong": remembers_after_reset,
+    "cache.window": forgets_beyond_the_window,
+    "cache.stale": remembers_after_reset,
     "grad.wrong": backward_differs,
-    "grad.wrong": backward_differs,
+    "grad.blocked": backward_differs,
     "input.modified": writes_to_its_input,
     "input.strided": misreads_views,
-    "output.non-finite": overflows,
-    "context.wrong": does_not_read_context,
-    "context.wrong": does_not_read_context,
+    "dtype.overflow": overflows,
+    "context.ignored": does_not_read_context,
+    "context.swapped": does_not_read_context,
     "weights.not-used": returns_other_weights,
-    "shape.fixed": fails_unless_square,
-    "shape.fixed": depends_on_a_global,
-    "state.mask": saves_its_mask,
+    "shape.square-only": fails_unless_square,
+    "state.global-dim": depends_on_a_global,
+    "state.mask-saved": saves_its_mask,
 }
 
 
@@ -838,7 +838,7 @@ def test_names_are_unique() -> None:
 
 def test_other_names_are_names() -> None:
     for entry in EVERYTHING:
-        assert set(entry.also) <= catalogue()["mistake"].keys() - {entry.code}
+        assert set(map(code_of, entry.also)) <= catalogue()["mistake"].keys()
 
 
 def test_entries_are_made_anew_and_the_same() -> None:

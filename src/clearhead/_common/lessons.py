@@ -212,7 +212,7 @@ REASONS: Mapping[str, str] = {
     "dropout.in-eval": "weights are dropped in evaluation too",
     "dropout.wrong": "not single weights are dropped, or those that stay are not divided by 1 - p",
     "dropout.never": "nothing is dropped in training",
-    "state.mask": "register_buffer(…, persistent=False) takes the mask along when the module moves, and does not save it",
+    "state.mask": "register_buffer(…, persistent=False) moves the mask with the module, and does not save it",
     "heads.layout": "the columns of a row are not cut into heads side by side, one for each head",
     "heads.merge": "the heads are not put back side by side",
     "context.wrong": "the queries come from x, the keys and the values from the context",
