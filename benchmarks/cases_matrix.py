@@ -210,7 +210,7 @@ def _compare_lengths(ours: Any, theirs: Any) -> None:
 def memory() -> Sides:
     query, key, value = torch.randn(3, 1, 8, 32768, 64).unbind()
 
-    def look(tokens: int) -> ch.Summary:
+    def look(tokens: int) -> ch.types.Summary:
         few = [each[:, :, :tokens] for each in (query, key, value)]
         weights = ch.AttentionMatrix(few[0], few[1], mask=ch.causal())
         return weights.summary(value=few[2], top_k=8, pool=(128, 128))

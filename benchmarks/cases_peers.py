@@ -95,7 +95,7 @@ def patched_in_nnsight(model: Any, task: Task) -> Any:
 
 
 def attributed_here(model: Any, task: Task) -> Any:
-    shares = ch.logits_of(model, task.clean, task.right, against=task.wrong)
+    shares = ch.reading.logits_of(model, task.clean, task.right, against=task.wrong)
     return shares.heads["logit"].view(30, 9)
 
 

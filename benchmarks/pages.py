@@ -112,7 +112,7 @@ def weights(tokens: int, seed: int) -> ch.AttentionMatrix:
     return ch.AttentionMatrix(2 * query, key, mask=ch.causal())
 
 
-def watched(tokens: int, layers: int) -> "ch.Seen[ch.AttentionMatrix]":
+def watched(tokens: int, layers: int) -> "ch.types.Seen[ch.AttentionMatrix]":
     """The record of a model of so many layers, made of nothing but attention."""
     model = torch.nn.Sequential(
         *(ch.MultiHeadAttention(HEADS * HEAD_DIM, num_heads=HEADS) for _ in range(layers))
@@ -299,7 +299,7 @@ PEERS: dict[str, Pages] = {
 
 
 def beside(
-    seen: "ch.Seen[ch.AttentionMatrix]", words: list[str], size: int, time: float
+    seen: "ch.types.Seen[ch.AttentionMatrix]", words: list[str], size: int, time: float
 ) -> list[str]:
     """The pages of others of the same weights, a line each, of those that are installed."""
     weights = [seen[name].dense() for name in seen]
@@ -381,7 +381,7 @@ def of_random(folder: Path, long: int, most: int) -> list[str]:
                 f"{seconds:.1f} s, {drawn(page, path)}"
             )
             print(lines[-1], flush=True)
-            if isinstance(seen, ch.Seen) and tokens <= most:
+            if isinstance(seen, ch.types.Seen) and tokens <= most:
                 lines += beside(seen, words, size, seconds)
                 print(*lines[-len(PEERS) :], sep="\n", flush=True)
     return lines

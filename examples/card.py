@@ -21,7 +21,9 @@ LEAST = 0.02
 """The share of attention that has an arc."""
 
 
-def card(seen: ch.Seen[ch.AttentionMatrix], tokens: list[str], query: str, key: str) -> Figure:
+def card(
+    seen: ch.types.Seen[ch.AttentionMatrix], tokens: list[str], query: str, key: str
+) -> Figure:
     """Draw the strongest of all links between two tokens."""
     link = seen.find(query, key, tokens=tokens)[0]
     matrix = seen[link.layer]

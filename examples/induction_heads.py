@@ -42,7 +42,7 @@ def loss_of_the_repeat(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def table_of(model: Any, ids: Tensor) -> ch.Table:
+def table_of(model: Any, ids: Tensor) -> ch.types.Table:
     """The roles of all heads on these tokens."""
     with ch.watch(model, keep="summary") as seen:
         model(ids, use_cache=False)
@@ -59,25 +59,25 @@ def loss_without(model: Any, ids: Tensor, heads: list[Head]) -> float:
         return float(loss_of_the_repeat(model(ids, use_cache=False).logits, ids))
 
 
-def strongest(table: ch.Table, count: int = 2) -> list[Head]:
+def strongest(table: ch.types.Table, count: int = 2) -> list[Head]:
     """The heads with the highest induction scores."""
     rows = sorted(table, key=lambda row: -(row.induction or 0.0))
     return [(row.layer, row.head) for row in rows[:count]]
 
 
-def sinks(table: ch.Table) -> list[Head]:
+def sinks(table: ch.types.Table) -> list[Head]:
     """The heads that give more than half of their weight to the first token."""
     return [(row.layer, row.head) for row in table if (row.first or 0.0) > 0.5]
 
 
-def random_heads(table: ch.Table, *, seed: int, count: int = 2) -> list[Head]:
+def random_heads(table: ch.types.Table, *, seed: int, count: int = 2) -> list[Head]:
     """Some heads that are no induction heads."""
     others = [(row.layer, row.head) for row in table if (row.induction or 0.0) < 0.1]
     generator = torch.Generator().manual_seed(seed)
     return [others[place] for place in torch.randperm(len(others), generator=generator)[:count]]
 
 
-def draw(table: ch.Table, file: str) -> None:
+def draw(table: ch.types.Table, file: str) -> None:
     """The induction score of each head, layers × heads, as a picture."""
     from matplotlib import pyplot
 

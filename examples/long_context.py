@@ -30,7 +30,7 @@ class Block(nn.Module):
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
 
-    def forward(self, x: Tensor, where: ch.Sharding) -> Tensor:
+    def forward(self, x: Tensor, where: ch.types.Sharding) -> Tensor:
         x = x + self.attention(self.attention_norm(x), across=where)
         return x + self.network(self.network_norm(x))
 
@@ -44,14 +44,14 @@ class LongGPT(nn.Module):
         self.blocks = nn.ModuleList(Block(width, num_heads) for _ in range(depth))
         self.head = nn.Linear(width, 256)
 
-    def forward(self, ids: Tensor, where: ch.Sharding) -> Tensor:
+    def forward(self, ids: Tensor, where: ch.types.Sharding) -> Tensor:
         x = self.embedding(ids)
         for block in self.blocks:
             x = block(x, where)
         return self.head(x)
 
 
-def train(model: LongGPT, text: Tensor, where: ch.Sharding, steps: int) -> list[float]:
+def train(model: LongGPT, text: Tensor, where: ch.types.Sharding, steps: int) -> list[float]:
     """The loss of each step, nats a byte, over the whole text."""
     # Labels are shifted first and shared then: the next byte may be another rank's.
     ids, labels = (where.shard(each, dim=-1) for each in (text[:, :-1], text[:, 1:]))
@@ -71,7 +71,7 @@ def train(model: LongGPT, text: Tensor, where: ch.Sharding, steps: int) -> list[
     return losses
 
 
-def look(model: LongGPT, text: Tensor, where: ch.Sharding) -> tuple[Tensor, Tensor]:
+def look(model: LongGPT, text: Tensor, where: ch.types.Sharding) -> tuple[Tensor, Tensor]:
     """The mean entropy of each head of the first layer, and the weight that each byte receives."""
     block = model.blocks[0]
     assert isinstance(block, Block)

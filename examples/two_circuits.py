@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.watching.circuits import Circuits
+from clearhead.reading.head_circuits import Circuits
 
 HEADS = ((17, 3), (17, 4), (18, 6))
 """The three strongest induction heads, layer and head."""
@@ -40,7 +40,7 @@ def name_of(head: Head) -> str:
 def circuits_of(model: Any) -> list[Circuits]:
     """The circuits of all layers, each behind its norm."""
     return [
-        ch.circuits(model, number, norm=layer.input_layernorm)
+        ch.reading.circuits(model, number, norm=layer.input_layernorm)
         for number, layer in enumerate(model.model.layers)
     ]
 
@@ -88,7 +88,7 @@ def copied(model: Any, ids: Tensor) -> Tensor:
     """The share of each head in the logit of the token that comes next, less that of another one of the text,
     (layers, heads), at a query of the repeat."""
     until = ids[:, :-10]
-    shares = ch.logits_of(model, until, ids[:, -10], against=ids[:, -20])
+    shares = ch.reading.logits_of(model, until, ids[:, -10], against=ids[:, -20])
     return shares.heads["logit"].view(len(model.model.layers), -1)
 
 

@@ -231,7 +231,7 @@ class Reader:
         with ch.watch(self.model, keep="gradients") as seen:
             found, _ = self.log_probabilities(question)
         places = list(range(self.length, self.length + ids.shape[1]))[rows]
-        return ch.relevance(seen, found.sum(), output=places)[0].mean(dim=0)[: self.length]
+        return ch.reading.relevance(seen, found.sum(), output=places)[0].mean(dim=0)[: self.length]
 
     @torch.no_grad()
     def knockout(self, question: Question) -> Tensor:

@@ -99,7 +99,7 @@ def main() -> None:
     for row in best:
         print(f"  {name_of(row[:2]):6} {row.restored:+.2f}  {where[row.layer, row.head]:+.2f}")
 
-    shares = [ch.logits_of(model, clean, name) for name in (right, wrong)]
+    shares = [ch.reading.logits_of(model, clean, name) for name in (right, wrong)]
     written = {(row.layer, row.head): [] for row in shares[0]}
     for row in (*shares[0], *shares[1]):
         written[row.layer, row.head].append(row.logit)
@@ -110,7 +110,7 @@ def main() -> None:
         print(f"  {name:8} {to_right:+.2f}  {to_wrong:+.2f}")
 
     print("the tokens that it raises and lowers in the first text")
-    tokens = ch.writes(model, clean[:1], top=4)
+    tokens = ch.reading.writes(model, clean[:1], top=4)
     for head in SAYING:
         rows = tokens.of(*head)
         for name, some in (("up", rows.raised), ("down", rows.lowered)):
@@ -138,7 +138,7 @@ def main() -> None:
             print(f"  {name_of((row.layer, row.head))} to {to}: {row.restored:+.2f}")
 
     print("the right name of the first text after a layer")
-    for row in ch.lens(model, clean[:1], target=int(right[0]))[21::2]:
+    for row in ch.reading.lens(model, clean[:1], target=int(right[0]))[21::2]:
         print(f"  {row.layer.split('.')[2]}: rank {row.rank}, probability {row.probability:.2f}")
 
 

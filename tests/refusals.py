@@ -39,9 +39,9 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def assert_refused(call: Callable[[], object], code: str, *values: str) -> ch.ClearheadError:
+def assert_refused(call: Callable[[], object], code: str, *values: str) -> ch.errors.ClearheadError:
     """The call raises the class of that code, with one of its sentences, filled with the values."""
-    with pytest.raises(ch.ClearheadError) as caught:
+    with pytest.raises(ch.errors.ClearheadError) as caught:
         call()
     error = caught.value
     said = (type(error).__name__, squeezed(error.message))

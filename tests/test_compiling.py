@@ -316,7 +316,7 @@ def test_lengths_without_numbers_are_refused() -> None:
     for name in ("lengths", "offsets"):
         with FakeTensorMode():
             options: dict[str, Any] = {name: torch.tensor([0, 2, 5])}
-            with pytest.raises(ch.DeviceError, match=r"FakeTensorMode") as refused:
+            with pytest.raises(ch.errors.DeviceError, match=r"FakeTensorMode") as refused:
                 ch.documents(**options)
         assert refused.value.code == f"{name}.meta"
 
@@ -394,7 +394,7 @@ def test_a_compiled_model_runs_as_if_nobody_watched(before: bool) -> None:
         assert torch.equal(compiled(x), expected)
     output = None
     with (
-        pytest.raises(ch.WatchError, match=r"torch\.compile has compiled is not seen"),
+        pytest.raises(ch.errors.WatchError, match=r"torch\.compile has compiled is not seen"),
         ch.watch(model),
     ):
         output = compiled(x)
@@ -565,13 +565,13 @@ def test_an_exported_step_that_would_stand_still_is_refused(kind: str, filled: b
     if filled:
         layer(x, cache=cache)
     step = Frozen(layer, cache)
-    with pytest.raises(ch.UnsupportedError) as raised:
+    with pytest.raises(ch.errors.UnsupportedError) as raised:
         torch.export.export(step, (x,), strict=False)
     assert str(raised.value) == (
         "[cache.export] an exported call would hold this cache as it is now, and not go on. Give "
         "the tensors of a FixedCache to the call: FixedCache.of(keys, values, length)."
     )
-    with pytest.raises(ch.UnsupportedError, match=r"cache\.export"):
+    with pytest.raises(ch.errors.UnsupportedError, match=r"cache\.export"):
         torch.jit.trace(step, (x,), check_trace=False)
 
 

@@ -22,36 +22,36 @@ from tests.refusals import assert_refused, wrong
 from tests.surface import MODULES
 
 TREE = {
-    ch.ArgumentError: (ValueError,),
-    ch.ArgumentTypeError: (TypeError,),
-    ch.ShapeError: (ValueError,),
-    ch.DtypeError: (TypeError,),
-    ch.DeviceError: (ValueError,),
-    ch.MaskError: (ValueError,),
-    ch.SelectionError: (IndexError, KeyError),
-    ch.TooLargeError: (MemoryError,),
-    ch.UnsupportedError: (NotImplementedError,),
-    ch.WatchError: (RuntimeError,),
-    ch.EditError: (RuntimeError,),
-    ch.RankError: (RuntimeError,),
-    ch.ModelError: (ValueError,),
-    ch.FileError: (OSError, ValueError),
-    ch.MissingExtraError: (ImportError,),
-    ch.NoAttributeError: (AttributeError,),
+    ch.errors.ArgumentError: (ValueError,),
+    ch.errors.ArgumentTypeError: (TypeError,),
+    ch.errors.ShapeError: (ValueError,),
+    ch.errors.DtypeError: (TypeError,),
+    ch.errors.DeviceError: (ValueError,),
+    ch.errors.MaskError: (ValueError,),
+    ch.errors.SelectionError: (IndexError, KeyError),
+    ch.errors.TooLargeError: (MemoryError,),
+    ch.errors.UnsupportedError: (NotImplementedError,),
+    ch.errors.WatchError: (RuntimeError,),
+    ch.errors.EditError: (RuntimeError,),
+    ch.errors.RankError: (RuntimeError,),
+    ch.errors.ModelError: (ValueError,),
+    ch.errors.FileError: (OSError, ValueError),
+    ch.errors.MissingExtraError: (ImportError,),
+    ch.errors.NoAttributeError: (AttributeError,),
 }
 
 
 def test_the_tree_is_whole() -> None:
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
     defined = [value for value in classes if not issubclass(value, Warning)]
-    assert set(defined) == {ch.ClearheadError, errors.MissingFileError, *TREE}
+    assert set(defined) == {ch.errors.ClearheadError, errors.MissingFileError, *TREE}
     for error in TREE:
         assert error.__name__ in (errors.__doc__ or "")
 
 
 @pytest.mark.parametrize("error", TREE, ids=lambda each: each.__name__)
-def test_each_error_is_also_a_builtin(error: type[ch.ClearheadError]) -> None:
-    assert error.__bases__ == (ch.ClearheadError, *TREE[error])
+def test_each_error_is_also_a_builtin(error: type[ch.errors.ClearheadError]) -> None:
+    assert error.__bases__ == (ch.errors.ClearheadError, *TREE[error])
     raised = error("some.code", "something is wrong.")
     assert raised.code == "some.code"
     assert raised.message == "something is wrong."
@@ -65,7 +65,7 @@ def test_a_file_that_is_not_there_is_the_error_that_open_raises(tmp_path: Path) 
     ):
         with pytest.raises(FileNotFoundError) as raised:
             call(place)
-        assert isinstance(raised.value, ch.FileError)
+        assert isinstance(raised.value, ch.errors.FileError)
         assert raised.value.errno == errno.ENOENT
     (tmp_path / "empty").touch()
     with pytest.raises(OSError, match="could not be read") as other:
@@ -76,11 +76,11 @@ def test_a_file_that_is_not_there_is_the_error_that_open_raises(tmp_path: Path) 
 
 @pytest.mark.parametrize("again", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
 def test_an_error_survives_a_copy(
-    again: Callable[[ch.ClearheadError], ch.ClearheadError],
+    again: Callable[[ch.errors.ClearheadError], ch.errors.ClearheadError],
 ) -> None:
     """As it has to, on its way from one process to another."""
-    found = again(ch.MaskError("some.code", "something is wrong."))
-    assert isinstance(found, ch.MaskError)
+    found = again(ch.errors.MaskError("some.code", "something is wrong."))
+    assert isinstance(found, ch.errors.MaskError)
     assert (found.code, str(found)) == ("some.code", "[some.code] something is wrong.")
 
 
@@ -585,7 +585,7 @@ def test_every_error_has_a_case_and_a_code_stands_for_one_class() -> None:
     sys.settrace(function)
     try:
         for call, *_ in CASES:
-            with pytest.raises(ch.ClearheadError) as caught:
+            with pytest.raises(ch.errors.ClearheadError) as caught:
                 call()
             kinds.setdefault(caught.value.code, set()).add(type(caught.value))
     finally:

@@ -293,7 +293,7 @@ for name in clearhead.__all__:
     getattr(clearhead, name)
 assert not wanted, f"import clearhead wants {wanted}"
 new = packages() - before - set(sys.stdlib_module_names)
-allowed = {"clearhead", "jaxtyping", "lazy_loader"}
+allowed = {"clearhead", "jaxtyping"}
 assert new <= allowed, f"import clearhead also brings {sorted(new)}"
 
 # Each takes longer to import than a check takes.

@@ -100,8 +100,8 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "pool": lambda it: MATRIX.pool(it, 2),
     "matmul": lambda it: MATRIX @ it,
     "plot": lambda it: MATRIX.plot(it),
-    "rollout": lambda it: ch.rollout(it),
-    "rollout head": lambda it: ch.rollout([MATRIX], head=it),
+    "rollout": lambda it: ch.reading.rollout(it),
+    "rollout head": lambda it: ch.reading.rollout([MATRIX], head=it),
     "across": lambda it: ch.across(it, tokens=3),
     "across layout": lambda it: ch.across(world=2, tokens=3, layout=it),
     "across how": lambda it: ch.across(world=2, tokens=3, how=it),
@@ -147,7 +147,7 @@ def test_a_message_is_short_and_plain() -> None:
     for (call, made), (name, monster) in itertools.product(CALLS.items(), MONSTERS.items()):
         try:
             text = repr(made(monster()))
-        except ch.ClearheadError as error:
+        except ch.errors.ClearheadError as error:
             text = str(error)
             assert len(text) <= errors.MOST, f"{call}: {name}"
         except Exception as error:
@@ -165,7 +165,7 @@ def test_errors_of_what_is_checked(error: Exception) -> None:
 
     try:
         text = str(ch.check(attends, takes="qkv"))
-    except ch.ModelError as raised:
+    except ch.errors.ModelError as raised:
         text = str(raised)
     assert type(error).__name__ in text
     assert len(text) <= errors.MOST
@@ -188,7 +188,7 @@ def test_a_long_text_keeps_its_ends() -> None:
     text = bounded("first" + "x" * 10_000 + "last", 100)
     assert (len(text), text[:5], text[-4:]) == (100, "first", "last")
     assert len(bounded(ESCAPE * 100, 100)) <= 100
-    assert len(str(ch.ArgumentError("a.code", "x" * 10_000))) == errors.MOST
+    assert len(str(ch.errors.ArgumentError("a.code", "x" * 10_000))) == errors.MOST
 
 
 @pytest.mark.parametrize(

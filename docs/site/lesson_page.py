@@ -5,8 +5,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from clearhead import Trace
 from clearhead.lessons.lesson import Block
+from clearhead.types import Trace
 from docs.site.session import Session, Shown
 
 

@@ -47,7 +47,7 @@ class ClearheadError(Exception):
         >>> import torch, clearhead as ch
         >>> try:
         ...     ch.attend(torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), torch.zeros(2, 5, 4))
-        ... except ch.ClearheadError as error:
+        ... except ch.errors.ClearheadError as error:
         ...     print(error.code)
         shape.kv-len
     """
@@ -107,7 +107,7 @@ class MaskError(ClearheadError, ValueError):
         >>> import torch, clearhead as ch
         >>> try:
         ...     ch.dense(torch.ones(3, 3))
-        ... except ch.MaskError as error:
+        ... except ch.errors.MaskError as error:
         ...     print(error.code)
         mask.dtype
     """

@@ -28,7 +28,7 @@ def objects() -> dict[str, Any]:
         "LayerEdit": edit[0].heads[1],
         "HeadPicker": edit[0].heads,
         "MeasuredRows": ch.effects(layer, torch.randn(1, 3, 8), lambda output: output.sum()),
-        "Circuits": ch.circuits(layer),
+        "Circuits": ch.reading.circuits(layer),
         "BaseMatrix": seen[0],
         "NoTensor": seen[0],
     }
@@ -37,10 +37,10 @@ def objects() -> dict[str, Any]:
 NAMES = [(owner, name) for owner, table in ATTRIBUTES.items() for name in table]
 PREFIXES = {
     "A": ch.AttentionMatrix,
-    "seen": ch.Seen,
-    "rows": ch.Effects,
+    "seen": ch.types.Seen,
+    "rows": ch.types.Effects,
     "circuits": type(objects()["Circuits"]),
-    "edit": ch.Edit,
+    "edit": ch.types.Edit,
     "": LayerEdit,
 }
 
@@ -50,7 +50,7 @@ def test_a_name_of_others_is_answered(owner: str, name: str) -> None:
     with pytest.raises(AttributeError) as raised:
         getattr(objects()[owner], name)
     error = raised.value
-    assert isinstance(error, ch.NoAttributeError)
+    assert isinstance(error, ch.errors.NoAttributeError)
     assert error.code == "attribute.name"
     assert f" has no {name}; " in error.message
     assert error.message.endswith(f"rite {ATTRIBUTES[owner][name]}.")
@@ -79,12 +79,12 @@ def test_names_of_parts_are_found_in_their_packages() -> None:
         "Spans": "masks",
     }.items():
         with pytest.raises(
-            ch.NoAttributeError, match=rf"no {name}; write clearhead\.{place}\.{name}\."
+            ch.errors.NoAttributeError, match=rf"no {name}; write clearhead\.{place}\.{name}\."
         ):
             getattr(given, name)
     parts: Any = ch.layers
     with pytest.raises(
-        ch.NoAttributeError, match=r"clearhead\.layers has no KVCache; write clearhead\.lay"
+        ch.errors.NoAttributeError, match=r"clearhead\.layers has no KVCache; write clearhead\.lay"
     ):
         _ = parts.KVCache
 
@@ -96,7 +96,7 @@ def test_what_nobody_has_is_simply_not_there(name: str) -> None:
             assert not hasattr(each, name)
         with pytest.raises(AttributeError, match=name) as raised:
             getattr(each, name)
-        assert not isinstance(raised.value, ch.ClearheadError)
+        assert not isinstance(raised.value, ch.errors.ClearheadError)
 
 
 def test_a_name_is_answered_where_the_object_has_the_answer() -> None:
@@ -117,6 +117,6 @@ def test_nothing_is_assigned_in_an_edit(name: str, kind: type) -> None:
     given = objects()[kind.__name__]
     with pytest.raises(AttributeError) as raised:
         setattr(given, name, 0)
-    assert isinstance(raised.value, ch.NoAttributeError)
+    assert isinstance(raised.value, ch.errors.NoAttributeError)
     text = "an assignment changes nothing; call a method such as edit[layer].heads[head].ablate()."
     assert f"{kind.__name__} has no {name}; {text}" in raised.value.message

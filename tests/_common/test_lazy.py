@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+import clearhead
+from clearhead._common import lazy
 from clearhead._common.lazy import attach, drawing
 
 EVERY = """
@@ -59,13 +61,13 @@ def test_collecting_goes_on_as_it_was(collects: bool, monkeypatch: pytest.Monkey
         seen.append(gc.isenabled())
         raise AttributeError(attribute)
 
-    monkeypatch.setattr("lazy_loader.attach_stub", lambda name, file: (find, list, []))
-    first_use, _, _ = attach("package", "file")
+    monkeypatch.setattr(lazy, "import_module", find)
+    first_use, _, _ = attach("clearhead", clearhead.__file__)
     was = gc.isenabled()
     try:
         (gc.enable if collects else gc.disable)()
-        with pytest.raises(AttributeError, match="there_is_none"):
-            first_use("there_is_none")
+        with pytest.raises(AttributeError, match=r"clearhead\.masks"):
+            first_use("causal")
         assert seen == [False]
         assert gc.isenabled() is collects
     finally:

@@ -22,7 +22,7 @@ resource.setrlimit(resource.RLIMIT_AS, (used + 300_000_000, -1))
 for call in sys.argv[1:]:
     try:
         eval(call)
-    except ch.TooLargeError as error:
+    except ch.errors.TooLargeError as error:
         print(call, str(error).splitlines()[0])
 """
 INSTEAD = {
@@ -60,17 +60,17 @@ def test_what_does_not_fit_says_what_does() -> None:
     ],
 )
 def test_what_no_machine_holds_is_refused(call: Callable[[], object], instead: str) -> None:
-    with pytest.raises(ch.TooLargeError) as caught:
+    with pytest.raises(ch.errors.TooLargeError) as caught:
         call()
     assert str(caught.value).startswith(f"[memory.full] there is not enough memory. {instead}")
 
 
 def test_other_errors_pass() -> None:
-    inner = ch.TooLargeError("matrix.size", "Fewer rows.")
+    inner = ch.errors.TooLargeError("matrix.size", "Fewer rows.")
     for error in (RuntimeError("sizes"), ValueError("out of memory"), inner):
         with pytest.raises(type(error)) as caught, within_memory("Less."):
             raise error
         assert caught.value is error
-    with pytest.raises(ch.TooLargeError) as found, within_memory("Less."):
+    with pytest.raises(ch.errors.TooLargeError) as found, within_memory("Less."):
         raise MemoryError
     assert str(found.value) == "[memory.full] there is not enough memory. Less.\n  MemoryError: "

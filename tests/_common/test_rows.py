@@ -89,7 +89,7 @@ test_the_largest_of_what_has_no_numbers = refusals(
 
 @pytest.mark.parametrize(("count", "code"), [(0, "argument.size"), (1.5, "argument.type")])
 def test_how_many_must_be_a_number_of_rows(count: int, code: str) -> None:
-    with pytest.raises(ch.ClearheadError) as raised:
+    with pytest.raises(ch.errors.ClearheadError) as raised:
         ROWS.top(count, "score")
     assert raised.value.code == code
 

@@ -21,7 +21,7 @@ def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
         (tmp_path, "Is a directory"),
         (tmp_path / "nowhere" / "a.html", "No such file or directory"),
     ):
-        with pytest.raises(ch.FileError) as caught:
+        with pytest.raises(ch.errors.FileError) as caught:
             check_writable(place)
         assert str(caught.value) == f"[file.unwritable] {place} could not be written: {reason}"
 
@@ -33,7 +33,9 @@ def test_a_folder_that_may_not_be_written_to(
     monkeypatch.setattr(
         os, "access", lambda place, mode: (place, mode) != (tmp_path.resolve(), os.W_OK)
     )
-    with pytest.raises(ch.FileError, match=r"a\.html could not be written: Permission denied"):
+    with pytest.raises(
+        ch.errors.FileError, match=r"a\.html could not be written: Permission denied"
+    ):
         check_writable(tmp_path / "a.html")
 
 
@@ -44,7 +46,7 @@ def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_get_default_tempdir", nowhere)
-    with pytest.raises(ch.FileError) as caught, temporary_folder():
+    with pytest.raises(ch.errors.FileError) as caught, temporary_folder():
         pass
     assert str(caught.value) == (
         "[file.temporary] no folder for temporary files could be made: No usable temporary directory "
@@ -78,14 +80,16 @@ STRANGE = {
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_name_that_no_file_can_have(name: str) -> None:
     for write in (check_writable, lambda path: replacing(path).__enter__()):
-        with pytest.raises(ch.FileError, match=r"^\[file\.unwritable\] .* could not be written: "):
+        with pytest.raises(
+            ch.errors.FileError, match=r"^\[file\.unwritable\] .* could not be written: "
+        ):
             write(STRANGE[name])
 
 
 @pytest.mark.parametrize("path", [None, 3, b"a.txt", ["a.txt"]])
 def test_what_is_no_path(path: object) -> None:
     for use in (check_writable, ch.load):
-        with pytest.raises(ch.ArgumentTypeError) as caught:
+        with pytest.raises(ch.errors.ArgumentTypeError) as caught:
             use(path)  # type: ignore[arg-type]
         expected = f"path must be a string or a path; got {type(path).__name__}."
         assert str(caught.value) == f"[path.type] {expected}"
@@ -130,14 +134,14 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
         assert place.read_text() == text
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    with pytest.raises(ch.FileError, match="could not be written: Too many levels"):
+    with pytest.raises(ch.errors.FileError, match="could not be written: Too many levels"):
         written(loop)
 
 
 def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for write in (check_writable, written):
-        with pytest.raises(ch.FileError, match="could not be written: it is no file"):
+        with pytest.raises(ch.errors.FileError, match="could not be written: it is no file"):
             write(tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
 
@@ -147,7 +151,7 @@ def test_an_error_of_the_disk(tmp_path: Path) -> None:
         with replacing(tmp_path / "a.txt"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(ch.FileError, match="could not be written: No space left on device"):
+    with pytest.raises(ch.errors.FileError, match="could not be written: No space left on device"):
         fill()
     assert list(tmp_path.iterdir()) == []
 

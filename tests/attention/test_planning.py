@@ -104,7 +104,7 @@ def test_forward_mode_goes_to_the_definition() -> None:
         plans.append(ch.plan(query, key, value))
         return ch.attend(query, key, value)
 
-    plans: list[ch.Plan] = []
+    plans: list[ch.types.Plan] = []
     context, tangent = torch.func.jvp(attended, (query,), (query,))[:2]
     assert plans[0].kernel == "eager"
     (reason,) = plans[0].reasons["fused"]

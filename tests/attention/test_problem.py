@@ -348,7 +348,7 @@ def test_bad_input_is_refused(row: Row) -> None:
     _, inputs, code, words = row
     arguments = dict(inputs)
     query, key, value = (arguments.pop(name) for name in ("query", "key", "value"))
-    with Computation() as computed, pytest.raises(ch.ClearheadError) as caught:
+    with Computation() as computed, pytest.raises(ch.errors.ClearheadError) as caught:
         ch.attend(query, key, value, **arguments)
     assert caught.value.code == code
     lacking = [word for word in words if word not in caught.value.message]
@@ -389,7 +389,7 @@ def test_computation_is_seen() -> None:
 def test_a_bad_description_is_refused_when_it_is_made(
     make: Callable[[], object], code: str, words: list[str]
 ) -> None:
-    with pytest.raises(ch.ClearheadError) as caught:
+    with pytest.raises(ch.errors.ClearheadError) as caught:
         make()
     assert caught.value.code == code
     assert all(word in caught.value.message for word in words)
@@ -450,7 +450,7 @@ def test_whatever_is_given_is_taken_or_refused_on_purpose(argument: str) -> None
         query, key, value = (arguments.pop(name) for name in ("query", "key", "value"))
         try:
             context = ch.attend(query, key, value, **arguments)
-        except ch.ClearheadError:
+        except ch.errors.ClearheadError:
             continue
         query_len = 0 if argument == "query" else 5
         assert context.shape in ((2, 2, 5, 4), (2, 2, query_len, 4)), f"{argument}={anything!r}"
@@ -605,7 +605,7 @@ def test_autocast_is_what_pytorch_makes_of_it() -> None:
         assert (
             make_problem(QUERY.double(), KEY.double(), VALUE.double()).value.dtype == torch.float64
         )
-        with pytest.raises(ch.DtypeError, match="got int64"):
+        with pytest.raises(ch.errors.DtypeError, match="got int64"):
             make_problem(QUERY.long(), KEY.long(), VALUE.long())
 
 

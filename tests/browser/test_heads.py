@@ -531,7 +531,7 @@ def test_a_token_through_the_layers_ends_in_its_rollout(opens: Opens) -> None:
     place = strip.locator("canvas")
     layers = [matrix(len(WORDS), seed=n) for n in range(2)]
     rows = [each[0, :, 9].mean(dim=0).flatten() for each in layers]
-    rows.append(ch.rollout(layers, output=9)[0])
+    rows.append(ch.reading.rollout(layers, output=9)[0])
     expect(strip).to_contain_text("rollout")
     place.scroll_into_view_if_needed()
     box = still(place)

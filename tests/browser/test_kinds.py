@@ -41,7 +41,7 @@ def heads(start: str = "head=1.1&pin=7,1") -> Payload:
     return heads_payload([run], "heads", why=True, start=Start(start))
 
 
-def trace() -> ch.Trace:
+def trace() -> ch.types.Trace:
     rung = ladder.SelfAttention(3, head_dim=2).requires_grad_(False)
     return ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=ladder.EXAMPLE_TOKENS)
 

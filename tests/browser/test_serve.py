@@ -25,7 +25,7 @@ LONG = 1500
 ANSWERED = "performance.getEntriesByType('resource')"
 HOSTILE = ["<script>alert(1)</script>", "\u202eevil", "\x00", "a\nb", "🙂", "שלום", "it", "was"]
 
-Seen = ch.Seen[ch.AttentionMatrix]
+Seen = ch.types.Seen[ch.AttentionMatrix]
 
 
 def watched(length: int) -> Seen:
@@ -53,7 +53,7 @@ def long() -> Seen:
 def serves() -> Iterator[Callable[..., Server]]:
     running: list[Server] = []
 
-    def serve(seen: ch.Seen[Any], tokens: list[str] | None) -> Server:
+    def serve(seen: ch.types.Seen[Any], tokens: list[str] | None) -> Server:
         running.append(serve_seen(seen, "a run", tokens=tokens))
         return running[-1]
 

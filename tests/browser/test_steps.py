@@ -22,7 +22,7 @@ HOSTILE = ["<script>alert(1)</script>", "</script>", "\x1b[31m", "\u202eabc", "�
 NUMBER = r"−?(?:\d+\.\d+|∞)"
 
 
-def journey() -> ch.Trace:
+def journey() -> ch.types.Trace:
     """The example of the ladder, causal."""
     rung = ladder.MaskedAttention(3, head_dim=2, mask=ch.causal())
     rung.requires_grad_(False)

@@ -96,7 +96,7 @@ def widget(opens: Opens, tmp_path: Path) -> Callable[..., Page]:
     return show
 
 
-def trace() -> ch.Trace:
+def trace() -> ch.types.Trace:
     rung = ladder.SelfAttention(3, head_dim=2)
     return ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=ladder.EXAMPLE_TOKENS)
 

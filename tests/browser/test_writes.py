@@ -22,7 +22,7 @@ from clearhead.drawing.page.runs import read_run
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
 from clearhead.drawing.page.written import AskedWrites, Written
-from clearhead.watching.writes import Writes
+from clearhead.reading.written_tokens import Writes
 from tests.browser.conftest import DESKTOP, PHONE, Opens
 from tests.browser.test_widget import HOST, MODEL
 from tests.drawing.page.test_written import VOCABULARY, Block
@@ -39,7 +39,7 @@ def model() -> nn.Module:
     return nn.Sequential(*parts).requires_grad_(False)
 
 
-def seen_by(of: nn.Module) -> ch.Seen[Any]:
+def seen_by(of: nn.Module) -> ch.types.Seen[Any]:
     with ch.watch(of) as seen:
         of(IDS)
     return seen
@@ -91,7 +91,7 @@ def test_a_pinned_query_shows_what_the_head_writes(
     size: dict[str, int], opens: Opens, tmp_path: Path
 ) -> None:
     of = model()
-    found = ch.writes(of, IDS, query=None, top=5)
+    found = ch.reading.writes(of, IDS, query=None, top=5)
     path = seen_by(of).to_html(
         tmp_path / "page.html", tokens=WORDS, writes=found, words=NAMES, start="head=1.1&pin=7,1"
     )
@@ -122,7 +122,7 @@ def test_a_pinned_query_shows_what_the_head_writes(
 
 def test_a_query_of_which_nothing_was_written_says_so(opens: Opens, tmp_path: Path) -> None:
     of = model()
-    found = ch.writes(of, IDS)
+    found = ch.reading.writes(of, IDS)
     start = "head=1.1&pin=7,1&writes=1"
     path = seen_by(of).to_html(tmp_path / "page.html", tokens=WORDS, writes=found, start=start)
     page = opens(path.as_uri())
@@ -165,10 +165,10 @@ def test_a_kernel_works_a_query_out_when_it_is_asked(opens: Opens, tmp_path: Pat
         asked.append(query)
         if query == 9:
             raise ch.errors.SelectionError("logits.query", "this one is not to be had.")
-        return ch.writes(of, IDS, query=query, top=4)
+        return ch.reading.writes(of, IDS, query=query, top=4)
 
     page = in_a_notebook(opens, tmp_path, of, writes, lambda route, content: content)
-    right = expected(ch.writes(of, IDS, query=None, top=4), "2.attention", 1, 7)
+    right = expected(ch.reading.writes(of, IDS, query=None, top=4), "2.attention", 1, 7)
     assert lists(page) == right
     page.locator('[data-head="1/0"]').click()
     expect(page.locator(".ch-panel h2")).to_have_text("Layer 1, head 0")
@@ -190,7 +190,7 @@ def test_a_kernel_that_answers_late_is_waited_for(opens: Opens, tmp_path: Path) 
             return None
         return content
 
-    writes = partial(ch.writes, of, IDS, top=3)
+    writes = partial(ch.reading.writes, of, IDS, top=3)
     page = in_a_notebook(opens, tmp_path, of, lambda query: writes(query=query), answers)
     remark = page.locator(f"{PANEL} .ch-remark")
     expect(remark).to_have_text("The kernel has not answered.")

@@ -76,7 +76,7 @@ class Optional(nn.Module):
 
 def test_a_mask_that_is_not_handed_over_is_asked_for_and_is_no_mistake():
     layer = Optional()
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(layer, takes="x", causal=True)
     assert caught.value.code == "check.mask"
     assert str(caught.value) == (
@@ -119,7 +119,7 @@ def test_an_output_with_a_name_is_found(kind):
 
 def test_an_output_at_another_place_is_picked_by_a_function():
     layer = Returning(lambda weights, output: (weights, output))
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(layer, takes="x")
     assert str(caught.value) == (
         "[check.output] it gives a number for each other token, and no vector: the context is weights @ value.\n"
@@ -182,7 +182,7 @@ class Whole(nn.Module):
 
 
 def test_who_takes_no_batch_is_told_so():
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(Whole(), takes="x")
     assert "\nIt takes x without a batch: takes='x2d'.\nIf it needs other sizes" in str(
         caught.value
@@ -203,7 +203,7 @@ class Spread(nn.Module):
 
 def test_the_mask_that_was_handed_over_is_told():
     layer = Spread()
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(layer, takes="x,mask")
     message = str(caught.value)
     assert "\n  x       [2, 7, 12] float64\n  mask    [2, 7] bool, True = a real token\n" in message
@@ -298,7 +298,7 @@ def test_masks_that_are_wanted_are_none_where_none_is_declared():
             return super().forward(x, mask)
 
     assert ch.check(Wanting(), takes="x").ok
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(Wanting(), takes="x", causal=True)
     assert "missing 1 required positional argument: 'mask'" in str(caught.value)
 
@@ -508,7 +508,7 @@ def test_a_context_that_is_mixed_before_is_told_by_what_it_moves():
 
 
 def test_cross_attention_that_takes_no_batch_and_gives_one_is_refused():
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(SidedOddly(), takes="x,context")
     assert caught.value.code == "check.call"
     assert "raised AssertionError: no batch\n  x       [2, 5, 6]" in caught.value.message

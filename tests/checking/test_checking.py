@@ -55,7 +55,7 @@ def test_a_file_and_a_name(file: str) -> None:
 
 
 def test_a_file_alone_is_answered_with_its_names(file: str) -> None:
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(file, takes="x")
     assert str(caught.value) == (
         f"[check.name] say what to check, as {file}:Name; it has Attention, attend."
@@ -100,7 +100,7 @@ def test_a_file_of_a_package_is_a_part_of_it(
         (folder / "mine.py").write_text(beside, encoding="utf-8")
         (folder / "failing.py").write_text("import no_such_module_here\n", encoding="utf-8")
         assert ch.check(f"{folder}/mine.py:attend", takes="qkv").ok
-        with pytest.raises(ch.ModelError, match="No module named 'no_such_module_here'"):
+        with pytest.raises(ch.errors.ModelError, match="No module named 'no_such_module_here'"):
             ch.check(f"{folder}/failing.py:attend", takes="qkv")
     for name in [each for each in sys.modules if each.startswith(("whole_", "wanting_", "plain_"))]:
         del sys.modules[name]
@@ -137,29 +137,29 @@ class Widthless(nn.Module):
         raise ValueError("never")
 
 
-REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = [
+REFUSED: list[tuple[Callable[[], object], type[ch.errors.ClearheadError], str, str]] = [
     (
         refused(subject=plain, takes="kqv"),
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "check.takes",
         "takes must be one of qkv, qkv,mask, x, x2d, x,mask, x,context, decode, ids, "
         "ids,mask, query,key, scores, weights,value; got 'kqv'.",
     ),
     (
         refused(subject=plain, takes="qkv", args={"d_in": 3}),
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "check.args",
         "args are for a class; what is checked is none.",
     ),
     (
         refused(subject=3, takes="qkv"),
-        ch.ArgumentTypeError,
+        ch.errors.ArgumentTypeError,
         "check.subject",
         "what is checked must be a class, an instance, a function, or where one is found; got int.",
     ),
     (
         refused(subject=CausalAttention, takes="x", args={"d_inn": 3}),
-        ch.ModelError,
+        ch.errors.ModelError,
         "check.made",
         "CausalAttention(d_in=22, d_out=12, context_length=16, dropout=0.0, d_inn=3) could not be "
         "made: TypeError: CausalAttention.__init__() got an unexpected keyword argument 'd_inn'\n"
@@ -169,39 +169,39 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
     ),
     (
         refused(subject="attend", takes="qkv"),
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "check.place",
         "a place is \"file.py:Name\" or a dotted import path; got 'attend'.",
     ),
     (
         refused(subject="no_such_module_here.attend", takes="qkv"),
-        ch.ModelError,
+        ch.errors.ModelError,
         "check.import",
         "no_such_module_here could not be imported: ModuleNotFoundError: No module named "
         "'no_such_module_here'",
     ),
     (
         refused(subject=ends_the_program, takes="qkv"),
-        ch.ModelError,
+        ch.errors.ModelError,
         "check.exit",
         "what is checked ended the program, by sys.exit(0).",
     ),
     (
         refused(subject="clearhead.testing:attend", takes="qkv"),
-        ch.ModelError,
+        ch.errors.ModelError,
         "check.name",
         "clearhead.testing has no attend; it has ConformanceCase, assert_attention, "
         "assert_no_worse, assert_trains, check_training, conformance.",
     ),
     (
         refused(subject=plain, takes="qkv", casual=True),
-        ch.ArgumentTypeError,
+        ch.errors.ArgumentTypeError,
         "check.declared",
         "check takes no casual (causal).",
     ),
     (
         refused(subject=plain, takes="qkv", colour="red"),
-        ch.ArgumentTypeError,
+        ch.errors.ArgumentTypeError,
         "check.declared",
         "check takes no colour; it takes causal, window, scale, softcap, bias, alibi_slopes, sinks, "
         "rope, num_heads, num_kv_heads, dropout, empty_row, nan_safe, padded_queries, dtypes, world, "
@@ -209,31 +209,31 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
     ),
     (
         refused(subject=plain, takes="qkv", contract=ch.Contract(), causal=True),
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "check.contract",
         "declare in the contract or as keywords, not both; got a contract and causal.",
     ),
     (
         refused(subject=plain, takes="qkv", contract={"causal": True}),
-        ch.ArgumentTypeError,
+        ch.errors.ArgumentTypeError,
         "check.contract",
         "contract must be a clearhead.Contract, or None; got dict.",
     ),
     (
         refused(subject=plain, takes="qkv", sizes=[("d_in", 3)]),
-        ch.ArgumentTypeError,
+        ch.errors.ArgumentTypeError,
         "sizes.type",
         "sizes must be a mapping of names to numbers; got list.",
     ),
     (
         refused(subject=plain, takes="qkv", seed=-1.5),
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "check.seed",
         "seed must be a whole number, of size below 2⁶²; got -1.5.",
     ),
     (
         refused(subject=never, takes="qkv"),
-        ch.ModelError,
+        ch.errors.ModelError,
         "check.call",
         "never was called with takes='qkv' and raised ValueError: not today\n"
         "  query   [2, 3, 7, 5] float64\n"
@@ -246,20 +246,20 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
     ),
     (
         refused(subject=two_numbers, takes="qkv"),
-        ch.ModelError,
+        ch.errors.ModelError,
         "check.output",
         "two_numbers must give (batch, num_heads, query_len, value_head_dim), or heads side by "
         "side; from query [2, 3, 7, 5] it gave [2, 3, 2, 2].",
     ),
     (
         refused(subject=Widthless(), takes="x"),
-        ch.ModelError,
+        ch.errors.ModelError,
         "check.width",
         "Widthless does not say how wide a token is; give it: sizes=dict(d_in=…).",
     ),
     (
         refused(subject=Widthless(), takes="x", sizes={"d_in": 3}),
-        ch.ModelError,
+        ch.errors.ModelError,
         "check.call",
         "Widthless was called with takes='x' and raised ValueError: never\n"
         "  x       [2, 7, 3] float64\n"
@@ -268,35 +268,35 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
     ),
     (
         refused(subject=nn.Linear(40000, 40000, device="meta"), takes="x"),
-        ch.ModelError,
+        ch.errors.ModelError,
         "check.size",
         "Linear has 1.6 billion parameters, and a copy of it is run in float64; check a small one of "
         "the same class: args=dict(…).",
     ),
     (
         refused(subject=nn.LazyLinear(3), takes="x"),
-        ch.ModelError,
+        ch.errors.ModelError,
         "check.lazy",
         "LazyLinear has parameters without a shape, of a lazy module; call it once, so that they get "
         "theirs, and check the instance.",
     ),
     (
         lambda: ch.check(plain, takes="qkv").explain("scale.none"),
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "check.code",
         "code must be that of a rule that was asked of plain; got 'scale.none'. The nearest are "
         "scale.missing, scale.wrong, scale.wrong.",
     ),
     (
         without_numbers,
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "check.device",
         "the default device is meta, on which nothing is computed; set another one: "
         'torch.set_default_device("cpu").',
     ),
     (
         refused(subject=nn.Linear(3, 3), takes="decode"),
-        ch.ArgumentTypeError,
+        ch.errors.ArgumentTypeError,
         "check.decode",
         "takes='decode' wants an object with reset(), step(x) and full(x); Linear has no reset.",
     ),
@@ -307,7 +307,7 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
     ("call", "error", "code", "message"), REFUSED, ids=[each[2] for each in REFUSED]
 )
 def test_what_cannot_be_checked_is_refused(
-    call: Callable[[], object], error: type[ch.ClearheadError], code: str, message: str
+    call: Callable[[], object], error: type[ch.errors.ClearheadError], code: str, message: str
 ) -> None:
     with pytest.raises(error) as caught:
         call()
@@ -723,7 +723,7 @@ def by_sums(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("takes", [None, "x"])
 @pytest.mark.parametrize("part", [softmax_of, torch.tanh, lambda x: x.softmax(-1)])
 def test_a_part_of_an_attention_is_refused_by_its_name(part: Any, takes: str | None) -> None:
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(part, takes=takes)
     assert str(caught.value) == (
         f"[check.part] {part.__name__} takes one tensor, and multiplies none of its numbers with each "

@@ -7,97 +7,97 @@ import torch
 
 import clearhead as ch
 
-CASES: list[tuple[dict[str, Any], type[ch.ClearheadError], str, str]] = [
+CASES: list[tuple[dict[str, Any], type[ch.errors.ClearheadError], str, str]] = [
     (
         {"causal": 1},
-        ch.ArgumentTypeError,
+        ch.errors.ArgumentTypeError,
         "causal.type",
         "causal must be True or False; got 1.",
     ),
     (
         {"scale": 0},
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "scale.value",
         "scale must be a finite number above 0, or None; got 0.",
     ),
     (
         {"softcap": "30"},
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "softcap.value",
         "softcap must be a finite number above 0, or None; got '30'.",
     ),
     (
         {"window": 4},
-        ch.ArgumentTypeError,
+        ch.errors.ArgumentTypeError,
         "window.type",
         "window must be (left, right), the tokens seen on each side; got 4. A window of W tokens that looks "
         "back is (W-1, 0).",
     ),
     (
         {"window": (4, -1)},
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "window.value",
         "window must hold whole numbers of 0 or more, or None for no limit; got (4, -1).",
     ),
     (
         {"alibi_slopes": [0.5]},
-        ch.ArgumentTypeError,
+        ch.errors.ArgumentTypeError,
         "alibi_slopes.type",
         "alibi_slopes must be a tensor of shape (num_heads,); got list.",
     ),
     (
         {"sinks": torch.zeros(2, 3)},
-        ch.ShapeError,
+        ch.errors.ShapeError,
         "sinks.shape",
         "sinks must have shape (num_heads,); got (2, 3).",
     ),
     (
         {"bias": torch.zeros(2, 3, 3)},
-        ch.ArgumentTypeError,
+        ch.errors.ArgumentTypeError,
         "bias.type",
         "bias must be a function (query_len, kv_len) → (heads, query_len, kv_len); got Tensor.",
     ),
     (
         {"rope": {"theta": 1e4}},
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "rope.value",
         'rope must be dict(base=10000.0, layout="half" or "interleaved"); got '
         "{'theta': 10000.0}.",
     ),
     (
         {"empty_row": "nan"},
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "empty-row.value",
         'empty_row must be "zero", "uniform", or None; got \'nan\'.',
     ),
     (
         {"padded_queries": "any"},
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "padded-queries.value",
         "padded_queries must be \"zero\", or None; got 'any'.",
     ),
     (
         {"dtypes": [torch.float16]},
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "dtypes.value",
         "dtypes must be a tuple of float16, bfloat16, float32 and float64; got [torch.float16].",
     ),
     (
         {"dropout": 1.0},
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "dropout.value",
         "dropout must be a probability in [0, 1), or None for no dropout; got 1.0.",
     ),
     (
         {"sizes": {"width": 3}},
-        ch.ArgumentError,
+        ch.errors.ArgumentError,
         "sizes.name",
         "sizes knows d_in, d_out, d_context, num_heads, num_kv_heads, head_dim, value_head_dim, "
         "context_length, tokens; got width.",
     ),
     (
         {"num_heads": 6, "num_kv_heads": 4},
-        ch.ShapeError,
+        ch.errors.ShapeError,
         "shape.kv-heads",
         "num_heads must be a multiple of num_kv_heads; got 6 and 4.",
     ),
@@ -106,7 +106,7 @@ CASES: list[tuple[dict[str, Any], type[ch.ClearheadError], str, str]] = [
 
 @pytest.mark.parametrize(("fields", "error", "code", "message"), CASES, ids=lambda each: str(each))
 def test_what_makes_no_sense_is_refused(
-    fields: dict[str, Any], error: type[ch.ClearheadError], code: str, message: str
+    fields: dict[str, Any], error: type[ch.errors.ClearheadError], code: str, message: str
 ) -> None:
     with pytest.raises(error) as caught:
         ch.Contract(**fields)

@@ -75,7 +75,7 @@ class NoWhole(Decoder):
         raise ValueError("only steps")
 
 
-def checked(kind: type[Decoder]) -> ch.Report:
+def checked(kind: type[Decoder]) -> ch.types.Report:
     window = None if kind.window is None else (kind.window, 0)
     return ch.check(kind(), takes="decode", causal=True, window=window, sizes={"d_in": 6})
 
@@ -106,7 +106,7 @@ def test_mistakes_of_decoders_are_named(kind: type[Decoder], code: str, measured
 
 
 def test_a_whole_that_fails_is_refused() -> None:
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         checked(NoWhole)
     words = "NoWhole.full was called with x [2, 11, 6] and raised ValueError: only steps"
     assert caught.value.code == "check.call"

@@ -204,7 +204,7 @@ def test_a_cache_that_never_comes_is_not_judged():
 
 
 def refusal(*args, **keywords):
-    with pytest.raises(ch.ClearheadError) as caught:
+    with pytest.raises(ch.errors.ClearheadError) as caught:
         ch.check(*args, **keywords)
     return str(caught.value)
 
@@ -252,7 +252,7 @@ class Unused(nn.Module):
 
 
 def test_a_table_without_rows_embeds_no_ids():
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(Unused(), takes="ids")
     assert caught.value.code == "check.ids"
     assert "Unused has 1, none of which is handed them" in str(caught.value)

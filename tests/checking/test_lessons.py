@@ -117,17 +117,17 @@ def module_of(parts: str) -> type:
 
 
 REFUSED = {
-    "0": (lambda: ch.check(indexed, lesson=0), ch.ArgumentError, "lesson must be from 1 to 13; got 0."),
-    "14": (lambda: ch.check(indexed, lesson=14), ch.ArgumentError, "lesson must be from 1 to 13; got 14."),
-    "text": (lambda: ch.check(indexed, lesson=cast("int", "7")), ch.ArgumentTypeError, "lesson must be a whole number from 1 to 13; got '7'."),
-    "True": (lambda: ch.check(indexed, lesson=True), ch.ArgumentTypeError, "lesson must be a whole number from 1 to 13; got True."),
-    "takes": (lambda: ch.check(indexed, lesson=7, takes="x"), ch.ArgumentError, "lesson=7 declares what there is to declare; got takes beside it."),
-    "causal": (lambda: ch.check(indexed, lesson=7, causal=True), ch.ArgumentError, "lesson=7 declares what there is to declare; got causal beside it."),
-    "contract": (lambda: ch.check(indexed, lesson=7, contract=ch.Contract()), ch.ArgumentError, "lesson=7 declares what there is to declare; got contract beside it."),
-    "tensor": (lambda: ch.check(torch.ones(2), lesson=7), ch.ArgumentTypeError, "lesson 7 grades a class or a module called with x; got a tensor."),
-    "function": (lambda: ch.check(indexed, lesson=11), ch.ArgumentTypeError, "lesson 11 grades a class or a module called with x and context; got the function indexed."),
-    "class": (lambda: ch.check(module_of(program(7, "filled")), lesson=1), ch.ArgumentTypeError, "lesson 1 grades a function called with query and key; got the class CausalAttention."),
-    "decode": (lambda: ch.check(indexed, lesson=13), ch.ArgumentTypeError, "lesson 13 grades a class or a module with step(x), full(x) and reset(); got the function indexed."),
+    "0": (lambda: ch.check(indexed, lesson=0), ch.errors.ArgumentError, "lesson must be from 1 to 13; got 0."),
+    "14": (lambda: ch.check(indexed, lesson=14), ch.errors.ArgumentError, "lesson must be from 1 to 13; got 14."),
+    "text": (lambda: ch.check(indexed, lesson=cast("int", "7")), ch.errors.ArgumentTypeError, "lesson must be a whole number from 1 to 13; got '7'."),
+    "True": (lambda: ch.check(indexed, lesson=True), ch.errors.ArgumentTypeError, "lesson must be a whole number from 1 to 13; got True."),
+    "takes": (lambda: ch.check(indexed, lesson=7, takes="x"), ch.errors.ArgumentError, "lesson=7 declares what there is to declare; got takes beside it."),
+    "causal": (lambda: ch.check(indexed, lesson=7, causal=True), ch.errors.ArgumentError, "lesson=7 declares what there is to declare; got causal beside it."),
+    "contract": (lambda: ch.check(indexed, lesson=7, contract=ch.Contract()), ch.errors.ArgumentError, "lesson=7 declares what there is to declare; got contract beside it."),
+    "tensor": (lambda: ch.check(torch.ones(2), lesson=7), ch.errors.ArgumentTypeError, "lesson 7 grades a class or a module called with x; got a tensor."),
+    "function": (lambda: ch.check(indexed, lesson=11), ch.errors.ArgumentTypeError, "lesson 11 grades a class or a module called with x and context; got the function indexed."),
+    "class": (lambda: ch.check(module_of(program(7, "filled")), lesson=1), ch.errors.ArgumentTypeError, "lesson 1 grades a function called with query and key; got the class CausalAttention."),
+    "decode": (lambda: ch.check(indexed, lesson=13), ch.errors.ArgumentTypeError, "lesson 13 grades a class or a module with step(x), full(x) and reset(); got the function indexed."),
 }  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def test_a_file_is_graded_by_the_name_that_the_lesson_has(tmp_path: Path) -> Non
         + program(2, "softmax").replace("weights", "softmax")
     )
     with pytest.raises(
-        ch.ModelError, match=r"say which: .*lesson_02.py:weights; it has weights, softmax"
+        ch.errors.ModelError, match=r"say which: .*lesson_02.py:weights; it has weights, softmax"
     ) as caught:
         ch.check(str(file), lesson=2)
     assert caught.value.code == "check.name"

@@ -30,7 +30,7 @@ class Slow(nn.Module):
 @pytest.mark.parametrize("given", [{"takes": "x"}, {"inputs": torch.ones(2, 3, 4)}])
 def test_a_check_ends(given: Any) -> None:
     module, state = Slow(), torch.get_rng_state()
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(module, timeout=0.3, **given)
     assert caught.value.code == "check.timeout"
     assert module.training
@@ -39,7 +39,7 @@ def test_a_check_ends(given: Any) -> None:
 
 def test_nothing_comes_later() -> None:
     for _ in range(200):
-        with suppress(ch.ModelError), within(1e-3):
+        with suppress(ch.errors.ModelError), within(1e-3):
             pass
     time.sleep(0.01)
     assert ch.check(ch.attend, takes="qkv", timeout=600).ok
@@ -52,6 +52,6 @@ def test_no_limit() -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf"), "3"])
 def test_what_is_no_time_is_refused(seconds: Any) -> None:
-    with pytest.raises(ch.ArgumentError) as caught:
+    with pytest.raises(ch.errors.ArgumentError) as caught:
         ch.check(ch.attend, takes="qkv", timeout=seconds)
     assert caught.value.code == "timeout.value"

@@ -62,6 +62,6 @@ def test_what_is_told_outside_of_lessons_has_its_parts_too() -> None:
     def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return torch.softmax(query @ key, dim=-1) @ value
 
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(attend, takes="qkv")
     assert re.search(r"\n  query is \[[\d, ]+\], key is \[[\d, ]+\]\n", caught.value.message)

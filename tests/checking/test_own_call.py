@@ -161,7 +161,7 @@ def test_a_cache_of_the_call_is_left_out() -> None:
     ],
 )
 def test_what_is_refused(model: Any, inputs: Any, more: Any, code: str) -> None:
-    with pytest.raises(ch.ClearheadError) as caught:
+    with pytest.raises(ch.errors.ClearheadError) as caught:
         ch.check(model, inputs=inputs, **more)
     assert caught.value.code == code
 

@@ -100,5 +100,5 @@ def test_declared_sizes() -> None:
 
 @pytest.mark.parametrize("subject", [Refusing(6, 4), Hidden(Narrow(6, 4))])
 def test_what_is_refused_or_unknown_cannot_be_called(subject: nn.Module) -> None:
-    with pytest.raises(ch.ModelError, match="was called with takes='x'"):
+    with pytest.raises(ch.errors.ModelError, match="was called with takes='x'"):
         ch.check(subject, takes="x")

@@ -423,11 +423,11 @@ def test_a_kept_process_reads_a_file_again(tmp_path: Path) -> None:
             found = check_process.checked(asked, timeout=300, memory=None, kept=kept)
             assert found["report"]["outcome"] == outcome
         file.write_text(ended)
-        with pytest.raises(ch.ModelError) as caught:
+        with pytest.raises(ch.errors.ModelError) as caught:
             check_process.checked(asked, timeout=300, memory=None, kept=kept)
         assert caught.value.code == "check.ended"
         file.write_text("while True: pass\n")
-        with pytest.raises(ch.ModelError) as caught:
+        with pytest.raises(ch.errors.ModelError) as caught:
             check_process.checked(asked, timeout=3, memory=None, kept=kept)
         assert caught.value.code == "check.timeout"
         file.write_text(text.format(""))

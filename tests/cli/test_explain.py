@@ -61,7 +61,7 @@ def test_an_error_of_several_kinds() -> None:
 
 
 def test_an_error_whose_code_begins_with_an_argument() -> None:
-    with pytest.raises(ch.ArgumentTypeError) as raised:
+    with pytest.raises(ch.errors.ArgumentTypeError) as raised:
         ch.attend([1.0], [1.0], [1.0])  # type: ignore[arg-type]
     assert raised.value.code == "query.type"
     assert "- … must be …; got ….…" in lines("explain", raised.value.code)

@@ -224,7 +224,7 @@ def test_show_keeps_what_was_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "kind"), [([], ch.Summary), (["--layer", "1"], ch.AttentionMatrix)]
+    ("options", "kind"), [([], ch.types.Summary), (["--layer", "1"], ch.AttentionMatrix)]
 )
 def test_show_keeps_a_long_text(options: list[str], kind: type, tmp_path: Path) -> None:
     """Summaries of all layers, which zoom no further, or query and key of the one asked for."""

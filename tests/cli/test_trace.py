@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.cli.commands import invoke, lines
-from tests.tracing import own_code
+from tests.tracing import user_code
 
 
 def test_trace_prints_the_numbers_of_the_tutorial() -> None:
@@ -75,7 +75,7 @@ def test_trace_of_heads_and_of_two_sentences() -> None:
 
 def test_trace_of_a_file(tmp_path: Path) -> None:
     file, page = tmp_path / "traced_code.py", tmp_path / "steps.html"
-    file.write_text(Path(own_code.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    file.write_text(Path(user_code.__file__).read_text(encoding="utf-8"), encoding="utf-8")
     found = lines("trace", f"{file}:SmallNegative", "--causal", "--html", str(page))
     assert "expected_masked_scores  [query_len=6, kv_len=6]" in found
     assert "not the definition: masked_scores is the first stage that differs from it" in found

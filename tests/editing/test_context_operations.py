@@ -118,7 +118,7 @@ def test_records_of_every_kind_are_read() -> None:
         options: dict[str, Any] = {"keep": keep, "contexts": True}
         with ch.watch(layer, **options) as clean:
             layer(x[0])
-        for other in (clean, clean[0].context, ch.Contexts(clean[0].context, LEN)):
+        for other in (clean, clean[0].context, ch.types.Contexts(clean[0].context, LEN)):
             with ch.edit(layer) as edit:
                 edit[0].replace(other)
                 torch.testing.assert_close(layer(x[1]), expected, rtol=0, atol=0)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.editing import replaying
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
-from clearhead.watching.logit_shares import LogitShare
+from clearhead.reading.logit_shares import LogitShare
 from tests.refusals import assert_refused, wrong
 
 WIDTH, HEADS, LEN = 12, 4, 5
@@ -192,7 +192,7 @@ def test_positions_and_layers_are_patched_alone() -> None:
         assert ablated[LEN + 4].metric == pytest.approx(expected, abs=1e-12)
 
 
-def one_by_one(monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> ch.Effects:
+def one_by_one(monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> ch.types.Effects:
     with monkeypatch.context() as patched:
         patched.setattr(replaying, "TOKENS", 0)
         return effects(*args, **options)
@@ -296,7 +296,7 @@ class Shared(nn.Module):
 def test_a_head_that_layers_share_is_said_to_be_edited_in_all_of_them() -> None:
     model, x = Shared(), torch.randn(1, LEN, WIDTH)
     text = "[edit.shared] each head of 'layer' (3 calls) is edited in all calls of one run at once"
-    with pytest.warns(ch.EditWarning, match=re.escape(text)):
+    with pytest.warns(ch.errors.EditWarning, match=re.escape(text)):
         found = effects(model, x, metric)
     for row in found:
         with torch.no_grad(), ch.edit(model) as edit:
@@ -358,8 +358,8 @@ def test_what_is_no_input_is_refused(given: Any) -> None:
     calls: list[Any] = [
         lambda: effects(layers, given, metric),
         lambda: ch.paths(layers, clean, given, metric=metric),
-        lambda: ch.lens(layers, given, top=1),
-        lambda: ch.logits_of(layers, given, 0),
+        lambda: ch.reading.lens(layers, given, top=1),
+        lambda: ch.reading.logits_of(layers, given, 0),
     ]
     for call in calls:
         with pytest.raises(ArgumentTypeError, match=re.escape(text + type(given).__name__)):
@@ -412,7 +412,7 @@ def test_heads_that_are_named_alone_are_measured() -> None:
         assert list(effects(attending, clean, corrupt, **options, heads=one)) == [every[pairs[0]]]
     assert effects(attending, clean, metric=metric, heads=[(-1, -1)])[0][:2] == ("1", 3)
     # Rows of other tables name heads too, and those with a position that position alone.
-    shares = ch.LogitShares([LogitShare("1", 0, 4, 0.5)], torch.zeros(1), torch.ones(1, 1))
+    shares = ch.types.LogitShares([LogitShare("1", 0, 4, 0.5)], torch.zeros(1), torch.ones(1, 1))
     (row,) = effects(attending, clean, corrupt, **options, heads=shares)
     assert row == every["1", 0]
     at = {"by": "head,position", **options}

@@ -222,7 +222,7 @@ def test_what_heads_write_is_that_of_the_whole_model(gpt2: Path) -> None:
     found = reader.writes("was too tired", query=None)
     ids = torch.tensor([reader.tokenizer("was too tired")["input_ids"]])
     model = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()
-    assert found.lists() == ch.writes(model, ids, query=None).lists()
+    assert found.lists() == ch.reading.writes(model, ids, query=None).lists()
     last = reader.writes("was too tired")
     assert set(last["query"].tolist()) == {ids.shape[1] - 1}
     assert tuple(dict.fromkeys(last["layer"])) == reader.read("was too tired").layers

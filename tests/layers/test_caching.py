@@ -280,7 +280,7 @@ def test_what_sees_a_later_token_is_refused_or_the_whole_text_at_once(
                 layer(part, cache=cache, valid=real if ragged else None)
                 for part, real in zip(x.split(pieces, 1), valid.split(pieces, 1), strict=True)
             ]
-        except (ch.ArgumentError, ch.UnsupportedError) as error:
+        except (ch.errors.ArgumentError, ch.errors.UnsupportedError) as error:
             assert error.code in ("layer.cache-ahead", "layer.cache-fixed", "cache.mask"), error  # noqa: PT017
             refused += 1
         else:
@@ -390,7 +390,7 @@ def test_a_call_that_fails_leaves_the_cache_as_it_was(
     ]
     for valid in (None, torch.arange(new) < torch.tensor([[new], [new - 1]])):
         for layer.parts, options in failures:
-            with pytest.raises((ch.MaskError, ch.UnsupportedError, LookupError)):
+            with pytest.raises((ch.errors.MaskError, ch.errors.UnsupportedError, LookupError)):
                 layer(torch.randn(2, new, WIDTH), cache=cache, valid=valid, **options)
         layer.parts = parts
         assert len(cache) == len(twin)
@@ -414,7 +414,7 @@ def test_a_call_that_fails_leaves_the_cache_as_it_was(
 @torch.no_grad()
 def test_make_problem_that_fails_leaves_the_cache_as_it_was() -> None:
     layer, cache = made(), GrowingCache()
-    with pytest.raises(ch.MaskError):
+    with pytest.raises(ch.errors.MaskError):
         layer.make_problem(X, cache=cache, mask=ch.dense(torch.ones(5, 99, dtype=torch.bool)))
     assert len(cache) == 0
     assert layer.make_problem(X[:1], cache=cache).kv_len == len(cache) == 3

@@ -200,7 +200,7 @@ def test_an_unequal_share_of_the_heads_is_refused(kind: str, name: str) -> None:
     projection = getattr(layer, name)
     width, heads = projection.out_features, layer.num_heads
     setattr(layer, name, nn.Linear(projection.in_features, width // heads * 2, bias=False))
-    with pytest.raises(ch.ShapeError) as raised:
+    with pytest.raises(ch.errors.ShapeError) as raised:
         layer(torch.randn(2, 5, WIDTH))
     is_plain = isinstance(layer, ch.MultiHeadAttention)
     share = ", or in tensor parallelism an equal share of them" if is_plain else ""

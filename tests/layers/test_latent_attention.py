@@ -136,7 +136,7 @@ def test_a_call_that_is_refused_leaves_no_trace() -> None:
     layer, cache = made(), ch.layers.GrowingCache()
     x = torch.randn(1, 4, WIDTH)
     layer(x[:, :3], cache=cache)
-    with pytest.raises(ch.MaskError):
+    with pytest.raises(ch.errors.MaskError):
         layer(x[:, 3:], cache=cache, mask=ch.dense(torch.ones(5, 99, dtype=torch.bool)))
     assert len(cache) == 3
     torch.testing.assert_close(layer(x[:, 3:], cache=cache), layer(x)[:, 3:])
@@ -209,5 +209,5 @@ def test_refusals() -> None:
         "x // torch.float32 // torch.float64",
     )
     assert_refused(lambda: made(latent_dim=0), "argument.size", "latent_dim // 0")
-    with pytest.raises(ch.ArgumentError, match=r"layer\.cache-causal"):
+    with pytest.raises(ch.errors.ArgumentError, match=r"layer\.cache-causal"):
         made(mask=None)(torch.zeros(1, 2, WIDTH), cache=ch.layers.GrowingCache())

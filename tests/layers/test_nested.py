@@ -164,13 +164,13 @@ ONES = torch.ones(5, 3, dtype=torch.bool)
     ],
 )
 def test_refusals(call: Callable[[Any, Tensor], Any], text: str) -> None:
-    with pytest.raises(ch.UnsupportedError) as raised:
+    with pytest.raises(ch.errors.UnsupportedError) as raised:
         call(made(), nested_of(sequences()))
     assert str(raised.value) == REFUSED.format("jagged", text)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_the_older_layout_is_refused() -> None:
-    with pytest.raises(ch.UnsupportedError) as raised:
+    with pytest.raises(ch.errors.UnsupportedError) as raised:
         made()(torch.nested.nested_tensor(sequences()))
     assert str(raised.value) == REFUSED.format("strided", "")

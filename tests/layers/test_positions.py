@@ -140,7 +140,7 @@ def test_a_tree_of_drafts_after_a_text(parts: str, kind: str) -> None:
         again = layer(x, cache=cache, positions=held + DEPTHS, mask=wide)
         torch.testing.assert_close(again, found)
         for wrong in (tree(), whole[:, 1:]):
-            with pytest.raises(ch.UnsupportedError, match=r"cache\.mask"):
+            with pytest.raises(ch.errors.UnsupportedError, match=r"cache\.mask"):
                 layer(x, cache=cache, positions=held + DEPTHS, mask=wrong)
     for token in range(TOKENS):
         alone = layer(torch.cat([text, x[:, path(token)]], dim=1))

@@ -128,14 +128,14 @@ def test_weights_elsewhere_are_read_as_they_are(change: Callable[[Any], Any]) ->
     for each in (model, plain):
         with ch.watch(each, values=True, contexts=True) as seen:
             each(IDS)
-        circuits = ch.circuits(each, 1)
+        circuits = ch.reading.circuits(each, 1)
         found.append(
             [
                 seen.norms(0, each).shares().dense(),
                 seen.results(1, each).total(),
-                ch.logits_of(each, IDS, target=3)["logit"],
-                ch.lens(each, IDS, top=2).logits,
-                ch.writes(each, IDS, top=2)["logit"],
+                ch.reading.logits_of(each, IDS, target=3)["logit"],
+                ch.reading.lens(each, IDS, top=2).logits,
+                ch.reading.writes(each, IDS, top=2)["logit"],
                 circuits.ov.product(1),
                 circuits.qk(2).product(1),
             ]
@@ -159,13 +159,13 @@ def test_dynamic_int8_is_read_and_its_rounding_is_told() -> None:
     want = nn.functional.linear(context.transpose(1, 2).flatten(2), weight)
     torch.testing.assert_close(results.total(), want, rtol=1e-4, atol=1e-5)
     assert seen.norms(0, model).shape == (1, 4, 9, 9)
-    output = ch.circuits(model, 0).layer.output_projection.weight
+    output = ch.reading.circuits(model, 0).layer.output_projection.weight
     torch.testing.assert_close(output, weight, rtol=1e-4, atol=1e-6)
     text = "unembedding, a torch.ao.nn.quantized.dynamic.modules.linear.Linear, rounds: a logit is off by 0.0"
     with pytest.raises(UnsupportedError, match=text):
-        ch.logits_of(model, IDS, target=3)
+        ch.reading.logits_of(model, IDS, target=3)
     with pytest.raises(UnsupportedError, match="made again of the last stream, they are off by"):
-        ch.lens(model, IDS)
+        ch.reading.lens(model, IDS)
 
 
 @torch.no_grad()
@@ -187,10 +187,10 @@ def test_hooks_of_accelerate_that_offload_nothing_change_nothing() -> None:
 def test_hooks_that_transformers_leaves_behind_change_nothing() -> None:
     model = llama()
     model.set_attn_implementation("eager")
-    before = ch.circuits(model, 0).ov.product(0)
+    before = ch.reading.circuits(model, 0).ov.product(0)
     model(IDS, output_attentions=True)
     assert model.model.layers[0].self_attn._forward_hooks
-    assert ch.circuits(model, 0).ov.product(0).equal(before)
+    assert ch.reading.circuits(model, 0).ov.product(0).equal(before)
     model.model.layers[0].self_attn.register_forward_hook(lambda *given: None)
     with pytest.raises(UnsupportedError, match="the module has a hook, which may change"):
-        ch.circuits(model, 0)
+        ch.reading.circuits(model, 0)

@@ -160,5 +160,7 @@ def test_a_guess(guess: object, said: str, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("number", [0, 14, True, "7"])
 def test_no_such_lesson(number: object) -> None:
-    with pytest.raises((ch.ArgumentError, ch.ArgumentTypeError), match=r"\[lesson\.number\]"):
+    with pytest.raises(
+        (ch.errors.ArgumentError, ch.errors.ArgumentTypeError), match=r"\[lesson\.number\]"
+    ):
         read_lesson(number)  # pyright: ignore[reportArgumentType]

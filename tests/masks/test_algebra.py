@@ -94,7 +94,9 @@ def test_a_lone_tensor_on_the_left_is_refused_as_on_the_right() -> None:
     tensor = torch.ones(2, 2).bool()
     for combine in (operator.and_, operator.or_):
         for left, right in ((tensor, ch.causal()), (ch.causal(), tensor)):
-            with pytest.raises(ch.ArgumentTypeError, match=r"Wrap it: clearhead\.dense\(tensor\)"):
+            with pytest.raises(
+                ch.errors.ArgumentTypeError, match=r"Wrap it: clearhead\.dense\(tensor\)"
+            ):
                 combine(left, right)
 
 

@@ -132,7 +132,7 @@ def without_causal_by_chance(mask: ch.Mask) -> object:
 
 
 def test_a_mask_is_neither_true_nor_false() -> None:
-    with pytest.raises(ch.ArgumentTypeError, match="neither true nor false"):
+    with pytest.raises(ch.errors.ArgumentTypeError, match="neither true nor false"):
         without_causal_by_chance(ch.full())
 
 

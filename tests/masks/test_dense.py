@@ -127,5 +127,5 @@ def test_a_bool_tensor_is_the_mask_that_it_draws() -> None:
 
 
 def test_a_float_tensor_is_refused() -> None:
-    with pytest.raises(ch.MaskError, match="bool"):
+    with pytest.raises(ch.errors.MaskError, match="bool"):
         as_mask(DRAWN.float())

@@ -69,5 +69,5 @@ def test_it_is_checked_for_the_sizes_of_all() -> None:
     some = Selected(ch.documents(IDS), KEYS, KEYS, torch.tensor([1, 3]))
     some.check(some.extent(2, KEYS))
     other = Selected(ch.documents(IDS), 7, 7, torch.tensor([1, 3]))
-    with pytest.raises(ch.MaskError, match="is for 13 keys"):
+    with pytest.raises(ch.errors.MaskError, match="is for 13 keys"):
         other.check(other.extent(2, 7))

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead import AttentionMatrix, Summary
+from clearhead import AttentionMatrix
 from clearhead.matrix import parts
 from clearhead.matrix.links import strongest_links
 from clearhead.matrix.merging import tensors_of
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.totals import totals_of
 from clearhead.matrix.weight_gradients import WeightGradients
+from clearhead.types import Summary
 from tests.attention.kernels.definition import Tensors, defined
 from tests.attention.kernels.problems import problems
 from tests.matrix.test_reductions import CASES, close
@@ -308,13 +309,13 @@ def test_rollout_goes_layer_by_layer(tokens: int, head: int, residual: float, co
     layers = [AttentionMatrix(*pair, mask=ch.causal()) for pair in zip(query, key, strict=True)]
     options: Any = {"residual": residual, "head": head}
     every = range(tokens)
-    found = ch.rollout(layers, output=every, **options)
+    found = ch.reading.rollout(layers, output=every, **options)
     close(found.sum(dim=-1), torch.ones(1, tokens, dtype=torch.float64), layers[0])
     product = torch.eye(tokens, dtype=torch.float64)
     for layer in layers:
-        product = ch.rollout([layer], output=every, **options) @ product
+        product = ch.reading.rollout([layer], output=every, **options) @ product
     close(found, product, layers[0])
-    close(ch.rollout(layers, **options), found[:, -1], layers[0])
+    close(ch.reading.rollout(layers, **options), found[:, -1], layers[0])
 
 
 @some

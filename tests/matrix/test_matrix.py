@@ -325,7 +325,7 @@ def test_values_that_attend_refuses() -> None:
     weights = AttentionMatrix(*inputs())
     with pytest.raises(ShapeError, match=r"^\[shape.kv-len\] key and value must have the same"):
         _ = weights @ torch.zeros(KEYS + 1, 2, dtype=torch.float64)
-    with pytest.raises(ch.DtypeError, match=r"^\[dtype.mixed\]"):
+    with pytest.raises(ch.errors.DtypeError, match=r"^\[dtype.mixed\]"):
         _ = weights @ torch.zeros(KEYS, 2)
     with pytest.raises(ShapeError, match=r"^\[shape.batch\]"):
         _ = weights @ torch.zeros(1, HEADS, KEYS, 2, dtype=torch.float64)
@@ -335,7 +335,7 @@ def test_input_that_attend_refuses() -> None:
     query, key = inputs()
     with pytest.raises(ShapeError, match=r"^\[shape.head-dim\]"):
         AttentionMatrix(query, key[..., :2])
-    with pytest.raises(ch.MaskError, match=r"^\[mask"):
+    with pytest.raises(ch.errors.MaskError, match=r"^\[mask"):
         AttentionMatrix(query, key, mask=ch.padding([1, 2, 3]))
 
 
@@ -558,7 +558,7 @@ METHODS: dict[str, Callable[[AttentionMatrix], Any]] = {
 
 
 def tensors_of(result: Any) -> list[Tensor]:
-    fields = vars(result).values() if isinstance(result, ch.Summary) else [result]
+    fields = vars(result).values() if isinstance(result, ch.types.Summary) else [result]
     flat = [each for field in fields for each in (field if isinstance(field, tuple) else [field])]
     return [each for each in flat if isinstance(each, Tensor)]
 

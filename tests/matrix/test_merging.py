@@ -8,13 +8,14 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead import AttentionMatrix, Summary
+from clearhead import AttentionMatrix
 from clearhead.errors import (
     ArgumentError,
     SelectionError,
 )
 from clearhead.matrix.merging import tensors_of
 from clearhead.matrix.summary import each_tensor
+from clearhead.types import Summary
 from tests.matrix.test_reductions import close
 from tests.refusals import refusals
 

@@ -41,7 +41,7 @@ def test_nothing_makes_a_tensor_of_it_in_passing(
 ) -> None:
     with pytest.raises(TypeError) as raised:
         call(matrix)
-    assert isinstance(raised.value, ch.ArgumentTypeError)
+    assert isinstance(raised.value, ch.errors.ArgumentTypeError)
     assert raised.value.code == "matrix.array"
     assert raised.value.message.startswith("an AttentionMatrix is no ")
     assert raised.value.message.endswith(
@@ -67,7 +67,7 @@ def test_nothing_makes_a_tensor_of_it_in_passing(
 def test_the_words_of_a_tensor(matrix: Any, name: str, says: str) -> None:
     with pytest.raises(AttributeError, match=re.escape(says)) as raised:
         getattr(matrix, name)
-    assert isinstance(raised.value, ch.NoAttributeError)
+    assert isinstance(raised.value, ch.errors.NoAttributeError)
     assert raised.value.code == "attribute.name"
     assert not hasattr(matrix, name)
 
@@ -77,7 +77,7 @@ def test_norms_answer_as_well() -> None:
     with pytest.raises(AttributeError) as raised:
         _ = norms.T
     assert raised.value.args[1].endswith("A.dense().T.")
-    with pytest.raises(ch.ArgumentTypeError, match="a Norms is no array"):
+    with pytest.raises(ch.errors.ArgumentTypeError, match="a Norms is no array"):
         np.asarray(norms)
 
 
@@ -85,7 +85,7 @@ def test_what_no_tensor_has_is_simply_not_there(matrix: Any) -> None:
     for name in ("entrop", "_ipython_display_", "__array_interface__"):
         with pytest.raises(AttributeError, match=f"no attribute '{name}'") as raised:
             getattr(matrix, name)
-        assert not isinstance(raised.value, ch.ClearheadError)
+        assert not isinstance(raised.value, ch.errors.ClearheadError)
 
 
 def test_it_is_still_an_object() -> None:

@@ -47,9 +47,9 @@ def by_the_formula(layers: list[AttentionMatrix], head: str | int, residual: flo
 
 def test_the_defaults() -> None:
     layers = three()
-    found = ch.rollout(tuple(layers))
-    assert torch.equal(found, ch.rollout(layers, output=-1, head="mean", residual=0.5))
-    assert torch.equal(found, ch.rollout(layers, output=TOKENS - 1))
+    found = ch.reading.rollout(tuple(layers))
+    assert torch.equal(found, ch.reading.rollout(layers, output=-1, head="mean", residual=0.5))
+    assert torch.equal(found, ch.reading.rollout(layers, output=TOKENS - 1))
 
 
 @pytest.mark.parametrize("dims", [2, 3])
@@ -60,14 +60,14 @@ def test_fewer_dimensions(dims: int) -> None:
     whole = AttentionMatrix(query, key, mask=ch.causal())
     every: list[dict[str, Any]] = [{}, {"output": [1, 3]}, {"head": 0}]
     for options in every:
-        found = ch.rollout([weights, weights], **options)
-        close(found, ch.rollout([whole, whole], **options)[0], weights)
-    assert ch.rollout([weights]).shape == (TOKENS,)
-    assert ch.rollout([weights], output=[]).shape == (0, TOKENS)
+        found = ch.reading.rollout([weights, weights], **options)
+        close(found, ch.reading.rollout([whole, whole], **options)[0], weights)
+    assert ch.reading.rollout([weights]).shape == (TOKENS,)
+    assert ch.reading.rollout([weights], output=[]).shape == (0, TOKENS)
 
 
 def test_the_future_has_no_influence() -> None:
-    found = ch.rollout(three(), output=[3, 5])
+    found = ch.reading.rollout(three(), output=[3, 5])
     assert bool((found[:, 0, 4:] == 0).all())
     assert bool((found[:, 1, 6:] == 0).all())
     assert bool((found[:, 0, :4] > 0).all())
@@ -75,14 +75,14 @@ def test_the_future_has_no_influence() -> None:
 
 def test_heads_count_from_the_end() -> None:
     layers = [layer(mask=ch.causal()), layer(mask=ch.causal())]
-    assert ch.rollout(layers, head=-1).equal(ch.rollout(layers, head=HEADS - 1))
+    assert ch.reading.rollout(layers, head=-1).equal(ch.reading.rollout(layers, head=HEADS - 1))
 
 
 def test_what_a_sink_or_an_empty_row_keeps_is_gone() -> None:
     sinks = torch.full((HEADS,), 3.0, dtype=torch.float64)
     layers = [layer(mask=ch.causal(offset=-2), sinks=sinks), layer(mask=ch.causal())]
     expected = by_the_formula(layers, "mean", 0.5)
-    found = ch.rollout(layers, output=range(TOKENS))
+    found = ch.reading.rollout(layers, output=range(TOKENS))
     close(found, expected, layers[0])
     assert bool((found.sum(dim=-1) < 1).all())
 
@@ -91,9 +91,9 @@ def test_half_precision() -> None:
     query, key = torch.randn(2, 1, 2, TOKENS, DIM).bfloat16().unbind()
     half = AttentionMatrix(query, key)
     single = AttentionMatrix(query.float(), key.float())
-    assert torch.equal(ch.rollout([half, half]), ch.rollout([single, single]))
+    assert torch.equal(ch.reading.rollout([half, half]), ch.reading.rollout([single, single]))
     # Their weights have one dtype.
-    assert torch.equal(ch.rollout([half, single]), ch.rollout([single, single]))
+    assert torch.equal(ch.reading.rollout([half, single]), ch.reading.rollout([single, single]))
 
 
 def test_gradients_by_finite_differences() -> None:
@@ -101,7 +101,7 @@ def test_gradients_by_finite_differences() -> None:
 
     def influence(query: Tensor, key: Tensor) -> Tensor:
         weights = AttentionMatrix(query, key, mask=ch.causal())
-        return ch.rollout([weights, weights])
+        return ch.reading.rollout([weights, weights])
 
     assert torch.autograd.gradcheck(influence, (query, key))
 
@@ -111,7 +111,7 @@ def test_a_long_text_is_never_squared() -> None:
     query, key = torch.randn(2, 1, 1, tokens, 8).unbind()
     weights = AttentionMatrix(query, key, mask=ch.causal() & ch.sliding_window(left=60))
     with LargestTensor() as memory:
-        found = ch.rollout([weights, weights], output=[9, -1])
+        found = ch.reading.rollout([weights, weights], output=[9, -1])
     # One chunk of weights.
     assert memory.largest <= 4 * 262 * tokens
     assert found.shape == (1, 2, tokens)
@@ -122,8 +122,8 @@ def test_numbers_of_other_kinds() -> None:
     head: Any = np.int64(2)
     residual: Any = np.float32(0.25)
     close(
-        ch.rollout(layers, head=head, residual=residual),
-        ch.rollout(layers, head=2, residual=0.25),
+        ch.reading.rollout(layers, head=head, residual=residual),
+        ch.reading.rollout(layers, head=2, residual=0.25),
         layers[0],
     )
 
@@ -133,7 +133,7 @@ FLAT = AttentionMatrix(torch.zeros(TOKENS, DIM).double(), torch.zeros(TOKENS, DI
 
 
 test_refused_matrices = refusals(
-    ch.rollout,
+    ch.reading.rollout,
     ([1, 2], "rollout.type", "[1, 2]"),
     (None, "rollout.type", "None"),
     ([], "rollout.empty"),
@@ -161,7 +161,7 @@ test_refused_matrices = refusals(
 
 
 test_refused_options = refusals(
-    lambda options: ch.rollout(three(), **options),
+    lambda options: ch.reading.rollout(three(), **options),
     *(
         ({"head": head}, "rollout.head", f"2 // {got}")
         for head, got in [("max", "'max'"), (3, "3"), (-4, "-4"), (True, "True"), (1.0, "1.0")]

@@ -26,7 +26,7 @@ class Reads(nn.Module):
         return self.attention(self.embedding(ids), valid=valid)
 
 
-def read(**options: Any) -> ch.Seen[Any]:
+def read(**options: Any) -> ch.types.Seen[Any]:
     model, generator = Reads(), torch.Generator().manual_seed(1)
     with torch.no_grad(), ch.watch(model, keep="total", **options) as seen:
         for length in (7, 4, 9):
@@ -76,7 +76,7 @@ def test_what_cannot_be_merged() -> None:
         (some[0], read(statistics=["entropy"], heads=[0])[0], "merge.shape"),
         (read(statistics=["entropy"], heads=[1])[0], read(statistics=["entropy"], heads=[0])[0], "merge.heads"),
     ]:  # fmt: skip
-        with pytest.raises(ch.ClearheadError) as raised:
+        with pytest.raises(ch.errors.ClearheadError) as raised:
             one.merge(two)
         assert raised.value.code == code
 

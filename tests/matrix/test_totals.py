@@ -109,7 +109,7 @@ def test_what_does_not_merge() -> None:
     whole = seen_of(model, [TEXTS], keep="total")
     assert_refused(lambda: whole.merge(seen_of(model, [TEXTS], keep="summary")), "merge.type")
     with pytest.raises(
-        ch.ShapeError, match=r"same modules; got 'layers.0', 'layers.1' and 'layers.1'\."
+        ch.errors.ShapeError, match=r"same modules; got 'layers.0', 'layers.1' and 'layers.1'\."
     ):
         whole.merge(seen_of(model, [TEXTS], keep="total", layers="layers.1"))
     assert_refused(whole.plot, "watch.results", "plot // 'total'")
@@ -125,7 +125,7 @@ def test_a_file_of_other_totals_is_refused(tmp_path: Path) -> None:
         replace(good, entropy=torch.zeros(2)),
         replace(good, queries=-1),
     ):
-        with pytest.raises(ch.FileError, match=r"totals must be"):
+        with pytest.raises(ch.errors.FileError, match=r"totals must be"):
             files.read(files.write(tmp_path / "b", {"a": bad}))
 
 

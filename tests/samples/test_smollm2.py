@@ -24,7 +24,7 @@ def eager() -> Any:
 
 
 @cache
-def table() -> ch.Table:
+def table() -> ch.types.Table:
     model = smollm2().model
     return example.table_of(model, example.repeated(model.config.vocab_size))
 

@@ -46,10 +46,10 @@ def test_the_strongest_head_takes_the_name_off_that_it_looks_at() -> None:
     assert found.clean == pytest.approx(before, abs=1e-3)
     assert (best.restored or 0.0) > 0.4
     # What it writes takes the name off that it looks at, in dense eager weights.
-    to_right, to_wrong = (ch.logits_of(model, clean, name).heads for name in (right, wrong))
+    to_right, to_wrong = (ch.reading.logits_of(model, clean, name).heads for name in (right, wrong))
     assert abs(_of_head(to_right)) < 0.2
     assert _of_head(to_wrong) < -2
-    tokens = ch.writes(model, clean[:1])
+    tokens = ch.reading.writes(model, clean[:1])
     assert tokens.of(LAYER, HEAD).lowered[0].token == wrong[0]
     assert tokens.of(29, 1).raised[0].token == right[0]
     eager = transformers.AutoModelForCausalLM.from_pretrained(
@@ -64,6 +64,6 @@ def test_the_strongest_head_takes_the_name_off_that_it_looks_at() -> None:
     assert float(weight) == pytest.approx(float(weights[key]), abs=0.006)
 
 
-def _of_head(shares: ch.LogitShares) -> float:
+def _of_head(shares: ch.types.LogitShares) -> float:
     name = f"model.layers.{LAYER}.self_attn"
     return sum(row.logit for row in shares if row[:2] == (name, HEAD))

@@ -77,7 +77,7 @@ def refusals(mesh: Any, tensors: dict[str, Tensor], layer: Any, x: Tensor) -> di
     def refused(name: str, call: Callable[[], Any]) -> None:
         try:
             call()
-        except (ch.ArgumentError, ch.UnsupportedError) as error:
+        except (ch.errors.ArgumentError, ch.errors.UnsupportedError) as error:
             texts[name] = str(error)
 
     def query(*placements: Any, on: Any = mesh) -> Tensor:

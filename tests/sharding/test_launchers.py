@@ -54,7 +54,7 @@ def test_a_step_under_accelerate_is_that_of_one_process() -> None:
 
 
 def test_without_a_process_group_the_error_says_so() -> None:
-    with pytest.raises(ch.ArgumentError) as caught:
+    with pytest.raises(ch.errors.ArgumentError) as caught:
         ch.across(dist.group.WORLD, tokens=5)
     assert str(caught.value) == (
         "[across.world] across takes a mesh, or world=…, 1 to 1048576, and rank=…, one of them; got "

@@ -115,12 +115,12 @@ def other_calls(group: Any) -> list[Any]:
     ):
         try:
             refused()
-        except ch.ClearheadError as error:
+        except ch.errors.ClearheadError as error:
             found.append(f"{type(error).__name__} {error}")
     return found
 
 
-def watched(one: ch.MultiHeadAttention, x: Tensor, where: ch.Sharding) -> None:
+def watched(one: ch.MultiHeadAttention, x: Tensor, where: ch.types.Sharding) -> None:
     with ch.watch(one):
         one(x, across=where)
 

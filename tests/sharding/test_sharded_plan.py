@@ -68,7 +68,7 @@ def sends(group: Any) -> list[tuple[str, tuple[int, int], tuple[int, int]]]:
             most = 1 if how == "portions" else by_gather.GATHERED
             with mock.patch.object(by_gather, "GATHERED", most):
                 plan = ch.plan(**leaves, **options, across=pair)
-                assert isinstance(plan, ch.ShardedPlan)
+                assert isinstance(plan, ch.types.ShardedPlan)
                 with counted(group) as forward:
                     context = ch.attend(**leaves, **options, across=pair)
                 with counted(group) as backward:
@@ -104,7 +104,7 @@ def test_a_plan_needs_no_processes() -> None:
     query = where.shard(torch.empty(1, 8, 100_003, 64, device="meta"))
     key = where.shard(torch.empty(1, 2, 100_003, 64, device="meta"))
     plan = ch.plan(query, key, key, mask=ch.causal(), across=where)
-    assert isinstance(plan, ch.ShardedPlan)
+    assert isinstance(plan, ch.types.ShardedPlan)
     assert plan.way == "gather"
     assert plan.balance < 1.01
     assert int(plan.pairs.sum()) == 100_003 * 100_004 // 2
@@ -119,9 +119,9 @@ def test_a_plan_needs_no_processes() -> None:
 def test_a_plan_refuses_what_the_call_would() -> None:
     where = ch.across(world=4, tokens=11, how="heads")
     x = where.shard(torch.zeros(2, 11, 4))
-    with pytest.raises(ch.UnsupportedError, match="2 heads are fewer than 4 ranks"):
+    with pytest.raises(ch.errors.UnsupportedError, match="2 heads are fewer than 4 ranks"):
         ch.plan(x, x, x, across=where)
     with pytest.raises(
-        ch.ShapeError, match=r"across.rows\] query must have the tokens of rank 0, 3 of"
+        ch.errors.ShapeError, match=r"across.rows\] query must have the tokens of rank 0, 3 of"
     ):
         ch.plan(x[:, :2], x, x, across=where)

@@ -94,27 +94,51 @@ def test_positions_of_each_rank_may_be_given() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({}, ch.ArgumentError, "across.world] across takes a mesh, or world=…"),
-        ({"world": 0}, ch.ArgumentError, "got world=0, rank=0"),
-        ({"world": 2, "rank": 2}, ch.ArgumentError, "got world=2, rank=2"),
-        ({"mesh": "cp"}, ch.ArgumentTypeError, "across.mesh] mesh must be a torch.distributed"),
-        ({"mesh": 1, "world": 2}, ch.ArgumentError, "across.world] across takes a mesh or world=…"),
-        ({"world": 2, "tokens": -1}, ch.ArgumentError, "length.negative] tokens must be 0 or more"),
-        ({"world": 2, "layout": "snake"}, ch.ArgumentError, 'one of "balanced", "contiguous"'),
-        ({"world": 2, "layout": 3}, ch.ArgumentTypeError, "across.layout] layout must be a name"),
-        ({"world": 2, "how": "star"}, ch.ArgumentError, 'across.how] how must be one of "gather"'),
+        ({}, ch.errors.ArgumentError, "across.world] across takes a mesh, or world=…"),
+        ({"world": 0}, ch.errors.ArgumentError, "got world=0, rank=0"),
+        ({"world": 2, "rank": 2}, ch.errors.ArgumentError, "got world=2, rank=2"),
+        (
+            {"mesh": "cp"},
+            ch.errors.ArgumentTypeError,
+            "across.mesh] mesh must be a torch.distributed",
+        ),
+        (
+            {"mesh": 1, "world": 2},
+            ch.errors.ArgumentError,
+            "across.world] across takes a mesh or world=…",
+        ),
+        (
+            {"world": 2, "tokens": -1},
+            ch.errors.ArgumentError,
+            "length.negative] tokens must be 0 or more",
+        ),
+        (
+            {"world": 2, "layout": "snake"},
+            ch.errors.ArgumentError,
+            'one of "balanced", "contiguous"',
+        ),
+        (
+            {"world": 2, "layout": 3},
+            ch.errors.ArgumentTypeError,
+            "across.layout] layout must be a name",
+        ),
+        (
+            {"world": 2, "how": "star"},
+            ch.errors.ArgumentError,
+            'across.how] how must be one of "gather"',
+        ),
         (
             {"world": 2, "layout": [torch.tensor([0, 1]), torch.tensor([1])]},
-            ch.ArgumentError,
+            ch.errors.ArgumentError,
             "across.positions] the positions of 2 ranks must be each of 0 to 4 once; got 3 of them, "
             "2 different, from 2 ranks.",
         ),
         (
             {"world": 1, "layout": [torch.tensor([0.5])]},
-            ch.ArgumentTypeError,
+            ch.errors.ArgumentTypeError,
             "across.layout] positions must be whole numbers, (tokens of the rank,); got torch.float32",
         ),
-        ({"world": 2, "mask": ch.documents([1, 2])}, ch.MaskError, "is for 2 keys"),
+        ({"world": 2, "mask": ch.documents([1, 2])}, ch.errors.MaskError, "is for 2 keys"),
     ],
 )
 def test_refusals(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
@@ -127,21 +151,23 @@ def test_refusals(arguments: dict[str, Any], error: type[Exception], text: str) 
 @pytest.mark.parametrize("place", [2, -1, 1.0, True, None, "0"])
 def test_a_rank_or_an_axis_that_is_none(place: Any) -> None:
     where = ch.across(world=2, tokens=5)
-    with pytest.raises(ch.ArgumentError) as refused:
+    with pytest.raises(ch.errors.ArgumentError) as refused:
         where.positions_of(place)
     assert str(refused.value) == f"[across.no-rank] rank must be 0 to 1; got {place!r}."
-    with pytest.raises(ch.ShapeError, match=r"\[across.rows\] .* with its tokens along dim="):
+    with pytest.raises(
+        ch.errors.ShapeError, match=r"\[across.rows\] .* with its tokens along dim="
+    ):
         where.shard(torch.zeros(3, 4), dim=place)
 
 
 def test_one_process_has_all_tokens() -> None:
     where, x = ch.across(world=1, tokens=5), torch.zeros(2, 5, 4)
-    with pytest.raises(ch.ShapeError) as refused:
+    with pytest.raises(ch.errors.ShapeError) as refused:
         ch.attend(x, x[:, :3], x, across=where)
     assert str(refused.value) == (
         "[across.rows] key must have the tokens of rank 0, 5 of 5; got 3."
     )
-    with pytest.raises(ch.ArgumentTypeError, match=r"key must be a torch.Tensor; got list"):
+    with pytest.raises(ch.errors.ArgumentTypeError, match=r"key must be a torch.Tensor; got list"):
         ch.attend(x, [1.0], x, across=where)  # type: ignore[arg-type]
 
 
@@ -151,7 +177,7 @@ def test_no_transformation_goes_through_the_exchange() -> None:
     x = torch.randn(3, 2, 5, 4)
     for transform in (torch.vmap, torch.func.jacrev):
         with pytest.raises(
-            ch.UnsupportedError, match=r"\[across.transformed\] across= does not go"
+            ch.errors.UnsupportedError, match=r"\[across.transformed\] across= does not go"
         ):
             transform(lambda x: ch.attend(x, x, x, across=where))(x)
     found = torch.vmap(lambda x: ch.attend(x, x, x, across=whole, kernel="eager"))(x)
@@ -162,12 +188,14 @@ def test_a_plan_without_processes_computes_nothing() -> None:
     where = ch.across(world=2, tokens=5)
     x = torch.zeros(3, 4)
     with pytest.raises(
-        ch.ArgumentError, match=r"across.group\] this sharding is a plan for world=2"
+        ch.errors.ArgumentError, match=r"across.group\] this sharding is a plan for world=2"
     ):
         ch.attend(x, x, x, across=where)
-    with pytest.raises(ch.ArgumentError, match="without processes; to compute"):
+    with pytest.raises(ch.errors.ArgumentError, match="without processes; to compute"):
         where.gather(x)
-    with pytest.raises(ch.ShapeError, match=r"across.rows\] all ranks together have 5 tokens"):
+    with pytest.raises(
+        ch.errors.ShapeError, match=r"across.rows\] all ranks together have 5 tokens"
+    ):
         where.shard(x)
 
 
@@ -182,7 +210,7 @@ def disagreements(group: Any) -> list[str]:
     def refused(call: Any) -> None:
         try:
             call()
-        except ch.ClearheadError as error:
+        except ch.errors.ClearheadError as error:
             found.append(f"{type(error).__name__} {error}")
         else:
             found.append("nothing")
@@ -285,7 +313,7 @@ def other_numbers(group: Any) -> list[str]:
     for each in options:
         try:
             ch.attend(x, x, x, across=where, **each)
-        except ch.RankError as error:
+        except ch.errors.RankError as error:
             found.append(error.code)
         else:
             found.append("")
@@ -319,7 +347,7 @@ def meshes(group: Any) -> list[str]:
     for mesh in (two, dist.new_group([0])):
         try:
             ch.across(mesh, tokens=5)
-        except ch.ClearheadError as error:
+        except ch.errors.ClearheadError as error:
             found.append(str(error))
         else:
             found.append("nothing")
@@ -344,7 +372,7 @@ def lost(group: Any) -> str:
         return ""
     try:
         where.gather(torch.zeros(where.count, 1))
-    except ch.RankError as error:
+    except ch.errors.RankError as error:
         return str(error)
     return "nothing"
 

@@ -89,8 +89,8 @@ def compared(group: Any, how: str = "gather") -> dict[str, float]:
             found[f"{name}, gathered summary {place}"] = _apart(actual, expected)
         if query_len == kv_len:
             for head in ("mean", 1):
-                expected = ch.rollout([whole, whole], head=head, output=[-1, 0])
-                actual = ch.rollout([mine, mine], head=head, output=[-1, 0])
+                expected = ch.reading.rollout([whole, whole], head=head, output=[-1, 0])
+                actual = ch.reading.rollout([mine, mine], head=head, output=[-1, 0])
                 found[f"{name}, rollout of {head}"] = _apart(actual, expected)
     found |= of_gradients(group, CALLS["window"], how)
     return found
@@ -157,7 +157,7 @@ def rounds_of_a_ring(group: Any) -> dict[str, Any]:
     where = ch.across(group, tokens=tokens, layout="zigzag", how="ring")
     mine, mine_key = where.shard(query), where.shard(key)
     plan = ch.plan(mine, mine_key, mine_key, mask=ch.causal(), across=where)
-    assert isinstance(plan, ch.ShardedPlan)
+    assert isinstance(plan, ch.types.ShardedPlan)
     with counted(group) as sent, Widest(width) as held:
         matrix = ch.AttentionMatrix(mine, mine_key, mask=ch.causal(), across=where)
         matrix.entropy()
@@ -229,7 +229,7 @@ def parts_of_a_matrix(group: Any) -> list[Any]:
     ):
         try:
             refused()
-        except ch.UnsupportedError as error:
+        except ch.errors.UnsupportedError as error:
             found.append(str(error))
     return found
 

@@ -403,7 +403,7 @@ def failure(case: Case) -> str | None:
         run(case)
     except AssertionError as error:
         return str(error)
-    except (ch.UnsupportedError, ch.MaskError):
+    except (ch.errors.UnsupportedError, ch.errors.MaskError):
         return None  # refused by name
     except Exception as error:
         return f"{type(error).__name__}: {error}"

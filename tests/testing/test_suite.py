@@ -313,7 +313,7 @@ def test_a_known_failure() -> None:
 def test_a_known_failure_needs_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pytest", None)
     case = conformance(those.unscaled, features=(), known_failures={"*": "unscaled"})[0]
-    with pytest.raises(ch.MissingExtraError) as raised:
+    with pytest.raises(ch.errors.MissingExtraError) as raised:
         case.run()
     assert str(raised.value) == (
         "[extra.missing] a known failure needs pytest, which is not installed. In a checkout of clearhead:\n"

@@ -89,15 +89,19 @@ def test_shapes_must_agree() -> None:
     x = torch.zeros(2, 3)
     with pytest.raises(AssertionError, match=r"has shape \(3, 2\), expected \(2, 3\)"):
         assert_no_worse(x.mT, x.double(), x)
-    with pytest.raises(ch.ShapeError, match=r"plain is \(3,\), reference64 \(2, 3\)"):
+    with pytest.raises(ch.errors.ShapeError, match=r"plain is \(3,\), reference64 \(2, 3\)"):
         assert_no_worse(x, x.double(), x[0])
 
 
 def test_the_measure_must_be_one() -> None:
     x = torch.zeros(2)
-    with pytest.raises(ch.DtypeError, match=r"reference64 must be float64, and is torch\.float32"):
+    with pytest.raises(
+        ch.errors.DtypeError, match=r"reference64 must be float64, and is torch\.float32"
+    ):
         assert_no_worse(x, x, x)
-    with pytest.raises(ch.DtypeError, match=r"plain is torch\.float64, actual is torch\.float32"):
+    with pytest.raises(
+        ch.errors.DtypeError, match=r"plain is torch\.float64, actual is torch\.float32"
+    ):
         assert_no_worse(x, x.double(), x.double())
-    with pytest.raises(ch.ArgumentError, match="plain is not finite"):
+    with pytest.raises(ch.errors.ArgumentError, match="plain is not finite"):
         assert_no_worse(x, x.double(), x + NAN)

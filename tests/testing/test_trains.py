@@ -244,76 +244,76 @@ def test_what_a_model_of_pairs_returns() -> None:
     [
         (
             {"model": 3},
-            ch.ArgumentTypeError,
+            ch.errors.ArgumentTypeError,
             "trains.part",
             "model must be an nn.Module; got 'int'.",
         ),
         (
             {"loss": 3},
-            ch.ArgumentTypeError,
+            ch.errors.ArgumentTypeError,
             "trains.function",
             "loss must be a function; got 3.",
         ),
         (
             {"generate": 3},
-            ch.ArgumentTypeError,
+            ch.errors.ArgumentTypeError,
             "trains.function",
             "generate must be a function; got 3.",
         ),
         (
             {"loss": lambda model, ids: model(ids)},
-            ch.ArgumentTypeError,
+            ch.errors.ArgumentTypeError,
             "trains.loss",
             "loss(model, batch) must return one number as a tensor; got (4, 12, 13).",
         ),
         (
             {"loss": lambda model, ids: model(ids, 1, 2, 3, 4).mean()},
-            ch.ModelError,
+            ch.errors.ModelError,
             "trains.call",
             "loss(model, batch) cannot be taken: TypeError: Decoder.forward() takes from 2 to 5 "
             "positional arguments but 6 were given",
         ),
         (
             {"batch": (1, 2)},
-            ch.ArgumentTypeError,
+            ch.errors.ArgumentTypeError,
             "trains.batch",
             "batch must be ids (batch, tokens), or a mapping of tensors by name; got 'tuple'. Name what is "
             "in a tuple, and take it apart in the loss.",
         ),
         (
             {"batch": torch.zeros(2, 3)},
-            ch.ArgumentError,
+            ch.errors.ArgumentError,
             "trains.ids",
             "ids must be whole numbers (batch, tokens); got torch.float32 of shape (2, 3).",
         ),
         (
             {"batch": {"a": torch.ones(2, 3).long(), "b": torch.ones(2, 3).long()}},
-            ch.ArgumentError,
+            ch.errors.ArgumentError,
             "trains.ids",
             "ids must name the entry that is predicted, whole numbers (batch, tokens); got None, and the "
             "batch has 'a', 'b'.",
         ),
         (
             {"padding": "mask"},
-            ch.ArgumentError,
+            ch.errors.ArgumentError,
             "trains.entry",
             "padding must be an id, or name an entry of the batch; got 'mask', and the batch has 'ids'.",
         ),
         (
             {"batch": {"ids": torch.ones(2, 3).long(), "d": torch.ones(2, 4)}, "documents": "d"},
-            ch.ArgumentError,
+            ch.errors.ArgumentError,
             "trains.shape",
             "documents must have the shape of the tokens that it is about; got (2, 4).",
         ),
         (
             {"save": next_token},
-            ch.ArgumentError,
+            ch.errors.ArgumentError,
             "trains.load",
             "save and load go together; one of them was given.",
         ),
         (
             {"state": {"step": 3}},
-            ch.ArgumentTypeError,
+            ch.errors.ArgumentTypeError,
             "trains.state",
             "state must hold generators and what has a state_dict; 'step' is 'int'.",
         ),
@@ -321,21 +321,23 @@ def test_what_a_model_of_pairs_returns() -> None:
     ids=lambda each: each if isinstance(each, str) and "." in each and " " not in each else "",
 )
 def test_what_is_refused(changed: Made, error: type[Exception], code: str, message: str) -> None:
-    with pytest.raises(ch.ClearheadError) as raised:
+    with pytest.raises(ch.errors.ClearheadError) as raised:
         ch.testing.check_training(**decoder() | changed)
     assert (type(raised.value), raised.value.code) == (error, code)
     assert raised.value.message == message
 
 
 def test_a_code_that_is_not_known() -> None:
-    with pytest.raises(ch.ArgumentError, match=r"\[trains.skip\] skip knows train.leak, .*'leak'"):
+    with pytest.raises(
+        ch.errors.ArgumentError, match=r"\[trains.skip\] skip knows train.leak, .*'leak'"
+    ):
         ch.testing.check_training(**decoder(), skip={"leak": "why"})
 
 
 def test_a_script_that_cannot_be_copied() -> None:
     made = decoder()
     made["model"].lock = threading.Lock()
-    with pytest.raises(ch.ModelError, match=r"\[trains.copy\] a rehearsal trains a copy"):
+    with pytest.raises(ch.errors.ModelError, match=r"\[trains.copy\] a rehearsal trains a copy"):
         ch.testing.check_training(**made)
 
 

@@ -230,7 +230,7 @@ def test_the_kernel_that_is_asked_for(kernel: str) -> None:
     with pytest.raises(ArgumentError, match="kernel must be"):
         ch.trace(ch.attend, *inputs(1, 1), kernel="other")
     if kernel == "fused":
-        with pytest.raises(ch.UnsupportedError, match="softcap"):
+        with pytest.raises(ch.errors.UnsupportedError, match="softcap"):
             ch.trace(ch.attend, *inputs(1, 1), kernel=kernel, softcap=1.0)
 
 

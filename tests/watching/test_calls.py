@@ -181,7 +181,7 @@ def test_what_is_no_growing_sequence() -> None:
 
 
 def test_several_summaries_are_not_one() -> None:
-    calls: Results[ch.Summary] = Results()
+    calls: Results[ch.types.Summary] = Results()
     calls.add(summarised(problem(), None))
     assert calls.parts() == (calls.whole(),) == calls.all()
     calls.add(summarised(problem(), None))

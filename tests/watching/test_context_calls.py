@@ -217,7 +217,9 @@ def test_calls_apart_stay_apart_in_a_file(tmp_path: Path) -> None:
             model(query, query, query)
     again = ch.load(seen.save(tmp_path / "run"))
     assert [each.query_len for each in again.calls(0)] == [3, 5]
-    with pytest.raises(ch.SelectionError, match="since they were apart when they were saved"):
+    with pytest.raises(
+        ch.errors.SelectionError, match="since they were apart when they were saved"
+    ):
         again[0]
     assert torch.equal(again.calls(0)[1].context, seen.calls(0)[1].context)
 
@@ -232,7 +234,7 @@ def test_a_file_of_contexts_that_cannot_be_is_refused(tmp_path: Path) -> None:
         "kv_len must be a count; got -1": (good, -1, None),
     }
     for text, parts in wrong.items():
-        calls = {"a": [ch.Contexts(*parts)]}
+        calls = {"a": [ch.types.Contexts(*parts)]}
         record = {"model": "M", "keep": "contexts", "calls": calls}
         texts = {"tokens": None, "source_tokens": None}
         write_seen(tmp_path / "run", record | texts)

@@ -93,7 +93,7 @@ def test_a_file_that_ends_early_is_none(runs: dict[str, Path], share: float) -> 
     whole = runs["summary"].read_bytes()
     path = runs["summary"].with_suffix(".cut")
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(ch.FileError):
+    with pytest.raises(ch.errors.FileError):
         ch.load(path)
 
 
@@ -166,7 +166,7 @@ def test_who_may_read_it_is_as_for_any_file(tmp_path: Path) -> None:
 
 
 def refused(path: Path, code: str) -> str:
-    with pytest.raises(ch.FileError) as raised:
+    with pytest.raises(ch.errors.FileError) as raised:
         files.read(path)
     assert raised.value.code == code
     assert str(path) in str(raised.value)
@@ -210,7 +210,7 @@ def test_numbers_that_do_not_fit(field: str, value: object, text: str, tmp_path:
         "calls": {"0": [ch.AttentionMatrix(query, query)]},
     }
     path = files.write(tmp_path / "a.clearhead", {"seen": record | {field: value}})
-    with pytest.raises(ch.FileError) as caught:
+    with pytest.raises(ch.errors.FileError) as caught:
         ch.load(path)
     assert caught.value.code == "file.content"
     assert text in str(caught.value)
@@ -413,7 +413,7 @@ def test_a_file_larger_than_is_allowed(tmp_path: Path) -> None:
     known = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, known[1]))
     try:
-        with pytest.raises(ch.FileError, match="could not be written: File too large"):
+        with pytest.raises(ch.errors.FileError, match="could not be written: File too large"):
             files.write(path, {"a": torch.zeros(10_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, known)
@@ -422,7 +422,9 @@ def test_a_file_larger_than_is_allowed(tmp_path: Path) -> None:
 
 
 def test_a_dtype_that_files_do_not_know(tmp_path: Path) -> None:
-    with pytest.raises(ch.UnsupportedError, match=r"a file holds no tensor of torch\.complex64\."):
+    with pytest.raises(
+        ch.errors.UnsupportedError, match=r"a file holds no tensor of torch\.complex64\."
+    ):
         files.write(tmp_path / "a.clearhead", {"a": torch.zeros(1, dtype=torch.complex64)})
     assert os.listdir(tmp_path) == []
 
@@ -472,13 +474,13 @@ def test_a_map_with_a_key_twice(tmp_path: Path) -> None:
 def test_a_model_that_is_no_name(tmp_path: Path) -> None:
     record = {"model": 3, "keep": "matrix", "calls": {}}
     path = files.write(tmp_path / "a.clearhead", {"seen": record})
-    with pytest.raises(ch.FileError, match="model must be a string; the file gives int"):
+    with pytest.raises(ch.errors.FileError, match="model must be a string; the file gives int"):
         ch.load(path)
 
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_name_that_no_file_has(name: str) -> None:
-    with pytest.raises(ch.FileError, match=r"^\[file\.unreadable\] "):
+    with pytest.raises(ch.errors.FileError, match=r"^\[file\.unreadable\] "):
         ch.load(STRANGE[name])
 
 
@@ -606,7 +608,7 @@ def test_whatever_a_file_says_the_error_is_of_the_tree(
     save_file(numbers, changed, metadata={files.KEY: json.dumps(head)})
     try:
         seen = ch.load(changed)
-    except ch.FileError:
+    except ch.errors.FileError:
         return
     assert repr(seen)
     for layer in seen:
@@ -622,14 +624,14 @@ def test_a_header_that_is_no_json(tmp_path: Path) -> None:
 
 
 def test_something_else_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(ch.UnsupportedError, match=r"got Linear\.") as raised:
+    with pytest.raises(ch.errors.UnsupportedError, match=r"got Linear\.") as raised:
         files.write(tmp_path / "a.clearhead", torch.nn.Linear(1, 1))
     assert raised.value.code == "file.kind"
     assert os.listdir(tmp_path) == []
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
-    with pytest.raises(ch.FileError, match="could not be written: No such file") as raised:
+    with pytest.raises(ch.errors.FileError, match="could not be written: No such file") as raised:
         files.write(tmp_path / "none" / "a.clearhead", [1])
     assert raised.value.code == "file.unwritable"
 
@@ -637,7 +639,7 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
 def test_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("safetensors", "safetensors.torch"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ch.MissingExtraError, match=r"pip install '\.\[files\]'") as refusal:
+    with pytest.raises(ch.errors.MissingExtraError, match=r"pip install '\.\[files\]'") as refusal:
         files.write(tmp_path / "a.clearhead", [1])
     assert "a file of what was seen needs safetensors, which is not installed." in str(
         refusal.value
@@ -654,7 +656,10 @@ def test_what_was_not_seen_and_the_numbers_of_layers_come_back(tmp_path: Path) -
     model, x = torch.nn.Sequential(*layers, Own()), torch.randn(1, 5, 8)
     keeps: tuple[Any, ...] = ("matrix", "summary", "total")
     for keep in keeps:
-        with pytest.warns(ch.WatchWarning), ch.watch(model, layers=[1, 2], keep=keep) as seen:
+        with (
+            pytest.warns(ch.errors.WatchWarning),
+            ch.watch(model, layers=[1, 2], keep=keep) as seen,
+        ):
             model(x)
         path = seen.save(tmp_path / "a.clearhead")
         again = ch.load(path)
@@ -704,6 +709,6 @@ def test_numbers_that_are_none(field: str, value: object, tmp_path: Path) -> Non
     query = torch.randn(1, 2, 3, 4)
     record = {"model": "M", "keep": "matrix", "calls": {"0": [ch.AttentionMatrix(query, query)]}}
     path = files.write(tmp_path / "a.clearhead", {"seen": record | {field: value}})
-    with pytest.raises(ch.FileError) as caught:
+    with pytest.raises(ch.errors.FileError) as caught:
         ch.load(path)
     assert caught.value.code == "file.content"

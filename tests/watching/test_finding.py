@@ -26,7 +26,7 @@ class TwoTexts(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def seen() -> ch.Seen[ch.AttentionMatrix]:
+def seen() -> ch.types.Seen[ch.AttentionMatrix]:
     torch.manual_seed(0)
     model = TwoTexts().double()
     with torch.no_grad(), ch.watch(model) as found:
@@ -34,7 +34,7 @@ def seen() -> ch.Seen[ch.AttentionMatrix]:
     return found
 
 
-def dense(seen: ch.Seen[ch.AttentionMatrix]) -> list[tuple[str, int, torch.Tensor]]:
+def dense(seen: ch.types.Seen[ch.AttentionMatrix]) -> list[tuple[str, int, torch.Tensor]]:
     return [
         (path, head, matrix.dense()[1, head])
         for path, matrix in seen.items()
@@ -42,7 +42,7 @@ def dense(seen: ch.Seen[ch.AttentionMatrix]) -> list[tuple[str, int, torch.Tenso
     ]
 
 
-def test_a_pair_of_tokens(seen: ch.Seen[ch.AttentionMatrix]) -> None:
+def test_a_pair_of_tokens(seen: ch.types.Seen[ch.AttentionMatrix]) -> None:
     found = seen.find("it", "cat", tokens=WORDS, layers=["first"], sample=1)
     assert [each[:4] for each in sorted(found, key=lambda each: each.head)] == [
         ("first", 0, 3, 1),
@@ -53,7 +53,7 @@ def test_a_pair_of_tokens(seen: ch.Seen[ch.AttentionMatrix]) -> None:
 
 
 def test_one_of_the_two_is_the_strongest_link_of_each_head(
-    seen: ch.Seen[ch.AttentionMatrix],
+    seen: ch.types.Seen[ch.AttentionMatrix],
 ) -> None:
     by_query = seen.find(2, sample=1)
     assert len(by_query) == 5
@@ -80,9 +80,9 @@ def test_a_row_that_is_not_finite_is_no_link() -> None:
     assert len(seen.find(0, 1)) == 0
 
 
-def test_what_cannot_be_found(seen: ch.Seen[ch.AttentionMatrix]) -> None:
+def test_what_cannot_be_found(seen: ch.types.Seen[ch.AttentionMatrix]) -> None:
     assert_refused(seen.find, "watch.find")
-    with pytest.raises(ch.ArgumentError) as caught:
+    with pytest.raises(ch.errors.ArgumentError) as caught:
         seen.find("it")
     assert str(caught.value) == (
         "[watch.find] query 'it' needs the tokens of the text: find(…, tokens=…), or a place."
@@ -91,25 +91,27 @@ def test_what_cannot_be_found(seen: ch.Seen[ch.AttentionMatrix]) -> None:
     assert_refused(lambda: seen.find(9), "matrix.range", "9 // 2 // 5")
     wrong: Any = (1.5, True, [0])
     for given in wrong:
-        with pytest.raises(ch.ArgumentTypeError) as refused:
+        with pytest.raises(ch.errors.ArgumentTypeError) as refused:
             seen.find(key=given)
         assert str(refused.value) == (
             f"[watch.find-type] key must be a token as it reads, its place, or None; got {given!r}."
         )
-        with pytest.raises(ch.ArgumentTypeError) as refused:
+        with pytest.raises(ch.errors.ArgumentTypeError) as refused:
             seen.find(0, sample=given)
         assert str(refused.value) == (
             f"[watch.find-type] sample must be a whole number; got {given!r}."
         )
     for given in (True, "it", {0}):
-        with pytest.raises(ch.ArgumentTypeError, match=r"\[layers.list\] layers must be a list of"):
+        with pytest.raises(
+            ch.errors.ArgumentTypeError, match=r"\[layers.list\] layers must be a list of"
+        ):
             seen.find(0, layers=given)  # pyright: ignore[reportArgumentType]
     layer = ch.MultiHeadAttention(4, num_heads=1)
     every: Any = ("summary", "total")
     for keep in every:
         with torch.no_grad(), ch.watch(layer, keep=keep) as kept:
             layer(torch.randn(1, 3, 4))
-        with pytest.raises(ch.ArgumentError) as caught:
+        with pytest.raises(ch.errors.ArgumentError) as caught:
             kept.find(0)
         assert str(caught.value) == (
             f'[watch.find] find needs a watch with keep="matrix"; keep={keep!r} holds no single weights. Over a '
@@ -117,7 +119,7 @@ def test_what_cannot_be_found(seen: ch.Seen[ch.AttentionMatrix]) -> None:
         )
 
 
-def three(**options: Any) -> ch.Seen[Any]:
+def three(**options: Any) -> ch.types.Seen[Any]:
     torch.manual_seed(0)
     model = nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=4) for _ in range(3)))
     with torch.no_grad(), ch.watch(model, **options) as found:
@@ -145,7 +147,9 @@ def test_layers_count_from_the_end(keep: Any, layers: Any, paths: list[str]) -> 
 
 
 def test_a_layer_before_the_first_is_refused() -> None:
-    with pytest.raises(ch.WatchError, match="is number -4, counted from the end; these attended"):
+    with pytest.raises(
+        ch.errors.WatchError, match="is number -4, counted from the end; these attended"
+    ):
         three(layers=[-4])
 
 
@@ -165,7 +169,7 @@ def test_an_estimate_of_the_last_layer() -> None:
     assert ch.watch(model, layers=[-1]).estimate(batch=1, query_len=5).layers == 1
 
 
-def test_tokens_count_from_the_end(seen: ch.Seen[ch.AttentionMatrix]) -> None:
+def test_tokens_count_from_the_end(seen: ch.types.Seen[ch.AttentionMatrix]) -> None:
     assert list(seen.find(-1, sample=1)) == list(seen.find(4, sample=1))
     assert {(link.layer, link.key) for link in seen.find(key=-1)} == {("first", 4), ("second", 2)}
     assert {link[2:4] for link in seen.find(-1, -2, layers=[0])} == {(4, 3)}
@@ -175,7 +179,7 @@ def test_tokens_count_from_the_end(seen: ch.Seen[ch.AttentionMatrix]) -> None:
 def test_a_slice_is_the_record_of_some() -> None:
     whole = three()
     some = whole[1:]
-    assert isinstance(some, ch.Seen)
+    assert isinstance(some, ch.types.Seen)
     assert list(some) == ["1", "2"]
     assert some.calls("1") == whole.calls("1")
     assert list(whole[-1:]) == ["2"]
@@ -194,5 +198,5 @@ def test_a_layer_by_its_number_in_the_model() -> None:
         lambda: path_of_layer(0, paths), "watch.layer", "0 // 3 ('layers.3'), 11 ('layers.11')"
     )
     assert_refused(lambda: path_of_layer(1, {0: "a"}), "watch.layer", "1 // 1")
-    with pytest.raises(ch.SelectionError, match=r"\[watch.layer\] no module True attended"):
+    with pytest.raises(ch.errors.SelectionError, match=r"\[watch.layer\] no module True attended"):
         path_of_layer(True, paths)

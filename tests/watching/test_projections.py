@@ -229,7 +229,7 @@ def test_norms_of_a_module_that_attends_several_times() -> None:
     model = nn.Sequential(shared, shared)
     with torch.no_grad(), ch.watch(model, values=True) as seen:
         model(torch.randn(1, 5, 8))
-    with pytest.raises(ch.SelectionError) as raised:
+    with pytest.raises(ch.errors.SelectionError) as raised:
         seen.norms(0, model)
     assert raised.value.code == "watch.several"
     weight = shared.self_attn.out_proj.weight

@@ -236,10 +236,12 @@ def test_queries_that_are_real_as_given() -> None:
     matrix = ch.AttentionMatrix(query, key, cross=True, real_queries=real)
     assert matrix.real is not None
     assert matrix.real.tolist() == [[True, True, False]] * 2
-    with pytest.raises(ch.ArgumentTypeError, match=r"\[queries.type\] real_queries must be bool"):
+    with pytest.raises(
+        ch.errors.ArgumentTypeError, match=r"\[queries.type\] real_queries must be bool"
+    ):
         ch.AttentionMatrix(query, key, real_queries=real.int())
     with pytest.raises(
-        ch.ShapeError, match=r"\[queries.shape\] real_queries must have shape \(query_len,\)"
+        ch.errors.ShapeError, match=r"\[queries.shape\] real_queries must have shape \(query_len,\)"
     ):
         ch.AttentionMatrix(query, key, real_queries=real[:2])
 

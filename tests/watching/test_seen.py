@@ -36,7 +36,7 @@ class Model(nn.Module):
         return self.two(self.two(x, mask=mask), mask=mask)
 
 
-def seen(keep: Keep, mask: Any = None) -> ch.Seen[Any]:
+def seen(keep: Keep, mask: Any = None) -> ch.types.Seen[Any]:
     model = Model()
     with ch.watch(model, keep=keep) as found:
         model(TOKENS, mask)
@@ -131,7 +131,7 @@ def test_tokens_come_too_late_for_summaries() -> None:
 
 @pytest.mark.parametrize("tokens", [True, [1, 2], torch.zeros(7), torch.tensor(3)])
 def test_a_table_of_what_are_no_ids(tokens: Any) -> None:
-    with pytest.raises(ch.ClearheadError, match=r"\[tokens\."):
+    with pytest.raises(ch.errors.ClearheadError, match=r"\[tokens\."):
         seen("matrix").table(tokens)
 
 
@@ -215,13 +215,13 @@ def test_a_file_speaks_of_tokens_if_it_has_some(tmp_path: Path) -> None:
 )
 def test_tokens_that_are_none(tokens: Any, got: str, tmp_path: Path) -> None:
     for name in ("tokens", "source_tokens"):
-        with pytest.raises(ch.ClearheadError) as raised:
+        with pytest.raises(ch.errors.ClearheadError) as raised:
             seen("matrix").save(tmp_path / "run.clearhead", **{name: tokens})
         assert str(raised.value) == (
             f"[save.tokens] {name} must be strings, or ids as whole numbers, one for each token; "
             f"got {got}."
         )
-    with pytest.raises(ch.DeviceError, match=r"\[tokens.meta\] tokens must hold numbers"):
+    with pytest.raises(ch.errors.DeviceError, match=r"\[tokens.meta\] tokens must hold numbers"):
         seen("matrix").save(tmp_path / "run.clearhead", tokens=torch.zeros(7, device="meta").long())
     assert not list(tmp_path.iterdir())
 
@@ -239,12 +239,12 @@ def test_a_file_with_other_tokens_or_without_roles(tmp_path: Path) -> None:
         changed = text.replace(old, new)
         assert changed != text
         save_file(tensors, path, metadata={files.KEY: changed})
-        with pytest.raises(ch.FileError, match=words):
+        with pytest.raises(ch.errors.FileError, match=words):
             ch.load(path)
     call = head["content"]["map"][0][1]["map"][2][1]["map"][0][1]["list"][0]
     call["roles"] = None
     save_file(tensors, path, metadata={files.KEY: json.dumps(head)})
-    with pytest.raises(ch.FileError, match=r"has a summary of '.*' without roles"):
+    with pytest.raises(ch.errors.FileError, match=r"has a summary of '.*' without roles"):
         ch.load(path)
 
 
@@ -268,7 +268,7 @@ def test_other_content_is_refused(content: dict[str, Any], text: str, tmp_path: 
     path = tmp_path / "run.clearhead"
     header = json.dumps({"version": 1, "content": content})
     save_file({"0": torch.zeros(1)}, path, metadata={files.KEY: header})
-    with pytest.raises(ch.FileError) as raised:
+    with pytest.raises(ch.errors.FileError) as raised:
         ch.load(path)
     assert raised.value.code == "file.content"
     assert text in str(raised.value)
@@ -322,11 +322,11 @@ def test_a_page_has_the_words_of_the_source(
 
 
 def test_a_page_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ch.ArgumentTypeError) as caught:
+    with pytest.raises(ch.errors.ArgumentTypeError) as caught:
         seen("matrix").to_html(tmp_path / "a.html", other=3)  # pyright: ignore[reportArgumentType]
     assert str(caught.value) == "[page.other] other must be what a watch has seen; got int."
     for names in (("one",), "ab", ("a", "")):
-        with pytest.raises(ch.ArgumentTypeError) as caught:
+        with pytest.raises(ch.errors.ArgumentTypeError) as caught:
             seen("matrix").to_html(tmp_path / "a.html", names=names)  # pyright: ignore[reportArgumentType]
         assert str(caught.value) == (
             f"[page.names] names must be what each of the two runs is called; got {names!r}."

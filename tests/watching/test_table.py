@@ -20,7 +20,7 @@ from tests.refusals import assert_refused
 ROW = HeadRow("encoder.0", 0, 3, 12, 1.234, 17.5, 0.25, 0.5, None, None, "previous")
 
 
-def summary(heads: int, dims: int = 4, **options: torch.Tensor) -> ch.Summary:
+def summary(heads: int, dims: int = 4, **options: torch.Tensor) -> ch.types.Summary:
     query = torch.randn(2, heads, 5, 3, generator=torch.Generator().manual_seed(1))
     matrix = ch.AttentionMatrix(query[0, 0], query[0, 0]) if dims == 2 else None
     matrix = matrix or ch.AttentionMatrix(query, query, mask=ch.causal())
@@ -209,7 +209,7 @@ def test_two_texts_of_one_length_share_no_places(keep: Any, tmp_path: Path) -> N
         model.cross(x, context=x.flip(1))
         model.cross(x[:, 2:], context=x)
     assert [call.cross for call in one.calls("")] == [False, True, False]
-    with pytest.raises(ch.ShapeError, match="of two texts, cross=True"):
+    with pytest.raises(ch.errors.ShapeError, match="of two texts, cross=True"):
         ch.roles(ch.AttentionMatrix(x, x, cross=True), ids)
     assert model.cross._forward_pre_hooks_with_kwargs == {}
 

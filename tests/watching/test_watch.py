@@ -379,7 +379,7 @@ def test_an_error_of_the_call_itself_is_that_of_pytorch() -> None:
     with pytest.raises(RuntimeError) as watched, watch(model):
         model(query, key[..., :3], value)
     assert str(watched.value) == str(alone.value)
-    assert not isinstance(watched.value, ch.ClearheadError)
+    assert not isinstance(watched.value, ch.errors.ClearheadError)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")

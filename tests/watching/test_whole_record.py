@@ -20,7 +20,7 @@ def model(layers: int = 2, heads: int = 2) -> nn.Sequential:
     ).double()
 
 
-def seen(made: nn.Module, x: Tensor = X, **options: Any) -> ch.Seen[Any]:
+def seen(made: nn.Module, x: Tensor = X, **options: Any) -> ch.types.Seen[Any]:
     with torch.no_grad(), ch.watch(made, **options) as found:
         made(x)
     return found
@@ -56,7 +56,7 @@ def test_padding_of_both_does_not_count() -> None:
     valid = torch.ones(2, 7, dtype=torch.bool)
     valid[1, 4:] = False
 
-    def read(x: Tensor) -> ch.Seen[Any]:
+    def read(x: Tensor) -> ch.types.Seen[Any]:
         with torch.no_grad(), ch.watch(made) as found:
             made[0](x, valid=valid)
         return found
@@ -80,7 +80,7 @@ def test_weights_that_share_nothing_are_wholly_elsewhere() -> None:
 def test_heads_keep_their_numbers_and_calls_go_together() -> None:
     made = model(layers=1, heads=4)
 
-    def read(x: Tensor) -> ch.Seen[Any]:
+    def read(x: Tensor) -> ch.types.Seen[Any]:
         with torch.no_grad(), ch.watch(made, heads=[1, 3]) as found:
             made(x)
             made(x[:, :3])

@@ -54,8 +54,8 @@ def cache_of(words: Container[str]) -> str | None:
     return next((each for each in CACHES if each in words), None)
 
 
-PLACES_OF_CLASSES = ("layers", "masks")
-"""The packages whose classes are looked for in clearhead as well."""
+PLACES_OF_CLASSES = ("errors", "layers", "masks", "types")
+"""The modules whose classes are named if somebody looks for them in clearhead."""
 
 
 class Answering:
@@ -102,7 +102,7 @@ def no_name(package: str, name: str) -> AttributeError:
     answer = ATTRIBUTES.get(root, {}).get(name, "")
     if not answer and name[:1].isupper():  # no module, which may be imported just now
         places = [import_module(f"{root}.{each}") for each in PLACES_OF_CLASSES]
-        answer = next((f"{each.__name__}.{name}" for each in places if name in each.__all__), "")
+        answer = next((f"{each.__name__}.{name}" for each in places if name in dir(each)), "")
     return _error(sys.modules.get(package), package, name, answer)
 
 

@@ -1,37 +1,54 @@
 """Imports by name: public names on first use, by one thread at a time, and upwards the modules that draw."""
 
+import ast
 import contextlib
 import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from importlib.util import resolve_name
+from pathlib import Path
 from typing import Any
-
-import lazy_loader
 
 # One for all packages: imports that meet in a circle from two threads find half a module.
 _LOCK = threading.RLock()
 
 
 def attach(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package whose names stand in its stub.
+    """Return `__getattr__`, `__dir__` and `__all__` of a package whose public names are imported in its stub.
 
     Args:
         name: `__name__` of the package.
-        file: its `__file__`.
+        file: its `__file__`; the stub is `__init__.pyi` in the same folder.
     """
-    found, names, public = lazy_loader.attach_stub(name, file)
+    sources = _sources(name, Path(file).with_name("__init__.pyi"))
 
     def first_use(attribute: str) -> Any:
+        if attribute not in sources:
+            raise no_name(name, attribute)
+        module, is_module = sources[attribute]
         with _LOCK, _collecting_later():
-            try:
-                return found(attribute)
-            except AttributeError:
-                if attribute in public or attribute.startswith("_"):
-                    raise
-        raise no_name(name, attribute)
+            found = import_module(module)
+            value = found if is_module else getattr(found, attribute)
+            # The import of a module `check` may have bound the module to the name of its function.
+            setattr(sys.modules[name], attribute, value)
+            return value
 
-    return first_use, names, public
+    public = sorted(sources)
+    return first_use, lambda: list(public), list(public)
+
+
+def _sources(package: str, stub: Path) -> dict[str, tuple[str, bool]]:
+    """Return the module that each name of a stub is imported from, and whether the name is that module."""
+    sources = {}
+    for line in ast.parse(stub.read_text("utf-8")).body:
+        if isinstance(line, ast.ImportFrom):
+            module = resolve_name("." * line.level + (line.module or ""), package)
+            for alias in line.names:
+                own = line.module is None
+                sources[alias.name] = (f"{module}.{alias.name}" if own else module, own)
+    return sources
 
 
 def no_name(package: str, name: str) -> AttributeError:

@@ -161,7 +161,8 @@ ROWS = (
         10, "several_heads", "Several heads", ("MultiHeadAttention",), "x",
         ("heads.layout", "heads.merge", "softmax.axis"),
         {"causal": True, "num_heads": 3}, ({"causal": False, "num_heads": 3},),
-        headings={"heads": "Cutting a table", "heads.merge": "Side by side", "softmax": "Side by side", "parameter": "One matrix for all"},
+        headings={"heads": "Cutting a table", "heads.merge": "Side by side", "softmax": "Side by side",
+                  "parameter": "One matrix for all"},
     ),
     LessonRow(
         11, "two_sequences", "Two sequences", ("CrossAttention",), "x,context",

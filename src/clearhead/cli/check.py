@@ -278,11 +278,13 @@ def _report(given: Mapping[str, Any]) -> Any:
         return tuple(map(frozen, value)) if isinstance(value, list) else value
 
     findings = tuple(
-        ch.Finding(**{each.name: frozen(one[each.name]) for each in fields(ch.Finding)})
+        ch.types.Finding(**{each.name: frozen(one[each.name]) for each in fields(ch.types.Finding)})
         for one in given["findings"]
     )
-    values = {each.name: frozen(given[each.name]) for each in fields(ch.Report)}
-    return ch.Report(**values | {"findings": findings, "sizes": tuple(given["sizes"].items())})
+    values = {each.name: frozen(given[each.name]) for each in fields(ch.types.Report)}
+    return ch.types.Report(
+        **values | {"findings": findings, "sizes": tuple(given["sizes"].items())}
+    )
 
 
 def _parse(option: str, expected: str, read: Callable[[str], Any], text: str | None) -> Any:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clearhead.drawing.page.runs import Layer
     from clearhead.integrations.image_models import ImageModel, ImageReading
     from clearhead.integrations.text_models import LongReading, TextModel, TextReading
-    from clearhead.watching.writes import Writes
+    from clearhead.reading.written_tokens import Writes
 
 
 def show(

@@ -153,7 +153,7 @@ def steps_of_code(
         torch.manual_seed(seed)
         try:
             return ch.trace(place, *given, **options, **declared)
-        except ch.ClearheadError:
+        except ch.errors.ClearheadError:
             raise
         except Exception as error:  # whatever the code of another raises
             errors.append(error)

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from clearhead._common.torch_internals import in_backward
-from clearhead._common.undoing import Undo
+from clearhead._common.undoing import Undo, register
 from clearhead.attention.problem import Problem
 from clearhead.editing import entering
 from clearhead.editing.context_operations import OfContext
@@ -77,14 +77,7 @@ def _witness(kind: str, shape: tuple[int, ...]) -> None:
 
 
 def install(undo: Undo) -> None:
-    """Have the edits that are in force edit what runs from now on."""
-    undo.append(_remove)
-    tap.editors.append(_editing)
-    tap.witnesses.append(_witness)
-    running.followers.append(_editing)
-
-
-def _remove() -> None:
-    tap.editors[:] = [each for each in tap.editors if each is not _editing]
-    tap.witnesses[:] = [each for each in tap.witnesses if each is not _witness]
-    running.followers[:] = [each for each in running.followers if each is not _editing]
+    """Let the edits that are in force edit the calls from now on."""
+    register(undo, tap.editors, _editing)
+    register(undo, tap.witnesses, _witness)
+    register(undo, running.followers, _editing)

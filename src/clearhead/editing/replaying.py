@@ -19,7 +19,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils import _pytree
 
 from clearhead._common.checks import arguments_of
-from clearhead._common.undoing import undoing
+from clearhead._common.undoing import register, undoing
 from clearhead.editing.edit import followed
 from clearhead.editing.patching import copies_of, samples_of
 from clearhead.watching.hooks import installing, running
@@ -67,8 +67,7 @@ class Replay:
         with torch.no_grad(), followed(model), undoing() as undo:
             for each in blocks:
                 _put(undo, each, self._keeping)
-            undo.append(self._stop)
-            running.followers.append(self)
+            register(undo, running.followers, self)
             self.output = called(model, inputs)
         self._kept = {each: kept for each, kept in self._kept.items() if self._calls[each] == 1}
         if self._kept and not self._holds(layers):
@@ -153,9 +152,6 @@ class Replay:
 
     def _begins(self, path: str) -> int:
         return self._began.get(self._attend.get(path, self._model), 0)
-
-    def _stop(self) -> None:
-        running.followers[:] = [each for each in running.followers if each is not self]
 
     def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
         if threading.get_ident() == self._thread:

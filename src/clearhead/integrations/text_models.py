@@ -24,10 +24,10 @@ from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.parts import free_bytes
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
+from clearhead.reading.written_tokens import Writes, writes
 from clearhead.watching.seen import Seen
 from clearhead.watching.watch import watch
 from clearhead.watching.watcher import Watch
-from clearhead.watching.writes import Writes, writes
 
 MOST_OF_MESSAGE = 300
 
@@ -126,7 +126,7 @@ class TextModel:
         return len(self._ids(text))
 
     def writes(self, text: str, *, query: int | None = -1) -> Writes:
-        """Read what each head writes at a query of a text, None for all; raises as `read` and `clearhead.writes` do."""
+        """Return what each head writes at a query of a text, or at all for None; raises as `read` and `writes` do."""
         return writes(self.model, {"input_ids": torch.tensor([self._ids(text)])}, query=query)
 
     def word(self, token: int) -> str:

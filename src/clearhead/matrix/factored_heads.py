@@ -35,7 +35,7 @@ class FactoredHeads(NoTensor, Drawn):
     Example:
         >>> import torch, clearhead as ch
         >>> layer = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2)
-        >>> ov = ch.circuits(layer).ov
+        >>> ov = ch.reading.circuits(layer).ov
         >>> ov, ov.right.shape[0]
         (FactoredHeads [num_heads=4, rows=8, columns=8] of rank 2, 2)
         >>> ov.product(3).shape

@@ -58,7 +58,7 @@ def rollout(
         >>> import torch, clearhead as ch
         >>> query = key = torch.zeros(3, 2)
         >>> layer = ch.AttentionMatrix(query, key, mask=ch.causal())
-        >>> ch.rollout([layer, layer])
+        >>> ch.reading.rollout([layer, layer])
         tensor([0.3194, 0.2361, 0.4444])
     """
     layers = _checked(matrices)

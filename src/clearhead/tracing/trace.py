@@ -16,10 +16,9 @@ from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
 from clearhead.attention.functional import attend
 from clearhead.errors import SelectionError, UnsupportedError
-from clearhead.tracing.own_call import OwnCall, own_call
-from clearhead.tracing.own_part import OwnPart
 from clearhead.tracing.text import Softmax, arithmetic, fenced, labels, table
 from clearhead.tracing.traced_call import Expected, Step, TracedCall
+from clearhead.tracing.user_call import UserCall, user_call
 from clearhead.tracing.ways import check_call, way_of
 
 BY_QUERY = ("query", "scores", "weights", "context")
@@ -42,7 +41,7 @@ class Trace(Mapping[str, Tensor]):
 
     def __init__(
         self,
-        call: TracedCall | OwnCall | OwnPart,
+        call: TracedCall | UserCall,
         tokens: Sequence[str] | None = None,
         source_tokens: Sequence[str] | None = None,
     ) -> None:
@@ -70,7 +69,7 @@ class Trace(Mapping[str, Tensor]):
                 f"largest distance to the context of kernel {self.kernel!r}: {distance}",
             )
         else:
-            self.expected, self._notes = call.expected, (*call.notes, call.verdict())
+            self.expected, self._notes = call.expected, call.notes
         self.projections = dict(call.projections)
         """Input, weight and bias of query, key, value and output, where these are plain linear maps."""
         self.tokens = labels(tokens, settings.query_len, "tokens")
@@ -388,7 +387,7 @@ def trace(
     with within_memory(INSTEAD):
         way = way_of(thing)
         given = inputs if thing is attend else (thing, *inputs)
-        if way is not own_call:
+        if way is not user_call:
             check_call(way, given, options)
         call = way(*given, **options)
     return Trace(call, tokens, source_tokens)

@@ -60,9 +60,11 @@ def of_layer(
     inputs: dict[str, Tensor],
     context: Tensor,
     output: Tensor,
+    *,
+    is_cached: bool,
 ) -> dict[str, TracedProjection]:
-    """The linear maps of a layer by stage, without those that are not plain, such as an adapter's, and
-    without those of keys that a cache rounds or puts elsewhere than behind all others.
+    """Return the linear maps of a layer by stage, without those that are not plain, such as an adapter's, and
+    without those of keys and values if a cache has some of them.
 
     Args:
         layer: the layer.
@@ -70,6 +72,7 @@ def of_layer(
         inputs: x, and source if there is one.
         context: (batch, num_heads, tokens, value_head_dim).
         output: (batch, tokens, output_dim).
+        is_cached: keys and values are those of a cache.
     """
     x = inputs["x"]
     source = inputs.get("source", x)
@@ -77,15 +80,15 @@ def of_layer(
     found, names = {}, dict(zip(INPUTS, (x, source, source), strict=True))
     if type(layer)._project is not MultiHeadAttention._project:
         names = {}
-    elif not _are_last(layer, problem, source):
+    elif is_cached:
         names = {"query": x}
     for name, given in names.items():
         stage, linear = getattr(problem, name), getattr(layer, f"{name}_projection")
-        heads, dim, rows = stage.shape[-3], stage.shape[-1], given.shape[-2]
+        heads, dim = stage.shape[-3], stage.shape[-1]
         if not _is_plain(linear) or linear.out_features != heads * dim:
             continue
         made = split_heads(linear(with_batch(given, 3)), heads, dim, name)
-        same = _equal(made, stage[..., stage.shape[-2] - rows :, :])
+        same = _equal(made, stage)
         if same or parts:
             made_by = _of_linear(linear, given, "" if same else parts).split(heads)
             found[name] = replace(made_by, changes=None if same else _changes(layer.parts, name))
@@ -126,19 +129,6 @@ def of_rung(rung: Rung, inputs: dict[str, Tensor], joined: Tensor) -> dict[str, 
         found = {name: each.split(rung.num_heads) for name, each in found.items()}
         found["output"] = _of_linear(rung.output_projection, joined)
     return found
-
-
-def _are_last(layer: MultiHeadAttention, problem: Problem, source: Tensor) -> bool:
-    """True if the keys of these tokens are the last, as they were made; False where that cannot be told. In a
-    cache of fixed length or a ring they stand elsewhere, and one may round them, as the values show."""
-    rows = source.shape[-2]
-    if rows > problem.kv_len or not _is_plain(layer.value_projection):
-        return rows == problem.kv_len
-    value = layer.value_projection(with_batch(source, 3))
-    value = split_heads(value, layer.num_kv_heads, layer.value_head_dim, "value")
-    for part in layer.parts:
-        value = part.transform_value(value)
-    return _equal(value, problem.value[..., problem.kv_len - rows :, :])
 
 
 def with_batch(tensor: Tensor, axes: int) -> Tensor:

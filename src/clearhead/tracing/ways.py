@@ -28,33 +28,34 @@ from clearhead.layers.nested import is_nested
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import and_masks, as_mask, dense
 from clearhead.stages import Stages
-from clearhead.tracing.own_call import OwnCall, own_call
-from clearhead.tracing.own_part import OwnPart
 from clearhead.tracing.traced_call import TracedCall
 from clearhead.tracing.traced_projections import of_layer, with_batch
 from clearhead.tracing.traced_projections import of_rung as projections_of
+from clearhead.tracing.user_call import UserCall, user_call
 
 
-def way_of(thing: object) -> Callable[..., TracedCall | OwnCall | OwnPart]:
+def way_of(thing: object) -> Callable[..., TracedCall | UserCall]:
     """The function that traces a call of `attend`, of a layer, of a rung, or of anybody's code."""
     if thing is attend:
         return _of_attend
     if isinstance(thing, MultiHeadAttention):
         return _of_layer
-    return of_rung if isinstance(thing, Rung) else own_call
+    return of_rung if isinstance(thing, Rung) else user_call
 
 
 def check_call(way: Callable[..., Any], given: Sequence[Any], options: Mapping[str, Any]) -> None:
-    """Refuse words that a call does not take, and one without its inputs.
+    """Check that a call has its inputs, and no unknown arguments.
 
     Raises:
         ArgumentTypeError: codes `argument.words` and `trace.inputs`.
     """
-    own = inspect.signature(way).parameters
-    if hint_at(own, given, options):
+    parameters = inspect.signature(way).parameters
+    if hint_at(parameters, given, options):
         raise refusal(way, given, options, "trace")
-    needed = [name for name, each in own.items() if each.default is each.empty]
-    needed = [name for name in needed if own[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    needed = [name for name, each in parameters.items() if each.default is each.empty]
+    needed = [
+        name for name in needed if parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
     missing = [name for name in needed[len(given) :] if name not in options]
     if missing:
         thing = "clearhead.attend, " if needed[0] == "query" else ""
@@ -98,7 +99,9 @@ def _of_layer(
     computed = eager.compute(problem)
     output = layer.join(computed.context, x)
     inputs = {"x": x} if context is None else {"x": x, "source": context}
-    projections = of_layer(layer, problem, inputs, computed.context, output)
+    projections = of_layer(
+        layer, problem, inputs, computed.context, output, is_cached=cache is not None
+    )
     lead = ("batch", "num_heads")
     if x.ndim == 2:
         computed, output, lead = Stages(*(each[0] for each in computed)), output[0], ("num_heads",)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from clearhead._common.torch_internals import in_backward, set_grad_enabled
-from clearhead._common.undoing import Undo
+from clearhead._common.undoing import Undo, register
 from clearhead.watching.hooks import installing, running, tap
 
 _entered: ContextVar[tuple[object, ...]] = ContextVar("clearhead.watches", default=())
@@ -25,21 +25,10 @@ def enter_context(listener: Any) -> None:
 
 
 def listen(undo: Undo) -> None:
-    """Hand on what the hooks report from now on."""
-    undo.append(_unlisten)
-    tap.observers.append(_record)
-    tap.witnesses.append(_witness)
-    running.followers.append(_following)
-
-
-def _unlisten() -> None:
-    every: Any = (
-        (tap.observers, _record),
-        (tap.witnesses, _witness),
-        (running.followers, _following),
-    )
-    for listeners, listener in every:
-        listeners[:] = [each for each in listeners if each is not listener]
+    """Pass on what the hooks report from now on."""
+    register(undo, tap.observers, _record)
+    register(undo, tap.witnesses, _witness)
+    register(undo, running.followers, _following)
 
 
 def _listeners() -> list[Any]:

@@ -22,7 +22,7 @@ from clearhead.watching.token_ids import Tokens, has_source, listed, reads_sourc
 from clearhead.watching.whole_record import WholeRecord
 
 if TYPE_CHECKING:
-    from clearhead.watching.writes import Writes
+    from clearhead.reading.written_tokens import Writes
 
 Options = TypeVar("Options", bound=PageOptions)
 
@@ -246,8 +246,8 @@ class Seen(Answering, WholeRecord[Kept]):
                 the # of its address, `"head=5.11&without=first"`; None: at the link that stands out most.
             pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
             why: True to write query and key of short texts too, for how each weight comes about.
-            writes: the tokens that each head raises and lowers, `ch.writes(model, inputs, query=None)` of this run,
-                or a function of a query that returns it: the ten most of either kind, or as many as 3 MB hold.
+            writes: the tokens that each head raises and lowers, `ch.reading.writes(model, inputs, query=None)` of this
+                run, or a function of a query that returns it: the ten most of either kind, or as many as 3 MB hold.
             words: a function of a token's number that gives its word, such as `tokenizer.decode`, or all words.
             image: a picture whose patches are the tokens, or the source tokens where `tokens` are given: a
                 PNG or a JPEG, a picture of Pillow, or pixels, (height, width, 3) or (3, height, width).

@@ -451,7 +451,7 @@ def test_forward_mode_is_refused() -> None:
         with forward_ad.dual_level():
             given: Tensors = tensors | {"bias": bias}
             given[name] = forward_ad.make_dual(given[name], given[name])
-            with pytest.raises(ch.UnsupportedError) as raised:
+            with pytest.raises(ch.errors.UnsupportedError) as raised:
                 ch.attend(**given, kernel="blockwise")
         assert "forward-mode derivatives: this kernel has the backward pass only" in str(
             raised.value

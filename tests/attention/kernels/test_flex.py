@@ -122,7 +122,7 @@ def test_masks_without_runs_are_refused() -> None:
     for make in MASKS.values():
         mask = make(19, 23)
         if not has_runs(mask, 19, 23):
-            with pytest.raises(ch.UnsupportedError, match="runs of keys"):
+            with pytest.raises(ch.errors.UnsupportedError, match="runs of keys"):
                 ch.attend(**draw(BATCH, HEADS, 2, 19, 23), mask=mask, kernel="flex")
 
 
@@ -251,7 +251,7 @@ def test_refusals() -> None:
 def test_it_is_taken_by_name_only() -> None:
     query = torch.zeros(1, 2, 5, 16)
     assert "asked for by name" in flex.defers(make_problem(query, query, query))[0]
-    with pytest.raises(ch.UnsupportedError, match="compiled for CUDA"):
+    with pytest.raises(ch.errors.UnsupportedError, match="compiled for CUDA"):
         ch.attend(query, query, query, kernel="flex")
 
 

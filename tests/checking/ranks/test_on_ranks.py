@@ -244,7 +244,7 @@ def wants_more(query: Tensor, key: Tensor, value: Tensor, flavour: str) -> Tenso
     ],
 )
 def test_what_is_refused(subject: Any, options: dict[str, Any], code: str, words: str) -> None:
-    with pytest.raises(ch.ClearheadError) as caught:
+    with pytest.raises(ch.errors.ClearheadError) as caught:
         ch.check(subject, **{"takes": "qkv", **options})
     assert caught.value.code == code
     assert words in str(caught.value)
@@ -253,7 +253,7 @@ def test_what_is_refused(subject: Any, options: dict[str, Any], code: str, words
 def test_processes_that_cannot_be_forked() -> None:
     with (
         mock.patch.object(launching, "autograd_has_threads", return_value=True),
-        pytest.raises(ch.ModelError, match="cannot be sent to other processes") as caught,
+        pytest.raises(ch.errors.ModelError, match="cannot be sent to other processes") as caught,
     ):
         ch.check(lambda query, key, value: query, takes="qkv", world=2)
     assert caught.value.code == "check.ranks"
@@ -263,7 +263,7 @@ def test_processes_that_cannot_be_forked() -> None:
 def test_a_group_that_cannot_be_started() -> None:
     with (
         mock.patch.object(dist, "init_process_group", side_effect=RuntimeError("no address")),
-        pytest.raises(ch.ModelError) as caught,
+        pytest.raises(ch.errors.ModelError) as caught,
     ):
         ch.check(hangs, takes="qkv", world=2)
     assert str(caught.value) == (
@@ -274,7 +274,7 @@ def test_a_group_that_cannot_be_started() -> None:
 def other_sizes(group: Any) -> list[str]:
     found = []
     for subject, world in ((refuses, 3), (refuses, 2)):
-        with pytest.raises(ch.ClearheadError) as caught:
+        with pytest.raises(ch.errors.ClearheadError) as caught:
             ch.check(subject, takes="qkv", world=world)
         found.append(str(caught.value).partition(".")[0])
     return found

@@ -280,20 +280,20 @@ def test_in_a_perceptron_nothing_attends():
     ],
 )
 def test_what_cannot_be_called_is_refused(found, words):
-    with pytest.raises(ch.ClearheadError) as caught:
+    with pytest.raises(ch.errors.ClearheadError) as caught:
         tried(found, ch.Contract(), None, 0)
     assert str(caught.value) == words
 
 
 def test_what_fails_in_every_way_is_refused_with_the_first():
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         tried(Failing, ch.Contract(), None, 0)
     words = "Failing was called with takes='x' and raised ValueError: not today"
     assert caught.value.message.startswith(words)
 
 
 def test_a_large_model_is_not_made():
-    with pytest.raises(ch.ClearheadError) as caught:
+    with pytest.raises(ch.errors.ClearheadError) as caught:
         tried(Huge, ch.Contract(), None, 0)
     assert "it has more than 30,000,000 parameters" in str(caught.value)
 
@@ -498,7 +498,7 @@ def test_what_a_call_wants_beside_its_tokens_is_handed_over(found, unasked):
 
 
 def test_an_image_of_one_column_says_nothing_of_attention_along_its_rows():
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         tried(Columns, ch.Contract(), None, 0)
     assert "Columns was called with takes='x' and raised" in caught.value.message
 
@@ -608,7 +608,7 @@ def makes_attention():
 
 
 def test_what_is_handed_a_layer_is_called_in_no_way():
-    with pytest.raises(ch.ModelError) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         tried(Processor, ch.Contract(), None, 0)
     assert caught.value.message == "it takes attn, hidden_states, and no takes= stands for that."
 

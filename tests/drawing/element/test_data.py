@@ -103,7 +103,7 @@ def test_the_rung_of_the_tutorial() -> None:
     assert data["inputs"]["W_key"]["rows"] == 3
 
 
-def renormalised() -> ch.Trace:
+def renormalised() -> ch.types.Trace:
     rung = ladder.RenormalisedAttention(3, head_dim=2, mask=ch.causal())
     return ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS)
 
@@ -213,7 +213,7 @@ def test_a_width_takes_the_place_of_query_and_key() -> None:
         torch.testing.assert_close(
             numbers_of(each["scores"]).float(), query[:, :width] @ key[:, :width].T
         )
-    with pytest.raises(ch.SelectionError, match="there is no stage 'query'"):
+    with pytest.raises(ch.errors.SelectionError, match="there is no stage 'query'"):
         ch.figure(query, key, key, show=["query"], edit=["width"])
 
 
@@ -231,7 +231,7 @@ def test_dropout_has_stages_of_its_own() -> None:
     ],
 )
 def test_what_does_not_go_with_it(make: Any, name: str) -> None:
-    with pytest.raises(ch.ArgumentError, match=f"'{name}' cannot be edited"):
+    with pytest.raises(ch.errors.ArgumentError, match=f"'{name}' cannot be edited"):
         make()
 
 

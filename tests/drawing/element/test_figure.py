@@ -37,7 +37,7 @@ def test_a_page_holds_one_script_and_runs_nothing_else(tmp_path: Path) -> None:
     )
     assert not re.search(r"https?://(?!www\.w3\.org/)", page)
     assert "<svg" in page
-    with pytest.raises(ch.FileError) as refused:
+    with pytest.raises(ch.errors.FileError) as refused:
         ch.figure(X, X, X).to_html(tmp_path / "nowhere" / "figure.html")
     assert refused.value.code == "file.unwritable"
 

@@ -53,7 +53,7 @@ test_no_text_is_refused = refusals(
 
 
 def test_of_a_figure_without_anything_to_change() -> None:
-    with pytest.raises(ch.ArgumentError, match="it has nothing; got 'scale=1'"):
+    with pytest.raises(ch.errors.ArgumentError, match="it has nothing; got 'scale=1'"):
         ch.figure(X, X, X, edit=[], start="scale=1")
 
 
@@ -74,5 +74,5 @@ def test_what_is_set_beside_the_cells(edit: str, right: str, wrong: str) -> None
         return shown.to_element(script=False)
 
     assert f'state="{right.replace("&", "&amp;")}"' in drawn(right)
-    with pytest.raises(ch.ArgumentError, match=r"\[figure.start\]"):
+    with pytest.raises(ch.errors.ArgumentError, match=r"\[figure.start\]"):
         drawn(wrong)

@@ -53,6 +53,8 @@ def test_sizes_are_written_with_a_gap() -> None:
 @pytest.mark.parametrize("cells", [0, -1, 2.5, "many", True])
 def test_a_number_of_cells_that_is_none(cells: Any) -> None:
     for draw in (matrix().plot, lambda **given: ch.causal().plot(3, 3, **given)):
-        with pytest.raises(ch.ArgumentError, match="cells must be a whole number, 1 or more") as no:
+        with pytest.raises(
+            ch.errors.ArgumentError, match="cells must be a whole number, 1 or more"
+        ) as no:
             draw(cells=cells)
         assert no.value.code == "plot.cells"

@@ -30,7 +30,7 @@ def test_nothing_that_draws_is_imported_before_a_figure_is_asked_for() -> None:
 def test_matplotlib_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "clearhead.drawing.figures", raising=False)
-    with pytest.raises(ch.MissingExtraError, match=r"pip install '\.\[plot\]'") as refusal:
+    with pytest.raises(ch.errors.MissingExtraError, match=r"pip install '\.\[plot\]'") as refusal:
         ch.AttentionMatrix(torch.zeros(2, 3), torch.zeros(2, 3)).plot()
     assert refusal.value.code == "extra.missing"
 

@@ -23,7 +23,7 @@ class Model(nn.Module):
         return self.three(self.three(self.two(self.one(x))))
 
 
-def seen() -> ch.Seen[ch.AttentionMatrix]:
+def seen() -> ch.types.Seen[ch.AttentionMatrix]:
     model = Model()
     with ch.watch(model) as found:
         model(5 * torch.randn(2, 7, 8))
@@ -106,7 +106,7 @@ def test_a_module_that_attended_in_several_runs_says_so() -> None:
     with ch.watch(model) as found:
         model(torch.randn(2, 7, 8))
         model(torch.randn(2, 7, 8))
-    with pytest.raises(ch.SelectionError, match=r"'one' attended 2 times") as refusal:
+    with pytest.raises(ch.errors.SelectionError, match=r"'one' attended 2 times") as refusal:
         found.plot()
     assert refusal.value.code == "watch.several"
     # In one run it is as many layers.
@@ -120,7 +120,9 @@ def test_given_axes_are_for_each_head_of_each_layer() -> None:
     axes = Figure().subplots(2, 3)
     drawn = found.plot(layers=[0, 1], ax=axes)
     assert drawn[1, 3] is axes[1, 2]
-    with pytest.raises(ch.ShapeError, match="6 axes, one for each head of each layer; got 4"):
+    with pytest.raises(
+        ch.errors.ShapeError, match="6 axes, one for each head of each layer; got 4"
+    ):
         found.plot(layers=[0, 1], ax=Figure().subplots(2, 2))
 
 

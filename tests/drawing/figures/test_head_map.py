@@ -95,7 +95,9 @@ def test_a_summary_has_the_map_that_it_keeps() -> None:
     queries = torch.tensor([3, 2, 2, 2, 2])
     assert numbers(axes).equal((summary.pooled[1, 4] / queries[:, None]).double())
     assert axes.get_xlabel().endswith("one cell ≈ 2 × 3 tokens")
-    with pytest.raises(ch.ArgumentError, match=r"holds no map; A\.summary\(pool=") as refusal:
+    with pytest.raises(
+        ch.errors.ArgumentError, match=r"holds no map; A\.summary\(pool="
+    ) as refusal:
         weights.summary().plot(head=0)
     assert refusal.value.code == "plot.kind"
 

@@ -12,7 +12,7 @@ from tests.drawing.figures.drawn import matrix
 from tests.refusals import assert_refused, refusals, wrong
 
 
-def seen() -> ch.Seen[ch.AttentionMatrix]:
+def seen() -> ch.types.Seen[ch.AttentionMatrix]:
     layer = ch.MultiHeadAttention(8, num_heads=2)
     with ch.watch(layer) as found:
         layer(torch.randn(1, 5, 8))
@@ -24,7 +24,7 @@ def test_a_kind_that_there_is_not(kind: object) -> None:
     common = "kind must be one of map, entropy, distance, max, first, previous, received"
     for thing in (matrix(), matrix().summary(), seen()):
         words = f"{common}; got {kind!r}."
-        with pytest.raises(ch.ArgumentError, match=re.escape(words)) as refusal:
+        with pytest.raises(ch.errors.ArgumentError, match=re.escape(words)) as refusal:
             thing.plot(kind)  # type: ignore[arg-type]
         assert refusal.value.code == "plot.kind"
 
@@ -39,7 +39,7 @@ def test_a_kind_that_there_is_not(kind: object) -> None:
     ],
 )
 def test_options_that_a_kind_has_no_use_for(kind: str, option: dict[str, object]) -> None:
-    with pytest.raises(ch.ArgumentError, match="leave") as refusal:
+    with pytest.raises(ch.errors.ArgumentError, match="leave") as refusal:
         matrix().plot(kind, **option)  # type: ignore[arg-type]
     assert refusal.value.code == "plot.option"
 
@@ -51,7 +51,7 @@ def test_options_that_a_kind_has_no_use_for(kind: str, option: dict[str, object]
 def test_options_of_a_watch(kind: str, option: dict[str, object]) -> None:
     name = next(iter(option))
     words = f"{name} has no meaning for kind={kind!r} here; leave it out"
-    with pytest.raises(ch.ArgumentError, match=words) as refusal:
+    with pytest.raises(ch.errors.ArgumentError, match=words) as refusal:
         seen().plot(kind, **option)  # type: ignore[arg-type]
     assert refusal.value.code == "plot.option"
 
@@ -60,7 +60,9 @@ def test_the_cells_of_a_summary_are_there_already() -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2)
     with ch.watch(layer, keep="summary") as found:
         layer(torch.randn(1, 5, 8))
-    with pytest.raises(ch.ArgumentError, match="has the cells that it was made with") as refusal:
+    with pytest.raises(
+        ch.errors.ArgumentError, match="has the cells that it was made with"
+    ) as refusal:
         found.plot(cells=3)
     assert refusal.value.code == "plot.option"
 
@@ -68,7 +70,9 @@ def test_the_cells_of_a_summary_are_there_already() -> None:
 @pytest.mark.parametrize("head", [6, -7, 1.0, True, "0", [], [0, 6], [True]])
 def test_heads_that_are_not_there(head: object) -> None:
     for kind in ("map", "entropy", "received"):
-        with pytest.raises(ch.SelectionError, match=r"head must be a whole number.* 0 to 5") as no:
+        with pytest.raises(
+            ch.errors.SelectionError, match=r"head must be a whole number.* 0 to 5"
+        ) as no:
             matrix().plot(kind, head=head)  # type: ignore[arg-type]
         assert no.value.code == "plot.part"
 
@@ -76,16 +80,20 @@ def test_heads_that_are_not_there(head: object) -> None:
 @pytest.mark.parametrize("sample", [2, -3, "first", 0.0])
 def test_samples_that_are_not_there(sample: object) -> None:
     words = f"sample must be a whole number from 0 to 1; got {sample!r}"
-    with pytest.raises(ch.SelectionError, match=re.escape(words)) as refusal:
+    with pytest.raises(ch.errors.SelectionError, match=re.escape(words)) as refusal:
         matrix().plot(sample=sample)  # type: ignore[arg-type]
     assert refusal.value.code == "plot.part"
 
 
 def test_heads_and_samples_of_a_watch() -> None:
     for kind in ("map", "entropy", "received"):
-        with pytest.raises(ch.SelectionError, match="heads must be a whole number from 0 to 1"):
+        with pytest.raises(
+            ch.errors.SelectionError, match="heads must be a whole number from 0 to 1"
+        ):
             seen().plot(kind, heads=[2])
-        with pytest.raises(ch.SelectionError, match="sample must be a whole number from 0 to 0"):
+        with pytest.raises(
+            ch.errors.SelectionError, match="sample must be a whole number from 0 to 0"
+        ):
             seen().plot(kind, sample=1)
 
 
@@ -111,7 +119,7 @@ test_tokens = refusals(
 def test_tokens_of_keys() -> None:
     weights = matrix(query_len=3, kv_len=5)
     with pytest.raises(
-        ch.ShapeError, match="source_tokens must hold a word for each key, 5; got 3"
+        ch.errors.ShapeError, match="source_tokens must hold a word for each key, 5; got 3"
     ):
         weights.plot(head=0, source_tokens=["a"] * 3)
 
@@ -121,7 +129,9 @@ def test_nothing_to_draw(kind: str) -> None:
     for sizes in ({"query_len": 0}, {"kv_len": 0}):
         query = torch.zeros(1, 2, sizes.get("query_len", 3), 4)
         key = torch.zeros(1, 2, sizes.get("kv_len", 3), 4)
-        with pytest.raises(ch.ArgumentError, match="there is nothing to draw: batch=1") as no:
+        with pytest.raises(
+            ch.errors.ArgumentError, match="there is nothing to draw: batch=1"
+        ) as no:
             ch.AttentionMatrix(query, key).plot(kind)
         assert no.value.code == "plot.empty"
 
@@ -134,7 +144,7 @@ def test_log_is_a_switch() -> None:
 @pytest.mark.parametrize("layers", ["one", 0, 3.0])
 def test_layers_are_a_list(layers: object) -> None:
     words = f"layers must be a list of paths or numbers; got {layers!r}"
-    with pytest.raises(ch.ArgumentTypeError, match=re.escape(words)) as refusal:
+    with pytest.raises(ch.errors.ArgumentTypeError, match=re.escape(words)) as refusal:
         seen().plot(layers=layers)  # type: ignore[arg-type]
     assert refusal.value.code == "plot.layers"
 
@@ -164,7 +174,9 @@ def test_heads_that_were_kept_have_the_numbers_of_the_layer(keep: Any, tmp_path:
         assert "<b>head 3</b>" in kept._repr_html_()
         assert "heads, 3, 1" in record._repr_html_()
     text = r"\[plot.part\] head must be a whole number among 3, 1, the heads that were kept; got 0"
-    with pytest.raises(ch.SelectionError, match=text):
+    with pytest.raises(ch.errors.SelectionError, match=text):
         found[0].plot(head=0)
-    with pytest.raises(ch.SelectionError, match=r"\[plot.part\] heads must be a whole number"):
+    with pytest.raises(
+        ch.errors.SelectionError, match=r"\[plot.part\] heads must be a whole number"
+    ):
         found.plot(heads=[2])

@@ -41,12 +41,12 @@ def test_a_list_of_axes_will_do() -> None:
 def test_what_is_no_axes(ax: object) -> None:
     kind = type(ax).__name__
     words = rf"ax must be matplotlib axes, one of them, or None for a new figure; got {kind}\."
-    with pytest.raises(ch.ArgumentTypeError, match=words) as refusal:
+    with pytest.raises(ch.errors.ArgumentTypeError, match=words) as refusal:
         matrix().plot(head=0, ax=ax)
     assert refusal.value.code == "plot.axes"
-    with pytest.raises(ch.ArgumentTypeError, match="6 of them, one for each head, or None"):
+    with pytest.raises(ch.errors.ArgumentTypeError, match="6 of them, one for each head, or None"):
         matrix().plot(ax=ax)
-    with pytest.raises(ch.ArgumentTypeError, match="one of them"):
+    with pytest.raises(ch.errors.ArgumentTypeError, match="one of them"):
         ch.causal().plot(3, 3, ax=np.array([ax]))
 
 
@@ -54,7 +54,7 @@ def test_what_is_no_axes(ax: object) -> None:
 def test_another_number_of_axes(rows: int) -> None:
     several = Figure().subplots(rows, 3)
     words = f"ax must hold 6 axes, one for each head; got {rows * 3}"
-    with pytest.raises(ch.ShapeError, match=words) as refusal:
+    with pytest.raises(ch.errors.ShapeError, match=words) as refusal:
         matrix().plot(ax=several)
     assert refusal.value.code == "plot.axes"
     assert not any(each.images for each in np.ravel(several) if isinstance(each, Axes))

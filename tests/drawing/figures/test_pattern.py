@@ -71,5 +71,5 @@ def test_what_is_refused() -> None:
         lambda: ch.causal().plot(3, 3, tokens=["a"]), "plot.tokens", "tokens // query // 3 // 1"
     )
     assert_refused(lambda: ch.causal().plot(-1, 3), "length.negative", "query_len // -1")
-    with pytest.raises(ch.MaskError, match="is for 3 keys"):
+    with pytest.raises(ch.errors.MaskError, match="is for 3 keys"):
         ch.documents([0, 0, 1]).plot(7, 7)

@@ -12,13 +12,13 @@ from tests.refusals import assert_refused, wrong
 SIX = ["The", "cat", "sat", "on", "the", "mat"]
 
 
-def traced(tokens: int = 6) -> ch.Trace:
+def traced(tokens: int = 6) -> ch.types.Trace:
     layer = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2, mask=ch.causal())
     words = SIX if tokens == 6 else None
     return ch.trace(layer, torch.randn(2, tokens, 8), tokens=words)
 
 
-def part(trace: ch.Trace, name: str, sample: int, head: int) -> torch.Tensor:
+def part(trace: ch.types.Trace, name: str, sample: int, head: int) -> torch.Tensor:
     """The stage of one sample and head; two query heads share a key."""
     tensor = trace[name].detach().double()[sample]
     return tensor if tensor.ndim == 2 else tensor[head // 2 if name in ("key", "value") else head]
@@ -102,7 +102,7 @@ def test_in_given_axes() -> None:
     figure = Figure(figsize=(12, 3))
     axes = figure.subplots(1, 2)
     assert traced().plot(["scores", "weights"], ax=axes).tolist() == axes.tolist()
-    with pytest.raises(ch.ShapeError, match="2 axes, one for each stage; got 1") as refusal:
+    with pytest.raises(ch.errors.ShapeError, match="2 axes, one for each stage; got 1") as refusal:
         traced().plot(["scores", "weights"], ax=axes[0])
     assert refusal.value.code == "plot.axes"
 
@@ -115,7 +115,9 @@ def test_a_logarithmic_scale_is_for_the_weights() -> None:
 
 def test_what_is_refused() -> None:
     trace = traced()
-    with pytest.raises(ch.SelectionError, match="there is no stage 'weight'; there are x") as no:
+    with pytest.raises(
+        ch.errors.SelectionError, match="there is no stage 'weight'; there are x"
+    ) as no:
         trace.plot(["weight"])
     assert no.value.code == "trace.stage"
     assert_refused(lambda: trace.plot(head=7), "trace.part", "4 // num_heads // 7")

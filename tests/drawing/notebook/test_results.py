@@ -92,7 +92,7 @@ def made() -> dict[str, Any]:
     return {
         "AttentionMatrix": seen[0],
         "BlockMap": ch.causal().blocks(8, 8, block=(4, 4)),
-        "Circuits": ch.circuits(layer),
+        "Circuits": ch.reading.circuits(layer),
         "Contexts": contexts[0],
         "Conversion": ch.convert(theirs),
         "RunDifference": seen.difference(seen),
@@ -101,12 +101,12 @@ def made() -> dict[str, Any]:
         "Effects": ch.effects(layer, x, lambda out: out.sum(), progress=False),
         "Estimate": ch.watch(layer).estimate(batch=1, query_len=5),
         "HeadResults": contexts.results(0, layer),
-        "FactoredHeads": ch.circuits(layer).ov,
+        "FactoredHeads": ch.reading.circuits(layer).ov,
         "Figure": ch.figure(query, query, query),
         "HeadLinks": seen.find(-1, 0),
         "Kernels": seen.plan(),
-        "Lens": ch.lens(text, x),
-        "LogitShares": ch.logits_of(text, x, 3),
+        "Lens": ch.reading.lens(text, x),
+        "LogitShares": ch.reading.logits_of(text, x, 3),
         "Mask": ch.causal(),
         "ModelConversion": ch.convert(encoder, inputs=(x,)),
         "Norms": seen.norms(0),
@@ -122,7 +122,7 @@ def made() -> dict[str, Any]:
         "Totals": total[0],
         "Trace": ch.trace(ch.attend, query, query, query),
         "Watch": ch.watch(layer),
-        "Writes": ch.writes(text, x, top=2),
+        "Writes": ch.reading.writes(text, x, top=2),
     }
 
 

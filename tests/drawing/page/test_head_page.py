@@ -48,7 +48,7 @@ def matrix(*sizes: int, seed: int = 0, **options: Any) -> ch.AttentionMatrix:
     return ch.AttentionMatrix(query, key, **options)
 
 
-def of(seen: ch.AttentionMatrix | ch.Summary, **options: Any) -> Payload:
+def of(seen: ch.AttentionMatrix | ch.types.Summary, **options: Any) -> Payload:
     return heads_payload([Run("", [Layer("a", seen)], **options)], "a title")
 
 

@@ -22,7 +22,7 @@ def arrays_of(payload: Payload) -> dict[str, Tensor]:
     return cast(dict[str, Tensor], payload.arrays)
 
 
-def layer_trace() -> ch.Trace:
+def layer_trace() -> ch.types.Trace:
     layer = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2, mask=ch.causal())
     return ch.trace(layer, torch.randn(3, 5, 8))
 

@@ -15,7 +15,7 @@ from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.runs import read_run
 from clearhead.drawing.page.written import SIDES, STEPS, AskedWrites, Written
 from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.watching.writes import Writes, WrittenToken
+from clearhead.reading.written_tokens import Writes, WrittenToken
 from tests.refusals import assert_refused
 
 VOCABULARY = 23
@@ -41,13 +41,13 @@ def model() -> nn.Module:
 IDS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 
 
-def seen_by(of: nn.Module) -> ch.Seen[Any]:
+def seen_by(of: nn.Module) -> ch.types.Seen[Any]:
     with ch.watch(of) as seen:
         of(IDS)
     return seen
 
 
-def page_of(seen: ch.Seen[Any], writes: Any, words: Any = None, sample: int = 0) -> Payload:
+def page_of(seen: ch.types.Seen[Any], writes: Any, words: Any = None, sample: int = 0) -> Payload:
     run = read_run(seen.parts(), None, None, sample)
     return heads_payload([run], "a page", writes=Written(writes, words))
 
@@ -73,7 +73,7 @@ def read(payload: Payload, layer: int, head: int, query: int) -> dict[str, list[
 @pytest.mark.parametrize("sample", [0, 1])
 def test_a_page_has_what_every_head_raises_and_lowers(sample: int) -> None:
     of = model()
-    found = ch.writes(of, IDS, query=None)
+    found = ch.reading.writes(of, IDS, query=None)
     payload = page_of(seen_by(of), found, WORDS, sample)
     rows = [each for each in found.lists() if each["sample"] == sample]
     assert len(rows) == 2 * 2 * 5
@@ -89,14 +89,14 @@ def test_a_page_has_what_every_head_raises_and_lowers(sample: int) -> None:
 
 def test_one_query_is_known_of_its_own_only() -> None:
     of = model()
-    payload = page_of(seen_by(of), ch.writes(of, IDS, query=2, top=3))
+    payload = page_of(seen_by(of), ch.reading.writes(of, IDS, query=2, top=3))
     assert [len(read(payload, 1, 1, query)["raised"]) for query in range(5)] == [0, 0, 3, 0, 0]
     assert all(word.startswith("#") for word in payload.data["writes"]["words"])
 
 
 def test_heads_that_a_run_does_not_show_write_nothing_in_it() -> None:
     of = model()
-    payload = page_of(seen_by(of), ch.writes(of, IDS, query=None).of("2.attention", head=1))
+    payload = page_of(seen_by(of), ch.reading.writes(of, IDS, query=None).of("2.attention", head=1))
     told = [layer.get("writes") is not None for layer in payload.data["layers"]]
     assert told == [False, True]
     assert read(payload, 1, 0, 4) == {"raised": [], "lowered": []}
@@ -105,7 +105,7 @@ def test_heads_that_a_run_does_not_show_write_nothing_in_it() -> None:
 
 def test_a_page_takes_as_many_tokens_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     of = model()
-    seen, found = seen_by(of), ch.writes(of, IDS, query=None)
+    seen, found = seen_by(of), ch.reading.writes(of, IDS, query=None)
     whole = page_of(seen, found, WORDS)
     assert whole.data["writes"]["top"] == written.TOP
     monkeypatch.setattr(written, "WRITES_BYTES", 700)
@@ -125,7 +125,7 @@ def test_a_page_takes_as_many_tokens_as_there_is_room_for(monkeypatch: pytest.Mo
     assert words.startswith("[page.writes] writes takes ")
     assert words.endswith(
         " for one token of either kind; a page has room for 100 bytes. Watch fewer layers, or take one query: "
-        "ch.writes(…, query=-1)."
+        "ch.reading.writes(…, query=-1)."
     )
 
 
@@ -152,11 +152,13 @@ def test_a_function_is_asked_for_all_of_a_file_and_for_one_query_of_what_is_live
 
     def writes(query: int | None) -> Writes:
         asked.append(query)
-        return ch.writes(of, IDS, query=query)
+        return ch.reading.writes(of, IDS, query=query)
 
     path = seen.to_html(tmp_path / "a.html", writes=writes, words=WORDS.__getitem__)
     assert asked == [None]
-    same = seen.to_html(tmp_path / "b.html", writes=ch.writes(of, IDS, query=None), words=WORDS)
+    same = seen.to_html(
+        tmp_path / "b.html", writes=ch.reading.writes(of, IDS, query=None), words=WORDS
+    )
     assert path.read_bytes() == same.read_bytes()
 
     asked.clear()
@@ -164,7 +166,7 @@ def test_a_function_is_asked_for_all_of_a_file_and_for_one_query_of_what_is_live
     run = read_run(seen.parts())
     assert heads_payload([run], "", writes=given).data["writes"] == {"live": True}
     live = AskedWrites(given, run)
-    rows = ch.writes(of, IDS, query=3).of("2.attention", head=1)
+    rows = ch.reading.writes(of, IDS, query=3).of("2.attention", head=1)
     expected = next(each for each in rows.lists() if each["sample"] == 0)
     told = live.at(1, 1, 3)
     assert told is not None
@@ -180,7 +182,7 @@ def test_some_heads_of_a_layer_go_by_their_numbers() -> None:
     of = model()
     with ch.watch(of, heads=[1]) as seen:
         of(IDS)
-    found = ch.writes(of, IDS, query=None)
+    found = ch.reading.writes(of, IDS, query=None)
     payload = page_of(seen, found.of("2.attention", head=1), WORDS)
     expected = found.of("2.attention", head=1).lists()[4]
     assert expected["query"] == 4
@@ -203,14 +205,14 @@ ONE = [WrittenToken("1.attention", 0, 0, 4, 1, 0, 2.5, 2.0)]
             "all",
             None,
             ArgumentTypeError,
-            "[page.writes-type] writes must be what ch.writes(model, inputs, query=None) returns, or a function of a "
-            "query that returns it; got str.",
+            "[page.writes-type] writes must be what ch.reading.writes(model, inputs, query=None) returns, or a "
+            "function of a query that returns it; got str.",
         ),
         (
             lambda query: [],
             None,
             ArgumentTypeError,
-            "[page.writes-type] writes must return what ch.writes does; got list.",
+            "[page.writes-type] writes must return what ch.reading.writes does; got list.",
         ),
         (
             None,
@@ -275,7 +277,7 @@ def test_what_does_not_fit_is_refused(
 def test_of_two_runs_the_first_has_it(tmp_path: Path) -> None:
     of = model()
     runs = [read_run(seen_by(of).parts(), name=name) for name in "AB"]
-    payload = heads_payload(runs, "", writes=Written(ch.writes(of, IDS, query=None), WORDS))
+    payload = heads_payload(runs, "", writes=Written(ch.reading.writes(of, IDS, query=None), WORDS))
     told = [layer.get("writes") is not None for layer in payload.data["layers"]]
     assert told == [True, True, False, False]
 
@@ -286,7 +288,7 @@ def test_queries_that_were_asked_for_are_kept_up_to_some(monkeypatch: pytest.Mon
 
     def writes(query: int | None) -> Writes:
         asked.append(query)
-        return ch.writes(of, IDS, query=query)
+        return ch.reading.writes(of, IDS, query=query)
 
     monkeypatch.setattr(written, "KEPT", 2)
     live = AskedWrites(Written(writes, WORDS), read_run(seen_by(of).parts()))

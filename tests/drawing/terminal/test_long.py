@@ -8,9 +8,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from clearhead import AttentionMatrix, Summary, causal, roles
+from clearhead import AttentionMatrix, causal, roles
 from clearhead.drawing.terminal.long import LongScreens, coarser
 from clearhead.integrations.text_models import LongReading
+from clearhead.types import Summary
 from clearhead.watching.seen import Seen
 
 TOKENS = tuple(f"w{place}" if place % 5 else "\x1b[it]" for place in range(60))

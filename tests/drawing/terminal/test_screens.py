@@ -7,8 +7,9 @@ import torch
 from rich.console import Console
 
 import clearhead as ch
-from clearhead import AttentionMatrix, SelectionError
+from clearhead import AttentionMatrix
 from clearhead.drawing.terminal.screens import DIMENSIONS, Screens, why_lines
+from clearhead.errors import SelectionError
 from clearhead.integrations.text_models import TextReading
 from clearhead.matrix.pairs import stages_of_pair
 from clearhead.watching.seen import Seen

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clearhead import MissingExtraError
+from clearhead.errors import MissingExtraError
 
 
 @pytest.mark.parametrize(

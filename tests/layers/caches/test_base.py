@@ -62,7 +62,7 @@ def test_any_history(kind: str, data: st.DataObject) -> None:
                     texts.truncate(seen - back)
                 else:
                     texts.truncate_rows([seen - each for each in backs])
-            except ch.ArgumentError as error:
+            except ch.errors.ArgumentError as error:
                 refused = error.code
             if refused is not None:
                 assert refused == "cache.truncate"
@@ -93,7 +93,7 @@ def test_each_row_takes_its_share_of_a_draft(kind: str) -> None:
         refused = False
         try:
             texts.truncate_rows(kept)
-        except ch.ArgumentError:
+        except ch.errors.ArgumentError:
             refused = True
         assert refused == (kind == "sliding")  # without spare a ring goes back by one token
         texts.append(1)
@@ -124,7 +124,7 @@ def test_a_fork_shares_its_memory_until_it_writes(kind: str) -> None:
     fork = cache.fork()
     memory = cache._stores
     assert fork._stores is memory
-    with pytest.raises(ch.ShapeError):
+    with pytest.raises(ch.errors.ShapeError):
         fork.append(*tokens(1, 1)[1:])
     assert fork._stores is memory
     held(fork)
@@ -267,9 +267,9 @@ def test_refused_tokens_leave_no_trace(kind: str) -> None:
     texts.append(5)
     _, key, value = tokens(BATCH, 1)
     for bad in (key.double(), key[:2], key[:, :, :, :3]):
-        with pytest.raises(ch.ClearheadError):
+        with pytest.raises(ch.errors.ClearheadError):
             texts.cache.append(bad, value)
-    with pytest.raises(ch.ShapeError):
+    with pytest.raises(ch.errors.ShapeError):
         texts.cache.append(key, value, valid=torch.ones(BATCH, 2, dtype=torch.bool))
     texts.append(1)
 

@@ -99,7 +99,7 @@ def test_all_or_none() -> None:
         == "<CacheBundle of 3: <GrowingCache(), 9 tokens>, <SlidingCache(2), 9 tokens>>"
     )
     for length in (3, [3, 9]):
-        with pytest.raises(ch.ArgumentError, match="too far back"):
+        with pytest.raises(ch.errors.ArgumentError, match="too far back"):
             caches.truncate(length)
         assert [len(each) for each in caches] == [9, 9, 9]
         assert caches[layers[0]].next_positions(1).tolist() == [9]
@@ -165,7 +165,7 @@ test_what_makes_no_cache_is_refused = refusals(
 
 def test_what_is_no_cache_is_refused() -> None:
     layer = MultiHeadAttention(WIDTH, num_heads=2, mask=ch.causal())
-    with pytest.raises(ch.ArgumentTypeError) as raised:
+    with pytest.raises(ch.errors.ArgumentTypeError) as raised:
         layer(torch.randn(1, 2, WIDTH), cache=CacheBundle(dict))  # pyright: ignore
     assert str(raised.value) == (
         "[cache.make] make must be a class of caches, or a function from a layer to its cache; it "

@@ -146,7 +146,7 @@ def test_a_reset_wipes_the_memory() -> None:
 
 @pytest.mark.parametrize("max_len", [0, -3, 2.0, True])
 def test_what_is_no_size_is_refused(max_len: Any) -> None:
-    with pytest.raises((ch.ArgumentError, ch.ArgumentTypeError), match="max_len"):
+    with pytest.raises((ch.errors.ArgumentError, ch.errors.ArgumentTypeError), match="max_len"):
         StaticCache(max_len)
 
 

@@ -77,11 +77,11 @@ def test_tensors_that_are_no_cache_are_refused() -> None:
     assert_refused(
         lambda: FixedCache.of(KEYS, KEYS, torch.tensor([3])), "length.type", "torch.int64 // (1,)"
     )
-    with pytest.raises(ch.ShapeError, match=r"cache\.shape"):
+    with pytest.raises(ch.errors.ShapeError, match=r"cache\.shape"):
         FixedCache.of(KEYS, KEYS[:1], torch.tensor(3))
-    with pytest.raises(ch.ShapeError, match=r"cache\.valid"):
+    with pytest.raises(ch.errors.ShapeError, match=r"cache\.valid"):
         FixedCache.of(KEYS, KEYS, torch.tensor(3), torch.ones(2, 3, dtype=torch.bool))
-    with pytest.raises(ch.ArgumentTypeError):
+    with pytest.raises(ch.errors.ArgumentTypeError):
         FixedCache.of(KEYS, KEYS, 3)  # pyright: ignore[reportArgumentType]
 
 

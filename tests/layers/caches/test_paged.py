@@ -68,7 +68,7 @@ def test_a_full_pool_says_so_and_stays_as_it_was() -> None:
     )
     texts.append(1)
     texts.append(3, torch.tensor([[True, True, False], [False] * 3]))
-    with pytest.raises(ch.TooLargeError):
+    with pytest.raises(ch.errors.TooLargeError):
         texts.cache.append(*tokens(2, 1)[1:])
     texts.truncate(2)
     texts.append(2)
@@ -78,7 +78,7 @@ def test_a_page_that_has_to_be_copied_is_counted() -> None:
     texts = Texts(PagedCache(4, num_pages=2), 1)
     texts.append(3)
     texts.reorder([0, 0, 0])
-    with pytest.raises(ch.TooLargeError, match=r"1 of them free; 3 more tokens want 2\."):
+    with pytest.raises(ch.errors.TooLargeError, match=r"1 of them free; 3 more tokens want 2\."):
         texts.cache.append(*tokens(3, 1)[1:])
     texts.reorder([0, 1])
     texts.append(1)
@@ -123,5 +123,7 @@ def test_what_is_hidden_is_nobody_elses() -> None:
     "size", [{"page_len": 0}, {"page_len": 2.0}, {"page_len": 2, "num_pages": 0}]
 )
 def test_what_is_no_size_is_refused(size: dict[str, Any]) -> None:
-    with pytest.raises((ch.ArgumentError, ch.ArgumentTypeError), match=r"page_len|num_pages"):
+    with pytest.raises(
+        (ch.errors.ArgumentError, ch.errors.ArgumentTypeError), match=r"page_len|num_pages"
+    ):
         PagedCache(**size)

@@ -75,7 +75,9 @@ def test_a_window_of_one_token_holds_nothing_that_is_wanted() -> None:
 
 @pytest.mark.parametrize("size", [{"window": 0}, {"window": 2.0}, {"window": 2, "spare": -1}])
 def test_what_is_no_size_is_refused(size: dict[str, Any]) -> None:
-    with pytest.raises((ch.ArgumentError, ch.ArgumentTypeError), match=r"window|spare"):
+    with pytest.raises(
+        (ch.errors.ArgumentError, ch.errors.ArgumentTypeError), match=r"window|spare"
+    ):
         SlidingCache(**size)
 
 
@@ -107,9 +109,11 @@ def test_the_window_of_a_row_fits_its_keys_only() -> None:
         "mask.kv-len",
         "row_window(2, <positions 1 × 5>) // 5 // 7 // 2",
     )
-    with pytest.raises(ch.MaskError, match="kv_len=5 and query_len=7"):
+    with pytest.raises(ch.errors.MaskError, match="kv_len=5 and query_len=7"):
         mask.check(Extent(1, 3, 7, 5, cpu))
-    with pytest.raises(ch.MaskError, match="describes a batch of 1; the query has a batch of 3"):
+    with pytest.raises(
+        ch.errors.MaskError, match="describes a batch of 1; the query has a batch of 3"
+    ):
         mask.check(Extent(3, 3, 2, 5, cpu))
     assert_refused(
         lambda: mask.check(Extent(1, 3, 2, 5, torch.device("meta"))), "mask.device", "cpu // meta"

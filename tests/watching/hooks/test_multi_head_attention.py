@@ -69,7 +69,7 @@ def test_keys_that_are_no_tokens_have_no_place_in_the_text(name: str) -> None:
     assert seen[0].cross
     row = seen.table()[0]
     assert (row.distance, row.previous) == (None, None)
-    assert_refused(lambda: ch.relevance(seen, output.sum()), "relevance.cross", "'' // …")
+    assert_refused(lambda: ch.reading.relevance(seen, output.sum()), "relevance.cross", "'' // …")
 
 
 class Own(nn.Module):

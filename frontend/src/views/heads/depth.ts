@@ -5,7 +5,7 @@ import { looksAtItself } from "./photo";
 import { sameTexts } from "./several";
 import { bounds, headMap, spanOfRequest } from "./tiles";
 
-/** What goes round the attention of each layer, as `clearhead.rollout` has it. */
+/** What goes round the attention of each layer, as `clearhead.reading.rollout` has it. */
 const RESIDUAL = 0.5;
 
 /** The layers of one text that attends to itself, by their places; a rollout needs two or more. */

@@ -23,9 +23,9 @@ from clearhead.drawing.page.written import AskedWrites, Written
 from clearhead.errors import ArgumentError, ArgumentTypeError, missing_extra
 from clearhead.matrix.matrix import AttentionMatrix, PageOptions
 from clearhead.matrix.summary import Summary
+from clearhead.reading.written_tokens import Writes
 from clearhead.tracing.trace import Trace
 from clearhead.watching.seen import Seen, with_texts
-from clearhead.watching.writes import Writes
 
 
 @with_hints

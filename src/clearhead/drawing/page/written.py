@@ -22,7 +22,7 @@ from clearhead.drawing.page.located import Located
 from clearhead.drawing.page.runs import Run
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import numbers_of_heads
-from clearhead.watching.writes import Writes
+from clearhead.reading.written_tokens import Writes
 
 TOP = 10
 """Tokens of either kind that a page has of a head and a query, at most."""
@@ -48,7 +48,7 @@ class Written:
         ArgumentTypeError: codes `page.writes-type` and `page.words`.
 
     Example:
-        >>> from clearhead.watching.writes import WrittenToken
+        >>> from clearhead.reading.written_tokens import WrittenToken
         >>> rows = [WrittenToken("0", 0, 0, 4, 1, 0, 2.5, 2.0), WrittenToken("0", 0, 0, 4, 0, 2, -1.5, -2.0)]
         >>> written = Written(Writes(rows, 3), ["to", "be", "or"])
         >>> written.word(1), written.rows(None)[0]["raised"]
@@ -59,8 +59,8 @@ class Written:
         if not isinstance(given, Writes) and not callable(given):
             raise ArgumentTypeError(
                 "page.writes-type",
-                "writes must be what ch.writes(model, inputs, query=None) returns, or a function of a query that "
-                f"returns it; got {type(given).__name__}.",
+                "writes must be what ch.reading.writes(model, inputs, query=None) returns, or a function of a query "
+                f"that returns it; got {type(given).__name__}.",
             )
         listed = isinstance(words, Sequence) and not isinstance(words, str | bytes)
         if words is not None and not callable(words) and not listed:
@@ -105,7 +105,7 @@ class Written:
         if not isinstance(found, Writes):
             raise ArgumentTypeError(
                 "page.writes-type",
-                f"writes must return what ch.writes does; got {type(found).__name__}.",
+                f"writes must return what ch.reading.writes does; got {type(found).__name__}.",
             )
         return found
 
@@ -170,8 +170,9 @@ class Written:
             if top == 1:
                 raise ArgumentError(
                     "page.writes",
-                    f"writes takes {format_bytes(size)} for one token of either kind; a page has room for "
-                    f"{format_bytes(WRITES_BYTES)}. Watch fewer layers, or take one query: ch.writes(…, query=-1).",
+                    f"writes takes {format_bytes(size)} for one token of either kind; a page has room "
+                    f"for {format_bytes(WRITES_BYTES)}. Watch fewer layers, or take one query: "
+                    "ch.reading.writes(…, query=-1).",
                 )
             top = max(1, min(top - 1, int(top * WRITES_BYTES / size)))
 

@@ -24,8 +24,8 @@ from clearhead.integrations.text_models import TextReading, check_place
 from clearhead.matrix.head_view import HeadView
 from clearhead.matrix.links import Link, pairs_of_words, strongest_links
 from clearhead.matrix.pairs import PairStages, stages_of_pair
+from clearhead.reading.written_tokens import Writes
 from clearhead.watching.finding import links_of_heads
-from clearhead.watching.writes import Writes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
-from clearhead._common.undoing import Undo
+from clearhead._common.undoing import Undo, register
 from clearhead.attention import planning
 from clearhead.attention.problem import Problem
 from clearhead.watching.hooks import tap
@@ -14,14 +14,8 @@ from clearhead.watching.hooks import tap
 
 def install(undo: Undo) -> None:
     """Report the problems that run from now on."""
-    undo.append(_remove)
-    planning.editors.append(_report)
-    planning.observers.append(_observe)
-
-
-def _remove() -> None:
-    planning.editors[:] = [each for each in planning.editors if each is not _report]
-    planning.observers[:] = [each for each in planning.observers if each is not _observe]
+    register(undo, planning.editors, _report)
+    register(undo, planning.observers, _observe)
 
 
 def _report(

@@ -126,7 +126,7 @@ def test_layers_without_numbers_have_a_dash() -> None:
 
 
 def test_nothing_was_seen_yet() -> None:
-    assert "0 modules attended" in Markup(ch.Seen("Model", "matrix")._repr_html_()).text
+    assert "0 modules attended" in Markup(ch.types.Seen("Model", "matrix")._repr_html_()).text
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(24, 16), (MOST_LAYERS + 2, 5)])

@@ -11,7 +11,8 @@ from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
-from clearhead.layers.converting.convert import convert, family_of
+from clearhead.layers.converting.convert import convert
+from clearhead.layers.converting.families import family_of
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part
 from clearhead.layers.query_key_norm import QueryKeyNorm
@@ -29,7 +30,7 @@ class Circuits(NoTensor, Drawn):
     """The circuits of the heads of a layer (Elhage et al., 2021, https://transformer-circuits.pub/2021/framework).
 
     Biases, the scale of the scores, and the lengths by which norms of query and key divide are not of them. Made by
-    `clearhead.circuits`.
+    `clearhead.reading.circuits`.
 
     Attributes:
         layer: the attention as a layer of ours.
@@ -38,7 +39,7 @@ class Circuits(NoTensor, Drawn):
     Example:
         >>> import torch, clearhead as ch
         >>> layer = ch.MultiHeadAttention(8, num_heads=2, bias=False)
-        >>> circuits = ch.circuits(layer)
+        >>> circuits = ch.reading.circuits(layer)
         >>> circuits
         Circuits [num_heads=2, num_kv_heads=2, embed_dim=8, head_dim=4]
         >>> x = torch.randn(5, 8)
@@ -141,7 +142,7 @@ class Circuits(NoTensor, Drawn):
 
         Example:
             >>> import torch, clearhead as ch
-            >>> first, second = (ch.circuits(ch.MultiHeadAttention(8, num_heads=n)) for n in (2, 4))
+            >>> first, second = (ch.reading.circuits(ch.MultiHeadAttention(8, num_heads=n)) for n in (2, 4))
             >>> first.composition(second, "key").shape
             torch.Size([2, 4])
         """
@@ -204,7 +205,7 @@ def circuits(
     Example:
         >>> import torch, clearhead as ch
         >>> model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in "ab"))
-        >>> first, second = ch.circuits(model, 0), ch.circuits(model, "1")
+        >>> first, second = ch.reading.circuits(model, 0), ch.reading.circuits(model, "1")
         >>> first.ov.shape, first.copying().shape, first.composition(second, "query").shape
         (torch.Size([2, 8, 8]), torch.Size([2]), torch.Size([2, 2]))
     """

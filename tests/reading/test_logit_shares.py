@@ -150,7 +150,7 @@ def test_each_head_has_the_share_of_plain_hooks_and_all_add_up(name: str) -> Non
     found, output = by_hand(model, name, (head.weight[3] - head.weight[7])[:, None])
     want = found[..., 0].mean(dim=1)
     difference = (output[..., 3] - output[..., 7]).mean(dim=0)
-    shares = ch.logits_of(model, IDS, 3, against=7, query=None)
+    shares = ch.reading.logits_of(model, IDS, 3, against=7, query=None)
     # Norms of transformers are worked out in float32 whatever the model is in.
     close = 1e-10 if name in EXACT else 1e-6
     got = shares.heads["logit"].reshape(-1, LEN)
@@ -161,27 +161,29 @@ def test_each_head_has_the_share_of_plain_hooks_and_all_add_up(name: str) -> Non
     torch.testing.assert_close(together, difference, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(shares.logit, difference, rtol=1e-10, atol=1e-10)
     assert shares.scale.shape == (2, LEN)
-    last = ch.logits_of(model, IDS, 3, against=7)
+    last = ch.reading.logits_of(model, IDS, 3, against=7)
     torch.testing.assert_close(last.heads["logit"], want[:, -1], rtol=close, atol=close)
     assert {row.query for row in last} == {LEN - 1}
-    third = ch.logits_of(model, IDS, 3, 7, query=2)
+    third = ch.reading.logits_of(model, IDS, 3, 7, query=2)
     torch.testing.assert_close(third.heads["logit"], want[:, 2], rtol=close, atol=close)
 
 
 @torch.no_grad()
 def test_a_target_for_each_sample_and_a_bias_of_the_unembedding() -> None:
     model = made(Ours)
-    shares = ch.logits_of(model, IDS, torch.tensor([3, 9]))
+    shares = ch.reading.logits_of(model, IDS, torch.tensor([3, 9]))
     output = model(IDS)
     want = float(output[0, -1, 3] + output[1, -1, 9]) / 2
     assert float(shares["logit"].sum()) == pytest.approx(want, abs=1e-10)
-    one = [float(ch.logits_of(model, IDS[i : i + 1], t)[0].logit) for i, t in ((0, 3), (1, 9))]
+    one = [
+        float(ch.reading.logits_of(model, IDS[i : i + 1], t)[0].logit) for i, t in ((0, 3), (1, 9))
+    ]
     assert shares[0].logit == pytest.approx(sum(one) / 2, abs=1e-10)
 
 
 @torch.no_grad()
 def test_the_rows_are_a_table() -> None:
-    shares = ch.logits_of(made(Ours), {"ids": IDS}, 3)
+    shares = ch.reading.logits_of(made(Ours), {"ids": IDS}, 3)
     top = shares.heads.top(2)
     assert abs(top[0].logit) == float(shares.heads["logit"].abs().max())
     assert top.scale is shares.scale
@@ -193,7 +195,7 @@ def test_the_rows_are_a_table() -> None:
 @torch.no_grad()
 def test_other_dtypes_add_up_to_their_rounding(dtype: torch.dtype) -> None:
     model = made(MODELS["llama"][0]).to(dtype)
-    shares, output = ch.logits_of(model, IDS, 3), logits(model(IDS)).double()
+    shares, output = ch.reading.logits_of(model, IDS, 3), logits(model(IDS)).double()
     close = 1e-4 if dtype == torch.float32 else 0.05
     assert float(shares["logit"].sum()) == pytest.approx(float(output[:, -1, 3].mean()), abs=close)
 
@@ -264,17 +266,19 @@ PICTURE: dict[str, Any] = {
 def test_of_a_model_with_a_vision_tower_it_is_the_language_part() -> None:
     model = made(llava)
     logit = logits(model(**PICTURE))[0, -1]
-    shares = ch.logits_of(model, PICTURE, target=3, against=7)
+    shares = ch.reading.logits_of(model, PICTURE, target=3, against=7)
     torch.testing.assert_close(shares["logit"].sum(), logit[3] - logit[7])
     layers = [f"model.language_model.layers.{each}.self_attn" for each in range(2)]
     assert list(dict.fromkeys(shares.heads["layer"])) == layers
-    found = ch.lens(model, PICTURE, top=2)
+    found = ch.reading.lens(model, PICTURE, top=2)
     assert list(dict.fromkeys(found["layer"])) == layers
     assert found.logits[-1, 0, 0].equal(logit)
-    written = ch.writes(model, PICTURE, top=25)
+    written = ch.reading.writes(model, PICTURE, top=25)
     assert list(dict.fromkeys(written["layer"])) == layers
     row = written[0]
-    assert row.logit == pytest.approx(ch.logits_of(model, PICTURE, row.token)[row.head].logit)
+    assert row.logit == pytest.approx(
+        ch.reading.logits_of(model, PICTURE, row.token)[row.head].logit
+    )
 
 
 class Stem(nn.Module):
@@ -291,13 +295,13 @@ class Stem(nn.Module):
 @torch.no_grad()
 def test_a_block_elsewhere_that_adds_to_the_stream_has_its_heads() -> None:
     model, x = made(Stem), torch.randn(1, LEN, 16).double()
-    shares = ch.logits_of(model, x, target=3)
+    shares = ch.reading.logits_of(model, x, target=3)
     layers = ["stem.attention", "body.blocks.0.attention", "body.blocks.1.attention"]
     assert list(dict.fromkeys(shares.heads["layer"])) == layers
 
 
 test_a_model_whose_logit_is_no_such_sum_is_refused = refusals(
-    lambda make: ch.logits_of(made(make), IDS, 3),
+    lambda make: ch.reading.logits_of(made(make), IDS, 3),
     (
         gemma2(30.0),
         "logits.unembedding",
@@ -332,24 +336,24 @@ def test_a_block_that_gives_no_such_sum_says_how_far_it_is_off(make: Callable[[]
         r"at the least 0\.\d+ of it is off"
     )
     with pytest.raises(UnsupportedError, match=text):
-        ch.logits_of(made(make), IDS, 3)
+        ch.reading.logits_of(made(make), IDS, 3)
 
 
 @torch.no_grad()
 def test_what_has_no_block_or_no_unembedding_is_refused() -> None:
     assert_refused(
-        lambda: ch.logits_of(made(Apart), torch.randn(1, 5, 16).double(), 3),
+        lambda: ch.reading.logits_of(made(Apart), torch.randn(1, 5, 16).double(), 3),
         "logits.stream",
         "'attention' // its block 'the model' gives another shape than it reads, (1, 1, 50)",
     )
     text = "is no sum of what its heads add: no linear layer read the output of a norm."
     layer = ch.MultiHeadAttention(16, num_heads=HEADS)
     with pytest.raises(UnsupportedError, match=re.escape(text)):
-        ch.logits_of(layer, torch.randn(1, 5, 16), 3)
+        ch.reading.logits_of(layer, torch.randn(1, 5, 16), 3)
 
 
 test_what_does_not_fit_is_refused = refusals(
-    lambda given: ch.logits_of(made(Ours), IDS, **given),
+    lambda given: ch.reading.logits_of(made(Ours), IDS, **given),
     ({"target": "a"}, "logits.target", "target // 'a'"),
     ({"target": None}, "logits.target", "target // None"),
     ({"target": True}, "logits.target", "target // True"),
@@ -364,10 +368,10 @@ test_what_does_not_fit_is_refused = refusals(
 
 
 def test_a_model_must_be_one() -> None:
-    assert_refused(lambda: ch.logits_of(wrong(3), IDS, 3), "logits.model", "3")
+    assert_refused(lambda: ch.reading.logits_of(wrong(3), IDS, 3), "logits.model", "3")
 
 
 def test_nothing_stays_on_the_model() -> None:
     model = made(Ours)
-    assert_refused(lambda: ch.logits_of(model, IDS, 3, query=9), "logits.query", "6 // 9")
+    assert_refused(lambda: ch.reading.logits_of(model, IDS, 3, query=9), "logits.query", "6 // 9")
     assert not any(each._forward_hooks for each in model.modules())

@@ -1,4 +1,4 @@
-"""Anybody's code as a traced call: what it computed is read operation by operation, as `check` reads it."""
+"""Record one call of a user's code, and read the attention in it, operation by operation, as `check` does."""
 
 import inspect
 import linecache
@@ -31,21 +31,21 @@ ADDED_UP = ("dot", "sum", "einsum")
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """One call of anybody's code, and the attention in it.
+    """One call of a user's code, and the attention in it.
 
     Attributes:
-        name: what a person calls the code.
-        inputs: what was handed over, on the CPU.
+        name: the name of the code.
+        floats: the inputs that are numbers, not masks, on the CPU.
         recorder: its operations.
         lines: the line of each.
-        output: what it gave.
+        output: the returned tensor.
         cells: its first layer of attention.
-        contract: what is declared.
-        masked: a mask was handed over.
+        contract: the declarations.
+        masked: an argument is a mask.
     """
 
     name: str
-    inputs: tuple[Tensor, ...]
+    floats: list[Tensor]
     recorder: Recorder
     lines: Lines
     output: Tensor
@@ -54,13 +54,13 @@ class Recording:
     masked: bool
 
     @property
-    def floats(self) -> list[Tensor]:
-        """The inputs that are numbers, not masks."""
-        return [each for each in self.inputs if each.is_floating_point()]
+    def dtype(self) -> torch.dtype:
+        """The precision of the scores."""
+        return self.cells.parts[0].layout.scores.output.dtype
 
     @property
     def by_sides(self) -> bool:
-        """Query, key and value are handed over, as they are multiplied."""
+        """True if query, key and value are arguments."""
         return len(self.floats) > 2 and all(
             node is None or node.kind == "input" for node in self.cells.nodes
         )
@@ -96,16 +96,15 @@ class Recording:
 
 
 def record(found: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> Recording:
-    """Call anybody's code, and read the attention in it.
+    """Call a user's code, and read the attention in it.
 
     Args:
         found: a class, an instance or a function; a module is copied, and left as it was.
-        inputs: what it takes: x, or x and a context, or query, key and value.
-        options: what is declared, as for `check`, by names that the code itself does not take; the others
-            are handed to it.
+        inputs: x, or x and a context, or query, key and value.
+        options: declarations as of `check`, under names that are not parameters of the code; its other arguments.
 
     Raises:
-        ArgumentTypeError: code `trace.thing`, for what is no code of tensors of numbers.
+        ArgumentTypeError: code `trace.thing`, for other objects or inputs.
         UnsupportedError: code `trace.unread`, for code without an attention that can be read.
     """
     floats = [each for each in inputs if isinstance(each, Tensor) and each.is_floating_point()]
@@ -118,9 +117,12 @@ def record(found: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> 
     if isinstance(found, type):
         with undisturbed():
             found = prepare(found, "x", None, contract, torch.initial_seed() % SEEDS).original
-    taken = _on_the_cpu(inputs)
+    # One tensor that is two arguments stays one.
+    copies = {id(each): each.detach().cpu().clone() for each in inputs if isinstance(each, Tensor)}
+    taken = [copies.get(id(each), each) for each in inputs]
     run, parameters, buffers = _copied(found)
     tensors = [each for each in taken if isinstance(each, Tensor)]
+    floats = [each for each in tensors if each.is_floating_point()]
     recorder = Recorder(tensors, parameters, buffers)
     lines = Lines(tensors)
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -132,9 +134,10 @@ def record(found: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> 
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     output, _ = output_of(returned)
-    batch, lengths = _sizes(floats)
+    first, other = floats[0], floats[min(1, len(floats) - 1)]
+    lengths = first.shape[-2], other.shape[-2]
     try:
-        cells = cells_of(recorder, attentions(recorder), batch, lengths)
+        cells = cells_of(recorder, attentions(recorder), first.shape[:-2].numel(), lengths)
     except (RuntimeError, ValueError, IndexError):  # shapes that no attention has
         cells = None
     if cells is None:
@@ -145,13 +148,11 @@ def record(found: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> 
             "value, with parameters of these names, is traced as a part; a model is watched: clearhead.watch(model).",
         )
     masked = len(floats) < len(inputs) or any(isinstance(each, Tensor) for each in given.values())
-    return Recording(
-        name, tuple(tensors), recorder, lines, output.detach(), cells, contract, masked
-    )
+    return Recording(name, floats, recorder, lines, output.detach(), cells, contract, masked)
 
 
 def not_traced(thing: object, inputs: Sequence[object]) -> ArgumentTypeError:
-    """The error for what is no attention, or is called with no tokens."""
+    """The error for an object that is no attention, or inputs that are no tokens."""
     kinds = ", ".join(type(each).__name__ for each in inputs) or "nothing"
     first = next(iter(inputs), None)
     if isinstance(first, Tensor):
@@ -167,22 +168,16 @@ def not_traced(thing: object, inputs: Sequence[object]) -> ArgumentTypeError:
 def _divided(
     found: Callable[..., Any], options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The inputs of the code, and the declarations."""
+    """The arguments of the code, and the declarations."""
     called = found.forward if isinstance(found, nn.Module) else found
     called = getattr(called, "forward", called) if isinstance(called, type) else called
     try:
-        own = inspect.signature(called).parameters
+        parameters = inspect.signature(called).parameters
     except (TypeError, ValueError):
-        own = {}
-    names = ("contract", *FIELDS)
-    declared = {name: each for name, each in options.items() if name in names and name not in own}
-    return {name: each for name, each in options.items() if name not in declared}, declared
-
-
-def _on_the_cpu(inputs: Sequence[Any]) -> list[Any]:
-    """Copies, of which two are one where they were."""
-    copies = {id(each): each.detach().cpu().clone() for each in inputs if isinstance(each, Tensor)}
-    return [copies.get(id(each), each) for each in inputs]
+        parameters = {}
+    names = {"contract", *FIELDS} - set(parameters)
+    declared = {name: each for name, each in options.items() if name in names}
+    return {name: each for name, each in options.items() if name not in names}, declared
 
 
 def _copied(found: Any) -> tuple[Any, dict[int, str], list[int]]:
@@ -195,14 +190,8 @@ def _copied(found: Any) -> tuple[Any, dict[int, str], list[int]]:
     return found, names, [storage_of(each) for each in found.buffers()]
 
 
-def _sizes(floats: Sequence[Tensor]) -> tuple[int, tuple[int, int]]:
-    """The samples, or samples and heads, and the lengths of queries and keys."""
-    first, other = floats[0], floats[min(1, len(floats) - 1)]
-    return first.shape[:-2].numel(), (first.shape[-2], other.shape[-2])
-
-
 def _unread(recorder: Recorder, lines: Lines) -> str:
-    """The reason why nothing could be read, with the line."""
+    """The reason why no attention was read, with the line."""
 
     def where(place: int) -> str:
         found = lines.found.get(place)

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import UnsupportedError
-from tests.refusals import assert_refused, refusals
-from tests.watching.test_logit_shares import (
+from tests.reading.test_logit_shares import (
     IDS,
     LEN,
     MODELS,
@@ -25,6 +24,7 @@ from tests.watching.test_logit_shares import (
     logits,
     made,
 )
+from tests.refusals import assert_refused, refusals
 
 CAP = 3.0
 """Far below the logits, so that it changes them."""
@@ -68,11 +68,11 @@ def test_each_layer_has_the_logits_of_plain_hooks_and_the_last_those_of_the_mode
 ) -> None:
     model = made(LENSES[name][0])
     want, output = by_hand(model, name), logits(model(IDS))
-    found = ch.lens(model, IDS, query=None)
+    found = ch.reading.lens(model, IDS, query=None)
     torch.testing.assert_close(found.logits, want, rtol=1e-10, atol=1e-10)
     assert torch.equal(found.logits[-1], output)
     for query in (-1, 2):
-        one = ch.lens(model, IDS, query=query)
+        one = ch.reading.lens(model, IDS, query=query)
         at = query % LEN
         torch.testing.assert_close(one.logits[:, :, 0], want[:, :, at], rtol=1e-10, atol=1e-10)
         assert torch.equal(one.logits[-1, :, 0], output[:, at])
@@ -83,14 +83,14 @@ def test_each_layer_has_the_logits_of_plain_hooks_and_the_last_those_of_the_mode
 @torch.no_grad()
 def test_the_last_layer_is_the_output_in_other_dtypes(dtype: torch.dtype) -> None:
     model = made(MODELS["llama"][0]).to(dtype)
-    found = ch.lens(model, {"input_ids": IDS})
+    found = ch.reading.lens(model, {"input_ids": IDS})
     assert found.logits.dtype == dtype
     assert torch.equal(found.logits[-1, :, 0], logits(model(IDS))[:, -1])
 
 
 @torch.no_grad()
 def test_the_rows_are_the_highest_tokens() -> None:
-    found = ch.lens(made(Ours), IDS, query=None, top=3)
+    found = ch.reading.lens(made(Ours), IDS, query=None, top=3)
     assert len(found) == 2 * 2 * LEN * 3
     shares = found.logits.softmax(dim=-1)
     for row in found:
@@ -101,18 +101,18 @@ def test_the_rows_are_the_highest_tokens() -> None:
         assert row.probability == pytest.approx(float(shares[(*at, row.token)]), abs=1e-12)
     assert found["rank"].tolist() == [0, 1, 2] * (2 * 2 * LEN)
     assert found.top(1).logits is found.logits
-    assert len(ch.lens(made(Ours), IDS, top=999)) == 2 * 2 * 50
+    assert len(ch.reading.lens(made(Ours), IDS, top=999)) == 2 * 2 * 50
 
 
 @torch.no_grad()
 def test_a_target_is_followed_in_each_sample() -> None:
-    found = ch.lens(made(Ours), IDS, target=torch.tensor([3, 9]))
+    found = ch.reading.lens(made(Ours), IDS, target=torch.tensor([3, 9]))
     assert found["token"].tolist() == [3, 9, 3, 9]
     for row in found:
         at = found.logits[int(row.layer.split(".")[1]), row.sample, 0]
         assert row.logit == at[row.token]
         assert at.argsort(descending=True)[row.rank] == row.token
-    assert ch.lens(made(Ours), IDS, target=3)["token"].tolist() == [3] * 4
+    assert ch.reading.lens(made(Ours), IDS, target=3)["token"].tolist() == [3] * 4
 
 
 class Added(Ours):
@@ -157,7 +157,7 @@ def test_a_model_without_such_a_stream_or_unembedding_is_refused(
 ) -> None:
     model = made(make)
     with pytest.raises(UnsupportedError, match=re.escape(text)):
-        ch.lens(model, IDS)
+        ch.reading.lens(model, IDS)
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
 
 
@@ -193,28 +193,28 @@ def test_logits_that_are_not_of_the_stream_alone_are_refused(
     text = f"[lens.unembedding] the logits of {make.__name__} after a layer are not known: {reason}"
     model = made(make)
     with pytest.raises(UnsupportedError, match=re.escape(text)):
-        ch.lens(model, IDS)
+        ch.reading.lens(model, IDS)
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
 
 
 @torch.no_grad()
 def test_what_is_added_to_all_logits_is_in_those_of_each_layer() -> None:
     plain, added = made(Ours), made(Added)
-    got, want = ch.lens(added, IDS).logits, ch.lens(plain, IDS).logits + 1
+    got, want = ch.reading.lens(added, IDS).logits, ch.reading.lens(plain, IDS).logits + 1
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
 
 
 @torch.no_grad()
 def test_what_has_no_block_is_refused() -> None:
     assert_refused(
-        lambda: ch.lens(made(Apart), torch.randn(1, 5, 16).double()),
+        lambda: ch.reading.lens(made(Apart), torch.randn(1, 5, 16).double()),
         "logits.stream",
         "'attention' // its block 'the model' gives another shape than it reads, (1, 1, 50)",
     )
 
 
 test_what_does_not_fit_is_refused = refusals(
-    lambda given: ch.lens(made(Ours), IDS, **given),
+    lambda given: ch.reading.lens(made(Ours), IDS, **given),
     ({"target": "a"}, "logits.target", "target // 'a'"),
     ({"target": 50}, "logits.target", "target // 49 // 2 // 50"),
     ({"query": 1.5}, "logits.query", "1.5"),

@@ -14,7 +14,7 @@ from clearhead import stages
 from clearhead.drawing.page.steps import steps_payload
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.ladder import EXAMPLE_EMBEDDINGS, EXAMPLE_TOKENS
-from tests.tracing import own_code
+from tests.tracing import user_code
 
 BATCH = torch.stack([EXAMPLE_EMBEDDINGS, EXAMPLE_EMBEDDINGS.flip(0)])
 OF_HEADS = (
@@ -59,8 +59,8 @@ def made(name: str) -> tuple[nn.Module, Tensor]:
     """A class, and what it is called with."""
     torch.manual_seed(123)
     if name in OF_HEADS:
-        return getattr(own_code, name)(3, 4, 2), BATCH
-    return getattr(own_code, name)(3, 3 if name == "HalfPower" else 2), EXAMPLE_EMBEDDINGS
+        return getattr(user_code, name)(3, 4, 2), BATCH
+    return getattr(user_code, name)(3, 3 if name == "HalfPower" else 2), EXAMPLE_EMBEDDINGS
 
 
 def definition(model: Any, x: Tensor, causal: bool) -> stages.Stages:
@@ -120,12 +120,12 @@ def test_numbers_are_bit_for_bit_those_of_the_code() -> None:
     """Everything between the input and the output, in one precision, with dropout."""
     kept: dict[str, Tensor] = {}
 
-    class Keeps(own_code.Own):
+    class Keeps(user_code.Own):
         def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             kept["scores"] = query @ key.mT
             kept["scaled_scores"] = kept["scores"] / 2**0.5
             masked = kept["scaled_scores"] + 0
-            masked[own_code.future(masked)] = -torch.inf
+            masked[user_code.future(masked)] = -torch.inf
             kept["masked_scores"] = masked
             kept["weights"] = masked.softmax(-1)
             kept["dropped_weights"] = torch.dropout(kept["weights"], 0.5, True)
@@ -140,7 +140,7 @@ def test_numbers_are_bit_for_bit_those_of_the_code() -> None:
 def test_each_stage_has_its_line() -> None:
     model, x = made("Causal")
     steps = ch.trace(model, x).steps
-    source = Path(own_code.__file__).read_text().splitlines()
+    source = Path(user_code.__file__).read_text().splitlines()
     for stage, code in [
         ("query", "return self.attend(self.W_query(x), self.W_key(x), self.W_value(x))"),
         ("scaled_scores", "return query @ key.mT / key.shape[-1] ** 0.5"),
@@ -169,7 +169,7 @@ def test_projections_give_the_numbers(name: str) -> None:
 
 def test_a_function_of_query_key_and_value() -> None:
     def mine(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-        scores = own_code.scaled(query, key)
+        scores = user_code.scaled(query, key)
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
         return torch.softmax(scores, dim=-1) @ value
@@ -190,7 +190,7 @@ def test_a_function_of_query_key_and_value() -> None:
 
 
 def test_two_sequences() -> None:
-    class Cross(own_code.Own):
+    class Cross(user_code.Own):
         def forward(self, x: Tensor, context: Tensor) -> Tensor:  # type: ignore[override]
             return self.attend(self.W_query(x), self.W_key(context), self.W_value(context))
 
@@ -203,7 +203,7 @@ def test_two_sequences() -> None:
 
 
 def test_a_batch_as_one_long_text() -> None:
-    class Flattened(own_code.Own):
+    class Flattened(user_code.Own):
         def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             query, key, value = (each.flatten(0, 1) for each in (query, key, value))
             return super().attend(query, key, value).view(2, 6, -1)
@@ -214,7 +214,7 @@ def test_a_batch_as_one_long_text() -> None:
 
 
 def test_the_model_is_left_as_it_was() -> None:
-    class Counts(own_code.Own):
+    class Counts(user_code.Own):
         def forward(self, x: Tensor) -> Tensor:
             self.calls = getattr(self, "calls", 0) + 1
             return super().forward(x)
@@ -228,9 +228,9 @@ def test_the_model_is_left_as_it_was() -> None:
 
 def test_a_class_and_a_file(tmp_path: Path) -> None:
     place = tmp_path / "mine.py"
-    place.write_text(Path(own_code.__file__).read_text())
+    place.write_text(Path(user_code.__file__).read_text())
     path = list(sys.path)
-    for thing in (own_code.SmallNegative, f"{place}:SmallNegative"):
+    for thing in (user_code.SmallNegative, f"{place}:SmallNegative"):
         steps = ch.trace(thing, EXAMPLE_EMBEDDINGS)
         assert repr(steps).startswith("Trace of SmallNegative: x, query")
         assert steps.expected is not None
@@ -267,7 +267,7 @@ def test_what_cannot_be_read_is_said_with_the_line() -> None:
     with pytest.raises(
         UnsupportedError,
         match=rf"^\[trace.unread\] no attention can be read in by_numbers: products are added up number by "
-        rf"number in line {line} of test_own_call.py, scores = \(x\[:, None\] \* x\)",
+        rf"number in line {line} of test_user_code.py, scores = \(x\[:, None\] \* x\)",
     ):
         ch.trace(by_numbers, EXAMPLE_EMBEDDINGS)
     with pytest.raises(
@@ -284,10 +284,10 @@ def test_what_is_declared() -> None:
     assert steps.scale == pytest.approx(0.5)
     assert steps.expected is not None  # 0.5 was handed over, and 1/√3 is the definition's
     with pytest.raises(ArgumentTypeError, match=r"\[causal.type\]"):
-        ch.trace(own_code.Causal, EXAMPLE_EMBEDDINGS, causal="yes")
+        ch.trace(user_code.Causal, EXAMPLE_EMBEDDINGS, causal="yes")
     with pytest.raises(ArgumentError, match="window must hold"):
-        ch.trace(own_code.Causal, EXAMPLE_EMBEDDINGS, window=(-1, 0))
+        ch.trace(user_code.Causal, EXAMPLE_EMBEDDINGS, window=(-1, 0))
     contract = ch.Contract(causal=True)
-    assert ch.trace(own_code.Causal, EXAMPLE_EMBEDDINGS, contract=contract).expected is None
-    slopes = ch.trace(own_code.Own, EXAMPLE_EMBEDDINGS, alibi_slopes=torch.ones(1))
+    assert ch.trace(user_code.Causal, EXAMPLE_EMBEDDINGS, contract=contract).expected is None
+    slopes = ch.trace(user_code.Own, EXAMPLE_EMBEDDINGS, alibi_slopes=torch.ones(1))
     assert re.search(r"not held against the definition: alibi_slopes", str(slopes))

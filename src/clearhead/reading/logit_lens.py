@@ -54,7 +54,7 @@ class Lens(MeasuredRows[LensToken]):
             those of its output.
 
     Example:
-        >>> from clearhead.watching.logit_lens import Lens, LensToken
+        >>> from clearhead.reading.logit_lens import Lens, LensToken
         >>> rows = Lens([LensToken("0", 0, 4, 7, 0, 2.5, 0.75)], torch.zeros(1, 1, 1, 20))
         >>> rows["token"], rows.top(1)[0].layer
         (tensor([7]), '0')
@@ -117,7 +117,7 @@ def lens(
         ...         return x + self.attention(self.norm(x))
         >>> parts = Block(), Block(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 20)
         >>> model, x = torch.nn.Sequential(*parts), torch.randn(1, 5, 8)
-        >>> found = ch.lens(model, x, top=3)
+        >>> found = ch.reading.lens(model, x, top=3)
         >>> len(found), found[0].layer, found.logits.shape
         (6, '0.attention', torch.Size([2, 1, 1, 20]))
         >>> torch.equal(found.logits[-1], model(x)[:, -1:])

@@ -54,7 +54,7 @@ class Writes(MeasuredRows[WrittenToken]):
         vocabulary: how many tokens there are.
 
     Example:
-        >>> from clearhead.watching.writes import Writes, WrittenToken
+        >>> from clearhead.reading.written_tokens import Writes, WrittenToken
         >>> rows = [WrittenToken("0", 0, 0, 4, 7, 0, 2.5, 2.0), WrittenToken("0", 0, 0, 4, 3, 19, -1.5, -2.0)]
         >>> found = Writes(rows, 20)
         >>> found.raised["token"], found.lowered["token"], len(found.of(0, head=0))
@@ -151,11 +151,11 @@ def writes(model: nn.Module, inputs: object, *, query: int | None = -1, top: int
         ...         return x + self.attention(self.norm(x))
         >>> parts = Block(), Block(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 20)
         >>> model, x = torch.nn.Sequential(*parts), torch.randn(1, 5, 8)
-        >>> found = ch.writes(model, x, top=3)
+        >>> found = ch.reading.writes(model, x, top=3)
         >>> len(found), found.of(1, head=0).raised["rank"]
         (24, tensor([0, 1, 2]))
         >>> row = found.of(1, head=0)[0]
-        >>> abs(row.logit - ch.logits_of(model, x, row.token).heads[2].logit) < 1e-4
+        >>> abs(row.logit - ch.reading.logits_of(model, x, row.token).heads[2].logit) < 1e-4
         True
     """
     check_asked(model, query)

@@ -35,7 +35,7 @@ class LogitShares(MeasuredRows[LogitShare]):
         scale: what the last norm multiplied with in the run, (batch, query_len); float64.
 
     Example:
-        >>> from clearhead.watching.logit_shares import LogitShare, LogitShares
+        >>> from clearhead.reading.logit_shares import LogitShare, LogitShares
         >>> rows = [LogitShare("0", 0, 4, 0.25), LogitShare("the rest", None, 4, -1.0)]
         >>> shares = LogitShares(rows, torch.tensor([-0.75]), torch.ones(1, 1))
         >>> float(shares["logit"].sum()), shares.heads[0].layer
@@ -110,7 +110,7 @@ def logits_of(
         ...         return x + self.attention(self.norm(x))
         >>> parts = Block(), Block(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 20)
         >>> model, x = torch.nn.Sequential(*parts), torch.randn(1, 5, 8)
-        >>> shares = ch.logits_of(model, x, target=3, against=7)
+        >>> shares = ch.reading.logits_of(model, x, target=3, against=7)
         >>> len(shares.heads), shares[-1].layer
         (4, 'the rest')
         >>> logits = model(x).detach()[0, -1]

@@ -10,9 +10,8 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.errors import SelectionError, UnsupportedError
-from clearhead.watching import writes as module
-from tests.refusals import assert_refused, refusals
-from tests.watching.test_logit_shares import (
+from clearhead.reading import written_tokens as module
+from tests.reading.test_logit_shares import (
     EXACT,
     HEADS,
     IDS,
@@ -23,11 +22,12 @@ from tests.watching.test_logit_shares import (
     gemma2,
     made,
 )
+from tests.refusals import assert_refused, refusals
 
 VOCABULARY = 50
 
 
-def every(found: ch.Writes, name: str = "logit") -> Tensor:
+def every(found: ch.types.Writes, name: str = "logit") -> Tensor:
     """(layers · heads, batch, query_len, vocabulary), of rows that hold every token once."""
     layers = list(dict.fromkeys(found["layer"]))
     got = torch.full((2 * HEADS, 2, LEN, VOCABULARY), torch.nan, dtype=torch.float64)
@@ -49,12 +49,12 @@ def test_each_head_writes_what_plain_hooks_and_the_unembedding_say(
     head: Any = dict(model.named_modules())[MODELS[name][3]]
     want, _ = by_hand(model, name, head.weight.mT)
     close = 1e-10 if name in EXACT else 1e-6
-    found = ch.writes(model, IDS, query=None, top=VOCABULARY)
+    found = ch.reading.writes(model, IDS, query=None, top=VOCABULARY)
     torch.testing.assert_close(every(found), want, rtol=close, atol=close)
     less = want - want.mean(dim=-1, keepdim=True)
     torch.testing.assert_close(every(found, "above"), less, rtol=close, atol=close)
     for query in (-1, 2):
-        one = ch.writes(model, IDS, query=query, top=3)
+        one = ch.reading.writes(model, IDS, query=query, top=3)
         at = want[:, :, query % LEN]
         order = at.argsort(dim=-1, descending=True)
         tokens = torch.cat([order[..., :3], order[..., -3:].flip(-1)], dim=-1)
@@ -66,8 +66,8 @@ def test_each_head_writes_what_plain_hooks_and_the_unembedding_say(
 @torch.no_grad()
 def test_a_row_is_the_share_of_the_head_in_that_logit() -> None:
     model = made(Ours)
-    for row in ch.writes(model, IDS[:1], top=1).sort("logit")[:3]:
-        shares = ch.logits_of(model, IDS[:1], row.token).heads
+    for row in ch.reading.writes(model, IDS[:1], top=1).sort("logit")[:3]:
+        shares = ch.reading.logits_of(model, IDS[:1], row.token).heads
         (share,) = [each.logit for each in shares if each[:2] == (row.layer, row.head)]
         assert row.logit == pytest.approx(share, abs=1e-10)
 
@@ -76,15 +76,15 @@ def test_a_row_is_the_share_of_the_head_in_that_logit() -> None:
 @torch.no_grad()
 def test_other_dtypes_say_it_to_their_rounding(dtype: torch.dtype) -> None:
     model = made(MODELS["llama"][0]).to(dtype)
-    exact = every(ch.writes(model.double(), IDS, query=None, top=VOCABULARY))
-    got = every(ch.writes(model.to(dtype), IDS, query=None, top=VOCABULARY))
+    exact = every(ch.reading.writes(model.double(), IDS, query=None, top=VOCABULARY))
+    got = every(ch.reading.writes(model.to(dtype), IDS, query=None, top=VOCABULARY))
     close = 1e-4 if dtype == torch.float32 else 0.05
     assert float((got - exact).norm() / exact.norm()) < close
 
 
 @torch.no_grad()
 def test_rows_are_raised_or_lowered_and_go_by_layer_and_head() -> None:
-    found = ch.writes(made(Ours), {"ids": IDS}, query=None, top=2)
+    found = ch.reading.writes(made(Ours), {"ids": IDS}, query=None, top=2)
     assert len(found) == len(found.raised) + len(found.lowered) == 2 * HEADS * 2 * LEN * 4
     assert set(found.raised["rank"].tolist()) == {0, 1}
     assert set(found.lowered["rank"].tolist()) == {48, 49}
@@ -99,7 +99,7 @@ def test_rows_are_raised_or_lowered_and_go_by_layer_and_head() -> None:
 
 @torch.no_grad()
 def test_plain_lists_say_the_same() -> None:
-    found = ch.writes(made(Ours), IDS, query=None, top=2)
+    found = ch.reading.writes(made(Ours), IDS, query=None, top=2)
     lists = json.loads(json.dumps(found.lists()))
     assert len(lists) == 2 * HEADS * 2 * LEN
     rows = iter(found)
@@ -116,7 +116,7 @@ def test_some_heads_keep_their_numbers() -> None:
     model = made(Ours)
     with ch.edit(model) as edit:
         edit[1].heads[2].ablate()
-        found = ch.writes(model, IDS, top=1)
+        found = ch.reading.writes(model, IDS, top=1)
     assert set(found.of(1, head=2)["logit"].tolist()) == {0.0}
     assert 0.0 not in found.of(1, head=1)["logit"].tolist()
 
@@ -124,11 +124,11 @@ def test_some_heads_keep_their_numbers() -> None:
 @torch.no_grad()
 def test_what_heads_write_is_no_more_than_half_of_all() -> None:
     model = made(Ours)
-    assert len(ch.writes(model, IDS, top=999)) == 2 * HEADS * 2 * VOCABULARY
+    assert len(ch.reading.writes(model, IDS, top=999)) == 2 * HEADS * 2 * VOCABULARY
 
 
 test_what_does_not_fit_is_refused = refusals(
-    lambda given: ch.writes(made(Ours), IDS, **given),
+    lambda given: ch.reading.writes(made(Ours), IDS, **given),
     ({"query": 1.5}, "logits.query", "1.5"),
     ({"query": 6}, "logits.query", "6 // 6"),
     ({"top": 0}, "argument.size", "top // 0"),
@@ -138,7 +138,7 @@ test_what_does_not_fit_is_refused = refusals(
 
 @torch.no_grad()
 def test_a_layer_or_a_head_that_is_not_there_is_refused() -> None:
-    found = ch.writes(made(Ours), IDS, top=1)
+    found = ch.reading.writes(made(Ours), IDS, top=1)
     text = "[writes.head] head must be one of [0, 1, 2, 3] in 'blocks.1.attention'; got 4."
     with pytest.raises(SelectionError, match=re.escape(text)):
         found.of(1, head=4)
@@ -148,4 +148,4 @@ def test_a_layer_or_a_head_that_is_not_there_is_refused() -> None:
 @torch.no_grad()
 def test_a_model_whose_logit_is_no_such_sum_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=re.escape("[logits.unembedding] a logit of Gemma2")):
-        ch.writes(made(gemma2(30.0)), IDS)
+        ch.reading.writes(made(gemma2(30.0)), IDS)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
-from clearhead.watching.relevance import _calls, _gradients
+from clearhead.reading.token_relevance import _calls, _gradients
 from tests.refusals import assert_refused
 
 SIZES: dict[str, Any] = {
@@ -80,11 +80,13 @@ def test_it_is_that_of_dense_autograd(name: str, padded: bool) -> None:
         model.set_attn_implementation(implementation)
         with ch.watch(model, keep="gradients") as seen:
             output = model(**inputs)
-        found = ch.relevance(seen, target(output.logits), retain_graph=True)
+        found = ch.reading.relevance(seen, target(output.logits), retain_graph=True)
         real = REAL.bool() if padded else torch.ones(2, 7, dtype=torch.bool)
         # A query that is padding and sees nothing has weights in eager attention, and none here.
         torch.testing.assert_close(found[real], whole[:, -1][real], rtol=0, atol=1e-12)
-        several = ch.relevance(seen, target(output.logits), output=[-1, 4], retain_graph=True)
+        several = ch.reading.relevance(
+            seen, target(output.logits), output=[-1, 4], retain_graph=True
+        )
         assert torch.equal(several[:, 0], found)
         torch.testing.assert_close(several[0, 1], whole[0, 4], rtol=0, atol=1e-12)
 
@@ -135,7 +137,7 @@ def test_layers_of_ours(kernel: str) -> None:
     with ch.watch(model, keep="gradients") as seen:
         output = model(x)
     assert torch.equal(output, model(x))
-    found = ch.relevance(seen, output[:, -1, 5].sum())
+    found = ch.reading.relevance(seen, output[:, -1, 5].sum())
     torch.testing.assert_close(found, whole[:, -1], rtol=0, atol=1e-12)
 
 
@@ -158,7 +160,7 @@ def test_a_frozen_model_and_layers_that_are_chosen() -> None:
     row = torch.eye(11, dtype=torch.float64)[-1:].expand(2, 1, 11)
     for path in ("layers.2", "layers.1"):
         row = row + found[path].pass_on(row.mT).mT
-    assert torch.equal(ch.relevance(seen, target), row[:, 0])
+    assert torch.equal(ch.reading.relevance(seen, target), row[:, 0])
     with ch.watch(model, heads=[4, 1], keep="gradients") as seen:
         output = model(x)
     for path, each in _gradients(_calls(seen), output[0, -1].sum(), False).items():
@@ -183,7 +185,7 @@ def test_behind_a_cache_that_was_filled_before() -> None:
     model.set_attn_implementation("sdpa")
     with ch.watch(model, keep="gradients") as seen:
         output = model(IDS[:, 4:], past_key_values=cache)
-    found = ch.relevance(seen, output.logits[:, -1, 8].sum())
+    found = ch.reading.relevance(seen, output.logits[:, -1, 8].sum())
     torch.testing.assert_close(found, whole[:, -1], rtol=0, atol=1e-12)
 
 
@@ -192,12 +194,14 @@ def test_inside_an_edit() -> None:
     model, x = Stack(), torch.randn(1, 11, 12, dtype=torch.float64)
     with ch.edit(model) as edit, ch.watch(model, keep="gradients") as seen:
         edit["*"].hide(key=3)
-        found = ch.relevance(seen, model(x)[0, -1].sum())
+        found = ch.reading.relevance(seen, model(x)[0, -1].sum())
     assert float(found[0, 3]) == 0 < float(found[0, 4])
     with ch.edit(model) as edit, ch.watch(model, keep="gradients") as seen:
         edit["layers.2"].heads[0].ablate()
         output = model(x)
-    assert_refused(lambda: ch.relevance(seen, output[0, -1].sum()), "relevance.graph", "'layers.2'")
+    assert_refused(
+        lambda: ch.reading.relevance(seen, output[0, -1].sum()), "relevance.graph", "'layers.2'"
+    )
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -218,7 +222,7 @@ def test_a_context_that_the_model_writes_to(frozen: bool) -> None:
     x = torch.randn(1, 5, 8)
     with ch.watch(model, keep="gradients") as seen:
         target = model(x).square().sum()
-    found = ch.relevance(seen, target, output=list(range(5)))
+    found = ch.reading.relevance(seen, target, output=list(range(5)))
     matrix, value = seen[0].dense(), seen[0].value
     assert value is not None
     gradient = 2 * 9 * (matrix @ value + 1) @ value.mT
@@ -243,7 +247,7 @@ def test_what_was_kept_is_not_copied() -> None:
     assert seen[0].value is not None
     assert seen[0].value.data_ptr() == model.key.data_ptr()
     model.key[..., 0] = 0.0
-    assert_refused(lambda: ch.relevance(seen, output.sum()), "watch.written")
+    assert_refused(lambda: ch.reading.relevance(seen, output.sum()), "watch.written")
 
 
 @pytest.mark.parametrize("copy", [deepcopy, pickle.dumps])
@@ -258,20 +262,20 @@ def test_the_graph_goes_with_one_target_unless_it_is_retained() -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2)
     with ch.watch(layer, keep="gradients") as seen:
         target = layer(torch.randn(1, 3, 8)).square().sum()
-    first = ch.relevance(seen, target, retain_graph=True)
-    assert torch.equal(ch.relevance(seen, target), first)
+    first = ch.reading.relevance(seen, target, retain_graph=True)
+    assert torch.equal(ch.reading.relevance(seen, target), first)
     with pytest.raises(RuntimeError, match="second time"):
-        ch.relevance(seen, target)
+        ch.reading.relevance(seen, target)
 
 
 def test_what_it_cannot_read_is_refused() -> None:
     layer, x = ch.MultiHeadAttention(8, num_heads=2), torch.randn(1, 3, 8)
     with ch.watch(layer) as seen:
         target = layer(x).sum()
-    assert_refused(lambda: ch.relevance(seen, target), "relevance.gradients")
+    assert_refused(lambda: ch.reading.relevance(seen, target), "relevance.gradients")
     with torch.no_grad(), ch.watch(layer, keep="gradients") as seen:
         layer(x)
-    assert_refused(lambda: ch.relevance(seen, target), "relevance.graph", "''")
+    assert_refused(lambda: ch.reading.relevance(seen, target), "relevance.graph", "''")
     with ch.watch(layer, keep="gradients") as seen:
         output = layer(x)
     nothing: Any = None
@@ -282,15 +286,15 @@ def test_what_it_cannot_read_is_refused() -> None:
         (target, "another run"),
     ):
         with pytest.raises(ArgumentError, match=rf"\[relevance.target\] .*{said}"):
-            ch.relevance(seen, wrong)
-    assert_refused(lambda: ch.relevance(seen, nothing), "relevance.type", "None")
+            ch.reading.relevance(seen, wrong)
+    assert_refused(lambda: ch.reading.relevance(seen, nothing), "relevance.type", "None")
     with pytest.raises(ArgumentTypeError, match=r"\[retain_graph.type\] retain_graph must be True"):
-        ch.relevance(seen, output.sum(), retain_graph=nothing)
-    assert_refused(lambda: ch.relevance(nothing, output.sum()), "relevance.type", "None")
+        ch.reading.relevance(seen, output.sum(), retain_graph=nothing)
+    assert_refused(lambda: ch.reading.relevance(nothing, output.sum()), "relevance.type", "None")
     places: tuple[Any, ...] = (3, slice(1))
     for wrong in places:
         with pytest.raises(SelectionError, match=r"\[matrix\.(range|index)\]"):
-            ch.relevance(seen, output.sum(), output=wrong)
+            ch.reading.relevance(seen, output.sum(), output=wrong)
 
 
 def test_modules_that_it_does_not_follow_are_refused() -> None:
@@ -299,20 +303,20 @@ def test_modules_that_it_does_not_follow_are_refused() -> None:
     with ch.watch(decoder, keep="gradients") as seen:
         output = decoder(x, memory)
     with pytest.raises(WatchError, match=r"\[relevance.cross\] .*'multihead_attn'"):
-        ch.relevance(seen, output.sum())
+        ch.reading.relevance(seen, output.sum())
     torch_layer = nn.MultiheadAttention(8, 2, batch_first=True)
     with ch.watch(torch_layer, keep="gradients") as seen:
         output = torch_layer(x, x, x)[0]
-    assert_refused(lambda: ch.relevance(seen, output.sum()), "relevance.graph", "''")
+    assert_refused(lambda: ch.reading.relevance(seen, output.sum()), "relevance.graph", "''")
     dropping = ch.MultiHeadAttention(8, num_heads=2, dropout=0.5)
     with ch.watch(dropping, keep="gradients") as seen:
         output = dropping(x)
-    assert_refused(lambda: ch.relevance(seen, output.sum()), "relevance.dropout", "''")
+    assert_refused(lambda: ch.reading.relevance(seen, output.sum()), "relevance.dropout", "''")
     layer = ch.MultiHeadAttention(8, num_heads=2)
     with ch.watch(layer, keep="gradients") as seen:
         output = layer(x).sum() + layer(memory).sum()
     with pytest.raises(WatchError, match=r"\[relevance.shape\] .*kv_len=4, ', call 1' .*kv_len=6"):
-        ch.relevance(seen, output)
+        ch.reading.relevance(seen, output)
 
 
 def test_own_layers_of_torch() -> None:
@@ -321,7 +325,7 @@ def test_own_layers_of_torch() -> None:
     x = torch.randn(2, 5, 8, dtype=torch.float64)
     with ch.watch(layer, keep="gradients") as seen:
         output = layer(x)
-    found = ch.relevance(seen, output[:, 0, 3].sum(), output=0, retain_graph=True)
+    found = ch.reading.relevance(seen, output[:, 0, 3].sum(), output=0, retain_graph=True)
     _, value, context = _gradients(_calls(seen), output[:, 0, 3].sum(), False)["self_attn"]
     passed = (seen[0].dense() * (context @ value.mT)).relu().mean(dim=1)[:, 0]
     passed[:, 0] += 1
@@ -335,10 +339,10 @@ def test_a_layer_that_was_not_seen_is_not_gone_through() -> None:
 
     model = nn.Sequential(ch.MultiHeadAttention(8, num_heads=2), Own())
     x = torch.randn(1, 4, 8)
-    with pytest.warns(ch.WatchWarning), ch.watch(model, keep="gradients") as seen:
+    with pytest.warns(ch.errors.WatchWarning), ch.watch(model, keep="gradients") as seen:
         output = model(x)
     with pytest.raises(WatchError, match=r"\[relevance.missing\] .*1 \(Own\): it takes .*layers="):
-        ch.relevance(seen, output.sum())
+        ch.reading.relevance(seen, output.sum())
     with ch.watch(model, layers="0", keep="gradients") as seen:
         output = model(x)
-    assert ch.relevance(seen, output.sum()).shape == (1, 4)
+    assert ch.reading.relevance(seen, output.sum()).shape == (1, 4)

@@ -73,7 +73,7 @@ def relevance(
         ... )
         >>> with ch.watch(model, keep="gradients") as seen:
         ...     output = model(torch.randn(1, 5, 8))
-        >>> ch.relevance(seen, output[0, 3, 0], output=3).shape
+        >>> ch.reading.relevance(seen, output[0, 3, 0], output=3).shape
         torch.Size([1, 5])
     """
     layers = _calls(seen)

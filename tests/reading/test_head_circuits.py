@@ -76,7 +76,7 @@ def by_hand(name: str, model: Any, layer: int) -> tuple[list[Tensor], list[Tenso
 )
 def test_circuits_are_products_of_the_weights_of_a_model(name: str) -> None:
     model = (neox() if name == "gpt_neox" else make(name)).double()
-    first, second = (ch.circuits(model, each) for each in (0, -1))
+    first, second = (ch.reading.circuits(model, each) for each in (0, -1))
     for layer, found in enumerate((first, second)):
         qk, ov = map(torch.stack, by_hand(name, model, layer))
         if name == "gpt_oss":  # YaRN stretches query and key as well as turning them
@@ -119,7 +119,7 @@ def test_scores_at_a_distance_are_those_of_the_layer(layout: Any) -> None:
     x = torch.randn(9, EMBED, dtype=torch.float64)
     logits = layer.make_problem(x[None])
     scores = logits.query @ logits.key.repeat_interleave(2, dim=1).mT
-    circuits = ch.circuits(layer)
+    circuits = ch.reading.circuits(layer)
     for query, key in ((7, 7), (7, 6), (8, 3), (2, 6)):
         product = circuits.qk(query - key).product()
         torch.testing.assert_close(x[query] @ product @ x[key], scores[0, :, query, key])
@@ -134,8 +134,8 @@ def test_the_gain_of_a_norm_is_in_what_is_read(kind: str) -> None:
     block = model.model.layers[0]
     norm = block.input_layernorm if kind == "gemma" else getattr(nn, kind)(EMBED).double()
     nn.init.normal_(norm.weight)
-    found = ch.circuits(block.self_attn, norm=norm)
-    plain = ch.circuits(block.self_attn)
+    found = ch.reading.circuits(block.self_attn, norm=norm)
+    plain = ch.reading.circuits(block.self_attn)
     gain = torch.diag(norm.weight + 1 if kind == "gemma" else norm.weight)
     if kind == "LayerNorm":
         gain = gain @ (torch.eye(EMBED) - 1 / EMBED).double()
@@ -149,14 +149,14 @@ def test_copying_is_asked_of_tokens() -> None:
     torch.manual_seed(0)
     layer = ch.MultiHeadAttention(EMBED, HEADS, bias=False).double()
     embedding, unembedding = torch.randn(2, 40, EMBED, dtype=torch.float64)
-    circuits = ch.circuits(layer)
+    circuits = ch.reading.circuits(layer)
     for head, found in enumerate(circuits.copying(embedding, unembedding)):
         values = torch.linalg.eigvals(unembedding @ circuits.ov.product(head) @ embedding.T)
         torch.testing.assert_close(found, (values.sum() / values.abs().sum()).real)
     # A head that hands on what it reads copies, and one that turns it round does the contrary.
     for sign in (1, -1):
         layer.value_projection.weight.copy_(sign * layer.output_projection.weight.T)
-        found = ch.circuits(layer).copying(embedding, embedding)
+        found = ch.reading.circuits(layer).copying(embedding, embedding)
         torch.testing.assert_close(found, torch.full((HEADS,), float(sign)).double())
 
 
@@ -168,7 +168,7 @@ def test_a_head_of_the_previous_token_is_known_by_its_weights() -> None:
     turn = torch.tensor([[1.0]]).cos().item(), torch.tensor([[1.0]]).sin().item()
     layer.query_projection.weight.copy_(30 * torch.eye(2))
     layer.key_projection.weight.copy_(torch.tensor([[turn[0], -turn[1]], [turn[1], turn[0]]]))
-    circuits = ch.circuits(layer)
+    circuits = ch.reading.circuits(layer)
     x = torch.tensor([1.0, 0.0])
     by_distance = [float(x @ circuits.qk(each).product(0) @ x) for each in range(5)]
     assert by_distance.index(max(by_distance)) == 1
@@ -178,9 +178,10 @@ def test_a_head_of_the_previous_token_is_known_by_its_weights() -> None:
 
 def test_what_has_no_circuits_is_refused() -> None:
     layer = ch.MultiHeadAttention(EMBED, HEADS)
-    circuits, call = ch.circuits(layer), ch.circuits
+    circuits, call = ch.reading.circuits(layer), ch.reading.circuits
     given: Any = circuits
     gated = ch.MultiHeadAttention(EMBED, HEADS, parts=[ch.layers.OutputGate(EMBED, EMBED)])
+    narrow = ch.reading.circuits(ch.MultiHeadAttention(8, 2))
     wrong: list[tuple[Any, type[Exception], str]] = [
         (lambda: call(3), ArgumentTypeError, "[circuits.model] model must be a torch.nn.Module; got 3."),  # type: ignore[arg-type]
         (lambda: call(layer, norm=3), ArgumentTypeError, "[circuits.norm] norm must be a torch.nn.Module; got 3."),  # type: ignore[arg-type]
@@ -194,7 +195,7 @@ def test_what_has_no_circuits_is_refused() -> None:
         (lambda: given.copying(torch.ones(3, EMBED), torch.ones(2, EMBED)), ShapeError, "[circuits.between] embedding"),
         (lambda: given.composition(3, "key"), ArgumentTypeError, "[circuits.other] other must be the circuits of"),
         (lambda: given.composition(given, "z"), ArgumentError, '[into.value] into must be one of "query"'),
-        (lambda: given.composition(ch.circuits(ch.MultiHeadAttention(8, 2)), "key"), ShapeError, "[circuits.width]"),
+        (lambda: given.composition(narrow, "key"), ShapeError, "[circuits.width]"),
     ]  # fmt: skip
     for run, kind, text in wrong:
         with pytest.raises(kind, match=re.escape(text)):

@@ -1,0 +1,352 @@
+"""The stages that a user's code computed, under the names of the definition, and the first one that differs from it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.checking.hypotheses.recipe import Setting, declared_bias, right_scale, right_visible
+from clearhead.recording.observed import blocks_of
+from clearhead.recording.thresholds import HIDDEN
+from clearhead.recording.weighing import EXPONENTIALS, Change, weigh
+from clearhead.tracing.traced_call import AXES, Expected, Step
+from clearhead.tracing.user_code import Recording
+
+STAGE_OF = {
+    "scale": "scaled_scores",
+    "scales": "scaled_scores",
+    "cap": "capped_scores",
+    "hide": "masked_scores",
+    "fill": "masked_scores",
+    "number": "masked_scores",
+    "add": "masked_scores",
+}
+"""The stage that a change of the scores makes; any other makes changed_scores."""
+
+NO_CHANGE = {
+    "scaled_scores": "no scale",
+    "capped_scores": "no softcap",
+    "masked_scores": "no mask, no bias",
+}
+ORDER = tuple(NO_CHANGE)
+OVER = {
+    "keys": "softmax({}) over the keys",
+    "queries": "softmax({}) over the queries: each column sums to one, not each row",
+    "blocks": "softmax({}) over heads or samples: no row sums to one",
+    "all": "softmax({}) over all pairs at once: no row sums to one",
+}
+UNCOMPARED = ("alibi_slopes", "sinks", "rope")
+"""The declarations that are not compared with the definition here; `check` does."""
+
+
+class StagesOfCode:
+    """The stages from query, key and value to the context, in the order of the code.
+
+    Attributes:
+        lead: the axes before the last two: of samples and of heads, as the inputs have them.
+        steps: each stage as a trace shows it.
+        values: each stage as (blocks, rows, columns) in float64.
+        read: the changes of the scores.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording, self.steps = recording, list[Step]()
+        self.values: dict[str, Tensor] = {}
+        self.lead, self._sizes = _leading_axes(recording)
+        self._attention = recording.cells.whole
+        self.read = weigh(self._attention)
+        self._lost, self._lost_words = _lost_mask(recording)
+        for name, node in zip(("query", "key", "value"), recording.cells.nodes, strict=True):
+            place = 0 if node is None or node.kind == "input" else node.place
+            self._add(name, getattr(self._attention, name), recording.origin(name), place)
+        self._add_scores()
+        self._add_weights()
+        formula = f"{self._current()} · value"
+        self._add("context", self._attention.context, formula, self._attention.layout.context.place)
+
+    def in_axes_of_call(self, blocks: Tensor) -> Tensor:
+        """Return (blocks, rows, columns) with the axes of the call, in the precision of the code."""
+        return blocks.reshape(*self._sizes, *blocks.shape[1:]).to(self.recording.dtype)
+
+    def _add(
+        self, name: str, values: Tensor, formula: str, place: int = 0, standard: bool = True
+    ) -> None:
+        """Append a stage; without a place it repeats the one before."""
+        same_as = self._current() if name in stages.NAMES and not place else None
+        heads = "num_kv_heads" if name in ("key", "value") else "num_heads"
+        axes = (*(axis.replace("num_heads", heads) for axis in self.lead), *AXES[_row_of(name)])
+        line = self.recording.line(place) if place else ""
+        tensor = self.in_axes_of_call(values)
+        self.steps.append(Step(name, tensor, axes, formula, same_as, line, standard))
+        self.values[name] = values
+
+    def _current(self) -> str:
+        """The name of the last stage that is not a repetition."""
+        return self.steps[-1].same_as or self.steps[-1].name
+
+    def _numbered(self, name: str) -> str:
+        count = sum(each.startswith(name) for each in self.values)
+        return f"{name}_{count + 1}" if count else name
+
+    def _add_scores(self) -> None:
+        left_out = not bool(self.recording.cells.computed.all())
+        formula = "query · keyᵀ" + "; −∞ where the loop computed none" * left_out
+        self._add("scores", self._attention.scores, formula, self._attention.layout.scores.place)
+        groups = _by_stage(self.read.before)
+        early = set[str]()
+        for index, (name, group) in enumerate(groups):
+            later = [ORDER.index(other) for other, _ in groups[index + 1 :] if other in ORDER]
+            if name not in ORDER or any(each <= ORDER.index(name) for each in later):
+                early.add(name)
+                name = self._numbered("changed_scores")
+            else:
+                self._repeat(ORDER[: ORDER.index(name)], early)
+            origin = formula = self._current()
+            for change in group:
+                formula = self._formula(change, formula, self.values[self.steps[-1].name])
+            last = group[-1].stage
+            standard = _is_standard(name, group, origin)
+            self._add(name, last.values, formula, last.place, standard)
+        self._repeat(ORDER, early)
+
+    def _repeat(self, names: Sequence[str], early: set[str]) -> None:
+        """Append the stages of the definition for which the code does nothing at this place."""
+        for name in names:
+            if name not in self.values:
+                formula = "done earlier" if name in early else NO_CHANGE[name]
+                if name == "masked_scores" and self._lost is not None:
+                    formula = self._lost_words
+                self._add(name, self.values[self.steps[-1].name], formula)
+
+    def _add_weights(self) -> None:
+        read, scores = self.read, self._current()
+        found = self._attention.stages
+        place = next((each.place for each in found if each.values is read.shares), 0)
+        names = {each.name for each in found}
+        exponential = not names.isdisjoint(EXPONENTIALS) and not any(
+            name.endswith("softmax") for name in names
+        )
+        if read.axis is not None:
+            formula = OVER[read.axis].format(scores)
+            if exponential and read.axis == "keys":
+                formula = f"exp({scores}), each row divided by its sum: {formula}"
+        elif read.shares is read.entering or torch.equal(read.shares, read.entering):
+            formula, place = "no softmax", 0
+        else:
+            name = read.normaliser or ("exp" if exponential else "another operation")
+            formula = f"{name}({scores}), no softmax"
+        self._add("weights", read.shares, formula, place, read.axis == "keys" or not place)
+        for change in read.after:
+            before = self.steps[-1].name
+            is_last = change.kind == "dropout" and change is read.after[-1]
+            name = "dropped_weights" if is_last else self._numbered("changed_weights")
+            formula = self._formula(change, self._current(), self.values[before])
+            stage, standard = change.stage, is_last and before == "weights"
+            self._add(name, stage.values, formula, stage.place, standard)
+        if "dropped_weights" not in self.values:
+            self._add("dropped_weights", self.values[self.steps[-1].name], "no dropout")
+
+    def _formula(self, change: Change, before: str, values: Tensor) -> str:
+        """A change of scores or weights in words."""
+        number, after = change.number, change.stage.values
+        if change.kind == "scale":
+            head_dim = self._attention.query.shape[-1]
+            root = f"1/√{head_dim}" if math.isclose(number, head_dim**-0.5, rel_tol=1e-5) else ""
+            root = root or (f"1/{1 / number:.4g}" if number and abs(number) < 1 else "")
+            return f"{before} × {number:.4f}" + (f" ({root})" if root else "")
+        if change.kind == "dropout":
+            return f"dropout: some {before} 0, the others × {dropout_factor(change, values):.4g}"
+        if change.kind in ("hide", "fill", "number"):
+            hidden = (
+                after[change.cells] if change.kind == "hide" and change.cells is not None else ()
+            )
+            number = float(max(hidden, default=-math.inf)) if change.kind == "hide" else number
+            added = " added" * (change.kind == "number")
+            return f"{before}, {_written(number)}{added} {_pairs(change.cells)}"
+        words = {"scales": ", each head times a number of its own", "cap": ", bent by tanh"}
+        if change.kind in words or change.kind == "add":
+            return before + words.get(change.kind, " + bias")
+        if change.stage.name.endswith("softmax"):
+            return f"softmax({before}): a softmax of weights"
+        if torch.allclose(after * values.sum(-1, keepdim=True), values, atol=1e-6):
+            return f"{before}, each row divided by its sum"
+        return f"{before}, changed by {change.stage.name.strip('_') or 'an unknown operation'}"
+
+    def first_difference(self) -> Expected | None:
+        """The first stage that differs from the definition, on the code's own query, key and value.
+
+        Without a declared mask, the pairs that the code hides, or tries to hide, are the intended ones.
+        None if no stage differs, or if a declaration is not compared here.
+        """
+        contract, cells = self.recording.contract, self.recording.cells
+        if any(getattr(contract, name) is not None for name in UNCOMPARED):
+            return None
+        found = self._query_of_other_rows()
+        if found is None:
+            (blocks, queries, width), keys = self.values["query"].shape, self.values["key"].shape[1]
+            value_width = self.values["value"].shape[-1]
+            setting = Setting(contract, blocks, 1, 1, queries, keys, width, value_width)
+            found = next(self._differences(setting, self._visible(setting)), None)
+        if found is None and (value := cells.nodes[2]) is not None and value.constant == 0:
+            before, keys = blocks_of(value.operands[1]).double(), self.values["key"].shape[1]
+            mixed = value.kind == "linear" and value.operands[0].shape[-2:] == (keys, keys)
+            if mixed and before.shape == self.values["value"].shape:
+                found = "value", before
+        return None if found is None else Expected(found[0], self.in_axes_of_call(found[1]))
+
+    def _differences(self, at: Setting, visible: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Every stage whose numbers are not those of the definition; none if the weights and context are right."""
+        got, cells = self.values, self.recording.cells
+        raw, gain = got["query"] @ got["key"].mT, self._attention.gain
+        scale = None if gain is None else right_scale(at) / gain
+        scaled = got["scaled_scores"] if scale is None else stages.scaled_scores(raw, scale)
+        capped = stages.capped_scores(scaled, at.contract.softcap)
+        masked = stages.masked_scores(capped, declared_bias(at), visible)
+        weights = stages.weights(masked)
+        sees = visible.any(-1, keepdim=True)
+        live = cells.computed & ~_hidden(got["scaled_scores"], scaled)
+        masked_got = got["masked_scores"]
+        masked_got = masked_got.masked_fill(_hidden(masked_got, capped), -torch.inf)
+        mixed = got["dropped_weights"]
+        if self.read.after and self.read.after[-1].kind == "dropout":
+            mixed = list(got.values())[-3]
+        if not self._same(mixed, weights, sees):
+            rows = (
+                ("scores", torch.where(cells.computed, raw, -torch.inf), raw, visible),
+                ("scaled_scores", got["scaled_scores"], scaled, live),
+                ("masked_scores", masked_got, masked, sees),
+                ("weights", got["weights"], weights, sees),
+            )
+            for name, found, expected, where in rows:
+                if not self._same(found, expected, where):
+                    yield name, expected
+            yield from ((name, weights) for name in got if name.startswith("changed_weights"))
+        context = got["dropped_weights"] @ got["value"]
+        if not self._same(got["context"], context, sees):
+            yield "context", context
+
+    def _query_of_other_rows(self) -> tuple[str, Tensor] | None:
+        """The query with its heads split correctly, if its rows are not those of tokens."""
+        cells, query = self.recording.cells, self.values["query"]
+        made, width = cells.nodes[0], query.shape[-1]
+        if cells.columns[0] or made is None or made.kind != "linear":
+            return None
+        if made.output.numel() != query.numel() or made.output.shape[-1] != cells.heads * width:
+            return None
+        right = made.output.double().reshape(cells.batch, query.shape[1], cells.heads, width)
+        right = right.transpose(1, 2).flatten(0, 1)
+        return None if torch.equal(right, query) else ("query", right)
+
+    def _visible(self, at: Setting) -> Tensor:
+        """True where a query may see a key: as declared, or as the code hides it or tries to."""
+        contract, hidden = self.recording.contract, ~self.recording.cells.computed
+        for change in self.read.changes:
+            lowers = change.kind == "hide" or (
+                change.kind in ("fill", "number") and change.number <= 0
+            )
+            if lowers and change.cells is not None:
+                hidden = hidden | change.cells
+        if self._lost is not None:
+            hidden = hidden | self._lost
+        if contract.causal is None and contract.window is None:
+            return ~hidden
+        declared = right_visible(at).expand(hidden.shape)
+        # A mask that is an argument hides whole keys: padding.
+        return declared & ~(hidden.all(-2, keepdim=True) & self.recording.masked)
+
+    def _same(self, one: Tensor, other: Tensor, where: Tensor) -> bool:
+        """True if numbers are equal up to rounding, half of the digits, where they matter."""
+        place = where.expand(other.shape)
+        return equal_to_rounding(one[place], other[place], self.recording.dtype)
+
+
+def equal_to_rounding(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
+    """True if numbers are equal up to half of the digits of a dtype, relative to the largest of `other`."""
+    if one.shape != other.shape:
+        return False
+    finite = other[other.isfinite()].abs()
+    size = math.sqrt(torch.finfo(dtype).eps) * (float(finite.max()) if len(finite) else 1.0)
+    return torch.allclose(one.to(other.dtype), other, rtol=0, atol=max(size, 1e-34), equal_nan=True)
+
+
+def dropout_factor(change: Change, before: Tensor) -> float:
+    """The factor by which dropout scales what it keeps; 1 if it keeps nothing."""
+    after = change.stage.values
+    kept = (after != 0) & (before != 0) & after.isfinite()
+    return float((after[kept] / before[kept]).median()) if bool(kept.any()) else 1.0
+
+
+def _leading_axes(recording: Recording) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The axes before rows and columns, with their sizes: as the inputs have them, and heads if there are several."""
+    cells, first = recording.cells, recording.floats[0]
+    if first.ndim == 4 and cells.heads == 1:
+        return ("batch", "num_heads"), tuple(first.shape[:2])
+    if first.ndim == 3 and recording.by_sides and cells.heads == 1:
+        return ("num_heads",), (cells.batch,)
+    batch = first.ndim > 2 and cells.batch == first.shape[:-2].numel()
+    heads = cells.heads > 1 or (cells.batch > 1 and not batch)
+    names, sizes = ("batch",) * batch, (cells.batch,) * batch
+    return names + ("num_heads",) * heads, sizes + (cells.heads,) * heads
+
+
+def _row_of(name: str) -> str:
+    return name if name in AXES else "scores"
+
+
+def _by_stage(changes: Sequence[Change]) -> list[tuple[str, list[Change]]]:
+    """Consecutive changes that make one stage, such as two masks."""
+    real = [change for change in changes if change.kind not in ("same", "shift")]
+    groups = groupby(real, lambda change: STAGE_OF.get(change.kind, "changed_scores"))
+    return [(name, list(group)) for name, group in groups]
+
+
+def _is_standard(name: str, group: Sequence[Change], before: str) -> bool:
+    """True if the page's arithmetic of the stage is what the code did."""
+    if name == "scaled_scores":
+        return before == "scores" and all(each.kind == "scale" for each in group)
+    return name == "masked_scores" and all(
+        each.kind == "add"
+        or (each.kind == "hide" and bool((each.stage.values[each.cells] == -torch.inf).all()))
+        for each in group
+    )
+
+
+def _hidden(values: Tensor, before: Tensor) -> Tensor:
+    """True where a score is so low that no weight is left."""
+    return (values == -torch.inf) | (values - before <= -HIDDEN)
+
+
+def _written(number: float) -> str:
+    if math.isinf(number):
+        return "−∞" if number < 0 else "+∞"
+    return f"{number:.4g}".replace("-", "−")
+
+
+def _pairs(cells: Tensor | None) -> str:
+    """The number of pairs of a head that a change is about."""
+    if cells is None:
+        return "for some pairs"
+    counts = sorted(set(cells.flatten(1).sum(-1).tolist()))
+    count = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"for {count} of {cells[0].numel()} pairs"
+
+
+def _lost_mask(recording: Recording) -> tuple[Tensor | None, str]:
+    """The pairs that a mask would hide whose result nothing reads, and what to say of it."""
+    cells, recorder = recording.cells, recording.recorder
+    node = cells.whole.layout.scores
+    for step in recorder.steps if cells.elements is not None else ():
+        of_scores = step.tags.node == node.index
+        if step.result in recorder.read or step.source == step.result or not of_scores.any():
+            continue
+        flat = torch.zeros(node.output.numel(), dtype=torch.float64)
+        values = step.value.double().expand(of_scores.shape)[of_scores]
+        flat[(step.tags.element - node.base)[of_scores]] = values
+        hidden = flat[cells.elements] < -HIDDEN
+        if bool(hidden.any()):
+            line = recording.line(step.place)
+            return hidden, f"the result of {step.name}, {line}, is read by nothing"
+    return None, ""

@@ -1,0 +1,57 @@
+from ..attention.planning import Plan
+from ..attention.sharded.sharded_plan import ShardedPlan
+from ..checking import Finding, Report
+from ..drawing.element.figure import Figure
+from ..editing.edit import Edit
+from ..editing.effects import Effects
+from ..layers.converting.convert import Conversion
+from ..layers.converting.models import ModelConversion
+from ..masks import BlockMap
+from ..matrix.contexts import Contexts
+from ..matrix.head_numbers import Roles
+from ..matrix.some_totals import SomeTotals
+from ..matrix.summary import Summary, TopK
+from ..matrix.totals import Totals
+from ..reading.head_circuits import Circuits
+from ..reading.logit_lens import Lens
+from ..reading.logit_shares import LogitShares
+from ..reading.written_tokens import Writes
+from ..sharding.sharding import Sharding
+from ..tracing.trace import Step, Trace
+from ..watching.estimate import Estimate
+from ..watching.missing import Missing
+from ..watching.seen import Seen
+from ..watching.table import HeadRow, Table
+from ..watching.watcher import Watch
+
+__all__ = [
+    "BlockMap",
+    "Circuits",
+    "Contexts",
+    "Conversion",
+    "Edit",
+    "Effects",
+    "Estimate",
+    "Figure",
+    "Finding",
+    "HeadRow",
+    "Lens",
+    "LogitShares",
+    "Missing",
+    "ModelConversion",
+    "Plan",
+    "Report",
+    "Roles",
+    "Seen",
+    "ShardedPlan",
+    "Sharding",
+    "SomeTotals",
+    "Step",
+    "Summary",
+    "Table",
+    "TopK",
+    "Totals",
+    "Trace",
+    "Watch",
+    "Writes",
+]
