@@ -525,7 +525,7 @@ def test_a_rotation_that_nobody_declared_is_told_with_its_declaration():
         (Normed, "scale: query and key are all of one length, as behind a norm"),
         (
             ReAttention,
-            "weights and value: the weights are changed after the softmax, by convolution",
+            "weights and value: convolution changes the weights after the softmax",
         ),
         (linear_attention, "weights and value: the first product goes over the tokens"),
         (LinearAttention, "weights and value: the first product goes over the tokens"),
