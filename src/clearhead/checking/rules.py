@@ -30,6 +30,7 @@ from clearhead.checking.judging import (
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Claim, Clear, Unknown, Verdict
 from clearhead.checking.subject.refusals import first_line
+from clearhead.recording.attempt import attempt
 
 ALL = "*"
 HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
@@ -68,10 +69,8 @@ class Rule:
 
     def verdict(self, evidence: Evidence) -> Verdict | None:
         """Return its verdict; what cannot be read is not known."""
-        try:
-            return self.applies(evidence)
-        except Exception as error:  # nothing that happens while reading is a fault of the code
-            return Unknown("unreadable", {"error": first_line(error)})
+        found, error = attempt(self.applies, evidence)
+        return found if error is None else Unknown("unreadable", {"error": first_line(error)})
 
 
 def _named(
