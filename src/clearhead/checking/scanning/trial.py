@@ -271,9 +271,8 @@ def _undeclared(evidence: Evidence) -> Iterator[str]:
         for change in each.before
         if change.kind == "hide" and change.cells is not None
     ]
-    declared = contract.causal is not None or contract.window is not None
     others = [each.shape[0] == each.shape[1] and bool(each.tril().any()) for each in cells]
-    if any(others) and not declared and evidence._window is None:
+    if any(others) and not contract.masked and evidence._window is None:
         yield "hides pairs that a causal mask would not: declare what hides them"
 
 
