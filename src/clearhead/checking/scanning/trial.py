@@ -33,7 +33,6 @@ from clearhead.checking.scanning.takes import (
     unasked,
     ways,
 )
-from clearhead.checking.subject.constructing import unguessed
 from clearhead.checking.subject.locating import imported
 from clearhead.checking.subject.refusals import always, place
 from clearhead.checking.subject.signatures import needed, of_call
@@ -195,9 +194,6 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
             if error.code == "check.made":
                 break
     if without is None and failed is not None:
-        names = unguessed(found) if inspect.isclass(found) else []
-        if names:
-            failed.add_note(f"nothing says what {' and '.join(names[:3])} should be")
         raise failed
     return without if without and without.report.asked else None
 
