@@ -110,12 +110,12 @@ ROWS = (
         2, "a_share_of_one", "A share of one", ("weights", "softmax"), "scores",
         ("softmax.axis", "softmax.missing", "softmax.twice", "output.non-finite", "input.modified"),
         {"scale": 1.0},
-        headings={"softmax.missing": "Predict", "dtype": "Predict", "law.scores": "Predict"},
+        headings={"softmax.missing": "Predict", "output": "Predict", "law.scores": "Predict"},
     ),
     LessonRow(
         3, "taking_home", "Taking home", ("context",), "weights,value",
         ("sum.wrong", "law.value"),
-        headings={"law": "Why", "weights": "Why"},
+        headings={"law": "Why"},
     ),
     LessonRow(
         4, "three_matrices", "Three matrices", ("SelfAttention",), "x2d",
@@ -147,7 +147,7 @@ ROWS = (
         ("mask.padding-ignored", "law.samples", "mask.broadcast", "shape.fixed"),
         named={"SelfAttention": {"causal": False}, "CausalAttention": {"causal": True}},
         headings={"mask": "Write", "mask.padding-ignored": "Stuffing", "mask.soft": "Stuffing",
-                  "batch": "Predict", "law": "Predict", "length": "See"},
+                  "law": "Predict", "shape": "See"},
     ),
     LessonRow(
         9, "two_modes", "Two modes", ("CausalAttention",), "x",
