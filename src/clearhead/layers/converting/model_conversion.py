@@ -13,17 +13,17 @@ from clearhead._common.text import readable
 from clearhead._common.torch_internals import set_grad_enabled
 from clearhead._common.undoing import Undo, undo_all, undoing
 from clearhead.errors import ArgumentError, UnsupportedError
-from clearhead.layers.base import AttentionLayer
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.adapters import (
     Adapter,
     PlainAdapter,
     adapter_for,
     other_arguments,
 )
-from clearhead.layers.converting.comparing import Place, compare, put
-from clearhead.layers.converting.fitting import build, refuse
-from clearhead.layers.converting.pairs import Row
+from clearhead.layers.converting.fitting import build
+from clearhead.layers.converting.model_comparison import Place, compare, put
 from clearhead.layers.converting.reader import ModuleReader, model_type
+from clearhead.layers.converting.tensor_pairs import Row
 from clearhead.layers.converting.weights import hooks_of_transformers
 from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
@@ -73,9 +73,7 @@ class ModelConversion(Drawn):
             place.path: place.reason for place in places if place.made is None
         }
         self.rows: dict[str, tuple[Row, ...]] = {
-            place.path: (*(pair.row(False) for pair in place.reader.pairs), *place.reader.settings)
-            for place in done
-            if place.reader is not None
+            place.path: place.reader.rows for place in done if place.reader is not None
         }
 
     def undo(self) -> None:
@@ -157,9 +155,6 @@ def convert_model(
         read: reads one, and runs a copy of it; raises UnsupportedError with the reasons against it.
         read_again: reads one that was read before.
 
-    Raises:
-        UnsupportedError: code `convert.refused`, if none could be converted, or if the model's output
-            is another one afterwards; nothing is changed then.
     """
     places = list(_places(model, recognises))
     # An interrupt at the end of a block without gradients would leave them off.
@@ -169,12 +164,6 @@ def convert_model(
             if recognises(place.module):
                 _make(place, read, inputs, places)
         compare(model, inputs, places, undo)
-        done = [place for place in places if place.made is not None]
-        refuse(
-            "clearhead.convert",
-            f"convert an attention of this {type(model).__name__}",
-            [] if done else [f"{place.path}: {_one_line(place.reason)}" for place in places],
-        )
         conversion = ModelConversion(model, places, read_again)
     except BaseException:
         with undoing() as last:

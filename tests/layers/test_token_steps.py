@@ -9,7 +9,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.layers import Cache, GrowingCache, MultiHeadAttention, Part, StaticCache
-from clearhead.layers import steps as module
+from clearhead.layers import token_steps as module
 from tests.refusals import assert_refused
 
 WIDTH, HEAD_DIM = 24, 4

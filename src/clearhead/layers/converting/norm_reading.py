@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import is_number
 from clearhead._common.foreign_names import NORM_NAMES
-from clearhead.layers.converting.pairs import TensorPair
 from clearhead.layers.converting.reader import ModuleReader
+from clearhead.layers.converting.tensor_pairs import TensorPair
 from clearhead.layers.query_key_norm import QueryKeyNorm
 
 # A norm is run on vectors of both sizes; the small one shows what is added to the mean square.

@@ -14,11 +14,11 @@ from clearhead import stages
 from clearhead.attention.kernels._one_query import by_products, multiplied
 from clearhead.attention.planning import observers
 from clearhead.attention.remembering import is_plain_call
-from clearhead.layers.base import AttentionLayer
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.columns import ColumnCache, GrowingCache, StaticCache
-from clearhead.layers.inputs import LayerCall, check_projected
+from clearhead.layers.inputs import Keys, LayerCall, check_projected
 from clearhead.layers.parts import Part
 from clearhead.layers.positions import Positions, is_causal
 
@@ -46,13 +46,13 @@ def next_token(
     if layer.parts:
         position = own.next_positions(1)
         positions = Positions(position, position)
-    call = LayerCall(x, x, is_cross=False, mask=layer.mask, cache=own, positions=positions)
+    call = LayerCall(x, x, layer.mask, Keys(cache=own), positions)
     query, key, value, unrotated = layer._project(call)
     if positions is not None:
         query, key = layer._transform(query, key, call)
     context = _append_and_attend(own, query, key, value)
     if context is None:
-        return layer._attend(call._replace(projected=(query, key, value, unrotated)))
+        return layer._attend(call, kernel, (query, key, value, unrotated))
     return layer._merge_heads(context, x)
 
 

@@ -1,7 +1,7 @@
 """Compare the attentions of a model with what takes their place, in a call of the model."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,6 @@ from clearhead._common.checks import arguments_of
 from clearhead._common.lazy import integration
 from clearhead._common.undoing import Undo, undoing, unhook
 from clearhead.layers.converting.adapters import Adapter, PlainAdapter
-from clearhead.layers.converting.fitting import refuse
 from clearhead.layers.converting.reader import ModuleReader
 
 CLOSE = 1e-5
@@ -40,63 +39,77 @@ class Place:
     def theirs(self) -> str:
         return type(self.module).__name__
 
+    def leave(self, reason: str) -> None:
+        """Leave the attention as it is."""
+        self.made, self.reason = None, reason
+
 
 def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) -> None:
     """Put the adapters in place, after each was compared with its module in a call of the model.
+
+    A model whose output then differs gets its own modules back, and the reason is that of each attention.
 
     Args:
         model: the model.
         inputs: those of the call.
         places: its attentions, and what was made of them.
         undo: takes the step that puts the model's own modules back.
-
-    Raises:
-        UnsupportedError: code `convert.refused`, if the output of the model is another one.
     """
     adapted = [place for place in places if isinstance(place.made, Adapter)]
     of_transformers = [place for place in adapted if not isinstance(place.made, PlainAdapter)]
-    tools, before, steps, given = None, None, [], inputs is not None
-    if given or of_transformers:
+    tools: Any = integration("transformers_adapter") if of_transformers else None
+    is_run, steps = inputs is not None or bool(tools), []
+    before: Any = None
+
+    def call() -> Any:
+        # Some models draw masks in eval mode too.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            if inputs is None:
+                return [function(**named) for function, named in tools.trials(model)]
+            given, named = arguments_of(inputs)
+            return model(*given, **named)
+
+    def call_in_steps() -> list[Any]:
+        if not tools or not isinstance(inputs, Mapping | None):
+            return []
+        return tools.run_in_steps(model, tools.trials(model)[0][1] if inputs is None else inputs)
+
+    if is_run:
         with _evaluating(model, [place.made for place in adapted]):
             try:
-                if inputs is None:
-                    inputs = integration("transformers_adapter").trial_inputs(model)
-                if of_transformers and isinstance(inputs, Mapping):
-                    tools = integration("transformers_adapter")
-                before = _compared(model, inputs, adapted)
-                steps = tools.run_in_steps(model, inputs) if tools else []
-            # Whatever the model's code raises, it was not run.
+                before = _compared(call, adapted)
+                steps = call_in_steps()
+            # Any exception of the model's code means that it was not run.
             except Exception as error:
-                if given:
+                if inputs is not None:
                     raise
+                is_run = False
                 for place in of_transformers:
-                    place.made = None
-                    place.reason = (
+                    place.leave(
                         "the model could not be run to compare it; give inputs= of a call: "
                         f"{type(error).__name__}: {error}"
                     )
     undo.append(partial(_put_all, model, [(place, place.module) for place in places]))
     _put_all(model, [(place, place.made) for place in places if place.made is not None])
-    if before is None:
+    if not is_run:
         return
     try:
         with _evaluating(model, []):
-            after = _call(model, inputs)
-            wrong = _difference(before, after)
-            if wrong is None and tools and steps:
-                wrong = _difference(steps, tools.run_in_steps(model, inputs))
+            wrong = _difference(before, call())
+            if wrong is None and steps:
+                wrong = _difference(steps, call_in_steps())
                 wrong = wrong and f"{wrong}, with a KV cache"
     except Exception as error:
         wrong = f"it cannot be run: {type(error).__name__}: {error}"
     if wrong is not None:
-        refuse(
-            "clearhead.convert",
-            f"convert this {type(model).__name__}",
-            [f"each attention is equal, and with all of them {wrong}"],
-        )
+        _put_all(model, [(place, place.module) for place in places])
+        for place in places:
+            if place.made is not None:
+                place.leave(f"each attention is equal, and with all of them {wrong}")
 
 
-def _compared(model: nn.Module, inputs: Any, places: Sequence[Place]) -> Any:
+def _compared(call: Callable[[], Any], places: Sequence[Place]) -> Any:
     """The output of a model, in which each adapter is compared with the module of its place."""
     called: dict[int, str | None] = {}
     caches: dict[int, dict[str, Any]] = {}
@@ -127,20 +140,12 @@ def _compared(model: nn.Module, inputs: Any, places: Sequence[Place]) -> Any:
             undo.append(partial(unhook, place.module, keep, hook))
             place.module.register_forward_pre_hook(keep, with_kwargs=True)
             place.module.register_forward_hook(hook, with_kwargs=True)
-        output = _call(model, inputs)
+        output = call()
     for place in places:
         wrong = called.get(id(place), "it is not called; give inputs= of a call that does")
         if wrong is not None:
-            place.made, place.reason = None, f"in a call of the model, {wrong}"
+            place.leave(f"in a call of the model, {wrong}")
     return output
-
-
-def _call(model: nn.Module, inputs: Any) -> Any:
-    # Some draw what they hide in eval mode too.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        given, named = arguments_of(inputs)
-        return model(*given, **named)
 
 
 def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:

@@ -69,21 +69,14 @@ class TensorPair:
         else:
             self.tensor.copy_(source - 1 if self.how == "plus 1" else source)
 
-    def can_hold(self, source: Tensor | None) -> bool:
-        """True if theirs has a place for ours: what the module does not have must be constant."""
-        return (
-            self.tensor is not None or source is None or torch.equal(source, self._constant(source))
-        )
-
     def _constant(self, like: Tensor) -> Tensor:
         if self.how == "identity":
             return torch.eye(*like.shape, dtype=like.dtype, device=like.device)
         return torch.ones_like(like) if self.how == "ones" else torch.zeros_like(like)
 
-    def row(self, backwards: bool) -> Row:
-        how = "minus 1" if backwards and self.how == "plus 1" else self.how
+    def row(self) -> Row:
         rows = "" if self.rows is None else f"[{self.rows[0]}:{self.rows[1]}]"
-        return Row(self.theirs, self.ours + rows, how)
+        return Row(self.theirs, self.ours + rows, self.how)
 
 
 @dataclass(frozen=True)

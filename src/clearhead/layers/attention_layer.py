@@ -14,12 +14,13 @@ from clearhead.attention.planning import Plan, kernel_named, plan_for, run
 from clearhead.attention.problem import Problem, make_problem, under_autocast
 from clearhead.attention.sharded.sharded_call import read_across
 from clearhead.errors import ArgumentError
-from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
-    Across,
+    Form,
+    Keys,
     LayerCall,
     Projected,
     Rollback,
@@ -39,6 +40,7 @@ from clearhead.layers.positions import (
     is_causal,
     mask_by_position,
     next_positions,
+    placed_at,
 )
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
@@ -85,8 +87,9 @@ class AttentionLayer(nn.Module, ABC):
     output_projection: nn.Linear
 
     @abstractmethod
-    def _project(self, call: LayerCall) -> Projected:
-        """Project a call, to what the parts transform and a cache holds."""
+    def _project(self, call: LayerCall, *, values: bool = True) -> Projected:
+        """Project a call, to what the parts transform and a cache holds; without `values`, no value if it is not
+        needed."""
 
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
@@ -116,82 +119,63 @@ class AttentionLayer(nn.Module, ABC):
         valid: Tensor | None = None,
         positions: Tensor | None = None,
         cache: Cache | CacheBundle | None = None,
-        kernel: str = "auto",
         across: Any = None,
     ) -> LayerCall:
         """Check the arguments of a call; the cache stays as it is."""
         if across is not None:
             alone = {"cache": cache, "valid": valid, "positions": positions}
-            return self._check_across(x, context, across, alone, mask=mask, kernel=kernel)
-        kernel_named(kernel)
+            return self._check_across(x, context, across, alone, mask)
+        given, is_cross = x, context is not None
         cache = cache[self] if isinstance(cache, CacheBundle) else cache
         mask = self.mask if mask is None else and_masks(self.mask, as_mask(mask))
-        sequences = sequences_of(x, valid=valid if context is None else None, positions=positions)
-        others = None if context is None else sequences_of(context, valid=valid)
-        if sequences is not None and (context is not None or cache is not None):
-            sequences = sequences.padded()
-            valid = sequences.valid if context is None else valid
+        sequences = sequences_of(x, valid=None if is_cross else valid, positions=positions)
+        if sequences is not None:
+            if is_cross or cache is not None:
+                sequences = sequences.padded()
+                valid = valid if is_cross else sequences.valid
+            x = sequences.tokens
+        others = sequences_of(context, valid=valid) if is_cross else None
         if others is not None:
-            others = others.padded()
-            context, valid = others.tokens, others.valid
-        x = x if sequences is None else sequences.tokens
+            context, valid = others.padded().tokens, others.padded().valid
         check_widths(x, context, self.embed_dim, self.context_dim)
         projection = self._modules[self.INPUT_PROJECTION]
         assert projection is not None
         check_projected("x", x, projection)
         if context is not None:
             check_projected("context", context, self.key_projection)
-        dims, is_cross = x.ndim, context is not None
-        if dims == 2:
+            if is_causal(self.mask):
+                raise ArgumentError(
+                    "layer.causal-context",
+                    "this layer hides what comes later in its own text, mask=causal(), and was given a "
+                    "context, whose tokens are not later ones. Make the layer without that mask.",
+                )
+        if x.ndim == 2:
             x, context = x[None], None if context is None else context[None]
         source = x if context is None else context
-        if is_cross and is_causal(self.mask):
-            raise ArgumentError(
-                "layer.causal-context",
-                "this layer hides what comes later in its own text, mask=causal(), and was given a "
-                "context, whose tokens are not later ones. Make the layer without that mask.",
-            )
         if valid is not None:
             check_valid(valid, source.shape[0], source.shape[1], source.device)
         if cache is not None:
-            context_len = source.shape[1] if is_cross else None
-            check_cache(cache, mask, x, context_len, self)
+            check_cache(cache, mask, x, source.shape[1] if is_cross else None, self)
             if is_cross and len(cache):
-                # All keys are there already: none is appended, and all come back.
+                # All keys are in the cache already.
                 source, valid = source[:, :0], None
         if positions is not None:
             several = max([1, *[part.position_axes for part in self.parts]])
             positions = check_positions(positions, x, several)
-        counted, placed, axes = None, None, None
+        by_position = None
         is_plain = cache is None and valid is None and sequences is None
         if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
-            if sequences is not None and sequences.mask is not None:
-                key = sequences.positions
-            else:
-                key = next_positions(source.shape[1], valid, cache, x.device)
+            is_row = sequences is not None and sequences.mask is not None
+            key = (
+                sequences.positions
+                if sequences is not None and is_row
+                else next_positions(source.shape[1], valid, cache, x.device)
+            )
             query = torch.arange(x.shape[1], device=x.device) if is_cross else key
-            counted = Positions(query, key)
-            if positions is not None:
-                if positions.ndim == 3:
-                    axes = Positions(positions, key if is_cross else positions)
-                    positions = positions[0]
-                placed = Positions(positions, key if is_cross else positions)
+            by_position = Positions(query, key, *placed_at(positions, key if is_cross else None))
         absorbs = cache is not None and self._absorbs(cache)
-        return LayerCall(
-            x=x,
-            source=source,
-            is_cross=is_cross,
-            mask=mask,
-            valid=valid,
-            cache=cache,
-            absorbs=absorbs,
-            sequences=sequences,
-            positions=counted,
-            kernel=kernel,
-            dims=dims,
-            placed=placed,
-            axes=axes,
-        )
+        keys = Keys(valid, cache, is_cross, absorbs)
+        return LayerCall(x, source, mask, keys, by_position, Form(given, sequences))
 
     def _check_across(
         self,
@@ -199,7 +183,7 @@ class AttentionLayer(nn.Module, ABC):
         context: Tensor | None,
         across: Any,
         alone: dict[str, object],
-        **options: Any,
+        mask: Mask | Tensor | None,
     ) -> LayerCall:
         """The same where ranks share the tokens, which goes without the arguments `alone`."""
         pair = read_across(across)
@@ -208,8 +192,8 @@ class AttentionLayer(nn.Module, ABC):
             here = local_tokens("x", x, pair[0])
             beside = local_tokens("context", context, pair[1])
             check_alone(**alone, nested=True if is_nested(here) or is_nested(beside) else None)
-            call = AttentionLayer._check_call(self, here, beside, **options)
-            call = call._replace(across=Across(pair, x))
+            call = AttentionLayer._check_call(self, here, beside, mask=mask)
+            call = call._replace(form=Form(x, held=pair))
             for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
                 held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
             if self.parts:
@@ -219,16 +203,24 @@ class AttentionLayer(nn.Module, ABC):
 
         return pair[0].agree(check, x)
 
-    def _posed(self, call: LayerCall) -> tuple[Heads, dict[str, Any]]:
-        """The heads of a call, and the options of `attend`; its cache takes the tokens."""
-        query, key, value, unrotated = call.projected or self._project(call)
-        if call.positions is not None and call.projected is None:
+    def _posed(
+        self, call: LayerCall, projected: Projected | None = None, *, values: bool = True
+    ) -> tuple[Heads, dict[str, Any]]:
+        """The heads of a call, and the options of `attend`; its cache takes the tokens.
+
+        Args:
+            call: the call.
+            projected: x and the source as they were projected and transformed; None to do both here.
+            values: False if only the weights are wanted.
+        """
+        query, key, value, unrotated = projected or self._project(call, values=values)
+        if call.positions is not None and projected is None:
             query, key = self._transform(query, key, call)
         value = key if value is None else value
-        cache = call.cache
+        valid, cache, *_ = call.keys
         if cache is not None:
             # A norm may have brought the keys back to float32, which a kernel would not.
-            key, value = cache.append(*under_autocast(key, value), valid=call.valid)
+            key, value = cache.append(*under_autocast(key, value), valid=valid)
         mask, options = self._mask_and_options(call)
         heads = self._expand(query, key, value, unrotated, call)
         if heads.scale is not None:
@@ -238,30 +230,32 @@ class AttentionLayer(nn.Module, ABC):
 
     def _transform(self, query: Tensor, key: Tensor, call: LayerCall) -> tuple[Tensor, Tensor]:
         """Query and key as the parts transform them."""
-        positions = call.positions if call.placed is None else call.placed
-        assert positions is not None
-        if call.across is not None:
+        counted, held = call.positions, call.form and call.form.held
+        assert counted is not None
+        pair = (counted.placed or counted)[:2]
+        if held is not None:
             # One token more, the last of the text: some parts go by its length.
-            last = [
-                each.new_full((1,), max(0, held.tokens - 1))
-                for each, held in zip(positions, call.across.held, strict=True)
-            ]
-            positions = Positions(*(torch.cat(pair) for pair in zip(positions, last, strict=True)))
+            pair = tuple(
+                torch.cat([each, each.new_full((1,), max(0, ranks.tokens - 1))])
+                for each, ranks in zip(pair, held, strict=True)
+            )
             query, key = (nn.functional.pad(each, (0, 0, 0, 1)) for each in (query, key))
         for part in self.parts:
-            given = positions if call.axes is None or part.position_axes == 1 else call.axes
-            query, key = part.transform_query_key(query, key, *given)
-        return (query, key) if call.across is None else (query[:, :, :-1], key[:, :, :-1])
+            of_axes = counted.axes if part.position_axes > 1 else None
+            query, key = part.transform_query_key(query, key, *(of_axes or pair)[:2])
+        return (query, key) if held is None else (query[:, :, :-1], key[:, :, :-1])
 
-    def _problem(self, call: LayerCall) -> Problem:
+    def _problem(
+        self, call: LayerCall, projected: Projected | None = None, *, values: bool = True
+    ) -> Problem:
         """The problem that a call poses to a kernel; its cache takes the tokens."""
-        heads, options = self._posed(call)
-        options["keys_finite"] = call.cache is not None and heads.is_cached and call.cache.finite
+        heads, options = self._posed(call, projected, values=values)
+        real, cache, is_cross, _ = call.keys
+        options["keys_finite"] = cache is not None and heads.is_cached and cache.finite
         problem = make_problem(heads.query, heads.key, heads.value, **options)
-        if call.cache is None or call.is_cross or type(problem.mask) is Causal:
+        if cache is None or is_cross or type(problem.mask) is Causal:
             return problem
         # Where rows are padded, their new keys need not be the last columns of a cache.
-        real = call.valid
         if real is None:
             real = torch.ones(call.x.shape[:2], dtype=torch.bool, device=call.x.device)
         return problem.replace(real_queries=real)
@@ -269,24 +263,23 @@ class AttentionLayer(nn.Module, ABC):
     def _mask_and_options(self, call: LayerCall) -> tuple[Mask | None, dict[str, Any]]:
         """The mask of a call and the options of its parts; by position where columns are not in
         order."""
-        mask, visible = call.mask, call.visible()
+        mask, visible, cache = call.mask, call.visible(), call.keys.cache
         positions = call.positions
         if positions is None:
             return and_masks(mask, visible), {}
-        if call.cache is not None:
-            positions = Positions(positions.query, call.cache.positions)
-        placed = call.placed
-        query = positions.query if placed is None else placed.query
-        key = positions.key if placed is None or call.cache is not None else placed.key
-        options = options_of(self.parts, query, key)
+        placed = positions.placed
+        if cache is not None:
+            positions = Positions(positions.query, cache.positions)
+        query, key = positions[:2] if placed is None else placed[:2]
+        options = options_of(self.parts, query, positions.key if cache is not None else key)
         bias = options.get("bias")
         if placed is not None and bias is not None:
-            options["bias"], bias = bias_of_positions(bias, placed, call.cache), None
-        if not call.is_cross and (mask is not None or bias is not None):
-            in_order = call.in_order()
+            options["bias"], bias = bias_of_positions(bias, placed, cache), None
+        if not call.keys.is_cross and (mask is not None or bias is not None):
+            in_order = call.keys.in_order()
             # Positions are (tokens,) where every row counts its columns.
             if mask is not None and (not in_order or positions.key.ndim == 2):
-                memory, cache = None, call.cache
+                memory = None
                 if isinstance(cache, FixedCache) and positions.key.ndim == 1:
                     memory = Memory(cache.max_len, None if is_tracing() else len(cache))
                 mask = mask_by_position(mask, positions, in_order=in_order, memory=memory)
@@ -297,32 +290,36 @@ class AttentionLayer(nn.Module, ABC):
     def _run(self, problem: Problem, kernel: str) -> Tensor:
         return run(problem, kernel)
 
-    def _attend(self, call: LayerCall) -> Tensor:
-        if call.across is not None:
+    def _attend(
+        self, call: LayerCall, kernel: str = "auto", projected: Projected | None = None
+    ) -> Tensor:
+        form = call.form
+        if form is not None and form.held is not None:
             heads, options = self._posed(call)
-            options |= {"kernel": call.kernel, "across": call.across.held}
-            context = attend(heads.query, heads.key, heads.value, **options)
-            return call.restore(self._join(context, call))
-        with Rollback(call.cache, call.source.shape[1]):
-            context = self._run(self._problem(call), call.kernel)
-        return call.restore(self._join(context, call))
+            context = attend(*heads[:3], **options, kernel=kernel, across=form.held)
+        else:
+            kernel_named(kernel)
+            with Rollback(call.keys.cache, call.source.shape[1]):
+                context = self._run(self._problem(call, projected), kernel)
+        output = self._join(context, call)
+        return output if form is None else form.restore(output)
 
     def _matrix(self, call: LayerCall) -> AttentionMatrix:
-        if call.across is not None:
+        held = call.form and call.form.held
+        if held is not None:
             heads, options = self._posed(call)
             del options["dropout"]
-            return AttentionMatrix(heads.query, heads.key, across=call.across.held, **options)
+            return AttentionMatrix(heads.query, heads.key, across=held, **options)
+        call = _on_a_copy(call)
         # A cache takes values as well.
-        call = call._replace(cache=copy.deepcopy(call.cache), values=call.cache is not None)
-        return matrix_of(self._problem(call))
+        return matrix_of(self._problem(call, values=call.keys.cache is not None))
 
-    def _plan(self, call: LayerCall) -> Plan:
-        if call.across is not None:
+    def _plan(self, call: LayerCall, kernel: str) -> Plan:
+        held = call.form and call.form.held
+        if held is not None:
             heads, options = self._posed(call)
-            options |= {"kernel": call.kernel, "across": call.across.held}
-            return plan(heads.query, heads.key, heads.value, **options)
-        call = call._replace(cache=copy.deepcopy(call.cache))
-        return plan_for(self._problem(call), call.kernel)
+            return plan(*heads[:3], **options, kernel=kernel, across=held)
+        return plan_for(self._problem(_on_a_copy(call)), kernel)
 
     def _describe_options(self) -> str:
         """The end of `extra_repr`: the options that are not the default ones."""
@@ -332,3 +329,8 @@ class AttentionLayer(nn.Module, ABC):
         if self.mask is not None:
             text += f", mask={self.mask.describe()}"
         return text if self.dropout is None else f"{text}, dropout={self.dropout}"
+
+
+def _on_a_copy(call: LayerCall) -> LayerCall:
+    """The call with a copy of its cache, which takes the tokens."""
+    return call._replace(keys=call.keys._replace(cache=copy.deepcopy(call.keys.cache)))

@@ -10,6 +10,7 @@ from clearhead import stages
 from clearhead._common.checks import check_length, check_tensor
 from clearhead._common.torch_internals import can_sync, is_exporting
 from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.layers.caches.cache_memory import CacheMemory
 from clearhead.layers.caches.layout import (
     Layout,
     check_valid,
@@ -17,7 +18,6 @@ from clearhead.layers.caches.layout import (
     layout_of,
     positions_from_valid,
 )
-from clearhead.layers.caches.memory import CacheMemory
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
