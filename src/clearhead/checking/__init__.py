@@ -47,7 +47,7 @@ operations on fresh copies, parameters and weights.
 
 A scan (`checking/scanning/`) asks the same of a package of which nothing is known. Sources are read, not
 imported: a definition that multiplies and normalises, in its own lines or through the names in them, is worth
-trying (`sources.py`). It is made with guessed arguments and called as its parameters suggest: foreign
+trying (`sources.py`). It is made with sizes by their names, and called as its parameters suggest: foreign
 signatures are read in `subject/signatures.py` alone; it attends if weights that were normalised stand between
 two products (`trial.py`). What was guessed is no promise: where another order of axes or inputs explains a
 mistake, that order was meant. A mechanism that nobody declared is not judged, and weights that are 0

@@ -30,6 +30,7 @@ from clearhead.checking.judging import (
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Claim, Clear, Unknown, Verdict
 from clearhead.checking.subject.refusals import first_line
+from clearhead.recording.attempt import attempt
 
 ALL = "*"
 HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
@@ -68,10 +69,8 @@ class Rule:
 
     def verdict(self, evidence: Evidence) -> Verdict | None:
         """Return its verdict; what cannot be read is not known."""
-        try:
-            return self.applies(evidence)
-        except Exception as error:  # nothing that happens while reading is a fault of the code
-            return Unknown("unreadable", {"error": first_line(error)})
+        found, error = attempt(self.applies, evidence)
+        return found if error is None else Unknown("unreadable", {"error": first_line(error)})
 
 
 def _named(
@@ -120,22 +119,20 @@ def _tokens(code: str, topic: str, applies: Callable[[Any], Verdict | None], **m
 
 
 PADDING = (
-    "mask.on-queries",
+    "mask.broadcast",
     "mask.inverted",
     "mask.missing",
     "mask.off-by-one",
-    "mask.batch-mixed",
     "mask.after-softmax",
-    "mask.multiplied",
-    "mask.added-as-number",
+    "mask.soft",
     "mask.padding-ignored",
-    "mask.non-finite",
+    "output.non-finite",
     "mask.top-left",
     "differs",
 )
 RULES: tuple[Rule, ...] = (
     # Whether it runs.
-    Rule("shape.square-only", "call", first_calls.square_only, SELF, excludes=ALL),
+    Rule("shape.fixed", "call", first_calls.square_only, SELF, excludes=ALL),
     # A part of attention: what is left out may hold what torch.empty left.
     *(
         Rule(code, parts.TOPIC, _named(code, parts.claim), PARTS, excludes="repetition")
@@ -144,19 +141,19 @@ RULES: tuple[Rule, ...] = (
     # Whether it gives the same twice: nothing else can be measured where it does not.
     Rule("dropout.in-eval", "repetition", first_calls.in_eval, but=DECODING, excludes=ALL),
     Rule(
-        "output.nondeterministic",
+        "law.again",
         "repetition",
         first_calls.nondeterministic,
         but=DECODING,
         excludes=ALL,
     ),
-    Rule("context.swapped", "context", modules.swapped_length, CROSS, excludes=ALL),
-    Rule("shape.square-only", "widths", first_calls.square_only, HEADS),
+    Rule("context.wrong", "context", modules.swapped_length, CROSS, excludes=ALL),
+    Rule("shape.fixed", "widths", first_calls.square_only, HEADS),
     # Heads, by which numbers lie where.
     _tokens(
-        "heads.layout", "heads", modules.layout, excludes=f"leaks padding batch.mixed heads {INNER}"
+        "heads.layout", "heads", modules.layout, excludes=f"leaks padding law.samples heads {INNER}"
     ),
-    _tokens("heads.split", "heads", modules.split, excludes="leaks", explains=INNER),
+    _tokens("heads.layout", "heads", modules.split, excludes="leaks", explains=INNER),
     _tokens("heads.merge", "heads", modules.merge, excludes="leaks padding batch"),
     _tokens(
         "law.pairs",
@@ -165,31 +162,31 @@ RULES: tuple[Rule, ...] = (
         excludes="leaks padding batch",
         explains="mask",
     ),
-    _inside("softmax.axis", "softmax", excludes="batch.mixed leaks padding", explains="mask"),
+    _inside("softmax.axis", "softmax", excludes="law.samples leaks padding", explains="mask"),
     _tokens("law.value", "product", laws.centred, excludes="leaks"),
     Rule("law.value", "product", _claimed("law.value", "product"), PADDED, excludes="padding"),
     # Padding, where samples are kept apart without it.
-    Rule("batch.mixed", "batch", dependencies.mixed, PADDED, excludes=f"leaks padding {INNER}"),
+    Rule("law.samples", "batch", dependencies.mixed, PADDED, excludes=f"leaks padding {INNER}"),
     Rule("law.samples", "batch", laws.samples, PADDED, excludes="padding"),
     *(_padding(code) for code in PADDING),
     Rule("mask.padding-ignored", "padding", modules.padded_queries, (PaddedEvidence,)),
     Rule("mask.leaks-nan", "nan", modules.padding_nan, (PaddedEvidence,)),
     Rule("mask.empty-row", "empty", modules.all_padding, (PaddedEvidence,)),
     # Two sides.
-    Rule("context.swapped", "context", modules.swapped, CROSS, excludes="context.ignored"),
+    Rule("context.wrong", "context", modules.swapped, CROSS, excludes="context.wrong"),
     Rule("law.pairs", "context", laws.no_query, CROSS, excludes="heads product"),
-    Rule("context.ignored", "context", modules.ignored, CROSS),
+    Rule("context.wrong", "context", modules.ignored, CROSS),
     # What is inside.
-    Rule("state.global-dim", "outside", promises.outside, WITHIN, explains="scale"),
-    _tokens("batch.mixed", "batch", dependencies.mixed, excludes=f"leaks {INNER}"),
-    _inside("batch.mixed", "batch"),
+    Rule("shape.fixed", "outside", promises.outside, WITHIN, explains="scale"),
+    _tokens("law.samples", "batch", dependencies.mixed, excludes=f"leaks {INNER}"),
+    _inside("law.samples", "batch"),
     _inside("softmax.missing", "softmax"),
     _inside("softmax.twice", "softmax"),
     _inside(
         "mask.inverted",
         "mask",
         excludes="leaks one-token",
-        explains="mask.empty-row mask.non-finite",
+        explains="mask.empty-row output.non-finite",
     ),
     *(
         _inside(code, "mask", excludes="leaks", explains="mask.empty-row one-token")
@@ -197,24 +194,20 @@ RULES: tuple[Rule, ...] = (
             "mask.missing",
             "mask.off-by-one",
             "mask.top-left",
-            "mask.window-off-by-one",
             "mask.after-softmax",
-            "mask.multiplied",
-            "mask.added-as-number",
-            "mask.batch-mixed",
-            "mask.on-queries",
+            "mask.soft",
+            "mask.broadcast",
         )
     ),
-    _inside("mask.non-finite", "mask", excludes="leaks"),
+    _inside("output.non-finite", "mask", excludes="leaks"),
     _inside("mask.empty-row", "mask"),
-    *(_inside(code, "scale") for code in ("scale.missing", "scale.inverse", "scale.wrong")),
-    *(_inside(code, "order") for code in ("bias.scaled", "bias.after-softmax", "bias.sign")),
+    *(_inside(code, "scale") for code in ("scale.missing", "scale.wrong")),
+    _inside("bias.wrong", "order"),
     # A cap behind the mask makes a number of −∞, and the future is seen.
     _inside("softcap.order", "order", explains="leaks"),
     *(
         _inside(code, "product")
         for code in (
-            "weights.scaled",
             "parameter.dead",
             "law.value",
             "law.scores",
@@ -224,35 +217,35 @@ RULES: tuple[Rule, ...] = (
     ),
     *(
         Rule(code, "heads", _claimed(code, "heads"), HEADS)
-        for code in ("heads.merge", "heads.identical", "heads.gqa-tiled", "heads.layout")
+        for code in ("heads.merge", "heads.layout", "heads.gqa-tiled")
     ),
     *(
         Rule(code, "positions", _claimed(code, "positions"), HEADS)
-        for code in ("rope.layout", "rope.offset", "rope.values", "rope.before-split")
+        for code in ("rope.layout", "rope.offset")
     ),
     *(
         Rule(code, "positions", _named(code, modules.rotation), SELF, CROSS)
-        for code in ("rope.layout", "rope.offset", "rope.values", "rope.before-split", "differs")
+        for code in ("rope.layout", "rope.offset", "differs")
     ),
-    _tokens("heads.identical", "heads", modules.identical),
+    _tokens("heads.layout", "heads", modules.identical),
     _tokens("heads.gqa-tiled", "heads", modules.tiled),
-    _tokens("heads.sliced", "heads", modules.sliced, excludes="parameter.dead"),
-    _tokens("heads.summed", "heads", modules.summed, excludes="product"),
+    _tokens("heads.layout", "heads", modules.sliced, excludes="parameter.dead"),
+    _tokens("heads.merge", "heads", modules.summed, excludes="product"),
     _tokens("law.pairs", "heads", modules.order),
     _inside("differs", "mask", excludes="leaks"),
     _inside("differs", "order"),
     _inside("differs", "product"),
     _tokens("differs", "product", modules.changed),
-    Rule("mask.non-finite", "one-token", dependencies.one_token, SELF, CROSS),
+    Rule("output.non-finite", "one-token", dependencies.one_token, SELF, CROSS),
     *(
         Rule(code, "leaks", _named(code, dependencies.leaks), SELF, CROSS)
         for code in (*SEEN, "differs")
     ),
     # Decoding.
     Rule(
-        "mask.window-off-by-one",
+        "mask.off-by-one",
         "mask",
-        _named("mask.window-off-by-one", decoders.full_mask),
+        _named("mask.off-by-one", decoders.full_mask),
         DECODING,
     ),
     *(
@@ -262,11 +255,11 @@ RULES: tuple[Rule, ...] = (
     *(
         Rule(code, "decoding", _named(code, applies), of)
         for applies, of in ((decoders.cache, DECODING), (decoders.model_cache, SELF))
-        for code in ("cache.window", "cache.unmasked", "cache.offset", "rope.offset")
+        for code in ("cache.wrong", "rope.offset")
     ),
-    Rule("cache.stale", "reset", decoders.stale, DECODING),
-    Rule("cache.stale", "reset", decoders.full_keeps, DECODING),
-    Rule("cache.stale", "reset", decoders.shares, DECODING),
+    Rule("cache.wrong", "reset", decoders.stale, DECODING),
+    Rule("cache.wrong", "reset", decoders.full_keeps, DECODING),
+    Rule("cache.wrong", "reset", decoders.shares, DECODING),
     *(
         Rule(code, "padding", _named(code, modules.model_padding), SELF, (*CROSS, PaddedEvidence))
         for code in PADDING
@@ -277,25 +270,25 @@ RULES: tuple[Rule, ...] = (
     Rule("mask.leaks-nan", "nan", promises.nan_behind_heads, HEADS),
     Rule("mask.leaks-nan", "nan", dependencies.nan_behind, SELF, CROSS),
     Rule("mask.empty-row", "empty", promises.empty_row, HEADS),
-    Rule("dtype.overflow", "dtypes", promises.overflow, WITHIN, CROSS),
+    Rule("output.non-finite", "dtypes", promises.overflow, WITHIN, CROSS),
     Rule("weights.not-used", "returned", promises.returned, WITHIN),
     Rule("law.scores", "law", laws.scores, WITHIN, explains="grad.wrong"),
     # Training.
     Rule("parameter.missing", "parameters", promises.loose, SELF, excludes="parameter.dead"),
-    Rule("parameter.shared", "parameters", promises.shared, SELF),
+    Rule("parameter.missing", "parameters", promises.shared, SELF),
     Rule("parameter.dead", "parameters", promises.dead, SELF),
     Rule("parameter.dead", "parameters", promises.dead_input, HEADS),
-    Rule("grad.blocked", "gradients", promises.blocked, but=DECODING, explains="grad.wrong"),
+    Rule("grad.wrong", "gradients", promises.blocked, but=DECODING),
     Rule("grad.wrong", "gradients", promises.wrong_gradient, but=DECODING),
-    Rule("dropout.on-scores", "dropout", promises.on_scores, but=DECODING),
+    Rule("dropout.wrong", "dropout", promises.on_scores, but=DECODING),
     Rule("dropout.never", "dropout", promises.never, but=DECODING),
-    Rule("dropout.misplaced", "dropout", promises.misplaced, but=DECODING),
-    Rule("dropout.unscaled", "dropout", promises.unscaled, but=DECODING),
+    Rule("dropout.wrong", "dropout", promises.misplaced, but=DECODING),
+    Rule("dropout.wrong", "dropout", promises.unscaled, but=DECODING),
     # State.
-    Rule("state.mask-saved", "state", promises.mask_trained, SELF, CROSS),
-    Rule("state.mask-plain", "state", promises.mask_plain, SELF),
-    Rule("length.fixed", "state", promises.fixed_length, SELF, CROSS),
-    _tokens("heads.count", "heads", modules.count),
+    Rule("state.mask", "state", promises.mask_trained, SELF, CROSS),
+    Rule("state.mask", "state", promises.mask_plain, SELF),
+    Rule("shape.fixed", "state", promises.fixed_length, SELF, CROSS),
+    _tokens("heads.layout", "heads", modules.count),
     Rule("mask.missing", "lost", laws.lost_mask, WITHIN),
     # The laws: what is broken is wrong, with a name or without one.
     *(

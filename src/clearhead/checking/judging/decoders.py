@@ -26,11 +26,11 @@ def cache(e: DecodingEvidence) -> Claim | Verdict:
     if found.banded and found.inside:
         more, less = found.moves & ~found.full, found.full & ~found.moves
         way = "more" if more.any() and not less.any() else "window"
-        name, also = "cache.window", ()
+        name, also = "cache.wrong", ()
     elif _within_chunks(e, found):
-        name, way, also = "cache.unmasked", "chunk", ()
+        name, way, also = "cache.wrong", "chunk", ()
     elif not torch.equal(found.full, found.moves):
-        name, way, also = "cache.offset", _kept(e, found), ()
+        name, way, also = "cache.wrong", _kept(e, found), ()
     else:
         name, way, told, also = _misplaced(e, e.taken(found.name), e.schedules[found.name][-1])
     one, other = found.shapes
@@ -47,9 +47,9 @@ def _misplaced(
 ) -> tuple[str, str, Values, Also]:
     """Positions or values that are others with a cache: the name, the way, its values, and other names."""
     if taken is not None and taken.empty:
-        return "cache.offset", "empty", {}, ()
+        return "cache.wrong", "empty", {}, ()
     if taken is not None and not taken.values:
-        return "cache.offset", "values", {}, ()
+        return "cache.wrong", "values", {}, ()
     right, way = e.inputs[0].shape[1] - 1, "otherwise"
     told: Values = {}
     if taken is not None:
@@ -64,8 +64,8 @@ def _misplaced(
     if e.contract.rope is not None or e.turned or (e.turned is None and e.rotates):
         return "rope.offset", way, told, ()
     if e.turned is False:
-        return "cache.offset", "unseen" if taken is None else "unturned", {}, ()
-    return "cache.offset", "positions", {}, (("rope.offset", way, told),)
+        return "cache.wrong", "unseen" if taken is None else "unturned", {}, ()
+    return "cache.wrong", "positions", {}, (("rope.offset", way, told),)
 
 
 def _kept(e: DecodingEvidence, found: Wrong) -> str:

@@ -122,7 +122,7 @@ def in_eval(e: Evidence) -> Verdict | None:
     if e.repetition <= SAME[e.subject.dtype] or not (e.contract.dropout or has_dropout(e.subject)):
         return None
     declared = bool(e.contract.dropout)
-    also = () if declared else (("output.nondeterministic", "drawn", {}),)
+    also = () if declared else (("law.again", "drawn", {}),)
     gap = ("repeated", {"gap": f"{e.repetition:.3g}"})
     return Found("declared" if declared else "undeclared", {}, gap, also)
 

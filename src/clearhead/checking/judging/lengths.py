@@ -100,7 +100,7 @@ def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict 
 
 def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) -> Broken | None:
     """Tokens that nothing behind some place moves with, though no window is declared or shown."""
-    if e.promised.window is not None or e.contract.alibi_slopes is not None:
+    if e.promised.local or e.contract.alibi_slopes is not None:
         return None
     far = lengths.reach(run, x * NARROW)
     if far is None or far.whole or far.window or e.subject.dtype != torch.float64:
