@@ -450,7 +450,7 @@ def test_the_weights_are_not_measured_where_a_value_of_ones_and_zeros_is_refused
         assert (value != 0).all()
         return 2 * (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
 
-    assert ch.check(picky, takes="qkv").findings[0].code == "weights.scaled"
+    assert ch.check(picky, takes="qkv").findings[0].code == "law.value"
 
 
 def test_what_is_not_finite_and_runs_in_float64_alone_stays_there():
@@ -462,7 +462,7 @@ def test_what_is_not_finite_and_runs_in_float64_alone_stays_there():
         return (scores + future.double() * -torch.inf).softmax(-1) @ value
 
     (finding,) = ch.check(hidden, takes="qkv", causal=True).findings
-    assert finding.code == "mask.non-finite"
+    assert finding.code == "output.non-finite"
 
 
 class Sided(nn.Module):
@@ -504,7 +504,7 @@ def test_a_context_that_is_mixed_before_is_told_by_what_it_moves():
 
     torch.manual_seed(0)
     assert "context" in ch.check(Mixed(), takes="x,context").passed
-    assert ch.check(Swapped(), takes="x,context").findings[0].code == "context.ignored"
+    assert ch.check(Swapped(), takes="x,context").findings[0].code == "context.wrong"
 
 
 def test_cross_attention_that_takes_no_batch_and_gives_one_is_refused():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead import stages
-from clearhead.drawing.page.steps import steps_payload
+from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.ladder import EXAMPLE_EMBEDDINGS, EXAMPLE_TOKENS
 from tests.tracing import user_code
@@ -247,7 +247,7 @@ def test_it_draws_itself() -> None:
     assert " → ".join(row) in text
     assert "expected_changed_weights" in steps._repr_html_()
     assert "**expected_changed_weights**" in steps.to_markdown()
-    told = {each["name"]: each for each in steps_payload(steps).data["steps"]}
+    told = {each["name"]: each for each in trace_payload(steps).data["stages"]}
     assert told["changed_weights"]["of"] == "weights"
     assert told["expected_changed_weights"]["of"] == "changed_weights"
     assert "of" not in told["weights"]

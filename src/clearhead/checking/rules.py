@@ -30,6 +30,7 @@ from clearhead.checking.judging import (
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Claim, Clear, Unknown, Verdict
 from clearhead.checking.subject.refusals import first_line
+from clearhead.recording.attempt import attempt
 
 ALL = "*"
 HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
@@ -68,10 +69,8 @@ class Rule:
 
     def verdict(self, evidence: Evidence) -> Verdict | None:
         """Return its verdict; what cannot be read is not known."""
-        try:
-            return self.applies(evidence)
-        except Exception as error:  # nothing that happens while reading is a fault of the code
-            return Unknown("unreadable", {"error": first_line(error)})
+        found, error = attempt(self.applies, evidence)
+        return found if error is None else Unknown("unreadable", {"error": first_line(error)})
 
 
 def _named(
@@ -132,9 +131,7 @@ PADDING = (
     "mask.inverted",
     "mask.missing",
     "mask.off-by-one",
-    "mask.broadcast",
     "mask.after-softmax",
-    "mask.soft",
     "mask.soft",
     "mask.padding-ignored",
     "output.non-finite",
@@ -198,24 +195,20 @@ RULES: tuple[Rule, ...] = (
             "mask.missing",
             "mask.off-by-one",
             "mask.top-left",
-            "mask.off-by-one",
             "mask.after-softmax",
             "mask.soft",
-            "mask.soft",
-            "mask.broadcast",
             "mask.broadcast",
         )
     ),
     _inside("output.non-finite", "mask", excludes="leaks"),
     _inside("mask.empty-row", "mask"),
-    *(_inside(code, "scale") for code in ("scale.missing", "scale.wrong", "scale.wrong")),
-    *(_inside(code, "order") for code in ("bias.wrong", "bias.wrong", "bias.wrong")),
+    *(_inside(code, "scale") for code in ("scale.missing", "scale.wrong")),
+    _inside("bias.wrong", "order"),
     # A cap behind the mask makes a number of −∞, and the future is seen.
     _inside("softcap.order", "order", explains="leaks"),
     *(
         _inside(code, "product")
         for code in (
-            "law.value",
             "parameter.dead",
             "law.value",
             "law.scores",
@@ -225,15 +218,15 @@ RULES: tuple[Rule, ...] = (
     ),
     *(
         Rule(code, "heads", _claimed(code, "heads"), HEADS)
-        for code in ("heads.merge", "heads.layout", "heads.gqa-tiled", "heads.layout")
+        for code in ("heads.merge", "heads.layout", "heads.gqa-tiled")
     ),
     *(
         Rule(code, "positions", _claimed(code, "positions"), HEADS)
-        for code in ("rope.layout", "rope.offset", "rope.layout", "rope.layout")
+        for code in ("rope.layout", "rope.offset")
     ),
     *(
         Rule(code, "positions", _named(code, modules.rotation), SELF, CROSS)
-        for code in ("rope.layout", "rope.offset", "rope.layout", "rope.layout", "differs")
+        for code in ("rope.layout", "rope.offset", "differs")
     ),
     _tokens("heads.layout", "heads", modules.identical),
     _tokens("heads.gqa-tiled", "heads", modules.tiled),
@@ -263,7 +256,7 @@ RULES: tuple[Rule, ...] = (
     *(
         Rule(code, "decoding", _named(code, applies), of)
         for applies, of in ((decoders.cache, DECODING), (decoders.model_cache, SELF))
-        for code in ("cache.wrong", "cache.wrong", "cache.wrong", "rope.offset")
+        for code in ("cache.wrong", "rope.offset")
     ),
     Rule("cache.wrong", "reset", decoders.stale, DECODING),
     *(

@@ -63,7 +63,7 @@ class Sliced(nn.Module):
 @pytest.mark.parametrize("heads", [2, 3])
 def test_heads_that_see_a_part_of_x(heads):
     (found,) = ch.check(Sliced(heads), takes="x", causal=False, sizes={"d_in": 12}).findings
-    assert found.code == "heads.sliced"
+    assert found.code == "heads.layout"
 
 
 def test_queries_of_which_nobody_knows_what_they_are_made_of_are_not_sliced():

@@ -191,7 +191,7 @@ def _windowed(
     case: Trial, same: Sequence[ObservedAttention], arranged: Arrangement | None
 ) -> Trial:
     """The call under a window that is seen and not declared, which fewer tokens do not show."""
-    if arranged is None or case.setting.contract.window is not None:
+    if arranged is None or case.setting.contract.local:
         return case
     seen = torch.cat([arranged.heads(weigh(each).visible) for each in same], 1)
     window = window_of(seen[0, 0])

@@ -59,14 +59,15 @@ def _view_merge(context: Tensor, at: Setting) -> Tensor:
 GROUPS = [
     StageEdit("heads.gqa-tiled", "tiled",
          {"group": lambda x, at: x.repeat(1, at.num_heads // x.shape[1], 1, 1)}, grouped),
-    StageEdit("heads.identical", "first-key",
-         {"group": lambda x, at: x[:, :1].expand(-1, at.num_heads, -1, -1)}, grouped),
+    StageEdit("heads.layout", "same",
+         {"group": lambda x, at: x[:, :1].expand(-1, at.num_heads, -1, -1)}, grouped,
+         {"what": "first key head"}),
     StageEdit("law.pairs", "viewed", {"arrange": _viewed}),
 ]  # fmt: skip
 
 HEADS = [
     *(
-        StageEdit("heads.identical", "same", {"arrange": _same(*which)}, values={"what": name})
+        StageEdit("heads.layout", "same", {"arrange": _same(*which)}, values={"what": name})
         for name, which in (
             ("query, key and value", (0, 1, 2)),
             ("key and value", (1, 2)),
@@ -198,10 +199,10 @@ ROPE = [
             ("differs", "backwards", _backwards(0), {"which": "query is"}),
             ("differs", "backwards", _backwards(1), {"which": "key is"}),
             ("differs", "backwards", _backwards(0, 1), {"which": "query and the key are"}),
-            ("rope.before-split", "whole", _whole_width, {}),
+            ("rope.layout", "whole", _whole_width, {}),
         )
     ),
-    StageEdit("rope.values", "value", {"arrange": _value_too}, rotary),
+    StageEdit("rope.layout", "value", {"arrange": _value_too}, rotary),
     *(
         StageEdit("differs", "base", {"rotate": _with_base(base)},
              lambda contract, base=base: (

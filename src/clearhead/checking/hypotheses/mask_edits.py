@@ -107,11 +107,13 @@ MASKS = [
     StageEdit("mask.missing", "window", {"visible": _without("window")}, windowed),
     StageEdit("mask.missing", "both", {"visible": _without("causal", "window")},
          lambda contract: contract.causal and contract.window is not None),
+    StageEdit("mask.missing", "documents", {"visible": _without("documents")},
+         lambda contract: contract.documents is not None),
     StageEdit("mask.missing", "some-heads", {"visible": _first_head_only}, hides),
     StageEdit("mask.off-by-one", "next", {"visible": _moved(right=1)}, causal),
     StageEdit("mask.off-by-one", "itself", {"visible": _moved(right=-1)}, causal),
     *(
-        StageEdit("mask.window-off-by-one", way,
+        StageEdit("mask.off-by-one", way,
              {"visible": _moved(by if "back" in sides else 0, by if "ahead" in sides else 0)},
              windowed, {"sides": sides})
         for by, way in ((1, "more"), (-1, "less"))
@@ -127,9 +129,9 @@ GIVEN = [
     StageEdit("mask.inverted", "beside-given", {"visible": _inverted_with_given}, hides),
     StageEdit("mask.missing", "given", {"visible": _without(mask=True)}),
     StageEdit("mask.missing", "beside-given", {"visible": _without("causal", "window")}, hides),
-    StageEdit("mask.on-queries", "given", {"visible": _on_queries}),
+    StageEdit("mask.broadcast", "given", {"visible": _on_queries}),
     *(
-        StageEdit("mask.batch-mixed", way, {"visible": _given(pick)})
+        StageEdit("mask.broadcast", way, {"visible": _given(pick)})
         for way, pick in (
             ("first", lambda mask: mask[:1]),
             ("last", lambda mask: mask[-1:]),
@@ -140,7 +142,7 @@ GIVEN = [
             ("all", lambda mask: mask.all(0, keepdim=True)),
         )
     ),
-    StageEdit("mask.batch-mixed", "tiled", {"visible": _tiled_over_heads}),
+    StageEdit("mask.broadcast", "tiled", {"visible": _tiled_over_heads}),
 ]
 
 # What hides: scores, seen, scale, empty → scores; weights, seen, at → weights.
@@ -163,13 +165,13 @@ HIDING = [
     StageEdit("mask.after-softmax", "zeroed",
          {"hide": _shown, "after": lambda weights, seen, at: weights * seen}),
     StageEdit("softmax.axis", "sum", {"hide": _shown, "after": _over_queries}),
-    StageEdit("mask.multiplied", "zero", {"hide": lambda scores, seen, scale, empty: scores * seen}),
+    StageEdit("mask.soft", "zero", {"hide": lambda scores, seen, scale, empty: scores * seen}),
     StageEdit("mask.inverted", "product",
          {"hide": lambda scores, seen, scale, empty: torch.where(seen, scores - 1e9, 0.0)}),
-    StageEdit("mask.added-as-number", "seen", {"hide": _added(1.0, False)}),
-    StageEdit("mask.added-as-number", "seen-scaled", {"hide": _added(1.0, True)}),
-    StageEdit("mask.added-as-number", "hidden", {"hide": _added(-1.0, False)}),
-    StageEdit("mask.added-as-number", "hidden-scaled", {"hide": _added(-1.0, True)}),
+    StageEdit("mask.soft", "seen", {"hide": _added(1.0, False)}),
+    StageEdit("mask.soft", "seen-scaled", {"hide": _added(1.0, True)}),
+    StageEdit("mask.soft", "hidden", {"hide": _added(-1.0, False)}),
+    StageEdit("mask.soft", "hidden-scaled", {"hide": _added(-1.0, True)}),
 ]  # fmt: skip
 
 # The softmax: scores in which −∞ is hidden → weights.

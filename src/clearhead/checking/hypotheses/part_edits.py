@@ -37,14 +37,14 @@ def _sums(products: Callable[..., Tensor], of: Mapping[str, str]) -> Iterator[Pa
         ("row", lambda found: found.cumsum(-1)),
         ("column", lambda found: found.cumsum(-2)),
     ):
-        yield PartEdit("sum.carried", way, lambda *a, c=carried: c(total(*a)), of)
-    yield PartEdit("sum.overwritten", "last", lambda *a: products(*a)[..., -1], of)
+        yield PartEdit("sum.wrong", way, lambda *a, c=carried: c(total(*a)), of)
+    yield PartEdit("sum.wrong", "last", lambda *a: products(*a)[..., -1], of)
     for way, cut in (("last", slice(0, -1)), ("first", slice(1, None))):
         yield PartEdit(
-            "sum.left-out", f"{way}-term", lambda *a, c=cut: products(*a)[..., c].sum(-1), of
+            "sum.wrong", f"{way}-term", lambda *a, c=cut: products(*a)[..., c].sum(-1), of
         )
-        yield PartEdit("sum.left-out", f"{way}-column", lambda *a, c=cut: total(*a)[:, c], of)
-        yield PartEdit("sum.left-out", f"{way}-row", lambda *a, c=cut: total(*a)[c], of)
+        yield PartEdit("sum.wrong", f"{way}-column", lambda *a, c=cut: total(*a)[:, c], of)
+        yield PartEdit("sum.wrong", f"{way}-row", lambda *a, c=cut: total(*a)[c], of)
     yield PartEdit("law.pairs", "turned", lambda *a: total(*a).mT, of)
     for axis in (0, (0,), (0, 1)):
         yield PartEdit(
@@ -137,15 +137,15 @@ def _divided(by: Callable[[Tensor], Tensor]) -> Iterator[Callable[[Tensor], Tens
 def _shares() -> Iterator[PartEdit]:
     """Powers that are divided by something else than the sum of their row."""
     for code, way, by in (
-        ("softmax.keepdim", "sum", lambda p: p.sum(-1)),
+        ("softmax.axis", "sum", lambda p: p.sum(-1)),
         ("softmax.axis", "sum", lambda p: p.sum(-2, keepdim=True)),
         ("softmax.axis", "whole", lambda p: p.sum()),
         ("softmax.missing", "exp", lambda p: torch.ones_like(p)),
         ("softmax.missing", "by-largest", lambda p: p.amax(-1, keepdim=True)),
-        ("sum.carried", "row", lambda p: p.sum(-1, keepdim=True).cumsum(0)),
-        ("sum.overwritten", "last", lambda p: p[:, -1:]),
-        ("sum.left-out", "last-term", lambda p: p[:, :-1].sum(-1, keepdim=True)),
-        ("sum.left-out", "first-term", lambda p: p[:, 1:].sum(-1, keepdim=True)),
+        ("sum.wrong", "row", lambda p: p.sum(-1, keepdim=True).cumsum(0)),
+        ("sum.wrong", "last", lambda p: p[:, -1:]),
+        ("sum.wrong", "last-term", lambda p: p[:, :-1].sum(-1, keepdim=True)),
+        ("sum.wrong", "first-term", lambda p: p[:, 1:].sum(-1, keepdim=True)),
     ):
         for wrong in _divided(by):
             yield PartEdit(code, way, wrong, OF_ROWS)
@@ -160,8 +160,8 @@ OF_WEIGHTS = [
         and each.values.get("axis") not in ("heads", "batch")
     ),
     *_shares(),
-    PartEdit("softmax.keepdim", "largest", lambda s: (s - s.amax(-1)).softmax(-1)),
-    PartEdit("softmax.keepdim", "both", lambda s: (p := (s - s.amax(-1)).exp()) / p.sum(-1)),
+    PartEdit("softmax.axis", "largest", lambda s: (s - s.amax(-1)).softmax(-1)),
+    PartEdit("softmax.axis", "both", lambda s: (p := (s - s.amax(-1)).exp()) / p.sum(-1)),
     PartEdit("softmax.axis", "largest", lambda s: (s - s.amax(0)).softmax(-1)),
     PartEdit("softmax.missing", "by-sum", lambda s: s.abs() / s.abs().sum(-1, keepdim=True)),
     PartEdit("softmax.missing", "by-sum", lambda s: s.square() / s.square().sum(-1, keepdim=True)),
@@ -185,8 +185,8 @@ OF_WEIGHTS = [
     ),
     PartEdit("softmax.missing", "relu", lambda s: s.relu() / s.relu().sum(-1, keepdim=True)),
     PartEdit("softmax.missing", "largest-only", _one_hot),
-    PartEdit("weights.scaled", "count", lambda s: s.softmax(-1) / s.shape[-1]),
-    PartEdit("weights.scaled", "count", lambda s: s.softmax(-1) * s.shape[-1]),
+    PartEdit("law.value", "count", lambda s: s.softmax(-1) / s.shape[-1]),
+    PartEdit("law.value", "count", lambda s: s.softmax(-1) * s.shape[-1]),
     PartEdit("law.pairs", "one-row", lambda s: s[0].softmax(-1).expand_as(s),
                {"token": "the first", "side": "query"}),
     PartEdit("law.pairs", "one-row", lambda s: s[-1].softmax(-1).expand_as(s),
@@ -208,10 +208,10 @@ def _of_the_query(weights: Tensor, value: Tensor) -> Tensor:
 OF_CONTEXT = [
     *_sums(_terms, {"rows": "query", "columns": "dimension", "terms": "key", "result": "context"}),
     PartEdit("law.value", "transposed", lambda w, v: w.mT @ v),
-    PartEdit("weights.scaled", "count", lambda w, v: w @ v / w.shape[1]),
-    PartEdit("weights.scaled", "count", lambda w, v: w @ v / w.shape[0]),
-    PartEdit("weights.scaled", "count", lambda w, v: w @ v / v.shape[1]),
-    PartEdit("weights.scaled", "count", lambda w, v: w @ v * w.shape[1]),
+    PartEdit("law.value", "count", lambda w, v: w @ v / w.shape[1]),
+    PartEdit("law.value", "count", lambda w, v: w @ v / w.shape[0]),
+    PartEdit("law.value", "count", lambda w, v: w @ v / v.shape[1]),
+    PartEdit("law.value", "count", lambda w, v: w @ v * w.shape[1]),
     PartEdit("law.value", "even", lambda w, v: v.mean(0).expand(len(w), -1)),
     PartEdit("law.value", "even", lambda w, v: v.sum(0).expand(len(w), -1)),
     PartEdit("law.value", "unweighted", lambda w, v: v[torch.arange(len(w))]),

@@ -58,8 +58,9 @@ def _late(factor: Callable[[Setting], float]) -> Stage:
 
 SCALES = [
     StageEdit("scale.missing", "missing", {"scale": lambda at: 1.0}),
-    StageEdit("scale.inverse", "root", {"scale": lambda at: math.sqrt(at.head_dim)}),
-    StageEdit("scale.inverse", "whole", {"scale": lambda at: at.head_dim}),
+    StageEdit("scale.wrong", "size", {"scale": lambda at: math.sqrt(at.head_dim)},
+         values={"size": "√head_dim"}),
+    StageEdit("scale.wrong", "size", {"scale": lambda at: at.head_dim}, values={"size": "head_dim"}),
     StageEdit("scale.wrong", "size", {"scale": lambda at: at.head_dim**-0.5},
          lambda contract: contract.scale is not None, {"size": "1/√head_dim"}),
     *(StageEdit("scale.wrong", "size", {"scale": scale}, values={"size": name}) for name, scale in SIZES),
@@ -128,14 +129,14 @@ def _first_column_dropped(masked: Tensor, empty: str, at: Setting) -> Tensor:
 
 
 ORDER = [
-    StageEdit("bias.scaled", "scaled", {"prepare": _prepared("bias", "scale", "cap", "hide")}, biased),
+    StageEdit("bias.wrong", "scaled", {"prepare": _prepared("bias", "scale", "cap", "hide")}, biased),
     *(
-        StageEdit("bias.after-softmax", "after",
+        StageEdit("bias.wrong", "after",
              {"prepare": _prepared("scale", "cap", "hide"), "after": _bias_after(seen)}, biased)
         for seen in (False, True)
     ),
     StageEdit("differs", "no-bias", {"prepare": _prepared("scale", "cap", "hide")}, biased),
-    StageEdit("bias.sign", "sign", {"prepare": _prepared("scale", "cap", "unbias", "hide")}, biased),
+    StageEdit("bias.wrong", "sign", {"prepare": _prepared("scale", "cap", "unbias", "hide")}, biased),
     *(
         StageEdit("softcap.order", "mask", {"prepare": _prepared(*order)}, capped)
         for order in (

@@ -124,7 +124,9 @@ def _of_heads(e: HeadsEvidence) -> Account:
         if among.known and among.script:
             named = _of_recipe(among, finite, (*TOPICS, "heads", "positions"))
             bad = next(each for each in e.judged if not each.target.isfinite().all())
-            return replace(named, claims=(*named.claims, broken(bad, "mask.non-finite", "output")))
+            return replace(
+                named, claims=(*named.claims, broken(bad, "output.non-finite", "output"))
+            )
     facts = stages_of_function(e)
     claims = list(read_claims(facts, first, e)) if facts is not None else []
     bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
@@ -134,13 +136,13 @@ def _of_heads(e: HeadsEvidence) -> Account:
             # What sees something and is NaN is so by another mistake than what it sees.
             claims = [each for each in claims if each.topic != "mask"]
         hidden = any(each.topic == "mask" for each in claims)
-        way, code = ("follows", "mask.empty-row") if hidden else ("output", "mask.non-finite")
+        way, code = ("follows", "mask.empty-row") if hidden else ("output", "output.non-finite")
         if facts is not None and facts.infinite:
-            way, code = "infinity", "mask.non-finite"
+            way, code = "infinity", "output.non-finite"
         claims.append(broken(bad, code, way))
     if e.alone > 1e-5 and not any(each.code == "softmax.axis" for each in claims):
         claims = [
-            Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
+            Claim("batch", "law.samples", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
         ]
     unsummed = claims[0] if claims and claims[0].code == "softmax.missing" else None
     if unsummed is not None and unsummed.found.way == "none" and right_at_few(e):
@@ -208,7 +210,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
     claims = list(read_claims(facts, trials[0].under(found.contract), e))
     if bool(facts.weights.isnan().all()):
         # Of numbers that are none nothing else is to be said.
-        claims = [broken(trials[0], "mask.non-finite", "tokens")]
+        claims = [broken(trials[0], "output.non-finite", "tokens")]
     notes = tuple(extras(facts))
     unknown: dict[str, tuple[str, Values]] = {}
     if group.arranged is None:
@@ -236,8 +238,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
 def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: ReadStages) -> bool:
     """True if nothing is declared of the mask, and the definition under the seen one gives the same."""
     setting = first.setting._replace(mask=facts.visible)
-    declared = e.contract.causal is not None or e.contract.window is not None
-    return not declared and fits([replace(first, setting=setting)], RIGHT) is not None
+    return not e.contract.masked and fits([replace(first, setting=setting)], RIGHT) is not None
 
 
 def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
@@ -268,7 +269,7 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
     bad = next((each for each in trials if not each.target.isfinite().all()), None)
     if claims and bad is not None:
         softmax = claims[0].code.startswith("softmax")
-        claims.append(broken(bad, "mask.non-finite" if softmax else "mask.empty-row", "follows"))
+        claims.append(broken(bad, "output.non-finite" if softmax else "mask.empty-row", "follows"))
     unknown = _hidden(claims[0]) if claims else {}
     unknown = {topic: why for topic, why in unknown.items() if topic not in clear}
     return Account(tuple(claims), clear, unknown, found.contract)

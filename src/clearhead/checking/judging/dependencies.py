@@ -53,7 +53,7 @@ def leaks(e: TokensEvidence) -> Claim | Clear:
     if as_promised(e) is not None:
         return Clear()
     measured, broken = e.dependency, bool(e.dependency.broken.any())
-    if e.contract.causal is None and e.contract.window is None and not broken:
+    if not e.contract.masked and not broken:
         return Clear()
     own = torch.eye(*measured.moves.shape, dtype=torch.bool)
     at = _setting(e, contracts(e.promised)[0])

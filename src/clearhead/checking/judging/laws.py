@@ -160,7 +160,7 @@ def _alone(e: TokensEvidence) -> bool:
     """True if no output moves with another token, though nothing hides them."""
     moves = e.dependency.moves
     own = torch.eye(*moves.shape, dtype=torch.bool)
-    hidden = e.contract.window is not None or bool(e.dependency.broken.any())
+    hidden = e.contract.local or bool(e.dependency.broken.any())
     if hidden or len(moves) < 2 or not torch.equal(moves, own):
         return False
     # What is 0 before it is trained hides everything behind it.
@@ -188,7 +188,7 @@ def _moved_apart(e: TokensEvidence) -> bool:
 def _all_seen(e: CrossEvidence) -> Verdict | None:
     """No token of the context is hidden from all, where nothing says that it is."""
     moves = e.dependencies[1].moves
-    if e.contract.causal or e.contract.window is not None or not moves.any():
+    if e.contract.causal or e.contract.local or not moves.any():
         return None
     unseen = (~moves.any(0)).nonzero().flatten().tolist()
     values = {"tokens": ", ".join(map(str, unseen)), "count": moves.shape[1]}

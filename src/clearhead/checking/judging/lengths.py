@@ -98,7 +98,7 @@ def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict 
 
 def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) -> Broken | None:
     """Tokens that change no output after some place, though no window is declared or shown."""
-    if e.promised.window is not None or e.contract.alibi_slopes is not None:
+    if e.promised.local or e.contract.alibi_slopes is not None:
         return None
     far, tokens = lengths.reach(run, x * NARROW), x.shape[1]
     if far is None or far[0] == tokens - 1 or lengths.is_window(*far, tokens):

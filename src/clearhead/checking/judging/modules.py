@@ -56,7 +56,7 @@ order = _of_heads(lambda each: Found("columns") if each.other_order else None)
 def merge(e: TokensEvidence) -> Verdict:
     """Heads whose contexts are put together with those of other tokens."""
     if e.dependency.mixed and _samples_meet_before(e):
-        return Unknown("hidden-by", {"code": "batch.mixed"})
+        return Unknown("hidden-by", {"code": "law.samples"})
     if _asking(e) is not None:
         return Unknown("hidden-by", {"code": "law.pairs"})
     for each, where in zip(e.splittings, e.places, strict=True):
@@ -192,7 +192,7 @@ def rotation(e: TokensEvidence) -> Claim | Verdict | None:
         return Unknown("rotation")
     base, kind = float(e.contract.rope.get("base", 10000.0)), e.contract.rope.get("layout", "half")
     if any(each.value_turned(base, str(kind)) for each in e.projections):
-        return Claim("positions", "rope.values", Found("value"))
+        return Claim("positions", "rope.layout", Found("value"))
     if not e.rotated.known:
         return Claim("positions", "differs", _other_base(e, base, str(kind)) or Found("rotation"))
     for mutant in e.rotated.script[:1]:
@@ -312,20 +312,20 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
         if name == "mask.after-softmax" and e.takes_a_share:
             name, way = "mask.padding-ignored", "zeros"
     elif broken:
-        name, way, measured = "mask.non-finite", "padding", ("all-real", {})
+        name, way, measured = "output.non-finite", "padding", ("all-real", {})
     elif seen.own_row:
-        name, way = "mask.on-queries", "padding"
+        name, way = "mask.broadcast", "padding"
     elif seen.ignored:
         name, way = "mask.padding-ignored", "ignored"
     elif seen.by_padding and not seen.by_real:
         name, way = "mask.inverted", "padding"
     elif seen.by_other:
-        name, way = "mask.batch-mixed", "other"
+        name, way = "mask.broadcast", "other"
     elif seen.by_padding and found is not None and found.right:
         name, way = "differs", "padding"
     elif seen.by_padding:
         name, way = "mask.padding-ignored", "less"
-        others = ("mask.multiplied", "mask.added-as-number", "mask.after-softmax")
+        others = ("mask.soft", "mask.after-softmax")
         also = tuple((each, "", {}) for each in others)
     else:
         name, way = "differs", "alone"
@@ -366,7 +366,7 @@ def _padding_before(e: PaddedEvidence) -> Claim | None:
     bad = int((~real.isfinite()).sum())
     if bad:
         measured = ("left-nan", {"bad": bad, "of": real.numel()})
-        return Claim("padding", "mask.non-finite", Found("before", {}, measured))
+        return Claim("padding", "output.non-finite", Found("before", {}, measured))
     if e.left_leaks:
         return Claim("padding", "mask.padding-ignored", Found("before", {}, ("left", {})))
     return None

@@ -37,6 +37,8 @@ def ticks(e: Evidence, clear: Clear) -> Iterator[str]:
             yield words.filled("tick", "causal", {})
         if contract.window is not None and not isinstance(e, DecodingEvidence):
             yield words.filled("tick", "window", {"window": contract.window})
+        if contract.documents is not None:
+            yield words.filled("tick", "documents", {})
     elif key == "scale":
         assert isinstance(e, HeadsEvidence | TokensEvidence)
         if e.trials and all(
@@ -142,7 +144,7 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
     seen_by = [
         each.visible for each in e.weighings if each.visible.shape[-1] == each.visible.shape[-2] > 1
     ]
-    declared = bool(codes) or e.contract.causal is not None or e.contract.window is not None
+    declared = bool(codes) or e.contract.masked
     if not declared and any(not each.diagonal(dim1=-2, dim2=-1).any() for each in seen_by):
         yield "own-hidden", {}
     if e.contract.rope is None and e.projections:

@@ -15,10 +15,8 @@ from clearhead.checking.thresholds import ROUNDING, SAME, SLOPE
 from clearhead.recording.thresholds import SUMS
 
 CODES = (
-    "shape.square-only", "sum.carried", "sum.overwritten", "sum.left-out", "softmax.keepdim",
-    "softmax.axis", "softmax.missing", "softmax.twice", "scale.missing", "scale.inverse", "scale.wrong",
-    "weights.scaled", "law.pairs", "law.value", "law.scores", "mask.non-finite", "dtype.overflow",
-    "differs",
+    "shape.fixed", "sum.wrong", "softmax.axis", "softmax.missing", "softmax.twice", "scale.missing",
+    "scale.wrong", "law.pairs", "law.value", "law.scores", "output.non-finite", "differs",
 )  # fmt: skip
 TOPIC = "part"
 # Of powers that are taken in place of those of e; and how near to 1 a slope is that of e in a few digits.
@@ -41,7 +39,7 @@ def _made(e: PartEvidence) -> Claim | Verdict:
         if e.given.takes == "scores" and not e.large.right:
             found = e.large.found
             size = "refused" if found is None else "not finite"
-            return _claim("dtype.overflow", "part", {"size": size}, _overflowed(e.large))
+            return _claim("output.non-finite", "part", {"size": size}, _overflowed(e.large))
         return Clear("part", {"what": e.part.gives})
     calls = [flattened(each) for each in e.calls]
     way = _of_squares(calls) or _of_sizes(e, calls) or _cells(e, calls)
@@ -84,7 +82,7 @@ def _of_squares(calls: list[PartCall]) -> tuple[str, str, Any] | None:
         squares = [each for each in calls if each.inputs[0].shape[0] == each.inputs[0].shape[1]]
     if squares and all(each.right for each in squares):
         refused = any(each.error is not None for each in calls)
-        return "shape.square-only", "tokens", {"does": "fails" if refused else "is wrong"}
+        return "shape.fixed", "tokens", {"does": "fails" if refused else "is wrong"}
     return None
 
 
@@ -97,7 +95,7 @@ def _of_sizes(e: PartEvidence, calls: list[PartCall]) -> tuple[str, str, Any] | 
     bad = next(each for each in calls if not each.fits)
     does = "fails" if bad.error is not None else "has another shape"
     return (
-        "shape.square-only",
+        "shape.fixed",
         "sizes",
         {"right": _sizes(e, right), "bad": _sizes(e, bad), "does": does},
     )
@@ -138,7 +136,7 @@ def _cells(e: PartEvidence, calls: list[PartCall]) -> tuple[str, str, Any] | Non
         "rows": e.part.rows, "columns": e.part.columns, "terms": "number",
         "result": e.part.gives.removesuffix("s"),
     }  # fmt: skip
-    return "sum.left-out", next(w for w, _ in _areas(2, 2) if w in ways), values
+    return "sum.wrong", next(w for w, _ in _areas(2, 2) if w in ways), values
 
 
 def _laws(e: PartEvidence, call: PartCall) -> Iterator[tuple[str, str, Any]]:
@@ -150,7 +148,7 @@ def _laws(e: PartEvidence, call: PartCall) -> Iterator[tuple[str, str, Any]]:
         yield "differs", "part-shape", {**shapes, "result": e.part.gives}
         return
     if not call.found.isfinite().all():
-        yield "mask.non-finite", "part", {}
+        yield "output.non-finite", "part", {}
         return
     yield from _by_rows(e)
     if e.given.takes == "scores":
@@ -195,7 +193,7 @@ def _shares(e: PartEvidence, call: PartCall) -> Iterator[tuple[str, str, Any]]:
                 way = way if base is None else "part-base"
                 yield "scale.wrong", way, {"used": f"{slope:.4g}", "base": base}
             elif float(sums.max() - sums.min()) <= SUMS < abs(float(sums[0]) - 1):
-                yield "weights.scaled", "scaled", {"factor": f"{float(sums[0]):.4g}"}
+                yield "law.value", "scaled", {"factor": f"{float(sums[0]):.4g}"}
             else:
                 yield "softmax.missing", "part-sums", {}
             return
@@ -218,7 +216,7 @@ def _products(e: PartEvidence, call: PartCall) -> Iterator[tuple[str, str, Any]]
         found.abs().max()
     ):
         if e.given.takes == "weights,value":
-            yield "weights.scaled", "factor", {"factor": f"{factor:.4g}"}
+            yield "law.value", "factor", {"factor": f"{factor:.4g}"}
         else:
             yield from _scale(e, call, factor)
         return
@@ -253,7 +251,7 @@ def _scale(e: PartEvidence, call: PartCall, factor: float) -> Iterator[tuple[str
     elif wanted == 1.0 and abs(used - width**-0.5) <= SLOPE:
         yield "scale.wrong", "part-early", values
     elif abs(used) > 1:
-        yield "scale.inverse", "part", values
+        yield "scale.wrong", "part", values
     else:
         yield "scale.wrong", "part", values
 

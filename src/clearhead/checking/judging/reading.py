@@ -187,14 +187,14 @@ def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim
     elif stages.varies and plain:
         yield Claim("scale", "scale.wrong", Found("varies"))
     if stages.infinite and not isinstance(e, HeadsEvidence):
-        yield broken(first, "mask.non-finite", "infinity")
+        yield broken(first, "output.non-finite", "infinity")
     elif stages.axis in ("keys", None):
         yield from _mask(stages, first, e)
     for change in stages.weighing.after if stages.weighing is not None else ():
         if change.kind == "scale" and abs(change.number - 1) > SLOPE:
             measured = ("sums", sums_of(stages.weights))
             way = Found("scaled", {"factor": f"{change.number:.4g}"}, measured)
-            yield Claim("product", "weights.scaled", way)
+            yield Claim("product", "law.value", way)
         if change.kind == "unknown" and change.stage.name and change.stage.axis is None:
             way = Found("after-softmax", {"operation": change.stage.name})
             yield Claim("product", "differs", way)
@@ -244,7 +244,7 @@ def scale_in_words(case: Trial) -> str:
 def _mask(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
     at = first.setting
     right = right_visible(at).expand(stages.visible.shape)
-    declared = e.contract.causal is not None or e.contract.window is not None or at.mask is not None
+    declared = e.contract.masked or at.mask is not None
     if not declared or (bool(right.all()) and bool(stages.visible.all())):
         return
     named = mask_named(stages.visible, at, torch.ones_like(stages.visible))
@@ -255,7 +255,7 @@ def _mask(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
     if fill is not None:
         way = "zero" if abs(fill) < 1e-3 else "number"
         found = Found(way, {"number": f"{fill:.4g}"}, picture)
-        yield Claim("mask", "mask.multiplied", found)
+        yield Claim("mask", "mask.soft", found)
         return
     code, way = ("differs", "mask") if named is None else (named.code, named.way)
     values = {} if named is None else named.values

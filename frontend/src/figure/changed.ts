@@ -1,6 +1,6 @@
 // What parts of a layer make of a query or a key, number by number: a figure has none, so that its script is without.
 import { type Line, sum } from "./arithmetic";
-import { type Change, factor, number } from "./model";
+import { type Change, factor, number } from "./stage";
 
 /** What parts of a layer make of a number, one after the other; null where that does not come to what was traced. */
 export function changed(before: number[], after: number[], changes: Change[], column: number) {

@@ -1,6 +1,6 @@
 // How one number of a stage comes about: what was multiplied and added, and where that stands.
 import type { changed } from "./changed";
-import { type CallData, factor, number, rowLabel, type Stage } from "./model";
+import { type Call, factor, number, places, type Stage } from "./stage";
 
 /** A part of another stage: a row, a column or a cell. */
 export interface Origin {
@@ -25,15 +25,8 @@ export interface KeyLine {
 }
 
 export interface Arithmetic {
-  stage: string;
-  row: string;
-  arrow: string;
-  column: string;
-  /** Whether the column is a token, not a place in a vector. */
-  ofKey: boolean;
-  value: string;
   lines: Line[];
-  /** Numbers of every key, or of the heaviest, and what is left. */
+  /** Numbers of every key, or of those with the largest weights. */
   keys: KeyLine[];
   more: string;
   origins: Origin[];
@@ -47,7 +40,7 @@ const KEYS = 24;
 /** How a number comes about; `partsOf` is asked what a layer's parts make of a projection. */
 export function arithmeticOf(
   stages: Map<string, Stage>,
-  data: CallData,
+  data: Call,
   queryHead: number,
   name: string,
   row: number,
@@ -56,21 +49,7 @@ export function arithmeticOf(
 ): Arithmetic {
   const stage = stages.get(name)!;
   const value = stage.at(row, column);
-  const columnLabel =
-    stage.columnAxis === "key" ? data.source_tokens[column]! : `${stage.columnName} ${column}`;
-  const arrow = stage.columnAxis === "key" ? "→" : "·";
-  const found: Arithmetic = {
-    stage: name,
-    row: rowLabel(stage, data, row),
-    arrow,
-    column: columnLabel,
-    ofKey: stage.columnAxis === "key",
-    value: number(value),
-    lines: [],
-    keys: [],
-    more: "",
-    origins: [],
-  };
+  const found: Arithmetic = { lines: [], keys: [], more: "", origins: [] };
   const say = (text: string) => found.lines.push({ text });
   const work = (text: string) => found.lines.push({ text, sum: true });
   const from = (stageName: string, r: number | null, c: number | null) => {
@@ -91,7 +70,7 @@ export function arithmeticOf(
       const key = stages.get("key")!;
       from("query", row, null);
       from("key", column, null);
-      const products = range(query.columns).map((d): [number, number] => [
+      const products = places(query.columns).map((d): [number, number] => [
         query.at(row, d),
         key.at(column, d),
       ]);
@@ -155,7 +134,7 @@ export function arithmeticOf(
       const values = stages.get("value")!;
       from(weight.sameAs ?? "dropped_weights", row, null);
       from("value", null, column);
-      const used = range(values.rows).filter((j) => weight.at(row, j) !== 0);
+      const used = places(values.rows).filter((j) => weight.at(row, j) !== 0);
       if (used.length === 0) {
         say("Nothing to attend to: 0.");
         break;
@@ -218,7 +197,10 @@ function projected(
     { stage: matrix.name, row: null, column },
   );
   const productsOf = (column: number) =>
-    range(source.columns).map((d): [number, number] => [source.at(place, d), matrix.at(d, column)]);
+    places(source.columns).map((d): [number, number] => [
+      source.at(place, d),
+      matrix.at(d, column),
+    ]);
   const biasOf = (column: number) => (matrix.bias ? matrix.at(source.columns, column) : 0);
   const madeOf = (column: number) =>
     productsOf(column).reduce((total, [a, b]) => total + a * b, biasOf(column));
@@ -235,7 +217,7 @@ function projected(
     },
   );
   if (later) {
-    const every = range(matrix.columns);
+    const every = places(matrix.columns);
     const lines = partsOf?.(
       every.map(madeOf),
       every.map((d) => at(row, d)),
@@ -251,7 +233,7 @@ function projected(
 /** Softmax, step by step: the largest score, every exp, their sum, the share. */
 function weights(
   stages: Map<string, Stage>,
-  data: CallData,
+  data: Call,
   queryHead: number,
   row: number,
   column: number,
@@ -264,7 +246,7 @@ function weights(
     row,
     column: null,
   });
-  const keys = range(masked.columns);
+  const keys = places(masked.columns);
   const scores = keys.map((j) => masked.at(row, j));
   const sink = data.sinks === null ? null : data.sinks[queryHead]!;
   const every = sink === null ? scores : [...scores, sink];
@@ -340,7 +322,7 @@ function chosen(keys: number[], exps: number[], column: number): number[] {
 /** Products and a plus between them: the largest, in their order; the others are added up. */
 export function sum(products: [number, number][]): string {
   const size = (at: number) => Math.abs(products[at]![0] * products[at]![1]);
-  const order = range(products.length).sort((a, b) => size(b) - size(a));
+  const order = places(products.length).sort((a, b) => size(b) - size(a));
   const kept = new Set(products.length > TERMS ? order.slice(0, TERMS - 1) : order);
   const shown = products.filter((_, at) => kept.has(at));
   const terms = shown.map(([a, b]) => `${factor(a)}·${factor(b)}`);
@@ -352,10 +334,6 @@ export function sum(products: [number, number][]): string {
     terms.push(`${left} more: ${number(rest)}`);
   }
   return terms.join(" + ");
-}
-
-function range(count: number): number[] {
-  return Array.from({ length: count }, (_, at) => at);
 }
 
 /** A formula as a sentence; the name of a stage is written as it is, at its beginning as well. */

@@ -1,6 +1,5 @@
-"""A trace as a page to step through: every stage, and the arithmetic of each of its numbers."""
+"""The payload of the page of a trace: every stage of every sample and head, with the weights between them."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ MOST_WEIGHTS = 1 << 20
 """Of these, numbers of weight matrices; what has no room is left out, and the formula says so."""
 
 
-def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None = None) -> Payload:
+def trace_payload(trace: Trace, *, sample: int | None = None, head: int | None = None) -> Payload:
     """The payload of the page of a trace.
 
     Args:
@@ -34,9 +33,9 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
 
     Example:
         >>> x = torch.eye(2)
-        >>> payload = steps_payload(ch.trace(ch.attend, x, x, x))
+        >>> payload = trace_payload(ch.trace(ch.attend, x, x, x))
         >>> payload.kind, list(payload.arrays)[:3]
-        ('steps', ['query', 'key', 'value'])
+        ('trace', ['query', 'key', 'value'])
     """
     trace._check_whole()
     wanted = {"batch": sample, "num_heads": head}
@@ -92,7 +91,7 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
         "of": of,
         "tokens": _named(trace.tokens),
         "source_tokens": _named(trace.source_tokens),
-        "steps": steps,
+        "stages": steps,
         "samples": list(range(sizes["batch"])) if sample is None else [sample],
         "heads": heads,
         "scale": trace.scale,
@@ -100,11 +99,9 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
         "dropout": trace.dropout,
         "sinks": sinks and [sinks[each] for each in heads],
         "renormalised": trace.renormalised,
-        "kernel": trace.kernel,
-        "difference": trace.difference if math.isfinite(trace.difference) else None,
     }
     words = [label.partition(" ")[2].replace("␣", " ") for label in trace.tokens]
-    return Payload("steps", beginning(words) if any(words) else of, data, arrays)
+    return Payload("trace", beginning(words) if any(words) else of, data, arrays)
 
 
 def _named(labels: Sequence[str]) -> list[str]:
@@ -136,7 +133,6 @@ def _told(step: Step) -> dict[str, Any]:
     return {
         "name": step.name,
         "axes": step.axes[-2:],
-        "lead": step.axes[:-2],
         "shape": step.shape,
         "formula": formula,
         "same_as": step.same_as,

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import ladder
-from clearhead.drawing.page import steps
+from clearhead.drawing.element import trace_page
+from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.steps import steps_payload
 from clearhead.errors import SelectionError
 from tests.refusals import assert_refused
 
@@ -29,8 +29,8 @@ def layer_trace() -> ch.types.Trace:
 
 def test_every_number_is_there_once() -> None:
     trace = layer_trace()
-    payload = steps_payload(trace)
-    named = {step["name"]: step["same_as"] for step in payload.data["steps"]}
+    payload = trace_payload(trace)
+    named = {step["name"]: step["same_as"] for step in payload.data["stages"]}
     assert [name for name in named if name in trace] == list(trace)
     assert named["capped_scores"] == "scaled_scores"
     assert set(payload.arrays) == {name for name, same in named.items() if same is None}
@@ -95,9 +95,9 @@ def test_no_arithmetic_is_missing_from_x_to_the_output(name: str, head: int | No
     trace = ch.trace(make(), torch.randn(size))
     num_heads = trace["weights"].shape[-3] if "num_heads" in trace.steps["weights"].axes else 1
     head = head if head is None or num_heads > 1 else 0
-    payload = steps_payload(trace, head=head)
+    payload = trace_payload(trace, head=head)
     arrays = arrays_of(payload)
-    told = {step["name"]: step for step in payload.data["steps"]}
+    told = {step["name"]: step for step in payload.data["stages"]}
     stage = {}
     for each, step in told.items():
         stage[each] = arrays[each] if step["same_as"] is None else stage[step["same_as"]]
@@ -132,8 +132,8 @@ def test_norms_and_turns_are_what_the_page_takes_them_for(layout: Any) -> None:
     norm, rotary = ch.layers.QueryKeyNorm(8), ch.layers.Rotary(8, layout=layout, rotated_dim=6)
     torch.nn.init.normal_(norm.key_norm.weight)
     layer = ch.MultiHeadAttention(16, num_heads=2, parts=[norm, rotary])
-    payload = steps_payload(ch.trace(layer, torch.randn(1, 5, 16)))
-    arrays, told = arrays_of(payload), {step["name"]: step for step in payload.data["steps"]}
+    payload = trace_payload(ch.trace(layer, torch.randn(1, 5, 16)))
+    arrays, told = arrays_of(payload), {step["name"]: step for step in payload.data["stages"]}
     assert told["W_value"]["changes"] is None
     scaled, turned = told["W_key"]["changes"]
     assert turned == {"part": "Rotary", "layout": layout, "turned": 6}
@@ -152,14 +152,14 @@ def test_norms_and_turns_are_what_the_page_takes_them_for(layout: Any) -> None:
     torch.testing.assert_close(arrays["key"][..., 6:], normed[..., 6:], rtol=0, atol=1e-5)
     # Of any other part only what comes out is known.
     doubled = ch.MultiHeadAttention(8, num_heads=2, parts=[Doubled()])
-    steps = steps_payload(ch.trace(doubled, torch.randn(1, 5, 8))).data["steps"]
+    steps = trace_payload(ch.trace(doubled, torch.randn(1, 5, 8))).data["stages"]
     assert all(step["changes"] is None for step in steps if "changes" in step)
 
 
 def test_the_widths_of_two_texts_have_names_of_their_own() -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2, context_dim=5)
     trace = ch.trace(layer, torch.randn(1, 4, 8), torch.randn(1, 3, 5))
-    axes = {step["name"]: step["axes"] for step in steps_payload(trace).data["steps"]}
+    axes = {step["name"]: step["axes"] for step in trace_payload(trace).data["stages"]}
     assert [axes[f"W_{name}"][0] for name in ("query", "key", "value")] == [
         "embed_dim",
         "context_dim",
@@ -171,7 +171,7 @@ def test_keys_of_a_cache_stand_before_those_that_are_projected() -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal()).requires_grad_(False)
     x, cache = torch.randn(1, 5, 8), ch.layers.GrowingCache()
     layer(x[:, :3], cache=cache)
-    arrays = arrays_of(steps_payload(ch.trace(layer, x[:, 3:], cache=cache)))
+    arrays = arrays_of(trace_payload(ch.trace(layer, x[:, 3:], cache=cache)))
     assert arrays["key"].shape[-2] == 5
     held(arrays["key"][..., 3:, :], linear(arrays["x"], arrays["W_key"], False), -2)
 
@@ -182,38 +182,38 @@ def test_maps_that_are_not_plain_are_left_out() -> None:
     layer.key_projection = torch.nn.Sequential(torch.nn.Linear(8, 8))  # pyright: ignore[reportAttributeAccessIssue]
     trace = ch.trace(layer, torch.randn(3, 8))
     assert list(trace.projections) == ["value", "output"]
-    names = [step["name"] for step in steps_payload(trace).data["steps"]]
+    names = [step["name"] for step in trace_payload(trace).data["stages"]]
     assert [name for name in names if name not in trace] == ["W_value", "contexts", "W_output"]
 
 
 def test_weights_that_have_no_room_are_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """One matrix alone would say that the other two need none."""
     trace = layer_trace()
-    arrays = steps_payload(trace).arrays
+    arrays = trace_payload(trace).arrays
     three = [arrays[f"W_{name}"] for name in ("query", "key", "value")]
     inner = sum(each.numel() for each in three if isinstance(each, torch.Tensor))
     assert inner
-    monkeypatch.setattr(steps, "MOST_WEIGHTS", inner)
-    told = {step["name"]: step for step in steps_payload(trace).data["steps"]}
+    monkeypatch.setattr(trace_page, "MOST_WEIGHTS", inner)
+    told = {step["name"]: step for step in trace_payload(trace).data["stages"]}
     assert {"W_query", "W_key", "W_value"} <= told.keys()
     assert not {"W_output", "contexts"} & told.keys()
     assert told["output"]["formula"].endswith("; its 192 weights have no room here")
-    monkeypatch.setattr(steps, "MOST_WEIGHTS", inner - 1)
-    told = {step["name"]: step for step in steps_payload(trace).data["steps"]}
+    monkeypatch.setattr(trace_page, "MOST_WEIGHTS", inner - 1)
+    told = {step["name"]: step for step in trace_payload(trace).data["stages"]}
     assert not {"W_query", "W_key", "W_value"} & told.keys()
 
 
 def test_the_sentence_is_the_title() -> None:
     words = ["to", "be", "or"]
     trace = ch.trace(ladder.SimpleAttention(), torch.eye(3), tokens=words)
-    assert steps_payload(trace).title == "to be or"
-    assert steps_payload(trace).data["of"] == "trace of SimpleAttention"
-    assert steps_payload(layer_trace()).title.startswith("trace of MultiHeadAttention(8, ")
+    assert trace_payload(trace).title == "to be or"
+    assert trace_payload(trace).data["of"] == "trace of SimpleAttention"
+    assert trace_payload(layer_trace()).title.startswith("trace of MultiHeadAttention(8, ")
 
 
 def test_one_sample_and_head_are_those_that_were_asked_for() -> None:
     trace = layer_trace()
-    payload = steps_payload(trace, sample=2, head=3)
+    payload = trace_payload(trace, sample=2, head=3)
     assert payload.data["samples"] == [2]
     assert payload.data["heads"] == [3]
     assert torch.equal(arrays_of(payload)["weights"][0, 0], trace["weights"][2, 3].detach())
@@ -223,21 +223,21 @@ def test_one_sample_and_head_are_those_that_were_asked_for() -> None:
 
 
 def test_without_batch_and_heads_there_is_one_of_each() -> None:
-    payload = steps_payload(ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS))
+    payload = trace_payload(ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS))
     assert (payload.data["samples"], payload.data["heads"]) == ([0], [0])
     assert arrays_of(payload)["weights"].shape == (1, 1, 6, 6)
     heads = ch.trace(ch.attend, *torch.randn(3, 2, 5, 4))
-    assert arrays_of(steps_payload(heads))["weights"].shape == (1, 2, 5, 5)
+    assert arrays_of(trace_payload(heads))["weights"].shape == (1, 2, 5, 5)
 
 
 def test_sinks_and_what_is_no_number() -> None:
     query = torch.randn(1, 2, 3, 4)
     trace = ch.trace(ch.attend, query, query, query, sinks=torch.tensor([0.5, 2.0]), softcap=3.0)
-    data = steps_payload(trace, head=1).data
+    data = trace_payload(trace, head=1).data
     assert (data["sinks"], data["softcap"]) == ([2.0], 3.0)
     query[0, 0, 1] = torch.nan
-    payload = steps_payload(ch.trace(ch.attend, query, query, query))
-    assert payload.data["difference"] is None
+    payload = trace_payload(ch.trace(ch.attend, query, query, query))
+    assert torch.isnan(payload.arrays["scores"]).any()  # pyright: ignore[reportArgumentType]
     assert payload.to_bytes()
 
 
@@ -256,7 +256,7 @@ def test_parts_that_are_not_there(asked: dict[str, int], text: str, tmp_path: Pa
 
 
 def test_more_than_a_page_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "MOST_NUMBERS", 1000)
+    monkeypatch.setattr(trace_page, "MOST_NUMBERS", 1000)
     assert_refused(
         lambda: layer_trace().to_html(tmp_path / "steps.html"), "trace.page-size", "1,800 // 1,000"
     )
