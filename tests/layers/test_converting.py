@@ -27,7 +27,7 @@ from clearhead.layers import (
     Temperature,
 )
 from clearhead.layers.converting import probing
-from clearhead.layers.converting.convert import family_of
+from clearhead.layers.converting.families import family_of
 from clearhead.layers.converting.pairs import Row
 from tests.integrations.models import SIZES, VOCABULARY
 from tests.tensors import assert_close, drawn
@@ -977,6 +977,19 @@ def changed(module: nn.Module, **attributes: Any) -> nn.Module:
     return module
 
 
+def width(
+    name: str,
+    width: int,
+    num_heads: int,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+) -> str:
+    return (
+        f"{name} gives width {width}, which must be (num_heads + 2 × num_kv_heads) × head_dim; the module says "
+        f"{num_heads=}, {num_kv_heads=}, {head_dim=}"
+    )
+
+
 def in_whole_numbers(module: nn.Module) -> nn.Module:
     for parameter in module.parameters():
         parameter.requires_grad_(False)
@@ -1015,17 +1028,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     ),
     "one layer for all three, of another width": (
         lambda: changed(attention_of("phi3", pad_token_id=0), qkv_proj=nn.Linear(24, 47)),
-        [
-            "qkv_proj gives width 47, which must be (num_heads + 2 × num_key_value_heads) × "
-            "head_dim; the module says 4, 2 and 6"
-        ],
+        [width("qkv_proj", 47, num_heads=4, num_kv_heads=2, head_dim=6)],
     ),
     "one layer for the three of each head, of another width": (
         lambda: changed(attention_of("gpt_neox", **PARTLY), query_key_value=nn.Linear(24, 70)),
-        [
-            "query_key_value gives width 70, which must be (num_heads + 2 × num_kv_heads) × head_dim; "
-            "the module says num_heads=4, num_kv_heads=4"
-        ],
+        [width("query_key_value", 70, num_heads=4, num_kv_heads=None, head_dim=6)],
     ),
     "queries that the keys do not divide": (
         lambda: changed(
@@ -1037,7 +1044,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     ),
     "one layer for all three that are not": (
         lambda: changed(attention_of("mpt"), Wqkv=nn.Linear(24, 71).double()),
-        ["Wqkv must give 3 times one width; it gives 71"],
+        [width("Wqkv", 71, num_heads=4, num_kv_heads=None, head_dim=6)],
     ),
     "norms of a latent that add different numbers": (
         lambda: changed(
@@ -1075,9 +1082,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     ),
     "heads that do not divide": (
         lambda: changed(NanoGPT(bias=True, causal=True), n_head=4),
-        [
-            "queries of width 15 must be num_heads × head_dim; the module says num_heads=4, head_dim=None"
-        ],
+        [width("c_attn", 45, num_heads=4)],
     ),
     "no number of heads": (
         lambda: changed(NanoGPT(bias=True, causal=True), n_head=None),
@@ -1099,7 +1104,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     ),
     "three that are not": (
         lambda: changed(NanoGPT(bias=True, causal=True), c_attn=nn.Linear(15, 44)),
-        ["c_attn must give 3 times one width; it gives 44"],
+        [width("c_attn", 44, num_heads=3)],
     ),
     "no linear layer": (
         lambda: changed(Grouped(key_bias=True), q_proj=nn.Bilinear(2, 2, 2), v_proj=nn.Identity()),

@@ -11,7 +11,8 @@ from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
-from clearhead.layers.converting.convert import convert, family_of
+from clearhead.layers.converting.convert import convert
+from clearhead.layers.converting.families import family_of
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part
 from clearhead.layers.query_key_norm import QueryKeyNorm

@@ -1,37 +1,22 @@
 """Attention layers of other libraries as layers of ours, and back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 from torch import Tensor, nn
 
 from clearhead._common.elements import Drawn
-from clearhead._common.foreign_names import (
-    BERT,
-    DIFFUSION,
-    DISTILBERT,
-    GPT2,
-    LATENT,
-    LLAMA,
-    MPT,
-    NEOX,
-    PHI3,
-    T5,
-    TIMM,
-    TUTORIALS,
-    ProjectionNames,
-)
 from clearhead._common.hints import with_hints
 from clearhead._common.text import kind_of, readable
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from clearhead.layers.converting import latent, packed, separate, torch_layer, tutorials
+from clearhead.layers.converting.families import FAMILIES, Family, family_of
 from clearhead.layers.converting.fitting import build, misfits, refuse, write
 from clearhead.layers.converting.models import OWN, ModelConversion, convert_model
 from clearhead.layers.converting.pairs import Row
 from clearhead.layers.converting.probing import Fits, fit, guesses, probe
-from clearhead.layers.converting.reader import ModuleReader, has_projections
+from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
@@ -39,45 +24,6 @@ from clearhead.masks.dense import and_masks, as_mask
 from clearhead.masks.full import Full
 
 OURS = (MultiHeadAttention, LatentAttention)
-
-
-class Family(NamedTuple):
-    """A kind of layers.
-
-    Attributes:
-        words: what people call it, and the names that it is known by.
-        recognises: True for a module of this kind, by the names of what it holds.
-        read: reads a module of this kind.
-    """
-
-    words: str
-    recognises: Callable[[nn.Module], bool]
-    read: Callable[[ModuleReader], None]
-
-
-def _by_name(names: ProjectionNames, read: Callable[[ModuleReader], None]) -> Family:
-    return Family(names.describe(), partial(has_projections, names), read)
-
-
-FAMILIES = (
-    Family("torch.nn.MultiheadAttention", torch_layer.recognises, torch_layer.read),
-    _by_name(GPT2, packed.read_gpt2),
-    _by_name(LLAMA, separate.read_llama),
-    _by_name(PHI3, packed.read_phi3),
-    _by_name(NEOX, packed.read_neox),
-    _by_name(MPT, packed.read_mpt),
-    _by_name(LATENT, latent.read),
-    _by_name(TIMM, packed.read_timm),
-    _by_name(DISTILBERT, separate.read_distilbert),
-    Family(
-        f"{BERT.describe()}, and the projection of the output as output=",
-        separate.recognises_bert,
-        separate.read_bert,
-    ),
-    Family(f"{TUTORIALS[0].describe()}, or a list of heads", tutorials.recognises, tutorials.read),
-    _by_name(T5, separate.read_t5),
-    _by_name(DIFFUSION, separate.read_diffusion),
-)
 
 
 @dataclass(frozen=True, repr=False)
@@ -327,11 +273,6 @@ def _read_whole(family: Family, reader: ModuleReader) -> ModuleReader:
     return reader
 
 
-def family_of(module: nn.Module) -> Family | None:
-    """The kind of a module, or None."""
-    return next((family for family in FAMILIES if family.recognises(module)), None)
-
-
 def is_theirs(module: nn.Module) -> bool:
     """True for an attention of a known kind that was not converted yet."""
     return family_of(module) is not None and not isinstance(module, OWN)
@@ -357,7 +298,7 @@ def _check_types(module: object, into: object | None, beside: Mapping[str, objec
 
 
 def _unknown(module: nn.Module) -> UnsupportedError:
-    known = "\n".join(f"  - {family.words}" for family in FAMILIES)
+    known = "\n".join(f"  - {family.words}" for family in FAMILIES if family.words)
     return UnsupportedError(
         "convert.unknown",
         "module must be an attention layer of a known kind, or a model with some; got "

@@ -190,11 +190,6 @@ class ModuleReader:
         ]
         return [name for name in there[:1] if not isinstance(self.find(name), nn.Identity)]
 
-    def project_by_name(self, names: ProjectionNames, *, num_heads: int | None = None) -> bool:
-        """Take the projections of these names, one each; False with reasons, if they are none."""
-        found = self.projections(*names.inputs, *self.output_of(names))
-        return bool(found) and self.project(*found, num_heads=num_heads or self.num_heads)
-
     def project(
         self,
         query: Projection,
@@ -308,7 +303,7 @@ class ModuleReader:
 
     def read_scale(self) -> None:
         """Take the number that the module says it multiplies its scores by."""
-        for name in ("scaling", "scale"):
+        for name in ("scaling", "scale", "softmax_scale"):
             found: Any = getattr(self.module, name, None)
             if is_number(found):
                 self.add_scale(found, name)
@@ -362,12 +357,13 @@ class ModuleReader:
 
 
 def has_projections(names: ProjectionNames, module: nn.Module) -> bool:
-    """True for a module with layers of these names.
+    """Return True for a module with layers, or bare matrices, of these names.
 
     The output's may be elsewhere, unless there is one layer for query, key and value.
     """
     wanted = names.inputs if len(names.inputs) == 3 else names.inputs + names.output
-    return all(isinstance(getattr(module, name, None), nn.Module) for name in wanted)
+    found = [getattr(module, name, None) for name in wanted]
+    return all(isinstance(each, nn.Module | nn.Parameter) for each in found)
 
 
 def model_type(module: nn.Module) -> str | None:

@@ -1,0 +1,365 @@
+"""The kinds of attention layers that are read, as a table: the names of projections, and how they are packed.
+
+What a layer has besides its projections is read by the same functions for all kinds; each adds nothing where the module
+does not have what it reads. What names do not tell, the run of a copy shows.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from clearhead._common.checks import is_number
+from clearhead._common.foreign_names import (
+    BERT,
+    DIFFUSION,
+    DISTILBERT,
+    GPT2,
+    LATENT,
+    LLAMA,
+    MPT,
+    NEOX,
+    PHI3,
+    T5,
+    TIMM,
+    TUTORIALS,
+    ProjectionNames,
+)
+from clearhead.attention.distance_biases import alibi
+from clearhead.errors import ArgumentError
+from clearhead.layers.converting import latent, torch_layer
+from clearhead.layers.converting.configuration import add_rotary, hide_by_configuration
+from clearhead.layers.converting.norms import add_norms
+from clearhead.layers.converting.reader import (
+    ModuleReader,
+    as_refusal,
+    has_projections,
+    model_type,
+)
+from clearhead.layers.parts import ScoreBias, Sinks, Softcap
+from clearhead.layers.relative import RelativeBias
+from clearhead.layers.temperature import Temperature
+from clearhead.masks import causal
+
+# Attributes that change what an attention of diffusion models computes, and their value where they do not.
+EXTRAS = {
+    "group_norm": None,
+    "spatial_norm": None,
+    "norm_cross": None,
+    "add_k_proj": None,
+    "add_q_proj": None,
+    "add_v_proj": None,
+    "residual_connection": False,
+    "rescale_output_factor": 1.0,
+    "fused_projections": False,
+}
+WEIGHT_DROPOUT = ("attention_dropout", "attn_dropout", "attn_dropout_p", "attn_drop", "dropout")
+OUTPUT_DROPOUT = ("residual_dropout", "resid_dropout", "hidden_dropout", "proj_drop", "to_out.1")
+# Models that pass ALiBi to their attentions, which cannot be run alone for that reason, and its name.
+ALIBI = {"bloom": "alibi", "falcon": "alibi", "mpt": "position_bias"}
+
+
+class Family(NamedTuple):
+    """A kind of layers.
+
+    Attributes:
+        words: its usual name, and the names that it is known by; empty for a row that belongs to the one above it.
+        recognises: True for a module of this kind, by the names of its attributes.
+        read: reads a module of this kind.
+    """
+
+    words: str
+    recognises: Callable[[nn.Module], bool]
+    read: Callable[[ModuleReader], None]
+
+
+def family_of(module: nn.Module) -> Family | None:
+    """Return the kind of a module, or None."""
+    return next((family for family in FAMILIES if family.recognises(module)), None)
+
+
+def _family(
+    names: ProjectionNames,
+    project: Callable[[ModuleReader, ProjectionNames], bool],
+    *,
+    words: str | None = None,
+    of_library: bool = False,
+) -> Family:
+    def recognises(module: nn.Module) -> bool:
+        return has_projections(names, module) and not (of_library and model_type(module) is None)
+
+    def read(reader: ModuleReader) -> None:
+        reader.is_probed = reader.model_type not in ALIBI
+        _refuse_extras(reader)
+        if project(reader, names):
+            _read_settings(reader, names)
+
+    return Family(names.describe() if words is None else words, recognises, read)
+
+
+def _separate(reader: ModuleReader, names: ProjectionNames) -> bool:
+    """One projection each."""
+    found = reader.projections(*names.inputs, *reader.output_of(names))
+    heads = reader.num_heads or (1 if names in TUTORIALS else None)
+    return bool(found) and reader.project(*found, num_heads=heads)
+
+
+def _packed(reader: ModuleReader, names: ProjectionNames) -> bool:
+    """One projection for all queries, then all keys, then all values; with q_attn, for keys and values."""
+    is_cross = isinstance(getattr(reader.module, "q_attn", None), nn.Module)
+    found = reader.projections(*names.inputs, *names.output, *["q_attn"] * is_cross)
+    if not found:
+        return False
+    packed, output, *queries = found
+    heads, width = reader.num_heads, len(packed.weight)
+    kv_heads = reader.size("num_kv_heads") or heads
+    shares = [heads or 1, kv_heads or 1, kv_heads or 1][is_cross:]
+    dim, rest = divmod(width, sum(shares))
+    if rest or (heads and reader.size("head_dim") not in (None, dim)):
+        _refuse_width(reader, names.inputs[0], width)
+        return False
+    query, key, value = [*queries, *packed.split([dim * share for share in shares])]
+    return reader.project(query, key, value, output, num_heads=heads)
+
+
+def _grouped(reader: ModuleReader, names: ProjectionNames) -> bool:
+    """One projection: the queries of the first group of heads, their key and their value, then the second group."""
+    found = reader.projections(*names.inputs, *names.output)
+    if not found:
+        return False
+    packed, output = found
+    heads, width = reader.num_heads or 0, len(packed.weight)
+    kv_heads = reader.size("num_kv_heads") or heads
+    dim, rest = divmod(width, heads + 2 * kv_heads) if heads else (0, 1)
+    if rest or heads % kv_heads:
+        _refuse_width(reader, names.inputs[0], width)
+        return False
+    parts = packed.split([heads // kv_heads * dim, dim, dim] * kv_heads)
+    groups = [parts[first : first + 3] for first in range(0, len(parts), 3)]
+    return reader.project_heads(groups, output, heads)
+
+
+def _refuse_width(reader: ModuleReader, name: str, width: int) -> None:
+    reader.reasons.append(
+        f"{name} gives width {width}, which must be (num_heads + 2 × num_kv_heads) × head_dim; the module says "
+        f"num_heads={reader.num_heads}, num_kv_heads={reader.size('num_kv_heads')}, "
+        f"head_dim={reader.size('head_dim')}"
+    )
+
+
+def _heads_of(module: nn.Module) -> list[nn.Module]:
+    """The modules of one head each that a module lists, if it does."""
+    heads = getattr(module, "heads", None)
+    return list(heads) if isinstance(heads, nn.ModuleList) else []
+
+
+def _names_of_heads(module: nn.Module) -> list[ProjectionNames]:
+    """The names of the projections in each of the modules that a module lists; empty if they have none."""
+    found = [
+        next((names for names in TUTORIALS if has_projections(names, head)), None)
+        for head in _heads_of(module)
+    ]
+    return [names for names in found if names is not None] if None not in found else []
+
+
+def _read_heads(reader: ModuleReader) -> None:
+    """A list of modules of one head each, with an output projection beside it or without one."""
+    prefixes = [f"heads.{index}." for index in range(len(_heads_of(reader.module)))]
+    named = zip(prefixes, _names_of_heads(reader.module), strict=True)
+    found = [reader.projections(*(prefix + name for name in each.inputs)) for prefix, each in named]
+    output = reader.projections(*reader.output_of(TUTORIALS[0]))
+    if reader.reasons:
+        return
+    if len({tuple(each.weight.shape for each in head) for head in found}) > 1:
+        reader.reasons.append("heads must have matrices of the same shapes as each other")
+        return
+    reader.project_heads(found, output[0] if output else None)
+    reader.drop(*(f"{prefix}dropout" for prefix in prefixes))
+    reader.leave("dropout")
+
+
+FAMILIES = (
+    Family("torch.nn.MultiheadAttention", torch_layer.recognises, torch_layer.read),
+    _family(GPT2, _packed),
+    _family(LLAMA, _separate),
+    _family(PHI3, _packed),
+    _family(NEOX, _grouped),
+    _family(MPT, _packed),
+    Family(LATENT.describe(), lambda module: has_projections(LATENT, module), latent.read),
+    _family(TIMM, _packed),
+    _family(DISTILBERT, _separate),
+    _family(
+        BERT,
+        _separate,
+        words=f"{BERT.describe()}, and the projection of the output as output=",
+        of_library=True,
+    ),
+    Family(
+        f"{TUTORIALS[0].describe()}, or a list of heads",
+        lambda module: bool(_names_of_heads(module)),
+        _read_heads,
+    ),
+    *(_family(names, _separate, words="") for names in TUTORIALS),
+    _family(T5, _separate),
+    _family(DIFFUSION, _separate),
+)
+"""Every kind; the first that recognises a module reads it."""
+
+
+def _refuse_extras(reader: ModuleReader) -> None:
+    """Add a reason for each operation that a layer of ours does not have."""
+    config = None if reader.is_own else reader.config
+    clip = getattr(reader.module, "clip_qkv", None) or getattr(config, "clip_qkv", None)
+    if clip is not None:
+        reader.reasons.append(f"clip_qkv={clip}: our layer does not clip queries, keys and values")
+    for name, usual in EXTRAS.items():
+        value = getattr(reader.module, name, usual)
+        if value is not None and value != usual:
+            shown = type(value).__name__ if isinstance(value, nn.Module) else value
+            reader.reasons.append(f"{name}={shown}: our layer has no place for it")
+
+
+def _read_settings(reader: ModuleReader, names: ProjectionNames) -> None:
+    """Read parts, mask and dropout of a module whose projections were read."""
+    module: Any = reader.module
+    has_alibi = _has_alibi(reader)
+    add_norms(reader)
+    if not has_alibi:
+        add_rotary(reader, reader.guess.layout)
+    _add_temperature(reader)
+    _read_scale(reader)
+    softcap: Any = getattr(module, "attn_logit_softcapping", None)
+    if reader.guess.capped and is_number(softcap) and 0 < softcap:
+        reader.add_part(Softcap(softcap), f"attn_logit_softcapping={softcap:g}")
+    _add_sinks(reader)
+    if has_alibi:
+        _add_alibi(reader)
+    if _has_relative_bias(reader):
+        _read_relative_bias(reader)
+    if names == GPT2:
+        _read_mask_of_gpt2(reader)
+    else:
+        hide_by_configuration(reader)
+    # Falcon drops weights in its ALiBi branch alone; a diffusion model's dropout= is that of its output.
+    if names != DIFFUSION and (has_alibi or reader.model_type != "falcon"):
+        reader.drop(*WEIGHT_DROPOUT)
+    reader.leave(*OUTPUT_DROPOUT)
+
+
+def _has_alibi(reader: ModuleReader) -> bool:
+    return reader.model_type in ALIBI and getattr(reader.config, "alibi", True)
+
+
+def _add_alibi(reader: ModuleReader) -> None:
+    """Add the ALiBi that the model passes to the module."""
+    module: Any = reader.module
+    kind = str(reader.model_type)
+    if kind == "bloom" and module.slow_but_exact and module.pretraining_tp > 1:
+        reader.reasons.append("slow_but_exact=True leaves out the bias of the output")
+    bias = alibi(reader.sizes["num_heads"])
+    if kind == "falcon":
+        reader.alone.append(
+            "alibi=True: its model rounds the bias to bfloat16, position by position"
+        )
+        assert bias.numbers is not None
+        scale = math.sqrt(reader.sizes["head_dim"])
+        bias = alibi(slopes=bias.numbers.bfloat16().float() / scale)
+    reader.add_part(ScoreBias(bias), ALIBI[kind])
+
+
+def _read_scale(reader: ModuleReader) -> None:
+    """Add the scale of the scores, unless it is the usual one."""
+    module: Any = reader.module
+    if _has_relative_bias(reader):
+        reader.add_scale(1.0, "scaling")
+    elif not hasattr(module, "scale_attn_weights"):
+        reader.read_scale()
+    else:
+        scale = 1 / math.sqrt(reader.sizes["head_dim"]) if module.scale_attn_weights else 1.0
+        settings = [] if module.scale_attn_weights else ["scale_attn_weights=False"]
+        if getattr(module, "scale_attn_by_inverse_layer_idx", False):
+            index = getattr(module, "layer_idx", None)
+            settings.append(f"scale_attn_by_inverse_layer_idx=True, layer_idx={index}")
+            if not isinstance(index, int):
+                reader.reasons.append(
+                    "scale_attn_by_inverse_layer_idx needs a layer_idx; it is None"
+                )
+                return
+            scale /= index + 1
+        reader.add_scale(scale, ", ".join(settings))
+
+
+def _read_mask_of_gpt2(reader: ModuleReader) -> None:
+    """Read the mask of GPT-2, which older versions store, with the number that replaces a hidden score."""
+    reader.read_triangles()
+    if reader.has("masked_bias"):
+        reader.tensor("masked_bias")
+    if not hasattr(reader.module, "q_attn") and not reader.is_own:
+        reader.hide(causal(), ", ".join(reader.triangles) or "is_causal")
+
+
+def _add_temperature(reader: ModuleReader) -> None:
+    """Add the temperature of Llama 4, which the layers without rotary positions have."""
+    module: Any = reader.module
+    is_llama4 = reader.model_type == "llama4_text"
+    if is_llama4 and module.attn_temperature_tuning and not module.use_rope:
+        part = Temperature(module.attn_scale, every=int(module.floor_scale))
+        reader.add_part(part, "attn_temperature_tuning")
+
+
+def _add_sinks(reader: ModuleReader) -> None:
+    if not reader.has("sinks"):
+        return
+    sinks, heads = reader.tensor("sinks"), reader.sizes["num_heads"]
+    if tuple(sinks.shape) != (heads,):
+        reader.reasons.append(
+            f"sinks {tuple(sinks.shape)} must be one number for each of {heads} heads"
+        )
+        return
+    name = reader.add_part(Sinks(heads), "sinks")
+    reader.copy("sinks", sinks, f"{name}.scores")
+
+
+def _has_relative_bias(reader: ModuleReader) -> bool:
+    """True for the attentions of T5, whose scores are not scaled."""
+    return not reader.is_own and hasattr(reader.module, "has_relative_attention_bias")
+
+
+def _read_relative_bias(reader: ModuleReader) -> None:
+    """Read the relative bias of T5: of the module, or of the first block, where it is given."""
+    module = reader.module
+    # What is causal, or no decoder, attends to its own text, and has a relative bias.
+    is_own_text = getattr(module, "is_causal", None) or not getattr(module, "is_decoder", False)
+    if "relative_attention_bias" in module._modules:
+        _add_relative_bias(reader, "relative_attention_bias")
+    elif is_own_text and "relative_bias" in reader.beside:
+        _add_relative_bias(reader, "relative_bias")
+    elif is_own_text:
+        reader.reasons.append(
+            "this block is handed the relative bias of the first one; give that too, as "
+            "relative_bias=first.relative_attention_bias"
+        )
+
+
+def _add_relative_bias(reader: ModuleReader, path: str) -> None:
+    module, heads = reader.module, reader.sizes["num_heads"]
+    table = reader.tensor(f"{path}.weight") if reader.has(f"{path}.weight") else None
+    if table is None or table.ndim != 2 or table.shape[1] != heads:
+        reader.reasons.append(
+            f"{path}.weight must have a column for each of {heads} heads; "
+            f"{'it is missing' if table is None else f'its shape is {tuple(table.shape)}'}"
+        )
+        return
+    try:
+        part = RelativeBias(
+            heads,
+            num_buckets=len(table),
+            max_distance=getattr(module, "relative_attention_max_distance", 128),
+            bidirectional=not getattr(module, "is_decoder", False),
+        )
+    except ArgumentError as error:
+        reader.reasons.append(f"{path}: {as_refusal(error)}")
+        return
+    name = reader.add_part(part, path)
+    reader.copy(f"{path}.weight", table, f"{name}.table")
