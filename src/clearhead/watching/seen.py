@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
 from torch import Tensor
 
@@ -27,6 +27,21 @@ if TYPE_CHECKING:
     from clearhead.reading.written_tokens import Writes
 
 Options = TypeVar("Options", bound=PageOptions)
+
+
+class MapOptions(TypedDict, total=False):
+    """The options of `Seen.plot`."""
+
+    layers: Sequence[str | int] | None
+    heads: Sequence[int] | Sequence[tuple[int | str, int]] | None
+    sample: int | None
+    tokens: Sequence[str] | None
+    log: bool
+    cells: int | None
+    source_tokens: Sequence[str] | None
+    columns: int | None
+    width: float | None
+    ax: Any
 
 
 class Seen(Answering, WholeRecord[Kept]):
@@ -147,21 +162,8 @@ class Seen(Answering, WholeRecord[Kept]):
         ]
         return HeadLinks(sorted(found, key=lambda link: -link.weight))
 
-    def plot(
-        self,
-        kind: str = "map",
-        *,
-        layers: Sequence[str | int] | None = None,
-        heads: Sequence[int] | Sequence[tuple[int | str, int]] | None = None,
-        sample: int | None = None,
-        tokens: Sequence[str] | None = None,
-        log: bool = False,
-        cells: int | None = None,
-        source_tokens: Sequence[str] | None = None,
-        columns: int | None = None,
-        width: float | None = None,
-        ax: Any = None,
-    ) -> Any:
+    @with_hints
+    def plot(self, kind: str = "map", **options: Unpack[MapOptions]) -> Any:
         """Draw all layers with matplotlib; `seen[layer].plot()` draws one, and larger.
 
         Args:
@@ -203,20 +205,7 @@ class Seen(Answering, WholeRecord[Kept]):
             ['layer 0', 'layer 1', 'layer 2']
         """
         self.need_attention("plot")
-        return drawing("figures").of_seen(
-            self,
-            kind,
-            layers=layers,
-            heads=heads,
-            sample=sample,
-            tokens=tokens,
-            log=log,
-            cells=cells,
-            source_tokens=source_tokens,
-            columns=columns,
-            width=width,
-            ax=ax,
-        )
+        return drawing("figures").of_seen(self, kind, **options)
 
     @with_hints
     def to_html(

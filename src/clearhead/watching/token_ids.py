@@ -233,12 +233,16 @@ def fingerprints(key: Tensor) -> Tensor:
         tensor([0, 0])
     """
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = key.detach().view(kinds[key.dtype.itemsize])
-    places = torch.arange(1, bits.shape[1] * bits.shape[3] + 1, device=key.device)
-    factors = (places * 0x9E3779B97F4A7C1 | 1).view(bits.shape[1], bits.shape[3])
-    found = bits.new_zeros(bits.shape[0], bits.shape[2], dtype=torch.int64)
-    for head, factor in zip(bits.unbind(1), factors, strict=True):  # products are larger than keys
-        found += (head.long() * factor).sum(dim=-1)
+    size = key.shape[3] * key.dtype.itemsize
+    wide = torch.int64 if size % 8 == 0 else kinds[key.dtype.itemsize]
+    count = size // wide.itemsize
+    places = torch.arange(1, key.shape[1] * count + 1, device=key.device)
+    factors = (places * 0x9E3779B97F4A7C1 | 1).view(key.shape[1], count)
+    found = key.new_zeros(key.shape[0], key.shape[2], dtype=torch.int64)
+    for head, factor in zip(
+        key.detach().unbind(1), factors, strict=True
+    ):  # products are as large as keys
+        found += (head.contiguous().view(wide) * factor).sum(dim=-1)
     return found
 
 
