@@ -50,7 +50,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests waiting shaped pages banks lint style types page bench peers gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples applications docs
+.PHONY: demo test tests waiting shaped pages banks lint style types page bench peers gpu across bare bounds soak mutants cover lock setup browser samples speech test-samples applications docs release
 
 demo: $(DEMO)
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -130,6 +130,10 @@ applications: samples speech
 # The site in site/: docs, lessons with their training, public names. It opens from the disk; a link that leads nowhere is an error.
 docs: setup
 	@$(RUN) -m docs.site.build
+
+# Wheel, sdist, site, notes and checksums of the version, in dist/; nothing is uploaded.
+release: docs
+	@$(RUN) .ci/release.py
 
 bench: setup
 	@$(RUN) -m benchmarks

@@ -59,29 +59,54 @@ def write_pages() -> set[Path]:
             continue
         text = page.read_text(encoding="utf-8")
         if page == DOCS / "README.md":
-            text += contents(text)
+            write_sections(linked)
+            continue
+        if page == DOCS / "index.md":
+            text = text.replace("FIGURE", front_figure()) + toctree(navigation())
         elif page.name == "README.md":
-            text += toctree("", sorted(each.stem for each in page.parent.glob("[0-9]*.md")))
+            text += toctree(sorted(each.stem for each in page.parent.glob("[0-9]*.md")))
         _write(place.with_name("index.md") if page.name == "README.md" else place, text, linked)
     return linked
 
 
-def contents(text: str) -> str:
-    """The pages of each section of the first page, as the contents of the site."""
-    found = ""
-    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-        rows = re.findall(r"^\| \[[^\]]+\]\(([^)#]+)\.md\)", section, re.MULTILINE)
+def sections() -> dict[str, tuple[str, list[str]]]:
+    """Return the sections of docs/README.md by title: the text of each, and the pages that its table lists."""
+    found = {}
+    for section in re.split(r"^## ", (DOCS / "README.md").read_text("utf-8"), flags=re.MULTILINE)[1:]:
+        title, _, text = section.partition("\n")
+        rows = re.findall(r"^\| \[[^\]]+\]\(([^)#]+)\.md\)", text, re.MULTILINE)
         names = [row.replace("README", "index") for row in rows]
-        if section.startswith("Reference"):
-            names.append("api/index")
-        if names:
-            found += toctree(section.splitlines()[0], names)
+        found[title] = (text, names + ["api/index"] * (title == "Reference"))
     return found
 
 
-def toctree(caption: str, names: Sequence[str]) -> str:
-    head = f":caption: {caption}\n" if caption else ""
-    return "\n```{toctree}\n:hidden:\n" + head + "\n" + "\n".join(names) + "\n```\n"
+def navigation() -> list[str]:
+    """Return the entries of the navigation: the pages to start with, then one page a section."""
+    (_, (_, first)), *rest = sections().items()
+    return first + [f"section-{title.lower()}" for title, _ in rest]
+
+
+def write_sections(linked: set[Path]) -> None:
+    """Write a page for each section but the first, which lists its pages and holds them in the navigation."""
+    for title, (text, names) in list(sections().items())[1:]:
+        page = f"# {title}\n{text}{toctree(names)}"
+        _write(Path(f"section-{title.lower()}.md"), page, linked)
+
+
+def front_figure() -> str:
+    """Return the figure of the first page, as raw HTML: three words that attend to each other, to touch."""
+    import torch
+
+    import clearhead as ch
+
+    words = ["dog", "bites", "man"]
+    x = torch.tensor([[1.0, 0.2], [0.3, 1.0], [0.9, -0.5]])
+    figure = ch.figure(x, x, x, tokens=words, mask=ch.causal(), edit=("query", "mask"))
+    return "```{raw} html\n" + figure.to_element(script=True) + "\n```"
+
+
+def toctree(names: Sequence[str]) -> str:
+    return "\n```{toctree}\n:hidden:\n\n" + "\n".join(names) + "\n```\n"
 
 
 def write_lessons(brief: bool) -> list[str]:
@@ -132,7 +157,7 @@ def write_api() -> None:
         (folder / f"{place}.md").write_text(text, encoding="utf-8")
     rows = "".join(f"| [{place}]({place}.md) | {len(names)} |\n" for place, names in places.items())
     text = f"# API\n\nEvery public name, by its package.\n\n| package | names |\n|---|---|\n{rows}"
-    (folder / "index.md").write_text(text + toctree("", list(places)), encoding="utf-8")
+    (folder / "index.md").write_text(text + toctree(list(places)), encoding="utf-8")
 
 
 def write_linked(linked: set[Path]) -> None:

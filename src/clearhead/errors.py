@@ -29,8 +29,15 @@ from errno import ENOENT
 
 from clearhead._common.text import bounded
 
-INSTALL = "In a checkout of clearhead:\n  pip install '.[{extra}]'"
-"""The command that installs an extra from a checkout: no package of this name is published yet."""
+ADDRESS = ""
+"""The address of the repository, such as "https://example.org/clearhead"; empty until there is one."""
+
+INSTALL = (
+    f"Run\n  pip install 'clearhead[{{extra}}] @ git+{ADDRESS}'"
+    if ADDRESS
+    else "In a checkout of clearhead:\n  pip install '.[{extra}]'"
+)
+"""The command that installs an extra: from the repository, or from a checkout while no address is known."""
 
 MOST = 2000
 """Letters of an error as text."""
