@@ -5,14 +5,13 @@ python -m tests.checking.freeze compare          print every entry whose verdict
 """
 
 import argparse
-import importlib
 import json
+import linecache
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,16 @@ import torch
 
 import clearhead as ch
 from clearhead.checking.subject.refusals import first_line
+from tests.checking.bank import BANKS, entries
 from tests.checking.bank.entry import Entry
-from tests.checking.rates import BANKS
-from tests.surface import ROOT
 
 FROZEN = Path(__file__).parent / "bank" / "frozen.json"
+PARTS = 8
+
+
+def frozen() -> dict[str, Any]:
+    """Return the stored verdicts, by bank and name."""
+    return json.loads(FROZEN.read_text(encoding="utf-8"))
 
 
 def verdict(entry: Entry) -> dict[str, Any]:
@@ -33,75 +37,54 @@ def verdict(entry: Entry) -> dict[str, Any]:
     start = time.process_time()
     codes, line, error = [], "", ""
     try:
-        report = ch.check(entry.make(), takes=entry.takes, **entry.declared)
+        report = ch.check(entry.make(), takes=entry.takes, **entry.options())
         codes = [each.code for each in report.findings]
         outcome = "wrong" if codes else "right" if report.ok else "not judged"
-        line = _line(report.findings[0].place) if codes else ""
+        place = report.findings[0].place if codes else None
+        line = "" if place is None else linecache.getline(*place).strip()
     except Exception as raised:  # an entry that check cannot call is a verdict too
         outcome, error = "raised", first_line(raised)
-    found = {
-        "takes": entry.takes,
-        "declared": sorted(entry.declared),
-        "codes": codes,
-        "outcome": outcome,
-        "line": line,
-        "wanted": [] if entry.code is None else [entry.code, *entry.also],
-        "seconds": round(time.process_time() - start, 3),
-    }
+    seconds = round(time.process_time() - start, 3)
+    found = {"outcome": outcome, "codes": codes, "line": line, "seconds": seconds}
     return {**found, "error": error} if error else found
 
 
-def _line(place: tuple[str, int] | None) -> str:
-    if place is None:
-        return ""
-    path = Path(place[0])
-    return f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name}:{place[1]}"
-
-
-def _part(bank: str, part: int, parts: int) -> dict[str, Any]:
+def _job(job: tuple[str, int]) -> dict[str, Any]:
     torch.set_num_threads(1)
-    entries = importlib.import_module(BANKS[bank]).ENTRIES[part::parts]
-    return {f"{bank}: {each.name}": verdict(each) for each in entries}
+    bank, part = job
+    return {f"{bank}: {each.name}": verdict(each) for each in entries(bank)[part::PARTS]}
 
 
 def verdicts(banks: Sequence[str], processes: int) -> dict[str, Any]:
     """Return the verdict of every entry of some banks, by bank and name."""
     found: dict[str, Any] = {}
-    jobs = [(bank, part) for bank in banks for part in range(8)]
+    jobs = [(bank, part) for bank in banks for part in range(PARTS)]
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        for each in pool.map(partial(_job, parts=8), jobs):
+        for each in pool.map(_job, jobs):
             found |= each
     return dict(sorted(found.items()))
 
 
-def _job(job: tuple[str, int], parts: int) -> dict[str, Any]:
-    return _part(*job, parts)
+def worse(entry: Entry, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield in which way a verdict is worse than the stored one.
 
-
-def worse(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each entry whose verdict is worse than the stored one.
-
-    Right code must not be accused; a mistake that was found must not be called right; a name that
-    was right must stay one of the right names.
+    Right code must not be accused; a mistake that was found must not be called right; a name that was right must stay
+    one of the right names, and a mistake with a line must keep one.
     """
-    for name, now in new.items():
-        was = old.get(name)
-        if was is None:
-            continue
-        if not now["wanted"]:
-            if now["outcome"] != was["outcome"] != "wrong" and was["outcome"] != "raised":
-                yield f"{'ACCUSED' if now['outcome'] == 'wrong' else now['outcome']}: {name}: {now['codes']}"
-        elif was["outcome"] == "wrong" != now["outcome"]:
-            yield f"{'CALLED RIGHT' if now['outcome'] == 'right' else now['outcome']}: {name}: {was['codes']}"
-        elif named(was) and not named(now):
-            yield f"name: {name}: {was['codes']} -> {now['codes']}"
-        elif was["line"] and not now["line"]:
-            yield f"line: {name}: {was['line']}"
+    if not entry.codes:
+        if now["outcome"] != was["outcome"] != "wrong" and was["outcome"] != "raised":
+            yield f"{'ACCUSED' if now['outcome'] == 'wrong' else now['outcome']}: {now['codes']}"
+    elif was["outcome"] == "wrong" != now["outcome"]:
+        yield f"{'CALLED RIGHT' if now['outcome'] == 'right' else now['outcome']}: {was['codes']}"
+    elif is_named(entry, was) and not is_named(entry, now):
+        yield f"name: {was['codes']} -> {now['codes']}"
+    elif was["line"] and not now["line"]:
+        yield f"line: {was['line']}"
 
 
-def named(found: dict[str, Any]) -> bool:
+def is_named(entry: Entry, found: Mapping[str, Any]) -> bool:
     """Return True if the first code is one of the right names."""
-    return bool(found["codes"]) and found["codes"][0] in found["wanted"]
+    return bool(found["codes"]) and found["codes"][0] in entry.codes
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -117,12 +100,26 @@ def main(arguments: Sequence[str]) -> int:
         rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in new.items())
         FROZEN.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
         return 0
-    old = json.loads(FROZEN.read_text(encoding="utf-8"))
-    lines = list(worse(old, new))
-    print("\n".join(lines))
+    old = frozen()
+    named = {f"{bank}: {each.name}": each for bank in given.banks for each in entries(bank)}
+    lines = [
+        f"{name}: {line}" for name in old.keys() & named for line in worse(named[name], old[name], new[name])
+    ]  # fmt: skip
+    print("\n".join(sorted(lines)))
+    for bank in given.banks:
+        print(bank, *counts([(each, new[f"{bank}: {each.name}"]) for each in entries(bank)]))
     seconds = sum(each["seconds"] for each in new.values())
     print(f"{len(new)} entries, {len(lines)} worse; {seconds:.0f} CPU s")
     return int(bool(lines))
+
+
+def counts(rows: Sequence[tuple[Entry, Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield how many mistakes were found and named, and how much right code was accused."""
+    wrong = [row for row in rows if row[0].codes]
+    found = [row for row in wrong if row[1]["codes"]]
+    yield f"{len(wrong)} wrong: {len(found)} found, {sum(is_named(*row) for row in found)} named;"
+    accused = sum(bool(row["codes"]) for entry, row in rows if not entry.codes)
+    yield f"{len(rows) - len(wrong)} right: {accused} accused"
 
 
 if __name__ == "__main__":

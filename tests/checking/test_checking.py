@@ -15,14 +15,15 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.checking.checking import found_with_takes
-from tests.checking.bank.functions import inverted, plain
-from tests.checking.bank.modules import (
-    ARGS,
-    WIDE,
-    CausalAttention,
-    CausalAttention004,
-    MultiHeadAttention,
-)
+from tests.checking.bank import defined
+
+inverted = defined("functions.inverted")
+plain = defined("functions.plain")
+ARGS = {"d_in": 3, "d_out": 2, "context_length": 6, "dropout": 0.0}
+WIDE = {"d_in": 24, "d_out": 12, "context_length": 9, "dropout": 0.0, "num_heads": 3}
+CausalAttention = defined("modules.CausalAttention")
+CausalAttention004 = defined("modules.CausalAttention004")
+MultiHeadAttention = defined("modules.MultiHeadAttention")
 
 SOURCE = """
 import torch

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.checking.subject.copying import duplicate, held_by
-from tests.checking.bank.modules import Padded
+from tests.checking.bank import defined
+
+Padded = defined("modules.Padded")
 
 around = nn.Linear(2, 2)
 

@@ -95,7 +95,6 @@ def test_what_is_not_written_is_not_begun(name: str) -> None:
     report = ch.check(Case(lesson, (), text, name).make(), lesson=lesson)
     assert (report.outcome, report.ok, report.findings) == ("not begun", False, ())
     assert [each.partition(" ")[0] for each in report.unwritten] == [function]
-    assert str(report).startswith(f"· not begun   {function}")
 
 
 def reset_only() -> None:
@@ -117,27 +116,32 @@ def module_of(parts: str) -> type:
 
 
 REFUSED = {
-    "0": (lambda: ch.check(indexed, lesson=0), ch.errors.ArgumentError, "lesson must be from 1 to 13; got 0."),
-    "14": (lambda: ch.check(indexed, lesson=14), ch.errors.ArgumentError, "lesson must be from 1 to 13; got 14."),
-    "text": (lambda: ch.check(indexed, lesson=cast("int", "7")), ch.errors.ArgumentTypeError, "lesson must be a whole number from 1 to 13; got '7'."),
-    "True": (lambda: ch.check(indexed, lesson=True), ch.errors.ArgumentTypeError, "lesson must be a whole number from 1 to 13; got True."),
-    "takes": (lambda: ch.check(indexed, lesson=7, takes="x"), ch.errors.ArgumentError, "lesson=7 declares what there is to declare; got takes beside it."),
-    "causal": (lambda: ch.check(indexed, lesson=7, causal=True), ch.errors.ArgumentError, "lesson=7 declares what there is to declare; got causal beside it."),
-    "contract": (lambda: ch.check(indexed, lesson=7, contract=ch.Contract()), ch.errors.ArgumentError, "lesson=7 declares what there is to declare; got contract beside it."),
-    "tensor": (lambda: ch.check(torch.ones(2), lesson=7), ch.errors.ArgumentTypeError, "lesson 7 grades a class or a module called with x; got a tensor."),
-    "function": (lambda: ch.check(indexed, lesson=11), ch.errors.ArgumentTypeError, "lesson 11 grades a class or a module called with x and context; got the function indexed."),
-    "class": (lambda: ch.check(module_of(program(7, "filled")), lesson=1), ch.errors.ArgumentTypeError, "lesson 1 grades a function called with query and key; got the class CausalAttention."),
-    "decode": (lambda: ch.check(indexed, lesson=13), ch.errors.ArgumentTypeError, "lesson 13 grades a class or a module with step(x), full(x) and reset(); got the function indexed."),
-}  # fmt: skip
+    "0": (lambda: ch.check(indexed, lesson=0), ch.errors.ArgumentError),
+    "14": (lambda: ch.check(indexed, lesson=14), ch.errors.ArgumentError),
+    "text": (lambda: ch.check(indexed, lesson=cast("int", "7")), ch.errors.ArgumentTypeError),
+    "True": (lambda: ch.check(indexed, lesson=True), ch.errors.ArgumentTypeError),
+    "takes": (lambda: ch.check(indexed, lesson=7, takes="x"), ch.errors.ArgumentError),
+    "causal": (lambda: ch.check(indexed, lesson=7, causal=True), ch.errors.ArgumentError),
+    "contract": (
+        lambda: ch.check(indexed, lesson=7, contract=ch.Contract()),
+        ch.errors.ArgumentError,
+    ),
+    "tensor": (lambda: ch.check(torch.ones(2), lesson=7), ch.errors.ArgumentTypeError),
+    "function": (lambda: ch.check(indexed, lesson=11), ch.errors.ArgumentTypeError),
+    "class": (
+        lambda: ch.check(module_of(program(7, "filled")), lesson=1),
+        ch.errors.ArgumentTypeError,
+    ),
+    "decode": (lambda: ch.check(indexed, lesson=13), ch.errors.ArgumentTypeError),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_no_lesson_grades_is_refused(name: str) -> None:
-    call, error, words = REFUSED[name]
+    call, error = REFUSED[name]
     with pytest.raises(error) as caught:
         call()
-    assert type(caught.value) is error
-    assert (caught.value.code, caught.value.message) == ("check.lesson", words)
+    assert (type(caught.value), caught.value.code) == (error, "check.lesson")
 
 
 def test_a_file_is_graded_by_the_name_that_the_lesson_has(tmp_path: Path) -> None:
@@ -149,9 +153,7 @@ def test_a_file_is_graded_by_the_name_that_the_lesson_has(tmp_path: Path) -> Non
         + program(2, "softmax")
         + program(2, "softmax").replace("weights", "softmax")
     )
-    with pytest.raises(
-        ch.errors.ModelError, match=r"say which: .*lesson_02.py:weights; it has weights, softmax"
-    ) as caught:
+    with pytest.raises(ch.errors.ModelError) as caught:
         ch.check(str(file), lesson=2)
     assert caught.value.code == "check.name"
     assert ch.check(f"{file}:softmax", lesson=2).ok
@@ -231,7 +233,7 @@ def test_the_output_layer_is_asked_for_and_a_told_edit_mends_it(grades: list[Gra
         "out_proj = nn.Linear(d_out, d_out)", "out_proj = nn.Linear(d_in, d_out)"
     )
     (finding,) = ch.check(Case(10, (), text, "").make(), lesson=10).findings
-    assert "this cannot run" in finding.sentence
+    assert finding.code == "check.call"
     assert grades[-1].edit is not None
     assert "nn.Linear(d_out, d_out)" in grades[-1].edit.program.text
     text = right.text.replace("self.out_proj(", "(")

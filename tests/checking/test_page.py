@@ -6,9 +6,8 @@ from collections import Counter
 
 from clearhead.checking.rules import RULES
 from clearhead.checking.words import catalogue
-from tests.checking.bank import ENTRIES, laws
+from tests.checking.bank import BANKS, entries
 from tests.checking.bank.course import CASES
-from tests.checking.bank.lessons import first_entries, later_entries
 from tests.surface import ROOT
 
 MISTAKES = catalogue()["mistake"]
@@ -38,13 +37,8 @@ def test_every_name_is_folded_under_its_first_sentence() -> None:
 
 
 def test_every_name_is_in_a_bank_or_on_the_page_in_two_styles() -> None:
-    entries = [
-        *ENTRIES,
-        *laws.ENTRIES,
-        *first_entries.ENTRIES,
-        *later_entries.ENTRIES,
-    ]
-    counts = Counter(headings()) + Counter(each.code for each in entries)
+    held = [each for bank in BANKS for each in entries(bank) if each.codes]
+    counts = Counter(headings()) + Counter(each.codes[0] for each in held)
     counts += Counter(code for each in CASES for code in each.codes)
     assert {code: counts[code] for code in headings() if counts[code] < 2} == {
         "call.raises": 1,

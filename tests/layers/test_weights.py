@@ -142,8 +142,8 @@ def test_weights_elsewhere_are_read_as_they_are(change: Callable[[Any], Any]) ->
         )
     for mine, theirs in zip(*found, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-    with pytest.raises(UnsupportedError, match="is offloaded, quantised, or a sum with others"):
-        ch.convert(model)
+    for reason in ch.convert(model).left.values():
+        assert "is offloaded, quantised, or a sum with others" in reason
 
 
 @torch.no_grad()

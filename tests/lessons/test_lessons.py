@@ -17,9 +17,9 @@ import torch
 import clearhead as ch
 from clearhead._common.lessons import LESSONS
 from clearhead.checking.rules import RULES
-from clearhead.lessons.cells import begun, compare
 from clearhead.lessons.lesson import Lesson, page_of, read_lesson
 from clearhead.lessons.notebook import notebook
+from clearhead.lessons.page_cells import begun, compare
 from docs.site.session import Session
 from tests.environment import SEED
 from tests.test_docs import agrees, difference

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from clearhead._common.foreign_words import CACHES
 from clearhead.attention.problem import Problem
-from clearhead.layers.base import AttentionLayer
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.nested import is_nested, sequences_of
 from clearhead.masks.causal import Causal
 from clearhead.masks.tiles import portions

@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,11 +13,11 @@ from clearhead.attention.planning import run
 from clearhead.attention.problem import under_autocast
 from clearhead.errors import UnsupportedError
 from clearhead.integrations.transformers_internals import collects_attentions
-from clearhead.layers.base import AttentionLayer
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.adapters import Adapter
 from clearhead.layers.converting.configuration import window_of
 from clearhead.layers.converting.reader import ModuleReader
-from clearhead.layers.inputs import LayerCall
+from clearhead.layers.inputs import Keys, LayerCall
 from clearhead.layers.parts import Part, ScoreBias, options_of
 from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
@@ -27,6 +28,8 @@ from clearhead.watching.hooks.transformers_call import convention_of, read_call
 CONTEXTS = ("key_value_states", "encoder_hidden_states")
 MASKS = ("attention_mask", "mask")
 OF_CONTEXT = "encoder_attention_mask"
+# Of a part that does not go by them; those that do get cosines and sines.
+NO_POSITIONS: Any = (None, None)
 TEXT, PIECES = 7, (5, 2)
 
 ALONE = (
@@ -83,7 +86,7 @@ class TransformersAdapter(Adapter):
         # Of a static cache it is the very number that the update will change.
         seen = seen.clone() if isinstance(seen, Tensor) else seen
         source = x if context is None else context
-        call = LayerCall(x=x, source=source if past is None else source[:, :0], is_cross=is_cross)
+        call = LayerCall(x, source if past is None else source[:, :0], keys=Keys(is_cross=is_cross))
         query, key, value, unrotated = self.layer._project(call)
         assert value is not None
         query, key = self._transformed(query, key, turns, seen)
@@ -97,7 +100,7 @@ class TransformersAdapter(Adapter):
         query, key, value, scale, _ = self.layer._expand(query, key, value, unrotated, call)
         options = options_of(
             [part for part in self.layer.parts if not isinstance(part, self.of_model)],
-            *_no_positions(),
+            *NO_POSITIONS,
         )
         implementation = getattr(getattr(self, "config", None), "_attn_implementation", None)
         if self.returns_bias:
@@ -142,7 +145,7 @@ class TransformersAdapter(Adapter):
             if isinstance(part, Rotary):
                 query, key = self._turned(part, query, key, turns)
                 continue
-            places = _no_positions()
+            places = NO_POSITIONS
             if isinstance(part, Temperature):
                 places = (torch.arange(query.shape[2], device=query.device) + seen,) * 2
             query, key = part.transform_query_key(query, key, *places)
@@ -210,11 +213,6 @@ def _first(given: dict[str, Any], names: tuple[str, ...]) -> Any:
     return next((each for each in found if each is not None), None)
 
 
-def _no_positions() -> Any:
-    """The positions of a part that does not go by them; those that do are handed cosines and sines."""
-    return None, None
-
-
 def run_alone(module: nn.Module, x: Tensor) -> Tensor:
     """Run an attention of transformers outside of its model, without a mask; returns its output.
 
@@ -266,8 +264,10 @@ def _positions_of(module: nn.Module, x: Tensor) -> Any:
     raise TypeError("its model makes its positions in a way of its own")
 
 
-def trial_inputs(model: nn.Module) -> dict[str, Any]:
-    """Make inputs for a model of transformers, of a few tokens, or a picture or a sound.
+def trials(model: nn.Module) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
+    """Make calls of a model of transformers, as functions and arguments: of a few tokens, or a picture or a sound.
+
+    Text and picture are two calls where the text would need a token for each patch, whose number its processor knows.
 
     Raises:
         AttributeError, KeyError, TypeError: for a model whose inputs are others.
@@ -290,23 +290,22 @@ def trial_inputs(model: nn.Module) -> dict[str, Any]:
         given["input_features"] = drawn(2, config.num_mel_bins, 2 * config.max_source_positions)
     text = config.get_text_config()
     is_read = {"pixel_values", "input_features"}.isdisjoint(given) or hasattr(config, "text_config")
-    if "input_ids" in names and is_read:
-        given["input_ids"] = _ids(text.vocab_size, generator).to(like.device)
-    if "decoder_input_ids" in names:
-        given["decoder_input_ids"] = _ids(text.vocab_size, generator).to(like.device)
+    for name in ("input_ids", "decoder_input_ids"):
+        if name in names and (is_read or name != "input_ids"):
+            # The first ids are those of padding, of the beginning and of the end, mostly.
+            lowest = min(3, text.vocab_size - 1)
+            ids = torch.randint(lowest, text.vocab_size, (2, TEXT), generator=generator)
+            given[name] = ids.to(like.device)
     if "use_cache" in names:
         given["use_cache"] = False
-    return given
+    if any(getattr(config, f"image_token_{name}", None) is not None for name in ("id", "index")):
+        picture = {"pixel_values": given.pop("pixel_values")}
+        return [(model, given), (getattr(model, "get_image_features"), picture)]  # noqa: B009
+    return [(model, given)]
 
 
-def _ids(vocabulary: int, generator: torch.Generator) -> Tensor:
-    # The first ids are those of padding, of the beginning and of the end, mostly.
-    lowest = min(3, vocabulary - 1)
-    return torch.randint(lowest, vocabulary, (2, TEXT), generator=generator)
-
-
-def run_in_steps(model: nn.Module, inputs: dict[str, Any]) -> list[Any]:
-    """The outputs of a model for a text in two pieces, with its KV cache; nothing if it has none."""
+def run_in_steps(model: nn.Module, inputs: Mapping[str, Any]) -> list[Any]:
+    """Return the outputs of a model for a text in two pieces, with its KV cache; [] if it has none."""
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     words = inspect.signature(type(model).forward).parameters
     kept = cache_of(words) or CACHES[0]
@@ -314,7 +313,7 @@ def run_in_steps(model: nn.Module, inputs: dict[str, Any]) -> list[Any]:
         return []
     cache, outputs = None, []
     for piece in inputs[name].split(PIECES, dim=1):
-        step = inputs | {name: piece, "use_cache": True, kept: cache}
+        step = {**inputs, name: piece, "use_cache": True, kept: cache}
         output: Any = model(**step)
         outputs.append(output[0])
         cache = getattr(output, kept, None)

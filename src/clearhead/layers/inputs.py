@@ -18,8 +18,8 @@ from clearhead.errors import (
     ShapeError,
     UnsupportedError,
 )
-from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import is_in_order
 from clearhead.layers.caches.sliding import SlidingCache
@@ -42,20 +42,51 @@ class CallOptions(TypedDict, total=False):
     cache: Cache | CacheBundle | None
 
 
-class Across(NamedTuple):
-    """A call of a layer whose tokens ranks share.
-
-    Attributes:
-        held: who holds the tokens of x, and those of the source.
-        given: x as it was given, which may be a DTensor.
-    """
-
-    held: tuple[Sharding, Sharding]
-    given: Tensor
-
-
 Projected = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 """Query, key; value, or None if it is not wanted; the part of the query that no position rotates, or None."""
+
+
+class Keys(NamedTuple):
+    """The keys of a call.
+
+    Attributes:
+        valid: the real tokens of the source, (batch, tokens); None if all are.
+        cache: keys and values of earlier tokens, or None.
+        is_cross: True for a context.
+        absorbs: True if the heads attend to the latents that the cache holds.
+    """
+
+    valid: Tensor | None = None
+    cache: Cache | None = None
+    is_cross: bool = False
+    absorbs: bool = False
+
+    def in_order(self) -> bool:
+        """Return True if columns of keys are as far apart as their tokens, in every row."""
+        if self.cache is not None:
+            return self.cache.in_order
+        return self.valid is None or is_in_order(self.valid)
+
+
+class Form(NamedTuple):
+    """The form in which x was given, which the output has as well.
+
+    Attributes:
+        x: as it was given, which may be a DTensor.
+        sequences: of a nested tensor; else None.
+        held: which ranks hold the tokens of x, and those of the source; None without across=.
+    """
+
+    x: Tensor
+    sequences: Sequences | None = None
+    held: tuple[Sharding, Sharding] | None = None
+
+    def restore(self, output: Tensor) -> Tensor:
+        """Return an output (batch, tokens, width) in this form."""
+        if self.sequences is not None:
+            return self.sequences.restore(output)
+        output = output if self.x.ndim == 3 else output[0]
+        return output if self.held is None else as_given(output, self.x, self.held[0])
 
 
 class LayerCall(NamedTuple):
@@ -65,61 +96,29 @@ class LayerCall(NamedTuple):
         x: (batch, tokens, embed_dim).
         source: what keys and values are made of: x, or the context, (batch, context_tokens,
             context_dim), without tokens if their keys are in the cache already.
-        is_cross: True for a context.
         mask: that of the layer and that of the call.
-        valid: the real tokens of the source, (batch, tokens); None if all are.
-        cache: keys and values of earlier tokens, or None.
-        absorbs: True if the heads attend to the latents that the cache holds.
-        sequences: those that x is made of, if a nested tensor was given.
-        positions: those of x and of the source, counted; None where nothing goes by them.
-        kernel: "auto", or the name of one.
-        dims: number of dimensions of x as it was given.
-        values: False if only the weights are wanted.
-        placed: the positions that the parts go by, in place of the counted ones; None if none were given.
-        axes: the same where each token has several, (axes, batch, tokens); else None.
-        across: what is known of the ranks that share the tokens; else None.
-        projected: what x and the source were projected and transformed to, where they have been; else None.
+        keys: padding and cache of the keys.
+        positions: those of x and of the source; None where nothing goes by them.
+        form: the form of the output; None for x as it is.
     """
 
     x: Tensor
     source: Tensor
-    is_cross: bool
     mask: Mask | None = None
-    valid: Tensor | None = None
-    cache: Cache | None = None
-    absorbs: bool = False
-    sequences: Sequences | None = None
+    keys: Keys = Keys()
     positions: Positions | None = None
-    kernel: str = "auto"
-    dims: int = 3
-    values: bool = True
-    placed: Positions | None = None
-    axes: Positions | None = None
-    across: Across | None = None
-    projected: Projected | None = None
-
-    def in_order(self) -> bool:
-        """True if columns of keys are as far apart as their tokens, in every row."""
-        if self.cache is not None:
-            return self.cache.in_order
-        return self.valid is None or is_in_order(self.valid)
+    form: Form | None = None
 
     def visible(self) -> Mask | None:
-        """The mask of keys that are there at all: real tokens, of the query's own sequence."""
-        if self.sequences is not None and self.sequences.mask is not None:
-            return self.sequences.mask
-        if self.cache is not None:
-            mask = self.cache.mask()
+        """Return the mask of the keys that are real tokens of the query's own sequence; None if all are."""
+        sequences = None if self.form is None else self.form.sequences
+        if sequences is not None and sequences.mask is not None:
+            return sequences.mask
+        valid, cache, *_ = self.keys
+        if cache is not None:
+            mask = cache.mask()
             return None if isinstance(mask, Full) else mask
-        return None if self.valid is None else padding(self.valid)
-
-    def restore(self, output: Tensor) -> Tensor:
-        """An output (batch, tokens, width) in the form in which x was given."""
-        if self.sequences is not None:
-            return self.sequences.restore(output)
-        output = output if self.dims == 3 else output[0]
-        across = self.across
-        return output if across is None else as_given(output, across.given, across.held[0])
+        return None if valid is None else padding(valid)
 
 
 def check_alone(**others: object) -> None:

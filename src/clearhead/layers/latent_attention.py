@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from clearhead._common.checks import check_bool, check_dropout, check_sizes
 from clearhead._common.hints import with_hints
 from clearhead.attention.planning import Plan
-from clearhead.layers.base import AttentionLayer, Heads
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.attention_layer import AttentionLayer, Heads
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.inputs import CallOptions, LayerCall, is_plain_linear, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
@@ -147,10 +147,9 @@ class LatentAttention(AttentionLayer):
             valid=valid,
             positions=positions,
             cache=cache,
-            kernel=kernel,
             across=across,
         )
-        return self._attend(call)
+        return self._attend(call, kernel)
 
     @with_hints
     def weights(
@@ -177,7 +176,7 @@ class LatentAttention(AttentionLayer):
         **options: Unpack[CallOptions],
     ) -> Plan:
         """The kernel that `forward` would run for these arguments, and why not the others."""
-        return self._plan(self._check_call(x, kernel=kernel, across=across, **options))
+        return self._plan(self._check_call(x, across=across, **options), kernel)
 
     def extra_repr(self) -> str:
         return (
@@ -185,7 +184,9 @@ class LatentAttention(AttentionLayer):
             f"rotary_dim={self.rotary_dim}, latent_dim={self.latent_dim}{self._describe_options()}"
         )
 
-    def _project(self, call: LayerCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _project(
+        self, call: LayerCall, *, values: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         x = call.x
         if self.query_latent_dim is not None:
             x = self.query_norm(self.query_latent_projection(x))
@@ -202,7 +203,7 @@ class LatentAttention(AttentionLayer):
     ) -> Heads:
         assert unrotated is not None
         shared, latent = key, value
-        if call.absorbs:
+        if call.keys.absorbs:
             # Latents are compared in their own width, and the scale is that of the heads.
             absorbed = torch.einsum("bhqd,hdl->bhql", unrotated, self._up(self.key_projection))
             query = torch.cat([absorbed, query], dim=-1)
@@ -218,7 +219,7 @@ class LatentAttention(AttentionLayer):
         return Heads(query, key, value, is_cached=False)
 
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:
-        if call.absorbs:
+        if call.keys.absorbs:
             context = torch.einsum("bhql,hdl->bhqd", context, self._up(self.value_projection))
         return self._merge_heads(context, call.x)
 

@@ -10,12 +10,12 @@ from clearhead._common.hints import hint_at_weights, with_hints
 from clearhead.attention.planning import Plan
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError
-from clearhead.layers.base import AttentionLayer
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.inputs import CallOptions, LayerCall, Rollback, split_heads
 from clearhead.layers.parts import Part, check_parts
-from clearhead.layers.steps import next_token
+from clearhead.layers.token_steps import next_token
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import as_mask
 from clearhead.matrix.matrix import AttentionMatrix
@@ -202,10 +202,9 @@ class MultiHeadAttention(AttentionLayer):
             valid=valid,
             positions=positions,
             cache=cache,
-            kernel=kernel,
             across=across,
         )
-        return self._attend(call)
+        return self._attend(call, kernel)
 
     def make_problem(
         self,
@@ -218,7 +217,7 @@ class MultiHeadAttention(AttentionLayer):
         Arguments and errors are those of `forward`; a cache takes the tokens.
         """
         call = self._check_call(x, context, **options)
-        with Rollback(call.cache, call.source.shape[1]):
+        with Rollback(call.keys.cache, call.source.shape[1]):
             return self._problem(call)
 
     @with_hints
@@ -269,7 +268,7 @@ class MultiHeadAttention(AttentionLayer):
         **options: Unpack[CallOptions],
     ) -> Plan:
         """The kernel that `forward` would run for these arguments, and why not the others."""
-        return self._plan(self._check_call(x, context, kernel=kernel, across=across, **options))
+        return self._plan(self._check_call(x, context, across=across, **options), kernel)
 
     @classmethod
     def from_torch(
@@ -344,7 +343,9 @@ class MultiHeadAttention(AttentionLayer):
             error.args = (f"{error}\n\t{hint}" if hint else str(error),)
             raise
 
-    def _project(self, call: LayerCall) -> tuple[Tensor, Tensor, Tensor | None, None]:
+    def _project(
+        self, call: LayerCall, *, values: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor | None, None]:
         dim, kv_heads = self.head_dim, self.num_kv_heads
         query = self.query_projection(call.x)
         query = split_heads(query, self.num_heads, dim, "query_projection", may_share=True)
@@ -352,7 +353,7 @@ class MultiHeadAttention(AttentionLayer):
             self.key_projection(call.source), kv_heads, dim, "key_projection", may_share=True
         )
         value = None
-        if call.values:
+        if values:
             value = self.value_projection(call.source)
             value = split_heads(
                 value, kv_heads, self.value_head_dim, "value_projection", may_share=True

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from clearhead.attention.biases import Bias, ByPair, as_bias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.errors import UnsupportedError
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.layout import positions_from_valid
 from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.base import Mask
@@ -44,21 +44,43 @@ class Positions(NamedTuple):
     Attributes:
         query: int64, (query_len,) or (batch, query_len).
         key: int64, (kv_len,) or (batch, kv_len).
+        placed: those that the parts go by instead of the counted ones; None if none were given.
+        axes: the same where each token has several, (axes, batch, tokens); else None.
     """
 
     query: Tensor
     key: Tensor
+    placed: "Positions | None" = None
+    axes: "Positions | None" = None
 
     def rows(self) -> int | None:
         """The rows that have positions of their own, if there are; no property, which Dynamo does not
         follow of a tuple in PyTorch 2.10."""
-        rows = max(each.shape[0] if each.ndim == 2 else 1 for each in self)
+        rows = max(each.shape[0] if each.ndim == 2 else 1 for each in (self.query, self.key))
         return rows if rows > 1 else None
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int) -> tuple[Tensor, Tensor]:
         """The positions of pairs; of fewer queries than there are, those are the last ones."""
         later = self.query.shape[-1] - query_len
         return _rows(self.query, query_index + later), _rows(self.key, key_index)
+
+
+def placed_at(
+    positions: Tensor | None, key: Tensor | None
+) -> tuple[Positions | None, Positions | None]:
+    """Return the positions that a call gives for the parts, and the same for each axis; None where it gives none.
+
+    Args:
+        positions: (tokens,), (batch, tokens) or (axes, batch, tokens), or None.
+        key: those of the keys of a context; None if they are those of x.
+    """
+    if positions is None:
+        return None, None
+    first = positions[0] if positions.ndim == 3 else positions
+    placed = Positions(first, first if key is None else key)
+    if positions.ndim < 3:
+        return placed, None
+    return placed, Positions(positions, positions if key is None else key)
 
 
 def _rows(positions: Tensor, index: Tensor) -> Tensor:

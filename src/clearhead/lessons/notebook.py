@@ -68,7 +68,7 @@ def _cells(lesson: Lesson) -> Iterator[dict[str, Any]]:
         if isinstance(part, str) and place == 0:
             heading, byline, rest = part.split("\n\n", 2)
             yield _text("\n\n".join((heading, byline, HOW)))
-            yield _code("from clearhead.lessons.cells import begun, compare")
+            yield _code("from clearhead.lessons.page_cells import begun, compare")
             yield _text(rest)
             continue
         if isinstance(part, str):

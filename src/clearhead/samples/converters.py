@@ -44,6 +44,7 @@ FUSED = {
 """The projections that CTranslate2 holds as one, in the order of its rows."""
 
 
+LAYER = r"encoder/layer_\d+/ffn/linear_0/bias"
 CTRANSLATE2 = 6
 CTRANSLATE2_DTYPES = (
     torch.float32,
@@ -104,9 +105,7 @@ def convert_whisper(source: Path, target: Path) -> None:
     folder = source / "model"
     tensors = read_ctranslate2(folder / "model.bin")
     vocabulary, width = tensors["decoder/embeddings/weight"].shape
-    depth = len(
-        [name for name in tensors if re.fullmatch(r"encoder/layer_\d+/ffn/linear_0/bias", name)]
-    )
+    depth = len([name for name in tensors if re.fullmatch(LAYER, name)])
     heads = int(tensors["encoder/num_heads"])
     config = transformers.WhisperConfig(
         vocab_size=vocabulary,

@@ -5,7 +5,7 @@ from ..drawing.element.figure import Figure
 from ..editing.edit import Edit
 from ..editing.effects import Effects
 from ..layers.converting.convert import Conversion
-from ..layers.converting.models import ModelConversion
+from ..layers.converting.model_conversion import ModelConversion
 from ..masks import BlockMap
 from ..matrix.contexts import Contexts
 from ..matrix.head_numbers import Roles

@@ -6,7 +6,7 @@ from clearhead._common import foreign_names
 from clearhead._common.foreign_names import ProjectionNames, is_output
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentTypeError, UnsupportedError
-from clearhead.layers.base import AttentionLayer
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.weights import weights_of
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.parts import Part

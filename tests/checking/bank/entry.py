@@ -1,10 +1,13 @@
-"""One piece of somebody's attention code, and what is true of it."""
+"""One piece of attention code, and what is true of it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import torch
+
+from tests.checking.bank.texts import digest, module_of
 
 
 @dataclass(frozen=True)
@@ -12,91 +15,46 @@ class Entry:
     """A piece of code, how it is called, what its author declares, and its mistake.
 
     Args:
-        name: file and object, with a label where an object stands twice; unique in the bank.
-        make: gives the object, the same one every time: a function, a module, or a class.
+        name: unique in the bank.
+        object: the expression that makes the function, the module or the class.
         takes: the calling convention.
         declared: what its author would declare.
-        code: the name of the mistake; None is correct code.
-        also: other names that are just as right.
-        facts: what is true besides and not declared; the definition is told, `check` is not.
+        codes: the names that are right for the mistake; empty if the code is correct.
+        text: the program.
+        line: the line of the program that is at fault, without its indentation; empty if none is reported.
+        facts: what is true in addition and is not declared; the definition receives it, `check` does not.
         unproved: why the definition cannot show what the code does; empty where it does.
     """
 
     name: str
-    make: Callable[[], object]
+    object: str
     takes: str
-    declared: dict[str, Any]
-    code: str | None
-    also: tuple[str, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
-    unproved: str = ""
+    declared: Mapping[str, Any]
+    codes: tuple[str, ...]
+    text: str
+    line: str
+    facts: Mapping[str, Any]
+    unproved: str
 
-    def told(self) -> "Entry":
-        """The same with its facts among what is declared."""
+    @property
+    def module(self) -> ModuleType:
+        """The program as a module, the same one every time."""
+        return module_of(f"bank_{digest(self.text)}", self.text)
+
+    def make(self) -> Any:
+        """Make the object with a fixed seed; the caller's random state is unchanged."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return eval(self.object, self.module.__dict__)
+
+    def options(self) -> dict[str, Any]:
+        """Return what is declared; a bias is a function of the program."""
+        if "bias" in self.declared:
+            return {**self.declared, "bias": getattr(self.module, self.declared["bias"])}
+        return dict(self.declared)
+
+    def with_facts(self) -> "Entry":
+        """Return the entry with its facts among what is declared."""
         sizes = {**self.facts.get("sizes", {}), **self.declared.get("sizes", {})}
         declared = {**self.facts, **self.declared}
         return replace(self, declared={**declared, "sizes": sizes} if sizes else declared)
-
-
-class Built:
-    """An object made with a fixed seed, which leaves the caller's random numbers alone."""
-
-    def __init__(self, maker: Callable[..., object], *args: object, **kwargs: object) -> None:
-        self.maker = maker
-        self.args = args
-        self.kwargs = kwargs
-
-    def __call__(self) -> object:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return self.maker(*self.args, **self.kwargs)
-
-
-def _name(thing: Any, label: str) -> str:
-    maker = thing.maker if isinstance(thing, Built) else thing
-    name = f"{maker.__module__.rpartition('.')[2]}.{maker.__qualname__}"
-    return f"{name} ({label})" if label else name
-
-
-def _entry(
-    thing: Any,
-    takes: str,
-    code: str | None,
-    also: Any,
-    label: str,
-    facts: dict[str, Any] | None,
-    unproved: str,
-    declared: dict[str, Any],
-) -> Entry:
-    make = thing if isinstance(thing, Built) else lambda: thing
-    return Entry(
-        _name(thing, label), make, takes, declared, code, tuple(also), facts or {}, unproved
-    )
-
-
-def wrong(
-    code: str,
-    thing: object,
-    takes: str,
-    also: Any = (),
-    *,
-    label: str = "",
-    facts: dict[str, Any] | None = None,
-    unproved: str = "",
-    **declared: Any,
-) -> Entry:
-    """An entry whose mistake has this name; `thing` is the object itself, or a `Built`."""
-    return _entry(thing, takes, code, also, label, facts, unproved, declared)
-
-
-def right(
-    thing: object,
-    takes: str,
-    *,
-    label: str = "",
-    facts: dict[str, Any] | None = None,
-    unproved: str = "",
-    **declared: Any,
-) -> Entry:
-    """An entry without a mistake."""
-    return _entry(thing, takes, None, (), label, facts, unproved, declared)

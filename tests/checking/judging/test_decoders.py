@@ -11,8 +11,15 @@ from torch import nn
 import clearhead as ch
 from clearhead.checking.judging.decoders import full_mask
 from clearhead.checking.judging.verdicts import Unknown
-from tests.checking.bank.laws import OneBehind, StartsAgain, TurnedTwice, ValuesLost
-from tests.checking.bank.wrong_cache import CutOneLate, EmptyPlacesAreSeen, TrimmedBeforeUse
+from tests.checking.bank import defined
+
+OneBehind = defined("laws.OneBehind")
+StartsAgain = defined("laws.StartsAgain")
+TurnedTwice = defined("laws.TurnedTwice")
+ValuesLost = defined("laws.ValuesLost")
+CutOneLate = defined("wrong_cache.CutOneLate")
+EmptyPlacesAreSeen = defined("wrong_cache.EmptyPlacesAreSeen")
+TrimmedBeforeUse = defined("wrong_cache.TrimmedBeforeUse")
 
 
 class Decoder(nn.Module):

@@ -6,13 +6,13 @@ import torch
 import clearhead as ch
 from clearhead.checking.evidence.lengths import bearable, operations
 from clearhead.checking.thresholds import LAW_LENGTHS
-from tests.checking.bank.laws import (
-    CacheOfSixteen,
-    Dots,
-    MaskUpToSixteen,
-    Right,
-    blocks_of_512,
-)
+from tests.checking.bank import defined
+
+CacheOfSixteen = defined("laws.CacheOfSixteen")
+Dots = defined("laws.Dots")
+MaskUpToSixteen = defined("laws.MaskUpToSixteen")
+Right = defined("laws.Right")
+blocks_of_512 = defined("laws.blocks_of_512")
 
 
 def test_operations_grow_as_a_loop_makes_them() -> None:

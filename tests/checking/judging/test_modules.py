@@ -8,16 +8,18 @@ from torch import nn
 from torch.nn import functional as F
 
 import clearhead as ch
-from tests.checking.bank.laws import (
-    ClassAttention,
-    ContextOfTheFirst,
-    FirstContextKept,
-    LastQueryForAll,
-    MeanOverPadding,
-    OneContextForAll,
-    OneQueryForAll,
-)
-from tests.checking.bank.wrong_rope import CountsHeads, RatesOfTheWidth, TurnsBack
+from tests.checking.bank import defined
+
+ClassAttention = defined("laws.ClassAttention")
+ContextOfTheFirst = defined("laws.ContextOfTheFirst")
+FirstContextKept = defined("laws.FirstContextKept")
+LastQueryForAll = defined("laws.LastQueryForAll")
+MeanOverPadding = defined("laws.MeanOverPadding")
+OneContextForAll = defined("laws.OneContextForAll")
+OneQueryForAll = defined("laws.OneQueryForAll")
+CountsHeads = defined("wrong_rope.CountsHeads")
+RatesOfTheWidth = defined("wrong_rope.RatesOfTheWidth")
+TurnsBack = defined("wrong_rope.TurnsBack")
 
 
 class Heads(nn.Module):

@@ -8,8 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import clearhead as ch
-from tests.checking.bank.laws import QueryHandedOn
-from tests.checking.bank.wrong_rest import float32_meets_the_value
+from tests.checking.bank import defined
+
+QueryHandedOn = defined("laws.QueryHandedOn")
+float32_meets_the_value = defined("wrong_rest.float32_meets_the_value")
 
 
 class Layer(nn.Module):

@@ -2,8 +2,8 @@
 
 A cache is slots, which columns are real, and a rule of where the next token goes: its column
 (`layers/caches/columns.py`), its position mod size (`layers/caches/sliding.py`), page and place
-(`layers/caches/paged.py`). `layers/caches/memory.py` has slots and real columns, and cuts, reorders, moves
-and forks from them, once for all kinds; `layers/caches/base.py` says positions, mask and order; a kind writes
+(`layers/caches/paged.py`). `layers/caches/cache_memory.py` has slots and real columns, and cuts, reorders, moves
+and forks from them, once for all kinds; `layers/caches/cache.py` says positions, mask and order; a kind writes
 `_start` and `_add`. `layers/caches/layout.py` checks what comes. A cache says where its keys stand
 (`positions`), which of them a query may see beside causality (`mask`), and whether columns are as far apart
 as tokens (`in_order`). Where they are not, in a ring or in rows of different length, the layer wraps masks
@@ -30,8 +30,8 @@ A kernel on the CPU looks whether keys and values are finite, which for one quer
 attention. A cache has looked at each token once, and says so: `Problem.keys_finite`.
 """
 
-from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.columns import GrowingCache, QuantisedCache, StaticCache
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.paged import PagedCache

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from clearhead._common.checks import as_int
 from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentTypeError
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.layout import row_index
 
 

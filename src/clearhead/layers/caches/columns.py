@@ -9,7 +9,7 @@ from torch import Tensor
 from clearhead._common.checks import check_sizes
 from clearhead._common.hints import with_hints
 from clearhead.errors import TooLargeError
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.layout import Layout
 
 STEPS = 127

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from clearhead._common.checks import check_sizes
 from clearhead._common.hints import with_hints
 from clearhead.errors import TooLargeError
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.layout import Layout, positions_from_valid
 from clearhead.masks.padding import padding
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from clearhead._common.checks import check_length, check_sizes
 from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentError, DeviceError, MaskError
-from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.layout import Layout, positions_from_valid
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full

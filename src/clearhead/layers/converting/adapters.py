@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from clearhead.errors import UnsupportedError
-from clearhead.layers.base import AttentionLayer
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.reader import ModuleReader
 
 

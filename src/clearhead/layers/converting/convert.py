@@ -11,19 +11,18 @@ from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
 from clearhead._common.text import kind_of, readable
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.families import FAMILIES, Family, family_of
-from clearhead.layers.converting.fitting import build, misfits, refuse, write
-from clearhead.layers.converting.models import OWN, ModelConversion, convert_model
-from clearhead.layers.converting.pairs import Row
-from clearhead.layers.converting.probing import Fits, fit, guesses, probe
+from clearhead.layers.converting.fitting import build, refuse
+from clearhead.layers.converting.model_conversion import OWN, ModelConversion, convert_model
+from clearhead.layers.converting.probing import Fits, fit, guesses
 from clearhead.layers.converting.reader import ModuleReader
+from clearhead.layers.converting.tensor_pairs import Row
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import and_masks, as_mask
 from clearhead.masks.full import Full
-
-OURS = (MultiHeadAttention, LatentAttention)
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,7 +33,6 @@ class Conversion(Drawn):
         layer: the layer of ours.
         rows: one for each tensor and each setting; see `print(conversion)`.
         theirs: the name of the other library's class.
-        is_back: whether ours was written into theirs.
 
     Example:
         >>> import torch, clearhead as ch
@@ -48,26 +46,15 @@ class Conversion(Drawn):
     layer: MultiHeadAttention | LatentAttention
     rows: tuple[Row, ...]
     theirs: str
-    is_back: bool
 
     def __str__(self) -> str:
-        step = -1 if self.is_back else 1
-        source, target = (self.theirs, type(self.layer).__name__)[::step]
-        table = [((row.theirs or "-", row.ours or "-")[::step], row.how) for row in self.rows]
-        first, second = (max(len(names[side]) for names, _ in table) for side in (0, 1))
-        lines = [f"  {a:<{first}}  →  {b:<{second}}  {how}" for (a, b), how in table]
-        return readable("\n".join([f"{source} → {target}", *lines]))
-
-
-@overload
-def convert(
-    module: nn.Module,
-    *,
-    into: nn.Module,
-    output: nn.Module | None = ...,
-    relative_bias: nn.Module | None = ...,
-    mask: Mask | Tensor | None = ...,
-) -> Conversion: ...
+        names = [(row.theirs or "-", row.ours or "-") for row in self.rows]
+        first, second = (max(map(len, column)) for column in zip(*names, strict=True))
+        lines = [
+            f"  {theirs:<{first}}  →  {ours:<{second}}  {row.how}"
+            for (theirs, ours), row in zip(names, self.rows, strict=True)
+        ]
+        return readable("\n".join([f"{self.theirs} → {type(self.layer).__name__}", *lines]))
 
 
 @overload
@@ -92,7 +79,6 @@ def convert(
 def convert(
     module: nn.Module,
     *,
-    into: None = ...,
     output: None = ...,
     relative_bias: nn.Module | None = ...,
     mask: Mask | Tensor | None = ...,
@@ -104,19 +90,16 @@ def convert(
 def convert(
     module: nn.Module,
     *,
-    into: nn.Module | None = None,
     output: nn.Module | None = None,
     relative_bias: nn.Module | None = None,
     mask: Mask | Tensor | None = None,
     inputs: Tensor | tuple[Any, ...] | Mapping[str, Any] | None = None,
 ) -> Conversion | ModelConversion:
-    """Convert an attention layer of another library to one of ours, or back; or all of a model.
+    """Convert an attention layer of another library to one of ours, or every attention of a model.
 
-    The outputs are equal, for the tokens and masks that the module gets in its model. Every
-    parameter and buffer is accounted for, or nothing is converted. With `into`, the weights of a
-    layer are written into a module that such a layer could come from; it is checked whole before
-    anything is written. A copy of a class that no library has is run on a few tokens, to find what
-    its weights do not tell.
+    The outputs are equal, for the tokens and masks that the module gets in its model. A single attention is converted
+    only if each of its parameters and buffers is accounted for. A copy of a class that no library has is run on a few
+    tokens, to find what its weights do not tell.
 
     Of a whole model every attention is replaced *in place* by a layer of ours behind the call of the
     module that it takes the place of, so that the model runs as before: with its masks, its positions,
@@ -126,9 +109,8 @@ def convert(
     the weights of the model where they have the same numbers, and `undo` puts its modules back.
 
     Args:
-        module: the module to read; or the layer of ours, with `into`. It is not changed, and
-            shares no memory with the result.
-        into: the module to write into, in place.
+        module: an attention, which is not changed and shares no memory with the result; or a model, which is changed in
+            place.
         output: the projection of the output where it stands elsewhere, as BERT's `output.dense`
             does. Without one, the layer's is the identity.
         relative_bias: the table of T5's first block, which the others get from it.
@@ -161,59 +143,39 @@ def convert(
         >>> x = torch.randn(1, 5, 6)
         >>> torch.allclose(conversion.layer(x), theirs(x, x, x)[0], atol=1e-6)
         True
-        >>> torch.nn.init.zeros_(conversion.layer.output_projection.weight).sum().item()
-        0.0
-        >>> _ = ch.convert(conversion.layer, into=theirs)
-        >>> theirs(x, x, x)[0].abs().max().item()
-        0.0
     """
     beside = {"output": output, "relative_bias": relative_bias}
     given = {name: each for name, each in beside.items() if each is not None}
-    _check_types(module, into, given)
+    _check_types(module, given)
     mask = as_mask(mask)
-    if into is None:
-        is_whole = family_of(module) is None and any(map(is_theirs, module.modules()))
-        of_one = {**given, "mask": mask}
-        wrong = [name for name, each in of_one.items() if each is not None] if is_whole else []
-        if wrong or (inputs is not None and not is_whole):
-            raise ArgumentError(
-                "convert.beside",
-                f"output, relative_bias and mask must be None for a model, and inputs for one attention; got "
-                f"{', '.join(wrong) or 'inputs'} for {type(module).__name__}.",
-            )
-        if is_whole:
-            return convert_model(
-                module,
-                inputs,
-                recognises=is_theirs,
-                read=partial(read, fits={}),
-                read_again=_read_again,
-            )
-        reader = read(module, given)
-        reasons = reader.alone + _unsaid(reader, mask)
-        refuse("clearhead.convert", f"read this {type(module).__name__} by itself", reasons)
-        layer: Any = build(reader, reader.kind, _both(reader.mask, mask))
-        return Conversion(layer, _rows(reader, False), type(module).__name__, is_back=False)
-    assert isinstance(module, OURS)
-    reader = read(into, given)
+    is_whole = family_of(module) is None and any(map(is_theirs, module.modules()))
+    of_one = {**given, "mask": mask}
+    wrong = [name for name, each in of_one.items() if each is not None] if is_whole else []
+    if wrong or (inputs is not None and not is_whole):
+        raise ArgumentError(
+            "convert.beside",
+            f"output, relative_bias and mask must be None for a model, and inputs for one attention; got "
+            f"{', '.join(wrong) or 'inputs'} for {type(module).__name__}.",
+        )
+    if is_whole:
+        return convert_model(
+            module,
+            inputs,
+            recognises=is_theirs,
+            read=partial(read, fits={}),
+            read_again=_read_again,
+        )
+    reader = read(module, given)
+    unsaid = [reader.unsaid] if reader.unsaid and mask is None else []
     refuse(
         "clearhead.convert",
-        f"write into this {type(into).__name__}",
-        _unsaid(reader, mask)
-        or [reader.unshared] * bool(reader.unshared)
-        or misfits(reader, module, _both(reader.mask, mask)),
+        f"read this {type(module).__name__} by itself",
+        reader.alone + unsaid,
     )
-    write(reader, module)
-    return Conversion(module, _rows(reader, True), type(into).__name__, is_back=True)
-
-
-def _unsaid(reader: ModuleReader, mask: Mask | None) -> list[str]:
-    return [reader.unsaid] if reader.unsaid and mask is None else []
-
-
-def _both(own: Mask | None, given: Mask | None) -> Mask | None:
-    """The mask of a layer; that which hides nothing is none."""
-    return own if isinstance(given, Full) else and_masks(own, given)
+    # A mask that hides nothing is none.
+    both = reader.mask if isinstance(mask, Full) else and_masks(reader.mask, mask)
+    layer: Any = build(reader, reader.kind, both)
+    return Conversion(layer, reader.rows, type(module).__name__)
 
 
 def _read_again(before: ModuleReader) -> ModuleReader:
@@ -243,12 +205,11 @@ def read(
         raise _unknown(module)
     reader = _read_whole(family, ModuleReader(module, beside, guesses(module)[0]))
     if reader.is_probed and not reader.reasons:
-        if reader.is_own:
-            probe(reader, family.read)
-        else:
-            found = fit(reader, family.read, {} if fits is None else fits)
-            if found != reader.guess:
-                reader = _read_whole(family, ModuleReader(module, beside, found))
+        guess = fit(reader, family.read, {} if fits is None else fits)
+        if guess.mask is not None:
+            reader.hide(guess.mask, ", ".join(reader.triangles) or "forward")
+        elif guess != reader.guess:
+            reader = _read_whole(family, ModuleReader(module, beside, guess))
     refuse("clearhead.convert", f"read this {type(module).__name__}", reader.reasons)
     return reader
 
@@ -278,23 +239,13 @@ def is_theirs(module: nn.Module) -> bool:
     return family_of(module) is not None and not isinstance(module, OWN)
 
 
-def _rows(reader: ModuleReader, backwards: bool) -> tuple[Row, ...]:
-    return (*(pair.row(backwards) for pair in reader.pairs), *reader.settings)
-
-
-def _check_types(module: object, into: object | None, beside: Mapping[str, object]) -> None:
-    for name, each in {"module": module, "into": into, **beside}.items():
-        if not isinstance(each, nn.Module if name == "module" else nn.Module | None):
+def _check_types(module: object, beside: Mapping[str, object]) -> None:
+    for name, each in {"module": module, **beside}.items():
+        if not isinstance(each, nn.Module) or isinstance(each, AttentionLayer):
             raise ArgumentTypeError(
-                "convert.type", f"{name} must be a torch.nn.Module; got {kind_of(each)}."
+                "convert.type",
+                f"{name} must be a torch.nn.Module that is not a layer of clearhead; got {kind_of(each)}.",
             )
-    if isinstance(module, OURS) == (into is None):
-        raise ArgumentTypeError(
-            "convert.type",
-            "module must be a layer of another library, or a clearhead.MultiHeadAttention or a "
-            f"LatentAttention with the module to write into as into=; got {type(module).__name__} "
-            f"{'without' if into is None else 'with'} into.",
-        )
 
 
 def _unknown(module: nn.Module) -> UnsupportedError:

@@ -30,7 +30,7 @@ from clearhead.attention.distance_biases import alibi
 from clearhead.errors import ArgumentError
 from clearhead.layers.converting import latent, torch_layer
 from clearhead.layers.converting.configuration import add_rotary, hide_by_configuration
-from clearhead.layers.converting.norms import add_norms
+from clearhead.layers.converting.norm_reading import add_norms
 from clearhead.layers.converting.reader import (
     ModuleReader,
     as_refusal,

@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from clearhead.layers.converting.configuration import add_rotary, hide_by_configuration
-from clearhead.layers.converting.norms import read_norm
-from clearhead.layers.converting.pairs import Projection
+from clearhead.layers.converting.norm_reading import read_norm
 from clearhead.layers.converting.reader import ModuleReader
+from clearhead.layers.converting.tensor_pairs import Projection
 from clearhead.layers.latent_attention import LatentAttention
 
 # By our names.

@@ -1,13 +1,11 @@
 """Run a copy of a module, and compare it with the layer of its weights.
 
-What weights do not tell is what makes the two equal. A module of transformers says its mask itself; how it
-rotates and whether it bends its scores is guessed, until a guess fits.
-
-A class of the user's may hide the future, or do anything else, in its forward. So a copy of it with
-new random weights is run on a few tokens, in float64, and compared with an open layer and with a
-causal one; then on a longer text, twice, which shows a window and what a call leaves behind. If
-neither layer is equal, it is refused. What shows only on longer texts is not seen; so a module with a
-window of that length or more is refused.
+Weights do not tell what a forward computes. A module of transformers says its mask itself; how it rotates, and
+whether it caps its scores, is guessed until a guess equals the copy. A class of the user's may hide the future, or
+compute anything else. So the copy has new random weights and runs in float64, on a few tokens and on a longer text,
+which shows a window; a class of the user's runs twice on it, which shows what a call leaves behind. If no guess is
+equal, the module is refused. What shows only on longer texts is not seen, so a module with a window of that length or
+more is refused.
 """
 
 import copy
@@ -25,12 +23,11 @@ from clearhead._common.checks import as_int
 from clearhead._common.foreign_names import SIZE_NAMES
 from clearhead._common.lazy import integration
 from clearhead.layers.converting.fitting import build
-from clearhead.layers.converting.pairs import described
 from clearhead.layers.converting.reader import Fitted, ModuleReader, model_type
+from clearhead.layers.converting.tensor_pairs import described
 from clearhead.layers.converting.weights import weights_of, without_accelerate
 from clearhead.layers.rotary import Layout
 from clearhead.masks import causal
-from clearhead.masks.base import Mask
 
 BATCH, QUERIES, KEYS = 2, 5, 7
 # The longer text is the longest of these that the module runs on; its context has two tokens more.
@@ -42,33 +39,61 @@ CLOSE = 1e-5
 Fits = dict[tuple[Any, ...], Fitted]
 
 
-def probe(reader: ModuleReader, read: Callable[[ModuleReader], None]) -> None:
-    """Find the mask of a module by running a copy of it, or add the reason why it is refused.
+def guesses(module: nn.Module) -> list[Fitted]:
+    """Return what a module may do, the most usual first."""
+    if model_type(module) is None:
+        return [Fitted(), Fitted(mask=causal())]
+    layouts: tuple[Layout | None, ...] = (None,)
+    if "position_embeddings" in inspect.signature(type(module).forward).parameters:
+        layouts = ("half", "interleaved", None)
+    return [Fitted(*each) for each in product(layouts, (True, False), (True, False))]
+
+
+def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) -> Fitted:
+    """Return the guess by which our layer equals a run of a copy, or add the reason why the module is refused.
 
     Args:
         reader: of a module without reasons against it.
-        read: the function that read it; the copy is read in the same way.
+        read: the function that read it; the copy is read by it too.
+        fits: the guesses of other modules of transformers; one like them in all but its weights is not run.
     """
+    like = () if reader.is_own else _settings(reader)
+    if like in fits:
+        return fits[like]
     generator = torch.Generator().manual_seed(0)
     twin = _twin(reader, generator)
-    if twin is None:
-        return
-    again = ModuleReader(twin)
-    read(again)
-    calls, first_error = _calls(again, QUERIES, KEYS, generator), None
-    for place, inputs in enumerate(calls):
-        try:
-            theirs, returns = _run(twin, inputs)
-        # Whatever its author's code raises says that it is called in another way.
-        except Exception as error:
-            first_error = first_error or error
+    runs = [] if twin is None else _runs(reader, twin, read, generator)
+    if twin is None or not runs:
+        return reader.guess
+    errors: dict[tuple[object, ...], float] = {}
+    for guess in guesses(twin):
+        again = ModuleReader(twin, guess=guess)
+        read(again)
+        settings = (guess.mask, *map(described, again.parts))
+        if not again.sizes or settings in errors:
             continue
-        reader.call = len(inputs), returns
-        if _compare(reader, again, inputs, theirs):
-            _compare_longer(reader, again, place, generator)
-        return
-    assert first_error is not None
-    reader.reasons.append(_not_run(calls[0][0], first_error))
+        layer = build(again, again.kind, None).eval()
+        for inputs, theirs in runs:
+            with torch.no_grad():
+                ours = layer(*inputs, mask=guess.mask)
+            if ours.shape != theirs.shape:
+                reader.reasons.append(
+                    f"its output has shape {tuple(theirs.shape)}; by its weights it would be {tuple(ours.shape)}"
+                )
+                return guess
+            errors[settings] = float((ours - theirs).abs().max())
+            if not errors[settings] <= CLOSE * max(1.0, float(theirs.abs().max())):
+                break
+        else:
+            if like:
+                fits[like] = guess
+            return guess
+    lengths = " and ".join(dict.fromkeys(str(inputs[0].shape[-2]) for inputs, _ in runs))
+    reader.reasons.append(
+        f"its output is not that of its weights: a copy that was run on {lengths} tokens is off by "
+        f"{min(errors.values(), default=math.inf):.2g}"
+    )
+    return reader.guess
 
 
 def _twin(reader: ModuleReader, generator: torch.Generator) -> nn.Module | None:
@@ -94,72 +119,49 @@ def _twin(reader: ModuleReader, generator: torch.Generator) -> nn.Module | None:
     return twin
 
 
-def _not_run(x: Tensor, error: Exception) -> str:
-    return (
-        f"a copy of it could not be run on x of shape {tuple(x.shape)}, to find what its "
-        f"weights do not tell: {type(error).__name__}: {error}"
-    )
-
-
-def guesses(module: nn.Module) -> list[Fitted]:
-    """The things that a module of transformers may do, the most usual first."""
-    if model_type(module) is None:
-        return [Fitted()]
-    layouts: tuple[Layout | None, ...] = (None,)
-    if "position_embeddings" in inspect.signature(type(module).forward).parameters:
-        layouts = ("half", "interleaved", None)
-    return [Fitted(*each) for each in product(layouts, (True, False), (True, False))]
-
-
-def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) -> Fitted:
-    """Find what makes our layer equal a run of a copy of a module of transformers, or add the reason why it is
-    refused.
-
-    Args:
-        reader: of a module without reasons against it.
-        read: the function that read it; the copy is read in the same way.
-        fits: what was found of other modules; one like them in all but its weights is not run.
-    """
-    like = _settings(reader)
-    if like in fits:
-        return fits[like]
-    generator = torch.Generator().manual_seed(0)
-    twin = _twin(reader, generator)
-    if twin is None:
-        return reader.guess
-    width = reader.sizes["embed_dim"]
-    short, long = (
-        torch.randn(BATCH, tokens, width, generator=generator).double()
-        for tokens in (QUERIES, LONGER[-1])
-    )
-    try:
-        pairs = [(x, _run(twin, (x,))[0]) for x in (short, long)]
-    # Whatever a model's code raises says that it is called in another way.
-    except Exception as error:
-        reader.reasons.append(_not_run(short, error))
-        return reader.guess
-    errors: dict[tuple[str, ...], float] = {}
-    for guess in guesses(twin):
-        again = ModuleReader(twin, guess=guess)
-        read(again)
-        parts = tuple(map(described, again.parts))
-        if not again.sizes or parts in errors:
+def _runs(
+    reader: ModuleReader,
+    twin: nn.Module,
+    read: Callable[[ModuleReader], None],
+    generator: torch.Generator,
+) -> list[tuple[tuple[Tensor, ...], Tensor]]:
+    """Return inputs and outputs of calls of a copy; none, with a reason, if it cannot be run."""
+    again = ModuleReader(twin, guess=reader.guess)
+    read(again)
+    calls, errors = _calls(again, QUERIES, KEYS, generator), list[Exception]()
+    for inputs in calls:
+        try:
+            theirs, returns = _run(twin, inputs)
+        # An exception of any kind means that the module takes other arguments.
+        except Exception as error:
+            errors.append(error)
             continue
-        for x, theirs in pairs:
-            ours = _ours(again, (x,), None)
-            errors[parts] = math.inf
-            if ours.shape == theirs.shape:
-                errors[parts] = float((ours - theirs).abs().max())
-            if not _is_close(errors[parts], theirs):
-                break
-        else:
-            fits[like] = guess
-            return guess
-    reader.reasons.append(
-        f"its output is not that of its weights: a copy that was run on {QUERIES} and {LONGER[-1]} tokens is off by "
-        f"{min(errors.values(), default=math.inf):.2g}"
-    )
-    return reader.guess
+        break
+    else:
+        reader.reasons.append(
+            f"a copy of it could not be run on x of shape {tuple(calls[0][0].shape)}, to find what its weights do not "
+            f"tell: {type(errors[0]).__name__}: {errors[0]}"
+        )
+        return []
+    reader.call = len(inputs), returns
+    runs = [(inputs, theirs)]
+    for tokens in LONGER if reader.is_own else LONGER[-1:]:
+        inputs = _calls(again, tokens, tokens + KEYS - QUERIES, generator)[len(errors)]
+        try:
+            runs += [(inputs, _run(twin, inputs)[0]) for _ in range(1 + reader.is_own)]
+        # It may have a maximum length.
+        except Exception:
+            continue
+        break
+    longest = runs[-1][0][0].shape[-2]
+    for name, value in vars(reader.module).items() if reader.is_own else ():
+        is_window = "window" in name and name not in SIZE_NAMES["context_length"]
+        window = as_int(value) if is_window else None
+        if window is not None and window >= longest:
+            reader.reasons.append(
+                f"{name}={window}: a window does not show on the {longest} tokens that a copy is run on"
+            )
+    return runs
 
 
 def _settings(reader: ModuleReader) -> tuple[Any, ...]:
@@ -179,10 +181,12 @@ def _settings(reader: ModuleReader) -> tuple[Any, ...]:
 def _calls(
     again: ModuleReader, queries: int, keys: int, generator: torch.Generator
 ) -> list[tuple[Tensor, ...]]:
-    """The inputs of the ways to call a module: with x alone or with a context, and without a batch."""
+    """Return the inputs by each calling convention: with x alone or with a context, and without a batch."""
     tables = [each.shape[-1] for each in again.module.buffers() if each.ndim > 1]
     queries, keys = (min([tokens, *tables]) for tokens in (queries, keys))
     x = torch.randn(BATCH, queries, again.sizes["embed_dim"], generator=generator).double()
+    if not again.is_own:
+        return [(x,)]
     context = torch.randn(BATCH, keys, again.sizes["context_dim"], generator=generator).double()
     calls: list[tuple[Tensor, ...]] = [(x, context), (x[0], context[0])]
     return [(x,), (x[0],), *calls] if x.shape[2] == context.shape[2] else calls
@@ -206,77 +210,3 @@ def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, int]:
     if not isinstance(output, Tensor):
         raise TypeError(f"its output is a {type(output).__name__}")
     return output, returns
-
-
-def _compare(
-    reader: ModuleReader, again: ModuleReader, inputs: tuple[Tensor, ...], theirs: Tensor
-) -> bool:
-    """Find the mask; False with a reason, if there is none."""
-    masks: list[Mask | None] = [None, causal()]
-    wrong = []
-    for mask in masks:
-        ours = _ours(again, inputs, mask)
-        if ours.shape != theirs.shape:
-            reader.reasons.append(
-                f"its output has shape {tuple(theirs.shape)}; by its weights it would be "
-                f"{tuple(ours.shape)}"
-            )
-            return False
-        error = float((ours - theirs).abs().max())
-        if _is_close(error, theirs):
-            if mask is not None:
-                reader.hide(mask, ", ".join(reader.triangles) or "forward")
-            return True
-        wrong.append(error)
-    reader.reasons.append(
-        "its output is not that of its weights: a copy that was run on "
-        f"{inputs[0].shape[-2]} tokens is off by {wrong[0]:.2g} from a layer without a mask, by "
-        f"{wrong[1]:.2g} from a causal one"
-    )
-    return False
-
-
-def _compare_longer(
-    reader: ModuleReader, again: ModuleReader, place: int, generator: torch.Generator
-) -> None:
-    """Compare a longer text, twice, in the way in which the module was called on a short one."""
-    queries, outputs, inputs = QUERIES, [], ()
-    for tokens in LONGER:
-        inputs = _calls(again, tokens, tokens + KEYS - QUERIES, generator)[place]
-        try:
-            outputs = [_run(again.module, inputs)[0] for _ in range(2)]
-        # It may be made for so many tokens at most.
-        except Exception:
-            continue
-        queries = inputs[0].shape[-2]
-        break
-    for name, value in vars(reader.module).items():
-        window = (
-            as_int(value) if "window" in name and name not in SIZE_NAMES["context_length"] else None
-        )
-        if window is not None and window >= queries:
-            reader.reasons.append(
-                f"{name}={window}: a window does not show on the {queries} tokens that a copy is run on"
-            )
-    if not outputs:
-        return
-    ours = _ours(again, inputs, reader.mask)
-    for count, theirs in enumerate(outputs, start=1):
-        error = float((ours - theirs).abs().max()) if ours.shape == theirs.shape else float("inf")
-        if not _is_close(error, theirs):
-            reader.reasons.append(
-                f"its output is not that of its weights: a copy is equal on {QUERIES} tokens, and off "
-                f"by {error:.2g} on {queries}{', when it is called again' if count > 1 else ''}"
-            )
-            return
-
-
-def _ours(again: ModuleReader, inputs: tuple[Tensor, ...], mask: Mask | None) -> Tensor:
-    """The output of the layer of a copy's weights, with a mask for its self-attention or its context."""
-    layer = build(again, again.kind, None).eval()
-    with torch.no_grad():
-        return layer(*inputs, mask=mask)
-
-
-def _is_close(error: float, theirs: Tensor) -> bool:
-    return error <= CLOSE * max(1.0, float(theirs.abs().max()))

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from clearhead._common.checks import as_int, is_number
 from clearhead._common.foreign_names import SIZE_NAMES, ProjectionNames
 from clearhead.errors import ClearheadError
-from clearhead.layers.base import AttentionLayer
-from clearhead.layers.converting.pairs import Projection, Row, TensorPair, described
+from clearhead.layers.attention_layer import AttentionLayer
+from clearhead.layers.converting.tensor_pairs import Projection, Row, TensorPair, described
 from clearhead.layers.converting.weights import hooks_of_transformers, weights_of
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part, Scale
@@ -22,17 +22,19 @@ INPUTS = ("query_projection", "key_projection", "value_projection")
 
 
 class Fitted(NamedTuple):
-    """Settings of a module of transformers that neither weights nor names tell; a run of a copy does.
+    """Settings of a module that neither weights nor names tell; a run of a copy does.
 
     Attributes:
         layout: of its rotary positions; None if it does not rotate.
         partly: True if it rotates the part of a head that its configuration says.
-        capped: True if it bends scores at the bound that it holds.
+        capped: True if it caps its scores at the bound that it holds.
+        mask: the mask of a class of the user's; transformers' modules get theirs from the model.
     """
 
     layout: Layout | None = None
     partly: bool = True
     capped: bool = True
+    mask: Mask | None = None
 
 
 class ModuleReader:
@@ -60,7 +62,7 @@ class ModuleReader:
         self.alone: list[str] = []
         # The reason against it where neither its module nor a mask that is given says whether it sees what is ahead.
         self.unsaid = ""
-        # The reason against a layer that shares the weights of the module, or is written into it.
+        # The reason against a layer that shares the weights of the module.
         self.unshared = ""
         self.parts: list[Part] = []
         self.kind: type[AttentionLayer] = MultiHeadAttention
@@ -87,6 +89,11 @@ class ModuleReader:
     def left_over(self) -> list[str]:
         """The tensors that nothing was made of, with shapes."""
         return [f"{name} {tuple(tensor.shape)}" for name, tensor in self._left.items()]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Each tensor and each setting, for the report."""
+        return (*(pair.row() for pair in self.pairs), *self.settings)
 
     @property
     def like(self) -> Tensor:
@@ -131,7 +138,7 @@ class ModuleReader:
         return _size(self.module, "num_heads") or _size(self.config, "num_heads")
 
     def size(self, name: str) -> int | None:
-        """A size that the module says, by the names that are usual."""
+        """Read a size attribute under its usual names; None without one."""
         return _size(self.module, name)
 
     def copy(self, theirs: str, tensor: Tensor, ours: str, how: str = "copied") -> None:
@@ -147,10 +154,7 @@ class ModuleReader:
         return name in self._left
 
     def projection(self, path: str) -> Projection | None:
-        """The projection of that name, or None with a reason.
-
-        It is a linear layer, a Conv1D of GPT-2, or a bare matrix that is used as `x @ matrix`.
-        """
+        """Return the linear layer, Conv1D, or matrix (used as `x @ matrix`) of that name, or None with a reason."""
         found = self.find(path)
         if isinstance(found, nn.Parameter) and found.ndim == 2:
             return Projection(path, self.tensor(path).mT, transposed=True)
@@ -168,7 +172,7 @@ class ModuleReader:
         return Projection(f"{path}.weight", read[0], is_conv, f"{path}.bias", read[1])
 
     def projections(self, *paths: str) -> list[Projection]:
-        """The projections of these names; none of them, with a reason each, if one is not plain."""
+        """Return the projections of these names; [], with a reason each, if one is not plain."""
         found = [self.projection(path) for path in paths]
         return [each for each in found if each is not None] if None not in found else []
 
@@ -290,14 +294,14 @@ class ModuleReader:
                 self.triangles.append(name)
 
     def add_part(self, part: Part, theirs: str) -> str:
-        """Hand a part to the layer; the result is its name in it."""
+        """Add a part to the layer; return its name in it."""
         name = f"parts.{len(self.parts)}"
         self.parts.append(part)
         self.settings.append(Row(theirs, name, described(part)))
         return name
 
     def hide(self, mask: Mask, theirs: str) -> None:
-        """Hand a mask to the layer."""
+        """Add a mask to the layer."""
         self.mask = mask
         self.settings.append(Row(theirs, "mask", mask.describe()))
 
@@ -310,7 +314,7 @@ class ModuleReader:
                 return
 
     def add_scale(self, scale: float, theirs: str) -> None:
-        """Hand the number that scores are multiplied by to the layer, if it is not the usual one."""
+        """Add the scale of the scores to the layer, if it is not the usual one."""
         width = self.sizes["head_dim"] + self.sizes.get("rotary_dim", 0)
         if not math.isclose(scale, 1 / math.sqrt(width), rel_tol=1e-9):
             self.add_part(Scale(scale), f"{theirs}={scale:g}")

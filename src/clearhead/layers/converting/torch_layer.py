@@ -12,8 +12,8 @@ from clearhead.layers.converting.fitting import (
     replaced_projections,
     write,
 )
-from clearhead.layers.converting.pairs import Projection
 from clearhead.layers.converting.reader import ModuleReader
+from clearhead.layers.converting.tensor_pairs import Projection
 from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask

@@ -4,19 +4,16 @@ A wrong program is an edit of a right one, as a diff whose pieces `@` separates,
 that are true of it, and the line, without the imports, that `check` named when the bank was frozen.
 """
 
-import linecache
 import tomllib
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from clearhead._common.lessons import LESSONS
+from tests.checking.bank.texts import digest, module_of, patched
 
 HERE = Path(__file__).parent
 HEAD = "import math\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F\n\n\n"
-_numbers = count()
 
 
 @dataclass(frozen=True)
@@ -51,24 +48,9 @@ class Case:
 
 def made(lesson: int, whole: str) -> Any:
     """Define a whole file, and return what the lesson grades of it."""
-    name = f"lesson_{lesson:02d}_{next(_numbers)}.py"
-    linecache.cache[name] = len(whole), None, whole.splitlines(keepends=True), name
-    module = ModuleType(name.removesuffix(".py"))
-    exec(compile(whole, name, "exec"), module.__dict__)
+    module = module_of(f"lesson_{lesson:02d}_{digest(whole)}", whole)
     names = [each for each in LESSONS[lesson].names if hasattr(module, each)]
     return getattr(module, min(names))  # a class, where the function is a part of it
-
-
-def patched(text: str, diff: str) -> str:
-    """Apply the pieces of a diff, each of which fits at one place."""
-    for piece in diff.split("@\n"):
-        lines = piece.splitlines(keepends=True)
-        old, new = (
-            "".join(each[1:] for each in lines if each[0] in signs) for signs in (" -", " +")
-        )
-        assert text.count(old) == 1, (old, text.count(old))
-        text = text.replace(old, new)
-    return text
 
 
 def cases_of(lesson: int) -> list[Case]:

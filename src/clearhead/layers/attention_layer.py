@@ -1,0 +1,336 @@
+"""The base of the layers: one path from a call to its output."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clearhead._common.torch_internals import is_tracing
+from clearhead.attention.functional import attend, plan
+from clearhead.attention.planning import Plan, kernel_named, plan_for, run
+from clearhead.attention.problem import Problem, make_problem, under_autocast
+from clearhead.attention.sharded.sharded_call import read_across
+from clearhead.errors import ArgumentError
+from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.cache import Cache
+from clearhead.layers.caches.fixed import FixedCache
+from clearhead.layers.caches.layout import check_valid
+from clearhead.layers.inputs import (
+    Form,
+    Keys,
+    LayerCall,
+    Projected,
+    Rollback,
+    check_alone,
+    check_cache,
+    check_positions,
+    check_projected,
+    check_widths,
+)
+from clearhead.layers.nested import is_nested, sequences_of
+from clearhead.layers.parts import Part, options_of
+from clearhead.layers.positions import (
+    Memory,
+    Positions,
+    bias_by_position,
+    bias_of_positions,
+    is_causal,
+    mask_by_position,
+    next_positions,
+    placed_at,
+)
+from clearhead.masks.base import Mask
+from clearhead.masks.causal import Causal
+from clearhead.masks.dense import and_masks, as_mask
+from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.sharding.dtensors import local_tokens
+
+
+class Heads(NamedTuple):
+    """Query, key and value as the heads compare them, (batch, heads, tokens, width).
+
+    Attributes:
+        query, key, value: as in `clearhead.attend`.
+        scale: of the scores, where it is not that of the query's width.
+        is_cached: True if key and value are the very numbers that a cache holds.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scale: float | None = None
+    is_cached: bool = True
+
+
+class AttentionLayer(nn.Module, ABC):
+    """A layer of attention, which says how a call is projected, and how its heads are joined.
+
+    In between the way is the same for all of them: a call is checked, projected, transformed by the
+    parts, appended to the cache, masked, made a problem and run.
+    """
+
+    INPUT_PROJECTION = "query_projection"
+    """The name of the projection that x goes into, which tells dtype and device."""
+
+    embed_dim: int
+    context_dim: int
+    num_heads: int
+    head_dim: int
+    value_head_dim: int
+    dropout: float | None
+    mask: Mask | None
+    parts: Iterable[Part]
+    key_projection: nn.Linear
+    output_projection: nn.Linear
+
+    @abstractmethod
+    def _project(self, call: LayerCall, *, values: bool = True) -> Projected:
+        """Project a call, to what the parts transform and a cache holds; without `values`, no value if it is not
+        needed."""
+
+    def _expand(
+        self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
+    ) -> Heads:
+        """The heads of what was projected, and of what the cache returned."""
+        return Heads(query, key, value)
+
+    def _absorbs(self, cache: Cache) -> bool:
+        """True if the heads attend to the latents that the cache holds."""
+        return False
+
+    @abstractmethod
+    def _join(self, context: Tensor, call: LayerCall) -> Tensor:
+        """The output, (batch, tokens, output_dim), of the context of each head."""
+
+    def _merge_heads(self, context: Tensor, x: Tensor) -> Tensor:
+        for part in self.parts:
+            context = part.transform_context(context, x)
+        return self.output_projection(context.transpose(1, 2).flatten(2))
+
+    def _check_call(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        valid: Tensor | None = None,
+        positions: Tensor | None = None,
+        cache: Cache | CacheBundle | None = None,
+        across: Any = None,
+    ) -> LayerCall:
+        """Check the arguments of a call; the cache stays as it is."""
+        if across is not None:
+            alone = {"cache": cache, "valid": valid, "positions": positions}
+            return self._check_across(x, context, across, alone, mask)
+        given, is_cross = x, context is not None
+        cache = cache[self] if isinstance(cache, CacheBundle) else cache
+        mask = self.mask if mask is None else and_masks(self.mask, as_mask(mask))
+        sequences = sequences_of(x, valid=None if is_cross else valid, positions=positions)
+        if sequences is not None:
+            if is_cross or cache is not None:
+                sequences = sequences.padded()
+                valid = valid if is_cross else sequences.valid
+            x = sequences.tokens
+        others = sequences_of(context, valid=valid) if is_cross else None
+        if others is not None:
+            context, valid = others.padded().tokens, others.padded().valid
+        check_widths(x, context, self.embed_dim, self.context_dim)
+        projection = self._modules[self.INPUT_PROJECTION]
+        assert projection is not None
+        check_projected("x", x, projection)
+        if context is not None:
+            check_projected("context", context, self.key_projection)
+            if is_causal(self.mask):
+                raise ArgumentError(
+                    "layer.causal-context",
+                    "this layer hides what comes later in its own text, mask=causal(), and was given a "
+                    "context, whose tokens are not later ones. Make the layer without that mask.",
+                )
+        if x.ndim == 2:
+            x, context = x[None], None if context is None else context[None]
+        source = x if context is None else context
+        if valid is not None:
+            check_valid(valid, source.shape[0], source.shape[1], source.device)
+        if cache is not None:
+            check_cache(cache, mask, x, source.shape[1] if is_cross else None, self)
+            if is_cross and len(cache):
+                # All keys are in the cache already.
+                source, valid = source[:, :0], None
+        if positions is not None:
+            several = max([1, *[part.position_axes for part in self.parts]])
+            positions = check_positions(positions, x, several)
+        by_position = None
+        is_plain = cache is None and valid is None and sequences is None
+        if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
+            is_row = sequences is not None and sequences.mask is not None
+            key = (
+                sequences.positions
+                if sequences is not None and is_row
+                else next_positions(source.shape[1], valid, cache, x.device)
+            )
+            query = torch.arange(x.shape[1], device=x.device) if is_cross else key
+            by_position = Positions(query, key, *placed_at(positions, key if is_cross else None))
+        absorbs = cache is not None and self._absorbs(cache)
+        keys = Keys(valid, cache, is_cross, absorbs)
+        return LayerCall(x, source, mask, keys, by_position, Form(given, sequences))
+
+    def _check_across(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        across: Any,
+        alone: dict[str, object],
+        mask: Mask | Tensor | None,
+    ) -> LayerCall:
+        """The same where ranks share the tokens, which goes without the arguments `alone`."""
+        pair = read_across(across)
+
+        def check() -> tuple[LayerCall, str]:
+            here = local_tokens("x", x, pair[0])
+            beside = local_tokens("context", context, pair[1])
+            check_alone(**alone, nested=True if is_nested(here) or is_nested(beside) else None)
+            call = AttentionLayer._check_call(self, here, beside, mask=mask)
+            call = call._replace(form=Form(x, held=pair))
+            for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
+                held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
+            if self.parts:
+                query, key = (each.positions.to(call.x.device) for each in pair)
+                call = call._replace(positions=Positions(query, key))
+            return call, f"{type(self).__name__}({self.extra_repr()}), training={self.training}"
+
+        return pair[0].agree(check, x)
+
+    def _posed(
+        self, call: LayerCall, projected: Projected | None = None, *, values: bool = True
+    ) -> tuple[Heads, dict[str, Any]]:
+        """The heads of a call, and the options of `attend`; its cache takes the tokens.
+
+        Args:
+            call: the call.
+            projected: x and the source as they were projected and transformed; None to do both here.
+            values: False if only the weights are wanted.
+        """
+        query, key, value, unrotated = projected or self._project(call, values=values)
+        if call.positions is not None and projected is None:
+            query, key = self._transform(query, key, call)
+        value = key if value is None else value
+        valid, cache, *_ = call.keys
+        if cache is not None:
+            # A norm may have brought the keys back to float32, which a kernel would not.
+            key, value = cache.append(*under_autocast(key, value), valid=valid)
+        mask, options = self._mask_and_options(call)
+        heads = self._expand(query, key, value, unrotated, call)
+        if heads.scale is not None:
+            options.setdefault("scale", heads.scale)
+        dropout = self.dropout if self.training else None
+        return heads, {"mask": mask, "dropout": dropout, **options}
+
+    def _transform(self, query: Tensor, key: Tensor, call: LayerCall) -> tuple[Tensor, Tensor]:
+        """Query and key as the parts transform them."""
+        counted, held = call.positions, call.form and call.form.held
+        assert counted is not None
+        pair = (counted.placed or counted)[:2]
+        if held is not None:
+            # One token more, the last of the text: some parts go by its length.
+            pair = tuple(
+                torch.cat([each, each.new_full((1,), max(0, ranks.tokens - 1))])
+                for each, ranks in zip(pair, held, strict=True)
+            )
+            query, key = (nn.functional.pad(each, (0, 0, 0, 1)) for each in (query, key))
+        for part in self.parts:
+            of_axes = counted.axes if part.position_axes > 1 else None
+            query, key = part.transform_query_key(query, key, *(of_axes or pair)[:2])
+        return (query, key) if held is None else (query[:, :, :-1], key[:, :, :-1])
+
+    def _problem(
+        self, call: LayerCall, projected: Projected | None = None, *, values: bool = True
+    ) -> Problem:
+        """The problem that a call poses to a kernel; its cache takes the tokens."""
+        heads, options = self._posed(call, projected, values=values)
+        real, cache, is_cross, _ = call.keys
+        options["keys_finite"] = cache is not None and heads.is_cached and cache.finite
+        problem = make_problem(heads.query, heads.key, heads.value, **options)
+        if cache is None or is_cross or type(problem.mask) is Causal:
+            return problem
+        # Where rows are padded, their new keys need not be the last columns of a cache.
+        if real is None:
+            real = torch.ones(call.x.shape[:2], dtype=torch.bool, device=call.x.device)
+        return problem.replace(real_queries=real)
+
+    def _mask_and_options(self, call: LayerCall) -> tuple[Mask | None, dict[str, Any]]:
+        """The mask of a call and the options of its parts; by position where columns are not in
+        order."""
+        mask, visible, cache = call.mask, call.visible(), call.keys.cache
+        positions = call.positions
+        if positions is None:
+            return and_masks(mask, visible), {}
+        placed = positions.placed
+        if cache is not None:
+            positions = Positions(positions.query, cache.positions)
+        query, key = positions[:2] if placed is None else placed[:2]
+        options = options_of(self.parts, query, positions.key if cache is not None else key)
+        bias = options.get("bias")
+        if placed is not None and bias is not None:
+            options["bias"], bias = bias_of_positions(bias, placed, cache), None
+        if not call.keys.is_cross and (mask is not None or bias is not None):
+            in_order = call.keys.in_order()
+            # Positions are (tokens,) where every row counts its columns.
+            if mask is not None and (not in_order or positions.key.ndim == 2):
+                memory = None
+                if isinstance(cache, FixedCache) and positions.key.ndim == 1:
+                    memory = Memory(cache.max_len, None if is_tracing() else len(cache))
+                mask = mask_by_position(mask, positions, in_order=in_order, memory=memory)
+            if bias is not None and not in_order:
+                options["bias"] = bias_by_position(bias, positions)
+        return and_masks(mask, visible), options
+
+    def _run(self, problem: Problem, kernel: str) -> Tensor:
+        return run(problem, kernel)
+
+    def _attend(
+        self, call: LayerCall, kernel: str = "auto", projected: Projected | None = None
+    ) -> Tensor:
+        form = call.form
+        if form is not None and form.held is not None:
+            heads, options = self._posed(call)
+            context = attend(*heads[:3], **options, kernel=kernel, across=form.held)
+        else:
+            kernel_named(kernel)
+            with Rollback(call.keys.cache, call.source.shape[1]):
+                context = self._run(self._problem(call, projected), kernel)
+        output = self._join(context, call)
+        return output if form is None else form.restore(output)
+
+    def _matrix(self, call: LayerCall) -> AttentionMatrix:
+        held = call.form and call.form.held
+        if held is not None:
+            heads, options = self._posed(call)
+            del options["dropout"]
+            return AttentionMatrix(heads.query, heads.key, across=held, **options)
+        call = _on_a_copy(call)
+        # A cache takes values as well.
+        return matrix_of(self._problem(call, values=call.keys.cache is not None))
+
+    def _plan(self, call: LayerCall, kernel: str) -> Plan:
+        held = call.form and call.form.held
+        if held is not None:
+            heads, options = self._posed(call)
+            return plan(*heads[:3], **options, kernel=kernel, across=held)
+        return plan_for(self._problem(_on_a_copy(call)), kernel)
+
+    def _describe_options(self) -> str:
+        """The end of `extra_repr`: the options that are not the default ones."""
+        text = ""
+        if self.value_head_dim != self.head_dim:
+            text += f", value_head_dim={self.value_head_dim}"
+        if self.mask is not None:
+            text += f", mask={self.mask.describe()}"
+        return text if self.dropout is None else f"{text}, dropout={self.dropout}"
+
+
+def _on_a_copy(call: LayerCall) -> LayerCall:
+    """The call with a copy of its cache, which takes the tokens."""
+    return call._replace(keys=call.keys._replace(cache=copy.deepcopy(call.keys.cache)))

@@ -1,0 +1,324 @@
+"""The KV cache of one layer: the interface of every kind, and what all of them refuse."""
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead._common.checks import check_length, check_tensor
+from clearhead._common.torch_internals import can_sync, is_exporting
+from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.layers.caches.cache_memory import CacheMemory
+from clearhead.layers.caches.layout import (
+    Layout,
+    check_valid,
+    is_in_order,
+    layout_of,
+    positions_from_valid,
+)
+from clearhead.masks.base import Mask
+from clearhead.masks.full import full
+from clearhead.masks.padding import padding
+
+
+class Cache(CacheMemory):
+    """The KV cache of one attention layer: keys and values of the tokens it has seen so far.
+
+    `append` takes the keys and values of new tokens, and returns those that they may attend to. The
+    new queries attend to them with `causal() & cache.mask()`: what it returns ends with the new
+    tokens, so that the last query sits on the last key.
+
+    Keys are kept as they are. Those that are rotated by their position are rotated before they are
+    appended, at `next_positions(new)`.
+
+    `append` returns views of the cache's memory where that is possible: they hold until the cache is
+    cut, reordered or reset, or, in a ring, until the next tokens are appended. No gradient goes
+    through a cache: keys and values that require one are refused.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> from clearhead.layers.caches import GrowingCache
+        >>> cache = GrowingCache()
+        >>> for chunk in torch.randn(3, 1, 2, 7, 4).split([4, 1, 2], dim=3):
+        ...     query, key, value = chunk
+        ...     key, value = cache.append(key, value)
+        ...     context = ch.attend(query, key, value, mask=ch.causal() & cache.mask())
+        >>> len(cache), key.shape
+        (7, torch.Size([1, 2, 7, 4]))
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._exporting = is_exporting()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes; a copy belongs to no layer yet, and its memory to nobody else."""
+        return vars(self) | {"_layer": None, "_sharers": None}
+
+    def append(
+        self, key: Tensor, value: Tensor, *, valid: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Append the keys and values of new tokens; return those that their queries may attend to.
+
+        Args:
+            key: (batch, num_kv_heads, new, head_dim).
+            value: (batch, num_kv_heads, new, value_head_dim).
+            valid: bool, (batch, new), True at real tokens, False at padding, on whichever side;
+                None when all are real.
+
+        Returns:
+            Keys (batch, num_kv_heads, kv_len, head_dim) and values (batch, num_kv_heads, kv_len,
+            value_head_dim), of which the last `new` are the new ones.
+
+        Raises:
+            ArgumentTypeError: codes `key.type`, `value.type`, `valid.type` and `….layout`.
+            ShapeError: code `cache.shape`, for sizes that are not those of the first tokens;
+                `cache.valid` for a `valid` of another shape.
+            DtypeError, DeviceError: codes `cache.dtype`, `cache.valid-dtype`, `cache.device`.
+            ArgumentError: code `cache.grad`, for a key or value that requires a gradient.
+            TooLargeError: code `cache.full`, for a cache of fixed size that has no room left.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import GrowingCache
+            >>> cache = GrowingCache()
+            >>> valid = torch.tensor([[False, True, True], [True, True, True]])
+            >>> key, value = torch.randn(2, 2, 1, 3, 4)
+            >>> kept, _ = cache.append(key, value, valid=valid)
+            >>> torch.equal(kept, key), cache.positions.tolist()
+            (True, [[0, 0, 1], [0, 1, 2]])
+        """
+        layout = layout_of(key, value, self._layout)
+        if valid is not None:
+            check_valid(valid, layout.batch, key.shape[2], layout.device)
+        if (key.requires_grad or value.requires_grad) and torch.is_grad_enabled():
+            raise ArgumentError(
+                "cache.grad",
+                "no gradient goes through a cache, and key or value requires one; append inside of "
+                "torch.no_grad(), or detach them.",
+            )
+        self._check_room(layout.batch, key.shape[2], valid)
+        if self._layout is None:
+            self._layout = layout
+            self._start(layout)
+        if self._sharers is not None:
+            self._own()
+        self._finite = self._finite and _are_finite(key, value)
+        kept = self._add(key, value, valid)
+        self._record(key.shape[2], valid)
+        self._appended = key.shape[2], valid
+        return kept
+
+    @property
+    def positions(self) -> Tensor:
+        """The position of each key that `append` returned, in tokens, (kv_len,) or (batch, kv_len).
+
+        The real tokens of a row are counted from 0. Padding has the position of the real token
+        that comes next. The position of any other key that `mask()` hides means nothing.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import SlidingCache
+            >>> cache = SlidingCache(2)
+            >>> for token in torch.zeros(3, 1, 1, 1, 4):
+            ...     _ = cache.append(token, token)
+            >>> cache.positions  # a ring: token 2 has replaced token 0
+            tensor([2, 1])
+        """
+        if self._shown is not None:
+            return self._shown[0]
+        real = self._real()
+        if isinstance(real, Tensor):
+            return positions_from_valid(real)
+        return torch.arange(real, device=self._device)
+
+    def mask(self) -> Mask:
+        """The mask, beside causality, of the new queries over the keys that `append` returned.
+
+        It fits all of the new queries, or the last few of them.
+
+        Returns:
+            A mask, to be combined: `causal() & cache.mask()`.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import GrowingCache
+            >>> cache = GrowingCache()
+            >>> token = torch.zeros(1, 1, 2, 4)
+            >>> _ = cache.append(token, token, valid=torch.tensor([[False, True]]))
+            >>> print(cache.mask().draw(2, 2))
+            batch 0
+            · ●
+            · ●
+        """
+        if self._shown is not None:
+            return self._shown[1]
+        real = self._real()
+        return padding(real) if isinstance(real, Tensor) else full()
+
+    @property
+    def in_order(self) -> bool:
+        """True if the keys that `append` returned stand in the order of their tokens, in every row
+        without padding between them, so that columns are as far apart as their tokens.
+
+        If not, a window or a bias by distance has to go by `positions`, as the layer's do.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import SlidingCache
+            >>> cache = SlidingCache(2)
+            >>> for token in torch.zeros(3, 1, 1, 1, 4):
+            ...     _ = cache.append(token, token)
+            ...     print(cache.positions.tolist(), cache.in_order)
+            [0] True
+            [0, 1] True
+            [2, 1] False
+        """
+        real = self._real()
+        return self._shown is None and (not isinstance(real, Tensor) or is_in_order(real))
+
+    @property
+    def finite(self) -> bool:
+        """True if everything held is known to be finite; on the CPU only, where each token is
+        looked at once, so that a step need not look at all of them again.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import GrowingCache
+            >>> cache = GrowingCache()
+            >>> token = torch.zeros(1, 1, 1, 4)
+            >>> _ = cache.append(token, token)
+            >>> _ = cache.finite, cache.append(token, torch.full_like(token, torch.nan))
+            >>> cache.finite
+            False
+        """
+        return self._finite
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of keys and values, used or set aside, in bytes.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import StaticCache
+            >>> cache = StaticCache(100)
+            >>> _ = cache.append(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
+            >>> cache.nbytes  # key and value, 2 heads, 100 tokens, 4 numbers of 4 bytes
+            6400
+        """
+        return sum(store.nbytes for store in self._stores)
+
+    def next_positions(
+        self, new: int, valid: Tensor | None = None, *, device: torch.device | str | None = None
+    ) -> Tensor:
+        """Positions of the tokens that come next, in tokens, as rotary positions need them.
+
+        Args:
+            new: number of tokens that come next.
+            valid: which of them are real, as in `append`.
+            device: device of the positions; None is that of the keys, and before there are any,
+                that of `valid`, or the CPU.
+
+        Returns:
+            int64, (new,), or (batch, new) if there is or was padding. Real tokens are counted from
+            0 in each row; padding has the position of the real token that comes next.
+
+        Raises:
+            ArgumentTypeError, ArgumentError: codes `length.type` and `length.negative`, for `new`.
+            ArgumentTypeError, ShapeError, DtypeError, DeviceError: for `valid`, as in `append`.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import GrowingCache
+            >>> GrowingCache().next_positions(3)
+            tensor([0, 1, 2])
+            >>> GrowingCache().next_positions(3, torch.tensor([[False, True, True]]))
+            tensor([[0, 0, 1]])
+        """
+        new = check_length("new", new)
+        if valid is not None:
+            check_tensor("valid", valid)
+            # Before the first tokens any batch will do, so long as there is one.
+            batch = valid.shape[0] if valid.ndim else 0
+            expected = (batch, new, valid.device)
+            if self._layout is not None:
+                expected = (self._layout.batch, new, self._layout.device)
+            check_valid(valid, *expected)
+        device = self._device if device is None else device
+        counts = self._counts()
+        steps = torch.arange(new, device=device) if valid is None else positions_from_valid(valid)
+        if isinstance(counts, int):
+            return (steps + counts).to(device)
+        return (steps + counts.to(steps.device)[..., None]).to(device)
+
+    def _last_positions(self) -> Tensor:
+        """Positions of the tokens that `append` took last, wherever they stand among the keys that it
+        returned; (new,) or (batch, new), as `next_positions` gave them before."""
+        new, valid = self._appended
+        if valid is None:
+            return self.next_positions(new) - new
+        valid = valid.to(self._device)
+        return self.next_positions(1) - valid.sum(-1, keepdim=True) + positions_from_valid(valid)
+
+    def __len__(self) -> int:
+        """Number of tokens appended, padding included, and not cut off again."""
+        return self._seen
+
+    def __bool__(self) -> bool:
+        raise ArgumentTypeError(
+            "cache.truth",
+            "a cache is neither true nor false; ask `cache is not None`, or len(cache) > 0.",
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self.describe()}, {len(self)} tokens>"
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The cache with its arguments, such as `SlidingCache(512)`.
+
+        Example:
+            >>> from clearhead.layers.caches import SlidingCache
+            >>> SlidingCache(512).describe()
+            'SlidingCache(512)'
+        """
+
+    @property
+    def _device(self) -> torch.device | None:
+        return None if self._layout is None else self._layout.device
+
+    def _check_room(self, batch: int, new: int, valid: Tensor | None) -> None:
+        """Refuse tokens that there is no room for; most kinds make room."""
+        return
+
+    @abstractmethod
+    def _start(self, layout: Layout) -> None:
+        """Set up for the first tokens, which have this layout."""
+
+    @abstractmethod
+    def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """`append` for tokens that fit: the rule by which they take their slots. `_seen` and `_valid`
+        are still those before them."""
+
+    def _real(self) -> int | Tensor:
+        """The keys that are held, where nothing else is shown: how many, if all are real and in order;
+        or which of them are real, (batch, keys)."""
+        return self._seen if self._valid is None else self._valid
+
+    def _record(self, new: int, valid: Tensor | None) -> None:
+        """Count new columns, and record which of them are real."""
+        if valid is not None or self._valid is not None:
+            assert self._layout is not None
+            every = self._layout.every
+            known = every(self._seen) if self._valid is None else self._valid
+            more = every(new) if valid is None else valid
+            total = self._seen if self._total is None else self._total
+            self._valid, self._total = torch.cat([known, more], dim=1), total + more.sum(-1)
+        self._seen += new
+
+
+def _are_finite(key: Tensor, value: Tensor) -> bool:
+    """True if every entry is known to be finite; not asked where that takes a sync, or in a trace."""
+    return can_sync(key) and stages.rows_finite(key) and stages.all_finite(value)

@@ -1,0 +1,211 @@
+"""Compare the attentions of a model with what takes their place, in a call of the model."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from clearhead._common.checks import arguments_of
+from clearhead._common.lazy import integration
+from clearhead._common.undoing import Undo, undoing, unhook
+from clearhead.layers.converting.adapters import Adapter, PlainAdapter
+from clearhead.layers.converting.reader import ModuleReader
+
+CLOSE = 1e-5
+
+
+@dataclass
+class Place:
+    """An attention of a model: where it stands, and what is put there."""
+
+    paths: list[str]
+    module: nn.Module
+    beside: Mapping[str, nn.Module]
+    reader: ModuleReader | None = None
+    made: nn.Module | None = None
+    reason: str = ""
+
+    @property
+    def path(self) -> str:
+        return self.paths[0]
+
+    @property
+    def theirs(self) -> str:
+        return type(self.module).__name__
+
+    def leave(self, reason: str) -> None:
+        """Leave the attention as it is."""
+        self.made, self.reason = None, reason
+
+
+def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) -> None:
+    """Put the adapters in place, after each was compared with its module in a call of the model.
+
+    A model whose output then differs gets its own modules back, and the reason is that of each attention.
+
+    Args:
+        model: the model.
+        inputs: those of the call.
+        places: its attentions, and what was made of them.
+        undo: takes the step that puts the model's own modules back.
+    """
+    adapted = [place for place in places if isinstance(place.made, Adapter)]
+    of_transformers = [place for place in adapted if not isinstance(place.made, PlainAdapter)]
+    tools: Any = integration("transformers_adapter") if of_transformers else None
+    is_run, steps = inputs is not None or bool(tools), []
+    before: Any = None
+
+    def call() -> Any:
+        # Some models draw masks in eval mode too.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            if inputs is None:
+                return [function(**named) for function, named in tools.trials(model)]
+            given, named = arguments_of(inputs)
+            return model(*given, **named)
+
+    def call_in_steps() -> list[Any]:
+        if not tools or not isinstance(inputs, Mapping | None):
+            return []
+        return tools.run_in_steps(model, tools.trials(model)[0][1] if inputs is None else inputs)
+
+    if is_run:
+        with _evaluating(model, [place.made for place in adapted]):
+            try:
+                before = _compared(call, adapted)
+                steps = call_in_steps()
+            # Any exception of the model's code means that it was not run.
+            except Exception as error:
+                if inputs is not None:
+                    raise
+                is_run = False
+                for place in of_transformers:
+                    place.leave(
+                        "the model could not be run to compare it; give inputs= of a call: "
+                        f"{type(error).__name__}: {error}"
+                    )
+    undo.append(partial(_put_all, model, [(place, place.module) for place in places]))
+    _put_all(model, [(place, place.made) for place in places if place.made is not None])
+    if not is_run:
+        return
+    try:
+        with _evaluating(model, []):
+            wrong = _difference(before, call())
+            if wrong is None and steps:
+                wrong = _difference(steps, call_in_steps())
+                wrong = wrong and f"{wrong}, with a KV cache"
+    except Exception as error:
+        wrong = f"it cannot be run: {type(error).__name__}: {error}"
+    if wrong is not None:
+        _put_all(model, [(place, place.module) for place in places])
+        for place in places:
+            if place.made is not None:
+                place.leave(f"each attention is equal, and with all of them {wrong}")
+
+
+def _compared(call: Callable[[], Any], places: Sequence[Place]) -> Any:
+    """The output of a model, in which each adapter is compared with the module of its place."""
+    called: dict[int, str | None] = {}
+    caches: dict[int, dict[str, Any]] = {}
+
+    def hook_of(place: Place) -> tuple[Any, Any]:
+        # A cache takes what a call gives it, so that ours gets a copy from before.
+        def keep(module: nn.Module, args: Any, kwargs: Any) -> None:
+            caches[id(place)] = {
+                name: copy.deepcopy(each)
+                for name, each in kwargs.items()
+                if hasattr(each, "update") and not isinstance(each, dict)
+            }
+
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            assert place.made is not None
+            try:
+                ours = place.made.forward(*args, **(kwargs | caches[id(place)]))
+                wrong = _difference(output, ours, weights=True)
+            except Exception as error:
+                wrong = f"{type(error).__name__}: {error}"
+            called[id(place)] = called.get(id(place)) or wrong
+
+        return keep, hook
+
+    with undoing() as undo:
+        for place in places:
+            keep, hook = hook_of(place)
+            undo.append(partial(unhook, place.module, keep, hook))
+            place.module.register_forward_pre_hook(keep, with_kwargs=True)
+            place.module.register_forward_hook(hook, with_kwargs=True)
+        output = call()
+    for place in places:
+        wrong = called.get(id(place), "it is not called; give inputs= of a call that does")
+        if wrong is not None:
+            place.leave(f"in a call of the model, {wrong}")
+    return output
+
+
+def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
+    """Say how two outputs differ; None if they are equal but for rounding.
+
+    Args:
+        theirs, ours: the outputs.
+        weights: the last of theirs may be weights that ours does not have.
+    """
+    pairs = [(theirs, ours)]
+    if weights and isinstance(theirs, tuple):
+        if not isinstance(ours, tuple) or len(ours) != len(theirs):
+            return f"it returns {len(theirs)} things"
+        pairs = list(zip(theirs, ours, strict=True))
+        pairs = pairs[:-1] if len(pairs) > 1 and ours[-1] is None else pairs
+    for one, other in pairs:
+        first, second = (
+            [each for each in tree_leaves(side) if _is_floating(each)] for side in (one, other)
+        )
+        if [each.shape for each in first] != [each.shape for each in second]:
+            return "the output has another shape"
+        for expected, actual in zip(first, second, strict=True):
+            if expected.numel() == 0:
+                continue
+            error = (actual.double() - expected.double()).abs().nan_to_num(0.0)
+            same_nan = torch.equal(actual.isnan(), expected.isnan())
+            largest = max(1.0, float(expected.double().abs().nan_to_num(0.0).max()))
+            close = max(CLOSE, 32 * torch.finfo(expected.dtype).eps)
+            if not same_nan or float(error.max()) > close * largest:
+                return f"the output is off by {float(error.max()):.2g}"
+    return None
+
+
+def _is_floating(each: object) -> bool:
+    return isinstance(each, Tensor) and each.is_floating_point()
+
+
+@contextmanager
+def _evaluating(model: nn.Module, beside: Sequence[nn.Module | None]) -> Iterator[None]:
+    """Run a model and modules that are not yet in it in eval mode, without gradients."""
+    modules = [each for root in (model, *beside) if root is not None for each in root.modules()]
+    modes = [(each, each.training) for each in modules]
+    with undoing() as undo, torch.no_grad():
+        undo.append(partial(_set_modes, modes))
+        _set_modes([(each, False) for each in modules])
+        yield
+
+
+def _set_modes(modes: Sequence[tuple[nn.Module, bool]]) -> None:
+    for each, mode in modes:
+        each.training = mode
+
+
+def _put_all(model: nn.Module, modules: Sequence[tuple[Place, nn.Module]]) -> None:
+    for place, module in modules:
+        put(model, place.paths, module)
+
+
+def put(model: nn.Module, paths: Sequence[str], module: nn.Module) -> None:
+    """Put a module in the places of a model."""
+    for path in paths:
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, module)

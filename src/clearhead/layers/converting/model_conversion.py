@@ -1,0 +1,300 @@
+"""Convert every attention of a model, in place and back."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from clearhead._common.elements import Drawn
+from clearhead._common.lazy import integration
+from clearhead._common.text import readable
+from clearhead._common.torch_internals import set_grad_enabled
+from clearhead._common.undoing import Undo, undo_all, undoing
+from clearhead.errors import ArgumentError, UnsupportedError
+from clearhead.layers.attention_layer import AttentionLayer
+from clearhead.layers.converting.adapters import (
+    Adapter,
+    PlainAdapter,
+    adapter_for,
+    other_arguments,
+)
+from clearhead.layers.converting.fitting import build
+from clearhead.layers.converting.model_comparison import Place, compare, put
+from clearhead.layers.converting.reader import ModuleReader, model_type
+from clearhead.layers.converting.tensor_pairs import Row
+from clearhead.layers.converting.weights import hooks_of_transformers
+from clearhead.layers.drop_in import MultiheadAttention
+from clearhead.layers.multi_head_attention import MultiHeadAttention
+
+OWN = (AttentionLayer, MultiheadAttention, Adapter)
+
+Read = Callable[[nn.Module, Mapping[str, nn.Module]], ModuleReader]
+
+
+class ModelConversion(Drawn):
+    """The result of the conversion of a model: the layers by path, and what was left and why.
+
+    Attributes:
+        model: the model, which now runs on these layers.
+        layers: by path, the layer that attends there: a `clearhead.MultiHeadAttention`, a
+            `clearhead.layers.LatentAttention`, or a `clearhead.layers.MultiheadAttention` in the place
+            of PyTorch's.
+        left: by path, why an attention was left as it is.
+        rows: by path, each tensor and setting of a layer, as `Conversion.rows`.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> encoder = torch.nn.TransformerEncoderLayer(8, nhead=2, batch_first=True)
+        >>> conversion = ch.convert(encoder)
+        >>> print(conversion)
+        TransformerEncoderLayer: 1 attention converted
+          self_attn  MultiheadAttention  →  clearhead.layers.MultiheadAttention
+        >>> conversion.undo()
+        >>> type(encoder.self_attn) is torch.nn.MultiheadAttention
+        True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        places: list[Place],
+        read_again: Callable[[ModuleReader], ModuleReader],
+    ) -> None:
+        self.model = model
+        self._read_again = read_again
+        self._places = places
+        done = [place for place in places if place.made is not None]
+        self.layers: dict[str, nn.Module] = {
+            place.path: _layer(place.made) for place in done if place.made is not None
+        }
+        self.left: dict[str, str] = {
+            place.path: place.reason for place in places if place.made is None
+        }
+        self.rows: dict[str, tuple[Row, ...]] = {
+            place.path: place.reader.rows for place in done if place.reader is not None
+        }
+
+    def undo(self) -> None:
+        """Put the model's own modules back, with the weights that the layers have now.
+
+        A weight that nobody changed comes back bit for bit. Interrupted, it can be called again.
+
+        Raises:
+            ArgumentError: code `convert.changed`, if another module stands in the place of one that
+                was converted.
+        """
+        done = [place for place in self._places if place.made is not None]
+        for place in done:
+            for path in place.paths:
+                # Its own module may be back, if an interrupt came between.
+                if self.model.get_submodule(path) not in (place.made, place.module):
+                    raise ArgumentError(
+                        "convert.changed",
+                        f"{path} must be the {type(place.made).__name__} that the conversion put "
+                        f"there; it is {type(self.model.get_submodule(path)).__name__}.",
+                    )
+        for place in done:
+            assert place.made is not None
+            if isinstance(place.made, Adapter):
+                self._write_back(place, place.made.layer)
+            place.module._forward_hooks.update(place.made._forward_hooks)
+            place.module.train(place.made.training)
+            put(self.model, place.paths, place.module)
+            place.made = None
+
+    def _write_back(self, place: Place, layer: AttentionLayer) -> None:
+        ours = dict(layer.named_parameters(remove_duplicate=False))
+        like = next(iter(ours.values()))
+        place.module.to(like.device, like.dtype)
+        # Read anew: what was read before may lie on another device.
+        with torch.no_grad():
+            assert place.reader is not None
+            for pair in self._read_again(place.reader).pairs:
+                found = pair.found_in(ours)
+                if pair.tensor is None or found is None:
+                    continue
+                theirs = pair.tensor + 1 if pair.how == "plus 1" else pair.tensor
+                if not torch.equal(theirs, found):
+                    pair.write(found)
+
+    def __str__(self) -> str:
+        rows = [(place.path, place.theirs, place.made, place.reason) for place in self._places]
+        widths = [
+            max(map(len, column)) for column in zip(*((a, b) for a, b, *_ in rows), strict=True)
+        ]
+        count = sum(made is not None for _, _, made, _ in rows)
+        left = f", {len(rows) - count} left" if count < len(rows) else ""
+        lines = [
+            f"{type(self.model).__name__}: {count} {'attention' if count == 1 else 'attentions'} converted{left}",
+            *(
+                f"  {path:<{widths[0]}}  {theirs:<{widths[1]}}  "
+                + (f"→  {_ours(made)}" if made is not None else f"left: {_one_line(reason)}")
+                for path, theirs, made, reason in rows
+            ),
+        ]
+        return readable("\n".join(lines))
+
+
+def convert_model(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    recognises: Callable[[nn.Module], bool],
+    read: Read,
+    read_again: Callable[[ModuleReader], ModuleReader],
+) -> ModelConversion:
+    """Convert every attention of a model in place.
+
+    Args:
+        model: a module with attentions inside.
+        inputs: those of a call of the model, one tensor, a tuple or a mapping; None for ones that are made, of a
+            model of transformers.
+        recognises: True for an attention of a known kind.
+        read: reads one, and runs a copy of it; raises UnsupportedError with the reasons against it.
+        read_again: reads one that was read before.
+
+    """
+    places = list(_places(model, recognises))
+    # An interrupt at the end of a block without gradients would leave them off.
+    undo: Undo = [partial(set_grad_enabled, torch.is_grad_enabled())]
+    try:
+        for place in places:
+            if recognises(place.module):
+                _make(place, read, inputs, places)
+        compare(model, inputs, places, undo)
+        conversion = ModelConversion(model, places, read_again)
+    except BaseException:
+        with undoing() as last:
+            last.append(partial(undo_all, undo))
+        raise
+    return conversion
+
+
+def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterator[Place]:
+    """The attentions of a model: those of a known kind, and what is called attention."""
+    paths: dict[nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if path:
+            paths.setdefault(module, []).append(path)
+    known = {module for module in paths if recognises(module)}
+    inside = _descendants(known) | _descendants({each for each in paths if isinstance(each, OWN)})
+    for module, found in paths.items():
+        if module in inside or isinstance(module, OWN):
+            continue
+        if module in known:
+            yield Place(found, module, {})
+        elif "Attention" in type(module).__name__:
+            others = _descendants({module})
+            if not others & known and not any(
+                "Attention" in type(each).__name__ for each in others
+            ):
+                yield Place(
+                    found,
+                    module,
+                    {},
+                    reason="of no known kind: it has no projections by known names",
+                )
+
+
+def _descendants(modules: set[nn.Module]) -> set[nn.Module]:
+    return {each for module in modules for each in module.modules() if each is not module}
+
+
+def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> None:
+    """Make the module that takes the place of another, or give the reason why not."""
+    module, kind = place.module, model_type(place.module)
+    place.beside = _beside(place, places)
+    try:
+        if isinstance(module, nn.MultiheadAttention):
+            place.made = MultiheadAttention.sharing(module)
+            return
+        reader = read(module, place.beside)
+    except UnsupportedError as error:
+        place.reason = error.message
+        return
+    place.reason = _reason_against_call(reader, inputs) if kind is None else reader.unshared
+    if place.reason:
+        return
+    layer = build(reader, reader.kind, reader.mask)
+    _share(reader, layer)
+    adapter = (
+        PlainAdapter if kind is None else integration("transformers_adapter").TransformersAdapter
+    )
+    place.reader, place.made = reader, adapter_for(adapter, reader, layer)
+    place.made._forward_hooks.update(hooks_of_transformers(module))
+
+
+def _beside(place: Place, places: Sequence[Place]) -> Mapping[str, nn.Module]:
+    """The table of the first block of T5's stack, for one that is handed its relative bias."""
+    module: Any = place.module
+    own = "relative_attention_bias"
+    if getattr(module, "has_relative_attention_bias", True) or own in module._modules:
+        return {}
+    if getattr(module, "is_decoder", False) and not getattr(module, "is_causal", False):
+        return {}  # to a context
+    side = place.path.partition(".block.")[0]
+    for other in places:
+        if own in other.module._modules and other.path.partition(".block.")[0] == side:
+            return {"relative_bias": other.module.get_submodule(own)}
+    return {}
+
+
+def _reason_against_call(reader: ModuleReader, inputs: Any) -> str:
+    """Why the call of a class of the user's cannot be kept; empty if it can."""
+    assert reader.call is not None  # a copy of it was run
+    count, returns = reader.call
+    if returns < 0:
+        return "it returns more than its output, which our layer does not"
+    others = other_arguments(reader.module, count)
+    if others and inputs is None and not type(reader.module).__module__.startswith("timm."):
+        return (
+            f"its forward takes {', '.join(others)} besides; give inputs= of the model, so that it "
+            "is seen whether the model uses them"
+        )
+    return ""
+
+
+def _share(reader: ModuleReader, layer: AttentionLayer) -> None:
+    """Let the layer have the module's own parameters where it has the same numbers.
+
+    So an optimizer goes on, and no weight is held twice. What is frozen stays so, and what the module
+    does not have is frozen.
+    """
+    roots = {**reader.beside, "": reader.module}
+    for pair in reader.pairs:
+        path, _, name = pair.ours.rpartition(".")
+        owner = layer.get_submodule(path)
+        if pair.tensor is None:
+            owner.get_parameter(name).requires_grad_(False)
+            continue
+        found = pair.theirs.partition("[")[0]
+        first, _, rest = found.partition(".")
+        theirs = (
+            roots[first].get_parameter(rest) if first in roots else roots[""].get_parameter(found)
+        )
+        if pair.how == "copied" and pair.rows is None and theirs.shape == pair.tensor.shape:
+            owner.register_parameter(name, theirs)
+        elif not theirs.requires_grad:
+            owner.get_parameter(name).requires_grad_(False)
+    if any(
+        pair.ours == "output_projection.weight" and pair.tensor is None for pair in reader.pairs
+    ):
+        layer.register_module("output_projection", nn.Identity())
+
+
+def _ours(made: nn.Module) -> str:
+    layer = _layer(made)
+    place = "" if isinstance(layer, MultiHeadAttention) else "layers."
+    return f"clearhead.{place}{type(layer).__name__}"
+
+
+def _layer(made: nn.Module) -> nn.Module:
+    return made.layer if isinstance(made, Adapter) else made
+
+
+def _one_line(reason: str) -> str:
+    """The reasons of an error in one line."""
+    first, *listed = (line.strip().removeprefix("- ") for line in reason.splitlines())
+    return "; ".join(listed) or first
