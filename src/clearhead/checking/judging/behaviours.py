@@ -269,9 +269,9 @@ TRAINING = (
     Behaviour("parameter.missing", "parameters", loose, SELF, excludes="parameter.dead"),
     Behaviour("parameter.missing", "parameters", shared, SELF),
     Behaviour("parameter.dead", "parameters", dead, WITHIN),
-    Behaviour("grad.wrong grad.wrong", "gradients", gradients, but=DECODING, explains="grad.wrong"),
+    Behaviour("grad.wrong", "gradients", gradients, but=DECODING),
     Behaviour(
-        "dropout.wrong dropout.never dropout.wrong dropout.wrong",
+        "dropout.wrong dropout.never",
         "dropout", dropout, but=DECODING,
     ),
     Behaviour("state.mask", "state", mask_trained, SELF, CROSS),
