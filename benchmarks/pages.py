@@ -40,7 +40,7 @@ from tests.browser.test_ten_figures import TOUCHED
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64
 BUNDLES = {
     "heads": ("heads.js", "heads.css"),
-    "steps": ("steps.js", "steps.css"),
+    "trace": ("trace.js", "trace.css"),
     "figure": ("figure.js",),
 }
 FRAMES = 60

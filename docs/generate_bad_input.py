@@ -34,7 +34,7 @@ with the sizes of all three tensors, by the names of their axes.
 
 FOOT = """
 Nothing is computed before an error of ours is raised. Each carries a stable code, and subclasses the
-builtin that its name suggests: [errors](errors.md). What cannot be seen from the outside cannot be
+builtin that its name suggests: [errors](stability.md). What cannot be seen from the outside cannot be
 refused: heads and tokens that have changed places while all lengths are equal, a mask whose True and
 False are swapped, a batch that is read as heads because one dimension was left out. So is a bool tensor of
 (batch, tokens) given as `mask=`, where a batch has as many samples as tokens: it reads as (query_len, kv_len), as a

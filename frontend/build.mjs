@@ -45,7 +45,7 @@ const options = {
 const styleText = {
   name: "style as text",
   setup(plugin) {
-    plugin.onLoad({ filter: /figure\.css$/ }, async ({ path }) => {
+    plugin.onLoad({ filter: /(figure|touched)\.css$/ }, async ({ path }) => {
       const { target, minify } = options;
       const { code } = await transform(readFileSync(path, "utf8"), {
         loader: "css",
@@ -61,7 +61,8 @@ const styleText = {
 const results = await Promise.all([
   build({
     ...options,
-    entryPoints: { heads: "src/heads.ts", steps: "src/steps.ts" },
+    entryPoints: { heads: "src/heads.ts", trace: "src/trace.tsx" },
+    plugins: [styleText],
     format: "esm",
   }),
   build({

@@ -1,6 +1,6 @@
 """Refusals as a table: what is called, the code, and what the message fills in.
 
-The sentences are those of `docs/errors.md`, which is generated from the source: `…` stands there for what is filled in.
+The sentences are read from the source: `…` is in the place of what is filled in.
 """
 
 import re
@@ -10,20 +10,9 @@ from typing import Any
 import pytest
 
 import clearhead as ch
-from tests.surface import ROOT
+from clearhead.cli.error_codes import error_codes
 
-
-def sentences() -> dict[str, list[tuple[str, str]]]:
-    """The classes and the sentences of each code."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for line in (ROOT / "docs" / "errors.md").read_text(encoding="utf-8").splitlines():
-        if line.startswith("| `"):
-            code, kind, sentence = line.removeprefix("| ").removesuffix(" |").split(" | ", 2)
-            found.setdefault(code.strip("`"), []).append((kind, sentence.replace("\\|", "|")))
-    return found
-
-
-SENTENCES = sentences()
+SENTENCES = error_codes()
 
 
 def sentences_of(code: str) -> list[tuple[str, str]]:
@@ -46,7 +35,7 @@ def filled(sentence: str, values: Sequence[str]) -> str | None:
 
 
 def squeezed(text: str) -> str:
-    """The text without white space, which the generated page has not kept."""
+    """The text without white space, which the rows of codes do not keep."""
     return "".join(text.split())
 
 

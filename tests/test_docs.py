@@ -43,6 +43,7 @@ from tests.surface import ROOT
 PAGES = [
     ROOT / "README.md",
     *(each for each in sorted((ROOT / "docs").rglob("*.md")) if not each.name[:1].isdigit()),
+    ROOT / "src" / "clearhead" / "checking" / "mistakes.md",
 ]
 EXECUTED = {"python", "pycon", "console"}
 SILENT = {"text", "toml", "json", "yaml", "diff", "mermaid", "bibtex", "makefile"}

@@ -72,7 +72,9 @@ def write_pages() -> set[Path]:
 def sections() -> dict[str, tuple[str, list[str]]]:
     """Return the sections of docs/README.md by title: the text of each, and the pages that its table lists."""
     found = {}
-    for section in re.split(r"^## ", (DOCS / "README.md").read_text("utf-8"), flags=re.MULTILINE)[1:]:
+    for section in re.split(r"^## ", (DOCS / "README.md").read_text("utf-8"), flags=re.MULTILINE)[
+        1:
+    ]:
         title, _, text = section.partition("\n")
         rows = re.findall(r"^\| \[[^\]]+\]\(([^)#]+)\.md\)", text, re.MULTILINE)
         names = [row.replace("README", "index") for row in rows]

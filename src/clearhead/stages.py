@@ -204,7 +204,9 @@ def nonfinite_rows(
     times `factor`, is so long that its product with another may overflow.
 
     The sum of squares of such a row is above a quarter of the largest number. Two rows that are not
-    have a product that is no larger (Cauchy-Schwarz), in whatever order it is summed.
+    have a product that is no larger (Cauchy-Schwarz), in whatever order it is summed. A query that sees
+    an entry that is not finite, or a score that overflows, is NaN on every kernel. Where only this bound
+    is exceeded and the score does not overflow, NaN and the number are both right.
 
     Example:
         >>> nonfinite_rows(torch.tensor([[1.0, 2.0], [1e20, 0.0], [torch.nan, 0.0]]))

@@ -13,8 +13,7 @@ from clearhead.attention.kernels import _kept
 from clearhead.attention.problem import make_problem
 from clearhead.masks import Extent
 from clearhead.masks.base import Mask
-from clearhead.testing.tolerances import assert_no_worse
-from tests.attention.kernels.definition import draw
+from tests.attention.kernels.definition import close, draw
 
 MASKS: dict[str, Callable[[], Mask | None]] = {
     "none": lambda: None,
@@ -71,7 +70,7 @@ def test_a_call_asked_again_has_the_numbers_of_the_first(
         exact = {each: tensor.double() for each, tensor in tensors.items()}
         defined = ch.attend(**exact, mask=mask, kernel="eager")
         plain = ch.attend(**tensors, mask=mask, kernel="eager")
-        assert_no_worse(found, defined, plain)
+        close(found, defined, plain, "the context")
     assert repeated == [False, False, True, True]
 
 

@@ -1,4 +1,4 @@
-"""What holds of heads, steps and figures alike: in one document, at any width, by keys."""
+"""What holds of heads, traces and figures alike: in one document, at any width, by keys."""
 
 import base64
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from playwright.sync_api import Page, expect
 
 import clearhead as ch
 from clearhead import ladder
+from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import asset, write_page
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.starts import Start
-from clearhead.drawing.page.steps import steps_payload
 from clearhead.drawing.page.texts import read_text
 from tests.browser.conftest import TWO_FRAMES, Opens
 
@@ -52,21 +52,21 @@ def page_of(kind: str, folder: Path) -> str:
         made = ch.figure(trace(), show=("plane", "weights", "context"), edit=edit)
         path = made.to_html(folder / "page.html")
     else:
-        payload = heads() if kind == "heads" else steps_payload(trace())
+        payload = heads() if kind == "heads" else trace_payload(trace())
         path = write_page(folder / "page.html", payload)
     return path.as_uri()
 
 
 def drawn(opens: Opens, kind: str, folder: Path, width: int = 1280) -> Page:
     page = opens(page_of(kind, folder), size={"width": width, "height": 900})
-    places = {"heads": ".ch-facts", "steps": ".ch-st-told", "figure": "ch-figure .panel"}
+    places = {"heads": ".ch-facts", "trace": ".reading", "figure": "ch-figure .panel"}
     page.locator(places[kind]).first.wait_for()
     page.evaluate(TWO_FRAMES)
     return page
 
 
 def test_four_of_three_kinds_in_one_document_share_nothing(opens: Opens, tmp_path: Path) -> None:
-    styles = asset("heads.css") + asset("steps.css")
+    styles = asset("heads.css") + asset("trace.css")
     element = ch.figure(trace()).to_element()
     cells = "".join(f'<div id="{name}"></div>' for name in ("one", "two", "three"))
     path = tmp_path / "four.html"
@@ -76,14 +76,14 @@ def test_four_of_three_kinds_in_one_document_share_nothing(opens: Opens, tmp_pat
         encoding="utf-8",
     )
     page = opens(path.as_uri())
-    for place, payload in (("one", heads()), ("two", heads()), ("three", steps_payload(trace()))):
+    for place, payload in (("one", heads()), ("two", heads()), ("three", trace_payload(trace()))):
         content = base64.b64encode(payload.to_bytes()).decode("ascii")
         page.evaluate(MOUNT, [place, asset(f"{payload.kind}.js"), content])
     one, two, three = (page.locator(f"#{name}") for name in ("one", "two", "three"))
     figure = page.locator("ch-figure")
     for each in (one, two):
         each.locator(".ch-facts").first.wait_for()
-    three.locator(".ch-st-told").wait_for()
+    three.locator(".reading").wait_for()
     length, address = page.evaluate("history.length"), page.url
     others = [each.inner_text() for each in (two, three, figure)]
 
@@ -107,7 +107,7 @@ def test_four_of_three_kinds_in_one_document_share_nothing(opens: Opens, tmp_pat
 
 
 CUT_OR_COVERED = """() => {
-  const root = document.querySelector("ch-figure")?.shadowRoot ?? document;
+  const root = document.querySelector("ch-figure, .ch-trace-figure")?.shadowRoot ?? document;
   const wrong = [];
   const name = (each) => `${each.tagName}.${each.getAttribute("class") ?? ""} ${each.textContent.slice(0, 30)}`;
   const scrolls = (each) => {
@@ -144,7 +144,7 @@ CUT_OR_COVERED = """() => {
 }"""
 
 
-@pytest.mark.parametrize("kind", ["heads", "steps", "figure"])
+@pytest.mark.parametrize("kind", ["heads", "trace", "figure"])
 def test_nothing_is_cut_off_or_covered(opens: Opens, tmp_path: Path, kind: str) -> None:
     page = drawn(opens, kind, tmp_path)
     found: dict[int, list[str]] = {}
@@ -156,7 +156,7 @@ def test_nothing_is_cut_off_or_covered(opens: Opens, tmp_path: Path, kind: str) 
     assert found == {width: [] for width in WIDTHS}
 
 
-@pytest.mark.parametrize("kind", ["heads", "steps", "figure"])
+@pytest.mark.parametrize("kind", ["heads", "trace", "figure"])
 @pytest.mark.parametrize("width", [390, 768])
 def test_axe_finds_nothing_at_any_width(
     opens: Opens,
@@ -169,7 +169,7 @@ def test_axe_finds_nothing_at_any_width(
 
 
 def test_the_first_tab_leads_to_what_the_page_is_for(opens: Opens, tmp_path: Path) -> None:
-    for kind, place in (("heads", ".ch-map-canvas"), ("steps", ".ch-st-scroll")):
+    for kind, place in (("heads", ".ch-map-canvas"), ("trace", ".ch-trace-figure")):
         page = drawn(opens, kind, tmp_path)
         page.keyboard.press("Tab")
         link = page.locator(".ch-skip")
@@ -192,14 +192,14 @@ def test_an_explanation_opens_by_keys(opens: Opens, tmp_path: Path) -> None:
 
 
 SIZES = """() => {
-  const root = document.querySelector("ch-figure")?.shadowRoot ?? document.querySelector(".ch-shell");
+  const root = document.querySelector("ch-figure, .ch-trace-figure")?.shadowRoot ?? document.querySelector(".ch-shell");
   const own = (each) => [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
   return [...root.querySelectorAll("*")].filter((each) => own(each) && !each.closest("svg, dialog, style"))
     .map((each) => [each.className, parseFloat(getComputedStyle(each).fontSize)]);
 }"""
 
 
-@pytest.mark.parametrize("kind", ["heads", "steps", "figure"])
+@pytest.mark.parametrize("kind", ["heads", "trace", "figure"])
 def test_words_are_as_large_as_the_reader_asks(opens: Opens, tmp_path: Path, kind: str) -> None:
     """The size that a browser is set to; it was pixels, of which it knows nothing."""
     page = drawn(opens, kind, tmp_path)
@@ -266,21 +266,20 @@ HEADS_KEYS = {
 # What a page says and where it stands: its words, places of the map, what is typed in, the size of the map.
 SAYS = """() => [
   document.querySelector(".ch-shell").innerText,
+  document.querySelector(".ch-trace-figure")?.shadowRoot.querySelector(".reading").innerText,
   ...[...document.querySelectorAll(".ch-axes text")].map((each) => each.textContent),
   document.activeElement.tagName,
   document.querySelector(".ch-map-canvas")?.getBoundingClientRect().width,
   document.querySelector("dialog[open]") !== null,
 ].join("|")"""
-STEPS_KEYS = {
+TRACE_KEYS = {
     "← →": (None, "ArrowRight"),
     "↑ ↓": (None, "ArrowDown"),
-    "Shift ← →": (None, "Shift+ArrowRight"),
-    "Home End": (None, "End"),
     "?": (None, "?"),
 }
 
 
-@pytest.mark.parametrize(("kind", "keys"), [("heads", HEADS_KEYS), ("steps", STEPS_KEYS)])
+@pytest.mark.parametrize(("kind", "keys"), [("heads", HEADS_KEYS), ("trace", TRACE_KEYS)])
 def test_every_key_of_the_help_changes_the_page(
     opens: Opens, tmp_path: Path, kind: str, keys: dict[str, tuple[str | None, str]]
 ) -> None:

@@ -12,6 +12,7 @@ import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.element.figure import Figure
 from tests.browser.conftest import PHONE, TWO_FRAMES, Opens
+from tests.browser.figures import SPOKEN
 
 WORDS = list(ladder.EXAMPLE_TOKENS)
 X = ladder.EXAMPLE_EMBEDDINGS
@@ -148,8 +149,8 @@ def by_keys(page: Page, what: str, name: str) -> None:
 
 
 def said(page: Page) -> list[str]:
-    """The numbers, without those that stood there before."""
-    return page.locator("ch-figure [data-at] > span").all_inner_texts()
+    """The numbers of all cells."""
+    return page.locator("ch-figure [data-at]").evaluate_all(SPOKEN)
 
 
 def state(page: Page) -> str:

@@ -11,12 +11,12 @@ from playwright.sync_api import Page
 
 import clearhead as ch
 from clearhead import ladder
+from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.drawing.live.routes import answer, routes_to
 from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.steps import steps_payload
 from tests.browser.conftest import Opens
 
 HOST = """<!doctype html>
@@ -104,8 +104,8 @@ def trace() -> ch.types.Trace:
 def test_it_is_the_page(
     widget: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
-    page = widget(steps_payload(trace()))
-    page.locator(".ch-st-told").wait_for()
+    page = widget(trace_payload(trace()))
+    page.locator(".reading").wait_for()
     assert page.get_by_role("heading", name="Your journey starts with one step").is_visible()
     assert page.locator("section[data-stage=scores] tbody td").count() == 36
     # Headings and landmarks of a notebook are its own.
@@ -113,20 +113,20 @@ def test_it_is_the_page(
 
 
 def test_it_leaves_the_keys_of_the_notebook_alone(widget: Callable[..., Page]) -> None:
-    page = widget(steps_payload(trace()))
-    told = page.locator(".ch-st-told")
+    page = widget(trace_payload(trace()))
+    told = page.locator(".reading")
     told.wait_for()
     before = told.inner_text()
     page.keyboard.press("ArrowRight")
     assert told.inner_text() == before
-    page.locator(".ch-st-scroll").first.focus()
+    page.locator(".words button").first.focus()
     page.keyboard.press("ArrowRight")
     assert told.inner_text() != before
 
 
 def test_it_takes_itself_away(widget: Callable[..., Page]) -> None:
-    page = widget(steps_payload(trace()))
-    page.locator(".ch-st-told").wait_for()
+    page = widget(trace_payload(trace()))
+    page.locator(".reading").wait_for()
     page.evaluate("clear()")
     assert page.locator("#cell").inner_html() == ""
 

@@ -20,6 +20,7 @@ import torch
 
 import clearhead as ch
 from clearhead.checking.subject.refusals import first_line
+from clearhead.checking.words import code_of
 from tests.checking.bank import BANKS, entries
 from tests.checking.bank.entry import Entry
 
@@ -83,8 +84,8 @@ def worse(entry: Entry, was: Mapping[str, Any], now: Mapping[str, Any]) -> Itera
 
 
 def is_named(entry: Entry, found: Mapping[str, Any]) -> bool:
-    """Return True if the first code is one of the right names."""
-    return bool(found["codes"]) and found["codes"][0] in entry.codes
+    """Return True if the first code, or the code that covers it now, is one of the right names."""
+    return bool(found["codes"]) and code_of(found["codes"][0]) in map(code_of, entry.codes)
 
 
 def main(arguments: Sequence[str]) -> int:

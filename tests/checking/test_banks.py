@@ -61,7 +61,7 @@ def test_the_page_shows_the_rates_of_public_code() -> None:
     tried = [row for row in PUBLIC["found"] if row["outcome"] is not None]
     wrong = [row for row in tried if row["verdict"] == "wrong"]
     right = Counter(row["outcome"] for row in tried if row["verdict"] == "right")
-    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "check_findings.md").read_text(encoding="utf-8")
     assert {row["outcome"] for row in tried} <= {"right", "wrong", "not judged"}
     for title, rows, beside in (
         ("public code", wrong, f"{right.total()} | {right['wrong']} | {right['not judged']}"),

@@ -286,7 +286,7 @@ REFUSED: list[tuple[Callable[[], object], type[ch.errors.ClearheadError], str, s
         ch.errors.ArgumentError,
         "check.code",
         "code must be that of a rule that was asked of plain; got 'scale.none'. The nearest are "
-        "scale.missing, scale.wrong.",
+        "scale.missing, scale.wrong, scale.wrong.",
     ),
     (
         without_numbers,

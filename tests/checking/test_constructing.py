@@ -1,10 +1,8 @@
 """The arguments of a constructor, from sizes and from instances."""
 
-import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -14,11 +12,8 @@ from clearhead.checking.subject.constructing import (
     arguments_again,
     config,
     declared_arguments,
-    guess,
     guessed_arguments,
     nested,
-    sizes_for,
-    unguessed,
 )
 from clearhead.checking.subject.signatures import of_constructor
 
@@ -86,62 +81,32 @@ def test_an_instance_that_does_not_show_them() -> None:
 class Divided(nn.Module):
     """Eight heads by default, which divide the width."""
 
-    def __init__(self, emb_width: int, heads: int = 8) -> None:
+    def __init__(self, embed_dim: int, heads: int = 8) -> None:
         super().__init__()
-        assert emb_width % heads == 0
-        self.heads, self.query = heads, nn.Linear(emb_width, emb_width)
+        assert embed_dim % heads == 0
+        self.heads, self.query = heads, nn.Linear(embed_dim, embed_dim)
 
 
 def test_a_width_fits_the_heads_of_the_signature() -> None:
-    assert guessed_arguments(Divided, {}, Contract()) == {"emb_width": 80}
-    assert guessed_arguments(Divided, {"heads": 2}, Contract()) == {"emb_width": 30}
+    assert guessed_arguments(Divided, {}, Contract()) == {"embed_dim": 80}
+    assert guessed_arguments(Divided, {"heads": 2}, Contract()) == {"embed_dim": 30}
 
 
-def test_a_temperature_is_that_of_the_heads() -> None:
-    assert guess("temperature", inspect.Parameter.empty, {}) == 10**0.5
-    assert guess("patch_dim_count", inspect.Parameter.empty, {"d_in": 30}) is False
+class Needs(nn.Module):
+    def __init__(self, inner, rate: int, embed_dim: int, flag: bool) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
 
 
-@pytest.mark.parametrize(
-    ("name", "annotation", "value"),
-    [
-        ("norm_eps", float, 1e-5),
-        ("use_bias", bool, True),
-        ("use_bias", int, 2),
-        ("name", str, ""),
-        ("rate_of_decay", float, 0.1),
-        ("verbose", bool, False),
-        ("num_layers", int, 2),
-        ("attn_dropout", float, 0.0),
-        ("attn_dropout", inspect.Parameter.empty, 0.0),
-    ],
-)
-def test_what_is_no_size_is_guessed_by_name_and_type(
-    name: str, annotation: Any, value: Any
-) -> None:
-    found = guess(name, annotation, {"d_in": 30})
-    assert (found, type(found)) == (value, type(value))
-
-
-def test_settings_without_a_type_answer_as_objects_and_as_dictionaries() -> None:
-    settings = config(None, {"n_head": 4}, {"d_in": 30, "num_heads": 3, "context_length": 16})
-    assert settings.dropout == 0.0
-    assert (settings["n_head"], settings["n_embd"]) == (4, 30)
-    assert "anything" in settings
-    assert settings.get("block_size", 1024) == 16
-    assert settings.get("mode", "fast") == "fast"
-    assert settings.get("vocab_size") == 53
+def test_what_is_no_size_is_not_guessed() -> None:
+    assert guessed_arguments(Needs, {}, Contract()) == {"embed_dim": 30}
 
 
 @dataclass
 class Settings:
-    scaling: str
+    scaling: str = ""
     n_embd: int = 768
-    n_layer: int = 12
-    num_layers: int = 1
-    vocab_size: int = 50304
-    pad_token_id: int = 50256
-    sides: list[int] = field(default_factory=list)
+    n_layer: int = 2
+    n_heads: int | None = None
 
 
 class Configured(nn.Module):
@@ -149,29 +114,13 @@ class Configured(nn.Module):
         super().__init__()
 
 
-def test_a_dataclass_of_settings_is_made_small_where_that_changes_no_attention() -> None:
-    made = config(Settings, {}, sizes_for({"d_in"}, Contract()))
-    # The token of the padding is one of the vocabulary.
-    assert made == Settings("", n_embd=30, n_layer=2, num_layers=1, vocab_size=50304)
+def test_a_dataclass_of_settings_gets_sizes() -> None:
+    made = guessed_arguments(Configured, {}, Contract())
+    assert made == {"config": Settings(n_embd=30, n_heads=3)}
     given = nested({"config.n_layer": 3, "config.scaling": "root"}, Configured, Contract())
     assert (given["config"].n_layer, given["config"].scaling) == (3, "root")
 
 
-class Unknown(nn.Module):
-    def __init__(self, inner, width: int, dropout, layer_idx, cfg, use_it, flag: bool) -> None:  # type: ignore[no-untyped-def]
-        super().__init__()
-
-
-def test_what_no_name_and_no_type_says() -> None:
-    assert unguessed(Unknown) == ["inner"]
-
-
-@dataclass
-class Unset:
-    n_heads: int | None = None
-    n_kv_heads: int | None = None
-    vocab_size: int = -1
-
-
-def test_sizes_that_settings_leave_open_are_set() -> None:
-    assert config(Unset, {}, sizes_for({"num_heads"}, Contract())) == Unset(3, None, 53)
+def test_settings_without_a_type_have_what_is_given() -> None:
+    made = config(None, {"n_head": 4}, {"num_heads": 3})
+    assert vars(made) == {"n_head": 4}

@@ -118,3 +118,44 @@ def test_heads_are_found_in_what_has_one_number_for_each() -> None:
     assert ch.Contract(alibi_slopes=torch.ones(3)).heads() == (3, None)
     assert ch.Contract(bias=lambda q, k: torch.zeros(5, q, k)).heads() == (5, None)
     assert ch.Contract(sizes={"num_heads": 4, "num_kv_heads": 2}).heads() == (4, 2)
+
+
+def of_four(tokens: int) -> torch.Tensor:
+    return torch.arange(tokens) // 4
+
+
+@pytest.mark.parametrize(
+    ("hide_documents", "causal", "outcome"),
+    [(True, True, "right"), (False, True, "mask.missing"), (True, False, "mask.missing")],
+)
+def test_documents(hide_documents: bool, causal: bool, outcome: str) -> None:
+    def packed(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        first, document = key.shape[-2] - query.shape[-2], of_four(key.shape[-2])
+        hidden = torch.zeros(scores.shape[-2:], dtype=torch.bool)
+        if hide_documents:
+            hidden |= document[first:, None] != document
+        if causal:
+            hidden |= torch.ones(scores.shape[-2:]).triu(1 + first).bool()
+        return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value
+
+    report = ch.check(packed, takes="qkv", causal=True, documents=of_four)
+    assert [report.outcome, *(each.code for each in report.findings)] in (
+        [outcome],
+        ["wrong", outcome],
+    )
+
+
+def test_documents_of_a_fixed_length_are_the_number_of_tokens() -> None:
+    contract = ch.Contract(documents=torch.tensor([0, 0, 1]))
+    assert contract.sizes == {"tokens": 3}
+    assert contract.documents_of(2).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("documents", "code"), [([0, 0, 1], "documents.type"), (torch.zeros(2, 3), "documents.shape")]
+)
+def test_documents_that_are_no_row_of_ids(documents: object, code: str) -> None:
+    with pytest.raises(ch.errors.ClearheadError) as raised:
+        ch.Contract(documents=documents)  # type: ignore[arg-type]
+    assert raised.value.code == code

@@ -90,13 +90,13 @@ def test_what_is_right_is_right_with_and_without_copies() -> None:
 @pytest.mark.parametrize(
     ("kind", "code", "measured"),
     [
-        (LastOnly, "cache.offset", "≠ full: shapes [2, 4, 6] and [2, 11, 6]"),
+        (LastOnly, "cache.wrong", "≠ full: shapes [2, 4, 6] and [2, 11, 6]"),
         (
             Full,
-            "cache.stale",
-            "after reset() fail, token by token: RuntimeError: the cache is full",
+            "cache.wrong",
+            "after reset(), token by token: RuntimeError: the cache is full",
         ),
-        (WrongInside, "cache.offset", "token by token ≠ full: by up to"),
+        (WrongInside, "cache.wrong", "token by token ≠ full: by up to"),
     ],
 )
 def test_mistakes_of_decoders_are_named(kind: type[Decoder], code: str, measured: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead.checking.words import catalogue
+from clearhead.checking.words import catalogue, code_of
 from tests.checking.bank import BANKS, entries
 from tests.checking.bank.entry import Entry
 
@@ -125,7 +125,7 @@ def test_every_code_has_two_entries_and_names_are_unique() -> None:
     mistakes = catalogue()["mistake"].keys()
     for bank in BANKS:
         assert not [name for name, n in Counter(e.name for e in entries(bank)).items() if n > 1]
-    assert {code for each in EVERYTHING for code in each.codes} <= mistakes
+    assert {code_of(code) for each in EVERYTHING for code in each.codes} <= mistakes
 
 
 def test_entries_are_made_anew_and_the_same() -> None:

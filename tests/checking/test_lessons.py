@@ -71,7 +71,7 @@ def test_the_bank(case: Case, grades: list[Grade]) -> None:
 
 def test_few_entries_of_the_bank_have_no_line() -> None:
     wrong = [each for each in CASES if each.codes]
-    assert sum(each.is_placed for each in wrong) >= 0.87 * len(wrong)  # may only rise
+    assert sum(each.is_placed for each in wrong) >= 0.879 * len(wrong)  # may only rise
     assert sum(each.is_named for each in wrong) >= 0.96 * len(wrong)
 
 
@@ -195,7 +195,7 @@ MATRICES = """class SelfAttention(nn.Module):
             "nn.Parameter(torch.randn(d_in, d_out), requires_grad=False)",
             "parameter.missing",
         ),
-        ("query @ key.T", "query.detach() @ key.T", "grad.blocked"),
+        ("query @ key.T", "query.detach() @ key.T", "grad.wrong"),
         ("x @ self.W_key", "x @ self.W_query", "parameter.dead"),
     ],
 )
@@ -209,7 +209,7 @@ def test_every_law_is_asked_with_and_without_a_scale(
     assert [each.code for each in report.findings] == ([] if code is None else [code])
 
 
-@pytest.mark.parametrize(("persistent", "code"), [(True, "state.mask-saved"), (False, None)])
+@pytest.mark.parametrize(("persistent", "code"), [(True, "state.mask"), (False, None)])
 def test_a_mask_is_not_saved(persistent: bool, code: str | None) -> None:
     right = next(
         each

@@ -1,54 +1,53 @@
-"""docs/check.md explains every name that a report can hold."""
+"""mistakes.md explains every code that a report can have, and words.toml has its sentences."""
 
 import re
-import runpy
-from collections import Counter
 
 from clearhead.checking.rules import RULES
-from clearhead.checking.words import catalogue
-from tests.checking.bank import BANKS, entries
-from tests.checking.bank.course import CASES
+from clearhead.checking.words import catalogue, likely, sentence
 from tests.surface import ROOT
 
-MISTAKES = catalogue()["mistake"]
+WORDS = catalogue()
+SOURCES = [*(ROOT / "src" / "clearhead" / "checking").rglob("*.py")]
+# Kinds whose names are composed, such as f"not-{declared}".
+COMPOSED = {"not-zero", "not-uniform"}
+TEXT = "\n".join(each.read_text(encoding="utf-8") for each in SOURCES)
 
 
 def headings() -> list[str]:
-    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
-    return [
-        each for each in re.findall(r"^## (\S+)$", page, re.M) if "." in each or each == "differs"
-    ]
+    page = ROOT / "src" / "clearhead" / "checking" / "mistakes.md"
+    return re.findall(r"^## (\S+)$", page.read_text(encoding="utf-8"), re.M)
 
 
-def test_every_name_has_a_rule_and_is_explained() -> None:
-    assert (
-        set(headings())
-        == set(MISTAKES)
-        == {each.code for each in RULES} | {"call.raises", "ranks.stuck"}
-    )
+def test_every_code_has_a_rule_and_is_explained() -> None:
     assert len(headings()) == len(set(headings()))
+    assert (
+        set(headings()) == set(WORDS["mistake"]) == {each.code for each in RULES} | {"call.raises"}
+    )
 
 
-def test_every_name_is_folded_under_its_first_sentence() -> None:
-    generator = runpy.run_path(str(ROOT / "docs" / "generate_mistakes.py"))
-    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
-    assert page == generator["page"](), "write it anew: python docs/generate_mistakes.py"
-    assert re.findall(r"<summary><code>(\S+)</code>: \S", page) == headings()
+def test_there_are_few_codes_and_few_sentences() -> None:
+    assert len(WORDS["mistake"]) <= 45
+    assert (
+        len(WORDS["mistake"]) + sum(len(each.get("when", ())) for each in WORDS["mistake"].values())
+        <= 120
+    )
 
 
-def test_every_name_is_in_a_bank_or_on_the_page_in_two_styles() -> None:
-    held = [each for bank in BANKS for each in entries(bank) if each.codes]
-    counts = Counter(headings()) + Counter(each.codes[0] for each in held)
-    counts += Counter(code for each in CASES for code in each.codes)
-    assert {code: counts[code] for code in headings() if counts[code] < 2} == {
-        "call.raises": 1,
-        "ranks.stuck": 1,
-    }
+def test_an_alias_is_a_code_of_before_and_no_source_uses_it() -> None:
+    assert set(WORDS["alias"].values()) <= set(WORDS["mistake"])
+    assert not set(WORDS["alias"]) & set(WORDS["mistake"])
+    assert [each for each in WORDS["alias"] if f'"{each}"' in TEXT] == []
 
 
-def test_every_way_says_what_it_does_and_what_is_right() -> None:
-    for code, mistake in MISTAKES.items():
-        assert mistake["says"], code
-        for way, said in mistake["says"].items():
-            assert len(said) == 2, (code, way)
-            assert not said[0].endswith("."), (code, way)
+def test_every_sentence_is_of_a_kind_that_a_source_names() -> None:
+    for code, mistake in WORDS["mistake"].items():
+        assert not mistake["says"].endswith("."), code
+        for ways in mistake.get("when", {}):
+            for way in ways.split():
+                assert f'"{way}"' in TEXT or way in COMPOSED, (code, way)
+
+
+def test_a_kind_without_a_sentence_of_its_own_has_that_of_the_code() -> None:
+    assert sentence("scale.missing", "anything", {}) == "the scores are not scaled"
+    assert sentence("scale.missing", "declared", {"wanted": 2}).endswith("and 2 is declared")
+    assert likely("scale.missing", "declared", {"wanted": 2}) == "scores * 2"

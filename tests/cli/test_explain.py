@@ -21,10 +21,14 @@ def test_a_finding_has_its_section() -> None:
     command, *arguments = report.findings[0].see.split()
     assert (command, arguments) == ("clearhead", ["explain", "scale.missing"])
     found = "\n".join(lines(*arguments))
-    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    page = (ROOT / "src/clearhead/checking/mistakes.md").read_text(encoding="utf-8")
     _, section = page.split("## scale.missing\n")
-    assert found.startswith("## scale.missing\n" + section.partition("</details>")[0].rstrip())
-    assert found.endswith("`name(attention)` prints the name of the first finding.")
+    assert found.startswith("## scale.missing\n" + section.partition("\n## ")[0].rstrip())
+
+
+def test_a_code_of_an_earlier_version_is_explained_by_the_one_that_covers_it() -> None:
+    found = lines("explain", "scale.inverse")
+    assert found[:3] == ["## scale.wrong", "", "`scale.inverse` is a part of `scale.wrong`."]
 
 
 def test_a_finding_of_training_has_its_section() -> None:
@@ -92,7 +96,7 @@ def test_the_wheel_holds_the_pages() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     wheel = wheel["targets"]["wheel"]
     assert wheel["sources"] == {"src": "", "docs": "clearhead/docs"}
-    assert {"docs/check.md", "docs/errors.md", "docs/training.md"} <= {*wheel["only-include"]}
+    assert {"src/clearhead", "docs/training.md"} <= {*wheel["only-include"]}
 
 
 def test_the_pages_are_read_where_the_wheel_has_them(
@@ -101,6 +105,7 @@ def test_the_pages_are_read_where_the_wheel_has_them(
     """A wheel holds them in `clearhead/docs`; a checkout, and an editable install, beside `src`."""
     package = tmp_path / "site-packages" / "clearhead"
     monkeypatch.setattr(pages, "PACKAGE", package)
+    explain._findings.cache_clear()
     with pytest.raises(FileNotFoundError):
         explain.explain("mask.missing")
     shutil.copytree(

@@ -43,7 +43,7 @@ def test_it_is_read_without_what_gives_an_answer_away(folder: Path) -> None:
     assert "## Write" in printed
     assert read_lesson(1).of_role("write")[0].source.splitlines()[3] in printed
     # Neither a solution, nor the names of the gallery's mistakes, nor a link to a page that is not there.
-    assert not [each for each in printed if "wrong sum.carried" in each or "](../" in each]
+    assert not [each for each in printed if "wrong sum.wrong" in each or "](../" in each]
     assert printed.count("    return table") == len(read_lesson(1).of_role("wrong"))
     assert not list(folder.iterdir())
 

@@ -281,7 +281,7 @@ def test_the_table_on_the_page_is_that_of_the_ladder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs/check.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/check_projects.md").read_text(encoding="utf-8")
     shown = page.partition("$ clearhead check clearhead.ladder\n")[2].partition("```")[0]
     found = invoke("check", "clearhead.ladder").stdout
 
@@ -293,7 +293,7 @@ def test_the_table_on_the_page_is_that_of_the_ladder(
 
 @pytest.mark.usefixtures("here", "folder")
 def test_the_workflow_on_the_page_uploads_what_the_command_writes(folder: Path) -> None:
-    page = (ROOT / "docs/check.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/check_projects.md").read_text(encoding="utf-8")
     (config, steps) = (
         yaml.safe_load(each.partition("```")[0]) for each in page.split("```yaml")[1:]
     )

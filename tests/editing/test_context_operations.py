@@ -114,7 +114,7 @@ def test_a_whole_run_can_be_replaced_and_other_heads_keep_their_bits() -> None:
 def test_records_of_every_kind_are_read() -> None:
     layer, x = ch.MultiHeadAttention(WIDTH, num_heads=HEADS), torch.randn(2, 1, LEN, WIDTH)
     expected = layer(x[0])
-    for keep in ("matrix", "summary", "contexts"):
+    for keep in ("matrix", "contexts"):
         options: dict[str, Any] = {"keep": keep, "contexts": True}
         with ch.watch(layer, **options) as clean:
             layer(x[0])

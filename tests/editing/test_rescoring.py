@@ -7,7 +7,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead.attention.problem import make_problem
 from clearhead.editing import rescoring
-from clearhead.editing.rescoring import Rescoring, attended_anew, attended_without, touched
+from clearhead.editing.rescoring import Rescoring, attended_anew, touched
 from tests.integrations.models import inputs, make
 
 LEN = 7
@@ -51,29 +51,6 @@ def test_a_key_that_the_edit_hides_may_hold_anything() -> None:
     expected = attended_anew(call, rows, own)
     value = value.masked_fill(~shown[:, None], torch.nan)
     torch.testing.assert_close(attended_anew(call.replace(value=value), rows, own), expected)
-
-
-@pytest.mark.parametrize("mask", [None, ch.causal()])
-@pytest.mark.parametrize("hidden", [[0], [3], [LEN - 1], [0, 4], []])
-def test_keys_that_are_left_out_are_those_that_are_hidden(
-    mask: ch.Mask | None, hidden: list[int]
-) -> None:
-    call = make_problem(*drawn(4, 2, 2), mask=mask, sinks=torch.randn(4, dtype=torch.float64))
-    keys = torch.zeros(1, LEN, dtype=torch.bool)
-    keys[:, hidden] = True
-    change = Rescoring(ch.dense(~keys[:, None, None]), keys=keys)
-    rows = touched(call, change).rows
-    own = ch.attend(call.query, call.key, call.value, mask=mask, sinks=call.sinks)
-    found = attended_without(call, change, rows, own)
-    assert (found is None) == (len(hidden) * 4 > LEN - len(hidden) or not hidden)
-    if found is not None:
-        assert change.mask is not None
-        both = change.mask if mask is None else mask & change.mask
-        expected = ch.attend(call.query, call.key, call.value, mask=both, sinks=call.sinks)
-        torch.testing.assert_close(found, expected)
-        assert torch.equal(found[:, :, : hidden[0]], own[:, :, : hidden[0]]) or mask is None
-    assert attended_without(call, change._replace(queries=keys), rows, own) is None
-    assert attended_without(call, Rescoring(ch.causal()), rows, own) is None
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

@@ -1,4 +1,4 @@
-"""The slips of the tutorials, shown; `docs/slips.md` explains each one."""
+"""The mistakes of the tutorials, shown; `docs/check_findings.md` lists them."""
 
 from typing import Any
 

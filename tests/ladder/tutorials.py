@@ -1,6 +1,6 @@
 """The classes of five public tutorials, as they are written there, slips included.
 
-The names are theirs. `docs/slips.md` says what is wrong with them.
+The names are theirs. `docs/check_findings.md` says what is wrong with them.
 """
 
 from collections.abc import Callable

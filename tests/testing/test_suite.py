@@ -58,7 +58,7 @@ def test_what_is_written_by_hand_is_right() -> None:
     [
         (those.inverted, {"mask"}, "mask", "mask.inverted"),
         (those.from_the_first_key, {"causal"}, "causal", "mask.top-left"),
-        (those.window_without_itself, {"window", "causal"}, "window", "mask.window-off-by-one"),
+        (those.window_without_itself, {"window", "causal"}, "window", "mask.off-by-one"),
         (those.tiled, {"grouped"}, "grouped", "heads.gqa-tiled"),
         (those.capped_before_the_scale, {"softcap"}, "softcap", "softcap.order"),
         (those.sink_that_gives, {"sinks"}, "sinks", None),
@@ -390,7 +390,7 @@ def test_a_seed_changes_the_tensors_and_gradients_do_not() -> None:
 
 
 def test_the_table_lists_every_feature() -> None:
-    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "check_projects.md").read_text(encoding="utf-8")
     for name in FEATURES:
         assert f'"{name}"' in (conformance.__doc__ or "")
         assert f'"{name}"' in page

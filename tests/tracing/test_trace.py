@@ -12,11 +12,10 @@ import clearhead as ch
 from clearhead import ladder, stages
 from clearhead.errors import (
     ArgumentError,
-    ArgumentTypeError,
     SelectionError,
-    UnsupportedError,
 )
 from clearhead.ladder import EXAMPLE_EMBEDDINGS, EXAMPLE_TOKENS
+from tests.refusals import refusals, run
 
 STAGES = list(stages.NAMES)
 HOSTILE = ["<script>", "```", "\x1b[31m", "\u202eabc", "[red]", "&amp;"]
@@ -40,14 +39,6 @@ def test_attend(lead: tuple[int, ...]) -> None:
     axes = ("batch", "num_heads")[2 - len(lead) :] if lead else ()
     assert steps.steps["weights"].axes == (*axes, "query_len", "kv_len")
     assert steps.difference < 1e-14
-
-
-def test_code_of_ones_own_has_no_kernel_to_differ_from() -> None:
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
-
-    steps = ch.trace(attend, *inputs(2, 4))
-    assert (steps.kernel, steps.difference) == (None, 0.0)
 
 
 def test_layer_with_grouped_heads_and_dropout() -> None:
@@ -155,73 +146,65 @@ def test_tokens_are_data() -> None:
     assert "\n```text\n" not in markdown.split("**query**")[1].split("**scores**")[0]
 
 
-@pytest.mark.parametrize(
-    ("given", "call", "missing"),
-    [
-        ((ch.MultiHeadAttention(8, 2),), "trace(layer, x)", "got no x."),
-        ((ladder.SimpleAttention(),), "trace(rung, x)", "got no x."),
-        (
-            (ch.attend, torch.zeros(2, 3)),
-            "trace(clearhead.attend, query, key, value)",
-            "got no key, no value.",
-        ),
-    ],
+LAYER, RUNG, TEXT = (
+    ch.MultiHeadAttention(8, num_heads=2),
+    ladder.SimpleAttention(),
+    torch.zeros(3, 8),
 )
-def test_a_call_without_its_inputs_is_refused(given: Any, call: str, missing: str) -> None:
-    with pytest.raises(ArgumentTypeError) as raised:
-        ch.trace(*given)
-    assert str(raised.value) == (
-        f"[trace.inputs] trace needs the inputs of the call: {call}; {missing}"
-    )
+HEADED = ladder.SelfAttention(3, head_dim=2)
+JAGGED = torch.nested.nested_tensor([TEXT, torch.zeros(5, 8)], layout=torch.jagged)
+EVERY = "x, query, key, value, scores, scaled_scores, capped_scores, masked_scores, weights, dropped_weights, context"
 
 
-@pytest.mark.parametrize(
-    ("ask", "error", "text"),
-    [
-        (
-            lambda steps: steps["weight"],
-            SelectionError,
-            "[trace.stage] there is no stage 'weight'; there are x, query, key, value, scores, "
-            "scaled_scores, capped_scores, masked_scores, weights, dropped_weights, context.",
+def part(scores: Tensor) -> Tensor:
+    return scores.softmax(-1)
+
+
+def mixed(weights: Tensor, value: Tensor) -> Tensor:
+    return weights @ value
+
+
+def heads(*rungs: Any) -> Any:
+    return ch.trace(ladder.ConcatenatedHeads(list(rungs)), EXAMPLE_EMBEDDINGS)
+
+
+test_what_trace_refuses = refusals(
+    run,
+    (lambda: ch.trace(LAYER), "trace.inputs", "layer // , x // x"),
+    (lambda: ch.trace(RUNG), "trace.inputs", "rung // , x // x"),
+    (
+        lambda: ch.trace(ch.attend, TEXT),
+        "trace.inputs",
+        "clearhead.attend,  // query, key, value // key, no value",
+    ),
+    (lambda: ch.trace(RUNG, EXAMPLE_EMBEDDINGS)["weight"], "trace.stage", "'weight'", EVERY),
+    (lambda: ch.trace(RUNG, EXAMPLE_EMBEDDINGS).explain(6), "trace.part", "6 // 6"),
+    (lambda: ch.trace(LAYER, TEXT).show(head=2), "trace.part", "2 // num_heads // 2"),
+    (lambda: ch.trace(HEADED, TEXT[:, :3]).explain(1, head=3), "trace.part", "1 // num_heads // 3"),
+    (lambda: ch.trace(HEADED, TEXT[:, :3]).explain(1, sample=3), "trace.part", "1 // batch // 3"),
+    (lambda: ch.trace(RUNG, TEXT, tokens=["a"]), "trace.tokens", "tokens // 3 // 1"),
+    (lambda: ch.trace(LAYER, JAGGED), "trace.nested"),
+    (
+        lambda: ch.trace(torch.nn.Embedding(2, 2), torch.tensor([0, 1, 0])),
+        "trace.thing",
+        "Embedding // int64 [3]",
+    ),
+    (lambda: ch.trace(mixed, TEXT), "trace.thing", "mixed // weights and value // … // [3, 8]"),
+    (lambda: ch.trace(mixed, TEXT, TEXT), "trace.sizes", "weights [3, 8] and value [3, 8]"),
+    (lambda: ch.trace(part, TEXT).to_html("part.html"), "trace.whole", "scores, weights"),
+    (lambda: ch.figure(ch.trace(part, TEXT)), "trace.whole", "scores, weights"),
+    (lambda: heads(), "trace.heads", "none"),
+    (
+        lambda: heads(
+            ladder.MaskedAttention(3, head_dim=3), ladder.RenormalisedAttention(3, head_dim=3)
         ),
-        (
-            lambda steps: steps.explain(6),
-            SelectionError,
-            "[trace.part] there are 6 queries; got query=6.",
-        ),
-        (
-            lambda steps: ch.trace(ladder.SimpleAttention(), EXAMPLE_EMBEDDINGS, tokens=["a"]),
-            ArgumentError,
-            "[trace.tokens] tokens must hold a word for each of 6 tokens; got 1.",
-        ),
-    ],
+        "trace.heads",
+        "MaskedAttention, RenormalisedAttention",
+    ),
+    (lambda: heads(HEADED, RUNG), "trace.heads", "SelfAttention, SimpleAttention"),
+    (lambda: heads(ladder.SplitHeads(3, num_heads=3)), "trace.heads", "SplitHeads"),
+    (lambda: heads(ladder.ConcatenatedHeads([RUNG])), "trace.heads", "ConcatenatedHeads"),
 )
-def test_refusals(ask: Any, error: type[Exception], text: str) -> None:
-    steps = ch.trace(ladder.SimpleAttention(), EXAMPLE_EMBEDDINGS)
-    with pytest.raises(error, match=f"^{re.escape(text)}$"):
-        ask(steps)
-
-
-def test_what_cannot_be_traced() -> None:
-    with pytest.raises(
-        UnsupportedError, match=r"^\[trace.unread\] no attention .* in Linear: no num"
-    ):
-        ch.trace(torch.nn.Linear(2, 2), torch.randn(2, 2))
-    with pytest.raises(
-        ArgumentTypeError, match=r"^\[trace.thing\] .*; got Embedding with int64 \[3\]\. A model is"
-    ):
-        ch.trace(torch.nn.Embedding(2, 2), torch.tensor([0, 1, 0]))
-    layer = ch.MultiHeadAttention(8, num_heads=2)
-    with pytest.raises(SelectionError, match=r"^\[trace.part\] there are 2 along num_heads; got 2"):
-        ch.trace(layer, torch.randn(3, 8)).show(head=2)
-    for part, axis in (({"head": 3}, "num_heads"), ({"sample": 3}, "batch")):
-        with pytest.raises(SelectionError, match=f"there are 1 along {axis}; got 3"):
-            ch.trace(ladder.SelfAttention(3, head_dim=2), torch.randn(4, 3)).explain(1, **part)
-    texts = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)], layout=torch.jagged)
-    with pytest.raises(
-        UnsupportedError, match=r"^\[trace.nested\] a trace takes one text, .* nested"
-    ):
-        ch.trace(layer, texts)
 
 
 @pytest.mark.parametrize("kernel", ["eager", "fused"])
@@ -242,13 +225,6 @@ def test_signs_and_what_is_not_finite_in_the_arithmetic() -> None:
     text = ch.trace(ch.attend, query, key, value).explain(0)
     assert "exp(nan) = nan   weight nan" in text
     assert "the exps add up to nan, the weights to nan" in text
-
-
-def test_a_missing_stage_has_a_default() -> None:
-    steps = ch.trace(ladder.SimpleAttention(), EXAMPLE_EMBEDDINGS)
-    assert steps.get("output") is None
-    assert steps.get("output", steps["context"]) is steps["context"]
-    assert steps.get("weights") is steps["weights"]
 
 
 @pytest.mark.parametrize("size", [(0, 3, 8), (2, 0, 8)])

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.errors import ArgumentTypeError, ShapeError, UnsupportedError
 
 QUERY = torch.tensor([[1.0, 2.0], [0.5, -1.0], [0.0, 3.0]])
 KEY = torch.tensor([[2.0, 0.0], [1.0, 1.0], [-1.0, 0.5], [0.0, 2.0]])
@@ -98,22 +97,3 @@ def test_a_scale_is_declared() -> None:
     half = ch.trace(lambda query, key: query @ key.mT / 2, QUERY, KEY, scale=0.5)
     assert half.expected is None
     assert half.steps["scores"].formula == "query · keyᵀ × 0.5"
-
-
-def test_what_is_no_part_is_refused() -> None:
-    with pytest.raises(ArgumentTypeError) as caught:
-        ch.trace(scores, QUERY)
-    assert caught.value.code == "trace.thing"
-    assert caught.value.message == (
-        "scores is traced with query and key, each (…, rows, columns) of floating point; got [3, 2]."
-    )
-    with pytest.raises(ShapeError) as met:
-        ch.trace(context, SHARES, QUERY)
-    assert met.value.code == "trace.sizes"
-    assert met.value.message.endswith("are one; got weights [3, 4] and value [3, 2].")
-    steps = ch.trace(weights, QUERY)
-    for draw in (lambda: steps.to_html("part.html"), lambda: ch.figure(steps)):
-        with pytest.raises(UnsupportedError) as drawn:
-            draw()
-        assert drawn.value.code == "trace.whole"
-        assert "this is a part: scores, weights." in drawn.value.message

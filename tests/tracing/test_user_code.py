@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead import stages
-from clearhead.drawing.page.steps import steps_payload
+from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.ladder import EXAMPLE_EMBEDDINGS, EXAMPLE_TOKENS
 from tests.tracing import user_code
@@ -85,6 +85,7 @@ def test_right_code(name: str, declared: bool) -> None:
     steps = ch.trace(model, x, tokens=EXAMPLE_TOKENS, **options)
     torch.manual_seed(7)
     output = model(x)
+    assert (steps.kernel, steps.difference) == (None, 0.0)
     assert torch.equal(steps.get("output", steps["context"]), output)
     assert steps.expected is None
     assert steps._verdict().endswith("the definition" if declared else "would say")
@@ -247,7 +248,7 @@ def test_it_draws_itself() -> None:
     assert " → ".join(row) in text
     assert "expected_changed_weights" in steps._repr_html_()
     assert "**expected_changed_weights**" in steps.to_markdown()
-    told = {each["name"]: each for each in steps_payload(steps).data["steps"]}
+    told = {each["name"]: each for each in trace_payload(steps).data["stages"]}
     assert told["changed_weights"]["of"] == "weights"
     assert told["expected_changed_weights"]["of"] == "changed_weights"
     assert "of" not in told["weights"]
@@ -255,7 +256,7 @@ def test_it_draws_itself() -> None:
         ch.figure(steps)
 
 
-def test_what_cannot_be_read_is_said_with_the_line() -> None:
+def test_unreadable_code_is_refused_with_its_line() -> None:
     def by_numbers(x: Tensor) -> Tensor:
         scores = (x[:, None] * x).sum(-1)
         return torch.softmax(scores, dim=-1) @ x
@@ -264,16 +265,13 @@ def test_what_cannot_be_read_is_said_with_the_line() -> None:
         return torch.softmax(x @ x.T, dim=-1)
 
     line = by_numbers.__code__.co_firstlineno + 1
-    with pytest.raises(
-        UnsupportedError,
-        match=rf"^\[trace.unread\] no attention can be read in by_numbers: products are added up number by "
-        rf"number in line {line} of test_user_code.py, scores = \(x\[:, None\] \* x\)",
+    for code, text in (
+        (by_numbers, rf"in by_numbers: .* number in line {line} of test_user_code.py, scores = \("),
+        (half, "in half: the product in line"),
+        (nn.Linear(3, 3), "in Linear: no num"),
     ):
-        ch.trace(by_numbers, EXAMPLE_EMBEDDINGS)
-    with pytest.raises(
-        UnsupportedError, match=r"no attention can be read in half: the product in line"
-    ):
-        ch.trace(half, EXAMPLE_EMBEDDINGS)
+        with pytest.raises(UnsupportedError, match=rf"^\[trace.unread\] no attention .* {text}"):
+            ch.trace(code, EXAMPLE_EMBEDDINGS)
 
 
 def test_what_is_declared() -> None:

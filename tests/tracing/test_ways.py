@@ -7,7 +7,6 @@ import torch
 
 import clearhead as ch
 from clearhead import ladder, stages
-from clearhead.errors import ArgumentError
 from clearhead.ladder import EXAMPLE_EMBEDDINGS
 
 STAGES = list(stages.NAMES)
@@ -101,25 +100,3 @@ def test_heads_with_masks_of_their_own(kind: Any) -> None:
     assert steps.mask == "dense(<1 × 3 × 6 × 6>)"
     torch.testing.assert_close(steps["output"], rung(EXAMPLE_EMBEDDINGS))
     assert steps.difference < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("heads", "names"),
-    [
-        ([], "none"),
-        (
-            [ladder.MaskedAttention(3, head_dim=3), ladder.RenormalisedAttention(3, head_dim=3)],
-            "MaskedAttention, RenormalisedAttention",
-        ),
-        (
-            [ladder.SelfAttention(3, head_dim=3), ladder.SimpleAttention()],
-            "SelfAttention, SimpleAttention",
-        ),
-        ([ladder.SplitHeads(3, num_heads=3)], "SplitHeads"),
-        ([ladder.ConcatenatedHeads([ladder.SimpleAttention()])], "ConcatenatedHeads"),
-    ],
-)
-def test_heads_that_cannot_share_a_trace(heads: list[Any], names: str) -> None:
-    text = rf"^\[trace.heads\] a trace needs heads of one kind, .* of their own; got {names}\.$"
-    with pytest.raises(ArgumentError, match=text):
-        ch.trace(ladder.ConcatenatedHeads(heads), EXAMPLE_EMBEDDINGS)

@@ -12,7 +12,8 @@ import clearhead as ch
 from clearhead.attention.problem import make_problem
 from clearhead.errors import ArgumentError, FileError
 from clearhead.watching.context_calls import ContextCalls, without_numbers
-from clearhead.watching.files import write_seen
+from clearhead.watching.encoding import Record
+from clearhead.watching.files import write
 from clearhead.watching.projections import projection_of
 from tests.integrations.models import KINDS, OTHERS, inputs, make, pair
 from tests.memory import LargestTensor, LiveTensors
@@ -159,7 +160,7 @@ def test_heads_and_layers_are_chosen_as_for_matrices() -> None:
     model, x = encoder(), torch.randn(BATCH, LEN, WIDTH)
     with watch(model, keep="contexts") as every:
         model(x)
-    for keep in ("matrix", "gradients", "summary", "contexts"):
+    for keep in ("matrix", "gradients", "contexts"):
         options: dict[str, Any] = {"keep": keep, "contexts": True}
         with watch(model, layers=[1], heads=[-1, 0], **options) as some:
             model(x)
@@ -190,23 +191,15 @@ def test_an_edited_context_is_the_edited_one() -> None:
 
 def test_files_have_contexts(tmp_path: Path) -> None:
     model, given = make("llama", "sdpa"), inputs("llama", "left")
-    for options in (
-        {"keep": "contexts"},
-        {"contexts": True},
-        {"keep": "summary", "contexts": True},
-    ):
+    for options in ({"keep": "contexts"}, {"contexts": True}):
         with torch.no_grad(), watch(model, heads=[1, 3], **options) as seen:
             model.generate(**given, max_new_tokens=2, do_sample=False)
         again = ch.load(seen.save(tmp_path / "run"))
         for path in seen:
             assert again.head_numbers(path) == (1, 3)
-            if "summary" in options.values():
-                pairs = list(zip(seen.calls(path), again.calls(path), strict=True))
-            else:
-                pairs = [(seen[path], again[path])]  # two calls, as one
-                assert torch.equal(seen[path].real, again[path].real)
-                assert pairs[0][1].query_len == 8
-            assert all(torch.equal(one.context, other.context) for one, other in pairs)
+            assert torch.equal(seen[path].real, again[path].real)
+            assert again[path].query_len == 8  # two calls, as one
+            assert torch.equal(seen[path].context, again[path].context)
 
 
 def test_calls_apart_stay_apart_in_a_file(tmp_path: Path) -> None:
@@ -235,15 +228,12 @@ def test_a_file_of_contexts_that_cannot_be_is_refused(tmp_path: Path) -> None:
     }
     for text, parts in wrong.items():
         calls = {"a": [ch.types.Contexts(*parts)]}
-        record = {"model": "M", "keep": "contexts", "calls": calls}
-        texts = {"tokens": None, "source_tokens": None}
-        write_seen(tmp_path / "run", record | texts)
+        write(tmp_path / "run", Record("M", "contexts", calls))
         with pytest.raises(FileError, match=re.escape(text)):
             ch.load(tmp_path / "run")
     matrix = ch.AttentionMatrix(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
     matrix._context = good
-    record = {"model": "M", "keep": "matrix", "calls": {"a": [matrix]}}
-    write_seen(tmp_path / "run", record | {"tokens": None, "source_tokens": None})
+    write(tmp_path / "run", Record("M", "matrix", {"a": [matrix]}))
     with pytest.raises(FileError, match="context must be numbers"):
         ch.load(tmp_path / "run")
 
@@ -274,7 +264,7 @@ def test_what_needs_matrices_refuses_contexts() -> None:
         {"keep": "total", "statistics": ["entropy"]},
         {"keep": lambda path, matrix: 0},
     ):
-        text = "[contexts.keep] contexts do not go with statistics="
+        text = "[contexts.keep] contexts go with keep="
         with pytest.raises(ArgumentError, match=re.escape(text)):
             watch(layer, contexts=True, **options)
     assert_refused(lambda: watch(layer, keep="contexts", values=True), "values.keep", "'contexts'")

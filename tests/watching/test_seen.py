@@ -233,15 +233,15 @@ def test_a_file_with_other_tokens_or_without_roles(tmp_path: Path) -> None:
         head = json.loads(file.metadata()[files.KEY])
     text = json.dumps(head)
     for old, new, words in (
-        ('{"list": ["a"]}', '{"list": ["a", 1.5]}', "tokens must be strings, or ids"),
-        ('{"list": ["a"]}', '{"is": "full"}', "tokens must be strings, or ids"),
+        ('{"list": ["a"]}', '{"list": ["a", 1.5]}', "tokens of a record must be a list of str or"),
+        ('{"list": ["a"]}', '{"is": "full"}', "tokens of a record must be a list of str or"),
     ):
         changed = text.replace(old, new)
         assert changed != text
         save_file(tensors, path, metadata={files.KEY: changed})
         with pytest.raises(ch.errors.FileError, match=words):
             ch.load(path)
-    call = head["content"]["map"][0][1]["map"][2][1]["map"][0][1]["list"][0]
+    call = head["content"]["calls"]["map"][0][1]["list"][0]
     call["roles"] = None
     save_file(tensors, path, metadata={files.KEY: json.dumps(head)})
     with pytest.raises(ch.errors.FileError, match=r"has a summary of '.*' without roles"):
@@ -253,18 +253,23 @@ def test_a_file_with_other_tokens_or_without_roles(tmp_path: Path) -> None:
     [
         ({"is": "full"}, "does not hold what a watch has seen."),
         ({"map": [["seen", 3]]}, "does not hold what a watch has seen."),
-        ({"map": [["keep", "matrix"], ["calls", {"map": []}]]}, "does not hold what a watch"),
-        ({"keep": "pickle"}, "keeps 'pickle', which is not known."),
-        ({"keep": []}, "keeps [], which is not known."),
+        ({"keep": "pickle"}, "keep of a record must be 'matrix' or 'summary' or"),
+        ({"keep": []}, "the header holds something unknown: []"),
+        ({"model": 3}, "model of a record must be str; the file gives int."),
+        ({"heads": {"list": [0, 1]}}, "heads of a record must be a map or None"),
+        ({"heads": {"map": [["0", {"list": [0]}]]}}, "must have a number for each head"),
+        ({"numbers": {"list": [0]}}, "must have a number for each layer; it gives [0]."),
+        ({"missing": {"list": [{"list": ["a"]}]}}, "named by path, kind, reason, way_out."),
+        ({"runs": -1}, "runs must be a count; the file gives -1."),
+        ({"runs": "2"}, "runs of a record must be int or None; the file gives str."),
         ({"calls": {"map": [["a", {"list": []}]]}}, "a AttentionMatrix for every call of 'a'."),
         ({"calls": {"map": [["a", {"list": [{"is": "full"}]}]]}}, "for every call of 'a'."),
     ],
 )
 def test_other_content_is_refused(content: dict[str, Any], text: str, tmp_path: Path) -> None:
     if not {"is", "map"} & content.keys():
-        whole = {"model": "M", "keep": "matrix", "calls": {"map": []}} | content
-        pairs = [[k, {"list": v} if isinstance(v, list) else v] for k, v in whole.items()]
-        content = {"map": [["seen", {"map": pairs}]]}
+        empty = {"is": "record", "model": "M", "keep": "matrix", "calls": {"map": []}}
+        content = empty | content
     path = tmp_path / "run.clearhead"
     header = json.dumps({"version": 1, "content": content})
     save_file({"0": torch.zeros(1)}, path, metadata={files.KEY: header})

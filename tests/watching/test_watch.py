@@ -778,7 +778,8 @@ def test_a_model_that_only_another_thread_runs_is_refused_by_name() -> None:
         thread.start()
     thread.join()
     wrong: Any = "main"
-    assert_refused(lambda: watch(model, threads=wrong), "threads.value", "'main'")
+    values = "threads", '"own", "all"', "'main'"
+    assert_refused(lambda: watch(model, threads=wrong), "threads.value", *values)
 
 
 def test_inference_mode_now_and_then() -> None:

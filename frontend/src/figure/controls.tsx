@@ -1,6 +1,5 @@
 // What is touched beside the cells: masks by name, the scale, and a number that is asked for.
 import { Component, type ComponentChildren } from "preact";
-import { number } from "../views/steps/model";
 import { entropy, SHARES, type Touched } from "./core";
 import {
   type Action,
@@ -20,6 +19,7 @@ import {
   typed,
   widthOf,
 } from "./model";
+import { number } from "./stage";
 
 interface Props {
   data: FigureData;
@@ -308,10 +308,10 @@ export const TOOLS = {
 };
 
 /** What a kernel makes of a mask that stands alone: the keys of each query, and the blocks that it skips. */
-type BlocksProps = Pick<Props, "data" | "state">;
+type MaskBlocksProps = Pick<Props, "data" | "state">;
 
-export class Blocks extends Component<BlocksProps, { size?: number }> {
-  override render({ data, state }: BlocksProps) {
+export class MaskBlocks extends Component<MaskBlocksProps, { size?: number }> {
+  override render({ data, state }: MaskBlocksProps) {
     const rows = maskRows(data, state);
     const sizes = [1, 2, 4, 8, 16].filter((each) => each < Math.max(rows.length, rows[0]!.length));
     const size = this.state.size ?? sizes[1] ?? 1;

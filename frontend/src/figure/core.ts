@@ -1,6 +1,6 @@
 // The stages of attention between query, key and value and the context, as stages.py defines them, in
 // float64. What is no number there is none here: a row that may overflow, a value that is not finite.
-import type { Axis, Stage } from "../views/steps/model";
+import { axisOf, largestOf, type Stage } from "./stage";
 
 /** Numbers row by row. */
 export interface Matrix {
@@ -58,12 +58,6 @@ const AXES: Record<string, [string, string]> = {
   split: ["num_heads, query_len", "head_dim"],
   joined: ["query_len", "embed_dim"],
 };
-const KIND: Record<string, Axis> = {
-  tokens: "query",
-  query_len: "query",
-  source_tokens: "key",
-  kv_len: "key",
-};
 
 /** A matrix of so many rows and columns, each number worked out by its place. */
 export function matrix(
@@ -87,26 +81,20 @@ export function stageOf(
   sameAs: string | null = null,
 ): Touched {
   const [rowName, columnName] = AXES[name] ?? ["query_len", "kv_len"];
-  let largest = 0;
-  for (const each of numbers) {
-    const size = Math.abs(each);
-    if (size > largest && size < Infinity) largest = size;
-  }
   return {
     name,
     formula,
-    shape: `${rowName}=${rows}, ${columnName}=${columns}`,
     sameAs,
     rows,
     columns,
-    rowAxis: KIND[rowName] ?? "width",
-    columnAxis: KIND[columnName] ?? "width",
+    rowAxis: axisOf(rowName),
+    columnAxis: axisOf(columnName),
     rowName,
     columnName,
     bias: false,
     parts: "",
     changes: null,
-    largest,
+    largest: largestOf(numbers),
     at: (row, column) => numbers[row * columns + column]!,
     made: (row, column) => made.numbers[row * columns + column]!,
   };

@@ -4,9 +4,9 @@ import { render } from "preact";
 import { inFrame } from "../shared/host";
 import style from "./figure.css";
 import { type FigureData, read, START, type State, write } from "./model";
-import { Figure } from "./view";
-
-let sheet: CSSStyleSheet | undefined;
+import { shadowOf } from "./shadow";
+import { TouchedFigure } from "./touched";
+import touchedStyle from "./touched.css";
 
 class ChFigure extends HTMLElement {
   #place: HTMLElement | null = null;
@@ -23,20 +23,10 @@ class ChFigure extends HTMLElement {
     }
     const data = this.#data;
     const start = read(this.getAttribute("state") ?? "", data);
-    if (this.#place === null) {
-      const root = this.attachShadow({ mode: "open" });
-      if (sheet === undefined) {
-        sheet = new CSSStyleSheet();
-        sheet.replaceSync(style);
-      }
-      root.adoptedStyleSheets = [sheet];
-      this.#place = document.createElement("div");
-      this.#place.className = "live";
-      root.append(this.#place, document.createElement("slot"));
-    }
+    this.#place ??= shadowOf(this, style + touchedStyle);
     this.#text = write(start);
     render(
-      <Figure
+      <TouchedFigure
         data={data}
         level={this.getAttribute("level") === "1" ? 1 : 2}
         start={start}

@@ -9,6 +9,7 @@ import {
   type Touched,
   turnedByPlace,
 } from "./core";
+import { placeOf } from "./stage";
 
 export interface Numbers {
   rows: number;
@@ -406,12 +407,6 @@ export function blocksOf(rows: string[], size: number): string[][] {
 
 export function keysOf(data: FigureData): number {
   return data.source_tokens.length;
-}
-
-/** "scores.1.0" as its parts. */
-export function placeOf(at: string): [string, number, number] {
-  const [stage, row, column] = at.split(".");
-  return [stage!, Number(row), Number(column)];
 }
 
 function matrixOf({ rows, columns, single, numbers }: Numbers): Matrix {

@@ -1,17 +1,22 @@
 // One stage as a grid of cells, each of which is drawn again only when what it shows is another.
 import { Component } from "preact";
-import { cellNumber } from "../views/steps/model";
 import type { Touched } from "./core";
+import { cellNumber, number, places } from "./stage";
 
 /** With more columns cells have colours alone, with more rows no old numbers; the reading has both. */
 const MOST = 12;
+/** Rows and columns that are drawn at a time; the others are in the blocks before and after. */
+const ROWS = 12;
+const COLUMNS = 64;
 
 interface CellProps {
   at: string;
   label: string;
   kind: "number" | "still" | "pair";
   text: string;
-  /** A colour alone: the text is for those who hear it. */
+  /** The number to four decimals, for screen readers. */
+  spoken: string;
+  /** A colour alone. */
   bare: boolean;
   /** What stood here before the last edit, where that was something else. */
   old: string;
@@ -34,6 +39,7 @@ class Cell extends Component<CellProps> {
     label,
     kind,
     text,
+    spoken,
     bare,
     old,
     value,
@@ -59,7 +65,7 @@ class Cell extends Component<CellProps> {
     };
     if (kind === "still") {
       return (
-        <td {...own} aria-label={`${label}: ${text}`}>
+        <td {...own} aria-label={`${label}: ${spoken}`}>
           {content}
         </td>
       );
@@ -70,7 +76,7 @@ class Cell extends Component<CellProps> {
         ? {}
         : kind === "pair"
           ? ({ role: "switch", "aria-checked": value === 1 ? "true" : "false" } as const)
-          : ({ role: "spinbutton", "aria-valuenow": value, "aria-valuetext": text } as const);
+          : ({ role: "spinbutton", "aria-valuenow": value, "aria-valuetext": spoken } as const);
     return (
       <td>
         <span {...own} {...role} aria-label={typing === null ? label : undefined}>
@@ -95,6 +101,12 @@ interface RowProps {
   row: number;
   label: string;
   columns: string[];
+  /** The first column that is drawn. */
+  from: number;
+  /** True for the row in focus. */
+  focus: boolean;
+  /** True if all its numbers are shown, and not those alone that are marked. */
+  all: boolean;
   editable: boolean;
   sparse: boolean;
   /** Its numbers are whole, and stand without decimals. */
@@ -122,9 +134,12 @@ class Row extends Component<RowProps> {
     const names = Object.keys(next) as (keyof RowProps)[];
     const plain = (each: unknown) => typeof each !== "object" && each !== undefined;
     if (names.some((name) => plain(now[name]) && now[name] !== next[name])) return true;
+    if (next.columns.some((each, j) => each !== now.columns[j])) return true;
     const same = (one: Touched | undefined, other: Touched | undefined) =>
       one === other ||
-      next.columns.every((_, j) => Object.is(one?.at(next.row, j), other?.at(next.row, j)));
+      next.columns.every((_, j) =>
+        Object.is(one?.at(next.row, next.from + j), other?.at(next.row, next.from + j)),
+      );
     return !same(now.stage, next.stage) || !same(now.old, next.old);
   }
 
@@ -133,29 +148,36 @@ class Row extends Component<RowProps> {
     const say = props.whole ? (value: number) => `${value}`.replace("-", "−") : cellNumber;
     const pairs = stage.name === "mask";
     return (
-      <tr>
+      <tr class={props.focus ? "focus" : ""}>
         <th scope="row" title={label}>
           <bdi>{label}</bdi>
         </th>
-        {columns.map((column, j) => {
+        {columns.map((column, place) => {
+          const j = props.from + place;
           const value = stage.at(row, j);
           const waits = j === props.asked;
-          const text = waits ? "?" : pairs ? (value ? "●" : "·") : say(value);
           const before = old === undefined ? value : old.at(row, j);
           const changed = !Object.is(before, value) && !waits;
           const beside = changed && !pairs && !sparse ? say(before) : "";
-          const hidden = !pairs && mask[j] === "0";
+          const hidden = !pairs && mask[place] === "0";
+          const marked = props.marks[place] === "1";
+          const cut = props.cut[place] === "1";
+          const blank = hidden && (value === 0 || value === -Infinity);
+          const text = waits ? "?" : pairs ? (value ? "●" : "·") : blank ? "" : say(value);
           const kind = pairs && editable ? "pair" : editable && !waits ? "number" : "still";
           const what = pairs ? `${label} sees ${column}` : `${stage.name} ${label}, ${column}`;
+          const wrong = stage.expected && !isNear(value, stage.expected.at(row, j));
           const classes = [
             changed && "changed",
             hidden && "hidden",
-            props.cut[j] === "1" && "cut",
+            cut && "cut",
             waits && "asked",
-            props.marks[j] === "1" && "marked",
-            props.hues && `hue${props.hues[j]}`,
+            marked && "marked",
+            wrong && "wrong",
+            props.hues && `hue${props.hues[place]}`,
             value < 0 && Number.isFinite(value) && "below",
           ];
+          const shown = props.all || marked || cut || changed;
           return (
             <Cell
               key={j}
@@ -163,10 +185,11 @@ class Row extends Component<RowProps> {
               label={hidden ? `${what}, hidden` : what}
               kind={kind}
               text={text}
-              bare={small && kind !== "pair" && !waits}
+              spoken={waits ? "?" : pairs || props.whole ? text : number(value)}
+              bare={!pairs && !waits && (small || !shown)}
               old={beside === text ? "" : beside}
               value={value}
-              share={waits || !Number.isFinite(value) ? 0 : value / top}
+              share={waits || blank || !Number.isFinite(value) ? 0 : value / top}
               classes={classes.filter(Boolean).join(" ")}
               stop={j === props.stop}
               typing={j === props.typing ? props.text : null}
@@ -178,29 +201,56 @@ class Row extends Component<RowProps> {
   }
 }
 
-export interface PanelProps {
-  stage: Touched;
-  old: Touched | undefined;
-  rows: string[];
-  columns: string[];
-  editable: boolean;
-  /** Numbers that a hand has set. */
-  cut: ReadonlyMap<string, number>;
-  /** Rows of 0 and 1, of a stage over query and key. */
-  mask: string[] | null;
-  /** The place that waits for a guess. */
-  asked: string | null;
-  typing: { at: string; text: string } | null;
-  stop: string;
-  /** The colour of a cell, where that is no matter of its number. */
-  hue: ((row: number, column: number) => number) | null;
-  marked: (row: number, column: number) => boolean;
+/** True if two numbers are equal to four decimals. */
+function isNear(one: number, other: number): boolean {
+  return Object.is(one, other) || Math.abs(one - other) < 5e-5;
 }
 
+/** The block of at most `most` places that has this one. */
+function blockOf(place: number, count: number, most: number): number[] {
+  const from = Math.max(0, Math.min(Math.floor(place / most) * most, count - most));
+  return places(Math.min(most, count)).map((at) => from + at);
+}
+
+export interface PanelProps {
+  stage: Touched;
+  old?: Touched | undefined;
+  rows: string[];
+  columns: string[];
+  editable?: boolean;
+  /** The row and the column in focus; -1 is none. */
+  focus: [row: number, column: number];
+  /** True if all numbers are shown, and not those of the row in focus alone. */
+  all: boolean;
+  /** True for the stages that *step* has not reached. */
+  later: boolean;
+  /** Its place among the stages: what changed is lit one stage after the other. */
+  order: number;
+  /** Numbers that a hand has set. */
+  cut?: ReadonlyMap<string, number>;
+  /** True if the mask hides the pair; null for a stage that is not over query and key. */
+  hidden: ((row: number, column: number) => boolean) | null;
+  /** The place that waits for a guess. */
+  asked?: string | null;
+  typing?: { at: string; text: string } | null;
+  /** The colour of a cell, where that is no matter of its number. */
+  hue?: ((row: number, column: number) => number) | null;
+  marked: (row: number, column: number) => boolean;
+  /** Puts the row or the column in focus. */
+  look: (row: number, column: number) => void;
+}
+
+const NO_CELLS: ReadonlyMap<string, number> = new Map();
+
 export function Panel(props: PanelProps) {
-  const { stage, rows, columns, editable, cut, mask, asked, typing, stop, hue, marked } = props;
-  const small = stage.columns > MOST;
-  const low = stage.rows > MOST;
+  const { stage, rows, columns, hidden, marked } = props;
+  const { editable = false, cut = NO_CELLS, asked = null, typing = null, hue = null } = props;
+  const [row, column] = props.focus;
+  const isMask = stage.name === "mask";
+  const shownRows = blockOf(row, stage.rows, isMask ? stage.rows : ROWS);
+  const shownColumns = blockOf(column, stage.columns, isMask ? stage.columns : COLUMNS);
+  const small = shownColumns.length > MOST;
+  const low = shownRows.length > MOST;
   // Of another shape, as with another number of heads, no number stood here before.
   const same = props.old?.rows === stage.rows && props.old.columns === stage.columns;
   // Weights in one language of colour, those that dropout leaves too.
@@ -214,52 +264,101 @@ export function Panel(props: PanelProps) {
     return at?.startsWith(start) ? Number(at.slice(start.length)) : -1;
   };
   const signs = (is: (column: number) => boolean) =>
-    columns.map((_, j) => (is(j) ? "1" : "0")).join("");
-  const own = [...cut.keys()].filter((at) => at.startsWith(`${stage.name}.`));
+    shownColumns.map((j) => (is(j) ? "1" : "0")).join("");
+  const own = [...cut.keys()].some((at) => at.startsWith(`${stage.name}.`));
   return (
-    <section class={`panel ${small ? "small" : low ? "low" : ""}`} data-stage={stage.name}>
+    <section
+      class={`panel ${small ? "small" : ""} ${low ? "low" : ""} ${props.later ? "later" : ""}`}
+      data-stage={stage.name}
+      data-rows={stage.rowAxis}
+      style={{ "--order": props.order, "--columns": shownColumns.length }}
+    >
       <p class="name">
-        {stage.name} <span>{stage.formula}</span>
+        {stage.name} <span title={stage.formula}>{stage.formula}</span>
       </p>
       <div class="scroll">
         <table aria-label={stage.name}>
           <thead>
             <tr>
               <td />
-              {columns.map((column, j) => (
-                <th key={j} scope="col" title={column}>
-                  {small ? j : column}
+              {shownColumns.map((j) => (
+                <th key={j} scope="col" title={columns[j]}>
+                  {small ? j : <bdi>{columns[j]}</bdi>}
                 </th>
               ))}
             </tr>
           </thead>
           <tbody>
-            {rows.map((label, i) => (
+            {shownRows.map((i) => (
               <Row
                 key={i}
                 stage={stage}
                 old={same ? props.old : undefined}
                 row={i}
-                label={label}
-                columns={columns}
+                label={rows[i]!}
+                columns={shownColumns.map((j) => columns[j]!)}
+                from={shownColumns[0] ?? 0}
+                focus={i === row}
+                all={props.all || i === row || hue !== null}
                 editable={editable}
                 sparse={small || low}
                 small={small}
                 top={top}
-                cut={own.length ? signs((j) => cut.has(`${stage.name}.${i}.${j}`)) : ""}
+                cut={own ? signs((j) => cut.has(`${stage.name}.${i}.${j}`)) : ""}
                 marks={signs((j) => marked(i, j))}
-                mask={mask?.[i] ?? ""}
+                mask={hidden ? signs((j) => !hidden(i, j)) : ""}
                 whole={whole}
-                hues={hue ? columns.map((_, j) => hue(i, j)).join("") : ""}
+                hues={hue ? shownColumns.map((j) => hue(i, j)).join("") : ""}
                 asked={columnIn(asked, i)}
                 typing={columnIn(typing?.at, i)}
                 text={columnIn(typing?.at, i) < 0 ? "" : typing!.text}
-                stop={columnIn(stop, i)}
+                stop={i === Math.max(0, row) ? Math.max(0, column) : -1}
               />
             ))}
           </tbody>
         </table>
       </div>
+      <Blocks
+        what="rows"
+        shown={shownRows}
+        count={stage.rows}
+        go={(to) => props.look(to, column)}
+      />
+      <Blocks
+        what="columns"
+        shown={shownColumns}
+        count={stage.columns}
+        go={(to) => props.look(row, to)}
+      />
     </section>
+  );
+}
+
+interface BlocksProps {
+  what: string;
+  shown: number[];
+  count: number;
+  go: (to: number) => void;
+}
+
+/** Which rows or columns are drawn, where these are not all, and buttons for the others. */
+function Blocks({ what, shown, count, go }: BlocksProps) {
+  if (shown.length === count) return null;
+  const [first, last] = [shown[0]!, shown.at(-1)!];
+  const button = (sign: string, place: string, to: number) => (
+    <button
+      type="button"
+      aria-label={`${what} ${place} these`}
+      disabled={to < 0 || to >= count}
+      onClick={() => go(to)}
+    >
+      {sign}
+    </button>
+  );
+  return (
+    <p class="blocks quiet">
+      {button("‹", "before", first - 1)} {what} {first} to {last} of {count}{" "}
+      {button("›", "after", last + 1)}
+    </p>
   );
 }

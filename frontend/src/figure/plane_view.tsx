@@ -1,10 +1,10 @@
 // Vectors of width 2 as arrows that are dragged: scores as projections onto a query, and the context in the hull
 // of the values.
 import { Component } from "preact";
-import { number } from "../views/steps/model";
 import type { Touched } from "./core";
 import type { FigureData } from "./model";
 import { type Box, beside, foot, hull, type Point, reach, rounded, turned } from "./plane";
+import { number } from "./stage";
 
 /** Pixels of an axis on one side of 0, where both are there, and where one is. */
 const HALF = 130;
@@ -14,116 +14,102 @@ const ROOM = 24;
 interface Props {
   data: FigureData;
   stages: Map<string, Touched>;
+  /** The query in focus. */
+  row: number;
   /** Puts a row of a stage elsewhere; `going` while a drag is under way. */
   move: (stage: string, row: number, to: Point, going: boolean) => void;
 }
 
-export class Plane extends Component<Props, { row?: number }> {
-  override render({ data, stages, move }: Props) {
-    const row = this.state.row ?? Math.min(1, data.tokens.length - 1);
-    const of = (name: string, at: number): Point => {
-      const stage = stages.get(name)!;
-      return [stage.at(at, 0), stage.at(at, 1)];
-    };
-    const keys = data.source_tokens.map((_, at) => of("key", at));
-    const query = of("query", row);
-    const weights = stages.get("weights")!;
-    const shares = keys.map((_, at) => weights.at(row, at));
-    // What the figure leaves out may not be known yet to whoever reads it.
-    const shown = (...names: string[]) => names.some((name) => data.show.includes(name));
-    const flat = shown("value", "context") && stages.get("value")!.columns === 2;
-    const values = flat ? keys.map((_, at) => of("value", at)) : null;
-    const named = (points: Point[]) =>
-      points.map((point, at) => ({ point, word: data.source_tokens[at]! }));
-    return (
-      <section class="panel plane" data-stage="plane">
-        <p class="name">
-          plane <span>scores as projections onto the query</span>
-        </p>
-        <label>
-          query
-          <select
-            value={row}
-            onChange={(event) => this.setState({ row: Number(event.currentTarget.value) })}
-          >
-            {data.tokens.map((word, at) => (
-              <option key={at} value={at}>
-                {word}
-              </option>
+export function Plane({ data, stages, row, move }: Props) {
+  const of = (name: string, at: number): Point => {
+    const stage = stages.get(name)!;
+    return [stage.at(at, 0), stage.at(at, 1)];
+  };
+  const keys = data.source_tokens.map((_, at) => of("key", at));
+  const query = of("query", row);
+  const weights = stages.get("weights")!;
+  const shares = keys.map((_, at) => weights.at(row, at));
+  // What the figure leaves out may not be known yet to whoever reads it.
+  const shown = (...names: string[]) => names.some((name) => data.show.includes(name));
+  const flat = shown("value", "context") && stages.get("value")!.columns === 2;
+  const values = flat ? keys.map((_, at) => of("value", at)) : null;
+  const named = (points: Point[]) =>
+    points.map((point, at) => ({ point, word: data.source_tokens[at]! }));
+  return (
+    <section class="panel plane" data-stage="plane">
+      <p class="name">
+        plane <span>scores as projections onto the query</span>
+      </p>
+      <div class="planes">
+        <Axes
+          what="query and keys"
+          words={[{ point: query, word: `query ${data.tokens[row]}` }, ...named(keys)]}
+        >
+          {(draw) => (
+            <>
+              <line class="along" {...draw.along(query)} />
+              {keys.map((key, at) => (
+                <line key={at} class="drop" {...draw.line(key, foot(key, query))} />
+              ))}
+              {keys.map((key, at) => (
+                <Arrow
+                  key={at}
+                  {...{ draw, move, row: at, point: key, share: shares[at]! }}
+                  stage="key"
+                  word={data.source_tokens[at]!}
+                  editable={data.edit.includes("key")}
+                />
+              ))}
+              <Arrow
+                {...{ draw, move, row, point: query, share: 1 }}
+                stage="query"
+                word={data.tokens[row]!}
+                editable={data.edit.includes("query")}
+              />
+            </>
+          )}
+        </Axes>
+        {shown("weights", "context") && (
+          <ul class="bars" aria-label={`weights of ${data.tokens[row]}`}>
+            {shares.map((share, at) => (
+              <li key={at}>
+                <span>{data.source_tokens[at]}</span>
+                <span class="bar" style={{ "--share": `${100 * (share || 0)}%` }} />
+                <span>{number(share)}</span>
+              </li>
             ))}
-          </select>
-        </label>
-        <div class="planes">
+          </ul>
+        )}
+        {values && (
           <Axes
-            what="query and keys"
-            words={[{ point: query, word: `query ${data.tokens[row]}` }, ...named(keys)]}
+            what="values and context"
+            words={[{ point: of("context", row), word: "context" }, ...named(values)]}
           >
             {(draw) => (
               <>
-                <line class="along" {...draw.along(query)} />
-                {keys.map((key, at) => (
-                  <line key={at} class="drop" {...draw.line(key, foot(key, query))} />
-                ))}
-                {keys.map((key, at) => (
+                <polygon
+                  class="hull"
+                  points={hull(values)
+                    .map((each) => draw.place(each).join(","))
+                    .join(" ")}
+                />
+                {values.map((value, at) => (
                   <Arrow
                     key={at}
-                    {...{ draw, move, row: at, point: key, share: shares[at]! }}
-                    stage="key"
+                    {...{ draw, move, row: at, point: value, share: shares[at]! }}
+                    stage="value"
                     word={data.source_tokens[at]!}
-                    editable={data.edit.includes("key")}
+                    editable={data.edit.includes("value")}
                   />
                 ))}
-                <Arrow
-                  {...{ draw, move, row, point: query, share: 1 }}
-                  stage="query"
-                  word={data.tokens[row]!}
-                  editable={data.edit.includes("query")}
-                />
+                <Spot draw={draw} point={of("context", row)} />
               </>
             )}
           </Axes>
-          {shown("weights", "context") && (
-            <ul class="bars" aria-label={`weights of ${data.tokens[row]}`}>
-              {shares.map((share, at) => (
-                <li key={at}>
-                  <span>{data.source_tokens[at]}</span>
-                  <span class="bar" style={{ "--share": `${100 * (share || 0)}%` }} />
-                  <span>{number(share)}</span>
-                </li>
-              ))}
-            </ul>
-          )}
-          {values && (
-            <Axes
-              what="values and context"
-              words={[{ point: of("context", row), word: "context" }, ...named(values)]}
-            >
-              {(draw) => (
-                <>
-                  <polygon
-                    class="hull"
-                    points={hull(values)
-                      .map((each) => draw.place(each).join(","))
-                      .join(" ")}
-                  />
-                  {values.map((value, at) => (
-                    <Arrow
-                      key={at}
-                      {...{ draw, move, row: at, point: value, share: shares[at]! }}
-                      stage="value"
-                      word={data.source_tokens[at]!}
-                      editable={data.edit.includes("value")}
-                    />
-                  ))}
-                  <Spot draw={draw} point={of("context", row)} />
-                </>
-              )}
-            </Axes>
-          )}
-        </div>
-      </section>
-    );
-  }
+        )}
+      </div>
+    </section>
+  );
 }
 
 type Ends = Record<"x1" | "y1" | "x2" | "y2", number>;

@@ -1,5 +1,6 @@
 // What a pointer and the keys do to a cell. Nothing is listened to outside of the figure.
-import { placeOf, stepped, typed, withPair } from "./model";
+import { stepped, typed, withPair } from "./model";
+import { placeOf } from "./stage";
 
 /** What a figure lets hands do. */
 export interface Hands {
@@ -12,7 +13,10 @@ export interface Hands {
   set: (at: string, to: number | null, going?: boolean) => void;
   paint: (rows: string[], going?: boolean) => void;
   type: (typing: { at: string; text: string } | null) => void;
+  /** What the pointer is over. */
   point: (at: string) => void;
+  /** What was clicked, or has the focus: its row is in focus in every stage. */
+  pin: (at: string) => void;
 }
 
 const PIXELS = 6;
@@ -23,13 +27,56 @@ export function placeUnder(target: EventTarget | null): string | null {
   return cell?.dataset.at ?? null;
 }
 
+/** Of a figure that is looked at: what is under the pointer, clicked, or reached by keys. */
+export type Looking = Pick<Hands, "root" | "size" | "point" | "pin">;
+
+/** Put the focus on another cell by a key; returns true if the key is one of these. */
+function moving({ root, size }: Looking) {
+  return (event: KeyboardEvent, at: string): boolean => {
+    const [stage, row, column] = placeOf(at);
+    const [rows, columns] = size(stage);
+    const here = row * columns + column;
+    const to = {
+      ArrowUp: row > 0 ? here - columns : here,
+      ArrowDown: row < rows - 1 ? here + columns : here,
+      ArrowLeft: Math.max(0, here - 1),
+      ArrowRight: Math.min(rows * columns - 1, here + 1),
+      Home: row * columns,
+      End: (row + 1) * columns - 1,
+    }[event.key];
+    const isVertical = event.key === "ArrowUp" || event.key === "ArrowDown";
+    if (to === undefined || (!isVertical && (event.ctrlKey || event.altKey))) return false;
+    focusOn(root(), `${stage}.${Math.floor(to / columns)}.${to % columns}`);
+    event.preventDefault();
+    return true;
+  };
+}
+
+function focusOn(root: HTMLElement, at: string) {
+  root.querySelector<HTMLElement>(`[data-at="${at}"]`)?.focus();
+}
+
+export function looking(hands: Looking) {
+  const move = moving(hands);
+  const on = (does: (at: string) => void) => (event: Event) => {
+    const at = placeUnder(event.target);
+    if (at !== null) does(at);
+  };
+  return {
+    onPointerOver: on(hands.point),
+    onClick: on((at) => focusOn(hands.root(), at)),
+    onFocusIn: on(hands.pin),
+    onKeyDown: (event: KeyboardEvent) => on((at) => move(event, at))(event),
+  };
+}
+
 export function touching(hands: Hands) {
   let drag: { at: string; x: number; value: number; moved: boolean; rows: string[] } | null = null;
   let typing: string | null = null;
   /** The number that was clicked once. */
   let ready: string | null = null;
-  const focus = (at: string) =>
-    hands.root().querySelector<HTMLElement>(`[data-at="${at}"]`)?.focus();
+  const focus = (at: string) => focusOn(hands.root(), at);
+  const move = moving(hands);
   const isPair = (at: string) => placeOf(at)[0] === "mask";
   const toggle = (at: string) => {
     const [, row, column] = placeOf(at);
@@ -100,10 +147,7 @@ export function touching(hands: Hands) {
       const moved = drag?.moved;
       drag = null;
       if (at === null || moved || typing === at) return;
-      hands.point(at);
-      // The reply, at the lower edge of a narrow window, covers none of what was touched, where both have room.
-      const panel = (event.target as Element).closest(".panel")!;
-      if (panel.clientHeight < innerHeight / 2) panel.scrollIntoView({ block: "nearest" });
+      hands.pin(at);
       if (!hands.editable(at)) return focus(at);
       if (isPair(at)) return toggle(at);
       // The first click takes the focus, the next one opens the number.
@@ -115,7 +159,7 @@ export function touching(hands: Hands) {
       const at = placeUnder(event.target);
       if (at === null) return;
       if (at !== ready) ready = null;
-      hands.point(at);
+      hands.pin(at);
     },
     onFocusOut: (event: FocusEvent) => {
       if (event.target instanceof HTMLInputElement && typing !== null)
@@ -135,10 +179,6 @@ export function touching(hands: Hands) {
       const [rows, columns] = hands.size(stage);
       const editable = hands.editable(at);
       const spins = editable && !isPair(at) && !event.ctrlKey;
-      const go = (to: number) => {
-        const next = Math.max(0, Math.min(rows * columns - 1, to));
-        focus(`${stage}.${Math.floor(next / columns)}.${next % columns}`);
-      };
       const here = row * columns + column;
       const beside = { ArrowUp: -columns, ArrowDown: columns, ArrowLeft: -1, ArrowRight: 1 }[
         event.key
@@ -157,13 +197,7 @@ export function touching(hands: Hands) {
       const plain = !event.ctrlKey && !event.altKey;
       if (vertical && spins)
         hands.set(at, stepped(hands.valueAt(at), vertical * (event.shiftKey ? 1 : STEP)));
-      else if (vertical) {
-        const next = row - vertical;
-        if (next >= 0 && next < rows) go(next * columns + column);
-      } else if (event.key === "ArrowRight" && plain) go(here + 1);
-      else if (event.key === "ArrowLeft" && plain) go(here - 1);
-      else if (event.key === "Home" && plain) go(row * columns);
-      else if (event.key === "End" && plain) go((row + 1) * columns - 1);
+      else if (move(event, at)) return;
       else if (!editable || !plain) return;
       else if (isPair(at)) {
         if (event.key !== "Enter" && event.key !== " ") return;

@@ -1,394 +1,306 @@
-// A figure: panels of stages, what may be touched beside them, and the arithmetic of what is pointed at.
-import { Component } from "preact";
-import { type Arithmetic, arithmeticOf } from "../views/steps/arithmetic";
-import { type CallData, number, type Stage } from "../views/steps/model";
-import { Blocks, Predict, TOOLS } from "./controls";
-import { entropy, matrix, stageOf, type Touched } from "./core";
-import {
-  type Action,
-  compute,
-  type FigureData,
-  maskRows,
-  ordered,
-  placeOf,
-  reduce,
-  START,
-  type State,
-  scaleOf,
-  write,
-} from "./model";
-import { Panel } from "./panel";
-import { Plane } from "./plane_view";
-import { touching } from "./touching";
+// A figure: the words, the stages next to each other with one row in focus, and the arithmetic of the number that is
+// pointed at.
+import { Component, type ComponentChildren } from "preact";
+import type { Touched } from "./core";
+import { Panel, type PanelProps } from "./panel";
+import { drawPath } from "./path";
+import { type Explained, Reading } from "./reading";
+import { type Axis, type Call, columnLabels, placeOf, rowLabels, type Stage } from "./stage";
 
-export interface Drawn {
-  state: State;
-  stages: Map<string, Touched>;
-  old: Map<string, Touched> | null;
-  said: string;
+/** What is in focus: a stage, and the place on each kind of axis; -1 is none. */
+export interface Focus {
+  stage: string | null;
+  query: number;
+  key: number;
+  /** The column of a stage of vectors. */
+  number: number;
+  /** The row of a weight matrix. */
+  feature: number;
 }
 
-type Step = Action & { going?: boolean };
-
-export interface ViewProps {
-  data: FigureData;
-  /** Of its heading, among those of the page. */
-  level: number;
-  start: State;
-  /** Told the state as a text whenever it is another. */
-  changed: (state: string) => void;
-  /** Given what sets the state from outside. */
-  ready: (put: (state: State) => void) => void;
-}
-
-interface Looks {
-  drawn: Drawn;
-  /** What is pointed at, typed into, and reached by Tab in each stage. */
+export interface Looks {
+  focus: Focus;
+  /** The cell under the pointer, or the one that has the focus. */
   pointed: string | null;
-  typing: { at: string; text: string } | null;
-  stops: Record<string, string>;
+  /** True if all numbers are shown. */
+  all: boolean;
+  /** The last stage that is drawn in full while a reader steps through; null is all. */
+  step: number | null;
 }
 
-export class Figure extends Component<ViewProps, Looks> {
-  place: HTMLElement | null = null;
-  told: State;
-  flash = 0;
-  hands;
+/** What a figure draws. */
+export interface Content {
+  title: string;
+  show: string[];
+  stages: Map<string, Touched>;
+  call: Call;
+  hidden: (row: number, column: number) => boolean;
+  /** The sum behind a number; null of one that has none. */
+  explain: (at: string) => Explained | null;
+  /** What stands in the reading while nothing is pointed at. */
+  hint: ComponentChildren;
+  /** What a panel of a stage has in addition. */
+  panel?: (stage: Touched) => Partial<PanelProps>;
+  /** What is drawn instead of the numbers of a stage. */
+  instead?: (name: string) => ComponentChildren;
+  tools?: ComponentChildren;
+  below?: ComponentChildren;
+  class?: string;
+  /** False leaves out the words and the steps. */
+  plain?: boolean;
+}
 
-  constructor(props: ViewProps) {
-    super(props);
-    const { data, start, ready } = props;
-    this.told = start;
-    const drawn = { state: start, stages: all(data, start), old: null, said: "" };
-    this.state = { drawn, pointed: null, typing: null, stops: {} };
-    ready((state) => this.act({ state }));
-    this.hands = touching({
-      root: () => this.place!,
-      valueAt: (at) => {
-        const [stage, row, column] = placeOf(at);
-        return this.state.drawn.stages.get(stage)!.at(row, column);
-      },
-      rows: () => maskRows(data, this.state.drawn.state),
-      editable: (at) => data.edit.includes(placeOf(at)[0]) && at !== this.asked(),
-      size: (name) => {
-        const { rows, columns } = this.state.drawn.stages.get(name)!;
-        return [rows, columns];
-      },
-      set: (at, to, going = false) => this.act({ set: at, to, going }),
-      paint: (rows, going = false) => this.act({ mask: rows.join("."), going }),
-      type: (typing) => this.setState({ typing }),
-      point: (at) =>
-        this.setState(({ stops }) => ({ pointed: at, stops: { ...stops, [placeOf(at)[0]]: at } })),
+export interface BaseProps {
+  /** The level of the heading. */
+  level: number;
+  focused?: (focus: Focus) => void;
+}
+
+type Hands = preact.HTMLAttributes<HTMLElement>;
+
+export abstract class Figure<Props extends BaseProps, State extends Looks> extends Component<
+  Props,
+  State
+> {
+  place: HTMLElement | null = null;
+  work: HTMLElement | null = null;
+  panels: HTMLElement | null = null;
+  seen: Focus | null = null;
+  origins: Parameters<typeof drawPath>[2] = [];
+  resized = new ResizeObserver(() => this.draw());
+  abstract hands: Hands;
+  abstract content(): Content;
+
+  /** Put a cell in focus. */
+  pin = (at: string) => {
+    const [name, row, column] = placeOf(at);
+    const stage = this.content().stages.get(name)!;
+    const across = stage.columnAxis === "key" ? "key" : "number";
+    this.look(() => ({ stage: name, [DOWN[stage.rowAxis]]: row, [across]: column }));
+  };
+
+  look(partOf: (now: Focus) => Partial<Focus>) {
+    this.setState((now) => {
+      const part = partOf(now.focus);
+      const focus = { ...now.focus, ...part };
+      return { focus, pointed: this.cellOf(focus), step: part.stage ? null : now.step };
     });
   }
 
-  act = (action: Step) => {
-    // Once for all that changes, however often within a drag.
-    this.place?.classList.add("flash");
-    clearTimeout(this.flash);
-    this.flash = setTimeout(() => this.place?.classList.remove("flash"), FLASH);
-    this.setState(({ drawn: now }) => {
-      const { data } = this.props;
-      const state = reduce(now.state, action);
-      const stages = all(data, state);
-      const said = told(action, ordered(data, state.order), now, stages);
-      const old = action.going ? now.old : now.stages;
-      return { drawn: { state, stages, old, said } };
+  /** The cell that is in focus in its stage. */
+  cellOf(focus: Focus): string | null {
+    const stage = focus.stage === null ? undefined : this.content().stages.get(focus.stage);
+    if (!stage) return null;
+    const [row, column] = placeIn(stage, focus);
+    return `${stage.name}.${Math.max(0, row)}.${Math.max(0, column)}`;
+  }
+
+  names() {
+    return this.content().show.filter((name) => name !== "plane");
+  }
+
+  /** The stage before or after, with its arithmetic; those that come later wait. */
+  step = (by: number) => {
+    const names = this.names();
+    this.setState(({ focus: now, pointed }) => {
+      const name = pointed === null ? now.stage : placeOf(pointed)[0];
+      const to = Math.max(0, Math.min(names.length - 1, names.indexOf(name ?? "") + by));
+      const focus = { ...now, stage: names[to]! };
+      const panel = this.panels!.querySelector<HTMLElement>(`[data-stage="${names[to]}"]`);
+      this.panels!.scrollTo({ left: panel?.offsetLeft ?? 0 });
+      const step = to === names.length - 1 ? null : to;
+      return { focus, pointed: this.cellOf(focus), step };
     });
   };
 
-  /** The place of the number that is asked for, until it is told. */
-  asked() {
-    const { predict } = this.props.data;
-    return predict && this.state.drawn.state.guess === null ? predict.join(".") : null;
+  /** Put a query in focus, and the key that it sits on: the last query sits on the last key. */
+  toQuery(queryOf: (now: number) => number) {
+    const { tokens, source_tokens } = this.content().call;
+    this.look(({ query: now }) => {
+      const query = Math.max(0, Math.min(tokens.length - 1, queryOf(now)));
+      return { query, key: Math.max(0, query + source_tokens.length - tokens.length) };
+    });
+  }
+
+  draw() {
+    if (this.panels) drawPath(this.panels, this.state.pointed, this.origins);
+  }
+
+  override componentDidMount() {
+    this.seen = this.state.focus;
+    this.resized.observe(this.work!);
+    this.draw();
+  }
+
+  override componentWillUnmount() {
+    this.resized.disconnect();
   }
 
   override componentDidUpdate() {
-    const { state } = this.state.drawn;
-    if (state === this.told) return;
-    this.told = state;
-    this.props.changed(write(state));
+    this.draw();
+    const { focus } = this.state;
+    if (focus === this.seen) return;
+    this.seen = focus;
+    this.props.focused?.(focus);
   }
 
-  override render({ data: came, level }: ViewProps, { drawn, pointed, typing, stops }: Looks) {
-    const Heading = `h${level}` as "h2";
-    const { state, stages, old } = drawn;
-    const { hands, act } = this;
-    const data = ordered(came, state.order);
-    const asked = this.asked();
-    const dropout = state.draws ? state.dropout : null;
-    const trace: CallData = { ...TRACE, ...data, scale: scaleOf(data, state), dropout };
-    const rows = data.edit.includes("mask") || data.mask ? maskRows(data, state) : null;
-    const found =
-      pointed !== null && pointed !== asked ? explained(pointed, stages, trace, state) : null;
-    // In the colour of its head each number is found again.
-    const split = data.edit.includes("heads") ? stages.get("split")!.columns : 0;
-    const hues = ({ name, from }: Touched) => {
-      if (!split || (name !== "query" && !from)) return null;
-      return (row: number, column: number) =>
-        Math.floor((from?.(row, column)[1] ?? column) / split) % HUES;
-    };
+  override render() {
+    const { focus, pointed, all, step } = this.state;
+    const content = this.content();
+    const { title, show, stages, call, hidden, plain } = content;
+    const Heading = `h${this.props.level}` as "h2";
+    const found = pointed === null ? null : content.explain(pointed);
+    this.origins = found?.arithmetic?.origins ?? [];
     const spot = pointed === null ? null : placeOf(pointed);
-    const origins = found?.arithmetic?.origins ?? [];
+    const isMarked = (name: string) => (row: number, column: number) =>
+      (spot?.[0] === name && spot[1] === row && spot[2] === column) ||
+      this.origins.some(
+        (each) =>
+          each.stage === name &&
+          (each.row === null || each.row === row) &&
+          (each.column === null || each.column === column),
+      );
+    const names = this.names();
     return (
       <div
-        class={`figure ${data.edit.includes("softmax") ? "as-bars" : ""}`}
+        class={`figure ${content.class ?? ""}`}
         ref={(place) => {
           this.place = place;
         }}
       >
-        {data.title && <Heading>{data.title}</Heading>}
+        {title && <Heading>{title}</Heading>}
         <div class="tools">
-          {Object.entries(TOOLS).map(
-            ([name, Tool]) =>
-              data.edit.includes(name) && <Tool key={name} {...{ data, state, stages, act }} />,
+          {content.tools}
+          {!plain && (
+            <span class="steps">
+              <button type="button" aria-label="step back" onClick={() => this.step(-1)}>
+                ‹
+              </button>
+              <button type="button" onClick={() => this.step(1)}>
+                step ›
+              </button>
+              <button type="button" aria-pressed={all} onClick={() => this.setState({ all: !all })}>
+                numbers
+              </button>
+            </span>
           )}
-          <button type="button" onClick={() => act({ state: START })}>
-            reset
-          </button>
         </div>
-        <div class="work">
-          <div class="panels" {...hands}>
-            {data.show.map((name) => {
-              if (name === "plane") {
-                const move = (stage: string, row: number, numbers: number[], going: boolean) =>
-                  act({ stage, row, numbers, going });
-                return <Plane key={name} data={data} stages={stages} move={move} />;
-              }
+        {!plain && (
+          <Words
+            call={call}
+            query={focus.query}
+            weights={show.includes("weights") ? stages.get("weights") : undefined}
+            go={(to) => this.toQuery(() => to)}
+          />
+        )}
+        <div
+          class="work"
+          ref={(work) => {
+            this.work = work;
+          }}
+        >
+          <div
+            class="panels"
+            {...this.hands}
+            ref={(panels) => {
+              this.panels = panels;
+            }}
+          >
+            <svg class="paths" aria-hidden="true">
+              <path class="row" />
+              <path class="from" />
+            </svg>
+            {show.map((name) => {
+              const other = content.instead?.(name);
+              if (other) return other;
               const stage = stages.get(name)!;
-              const own = origins.filter((each) => each.stage === name);
+              const order = names.indexOf(name);
               return (
                 <Panel
                   key={name}
                   stage={stage}
-                  old={old?.get(name)}
-                  rows={labels(stage, data, true)}
-                  columns={labels(stage, data, false)}
-                  editable={data.edit.includes(name)}
-                  cut={state.cells}
-                  mask={stage.columnAxis === "key" ? rows : null}
-                  asked={asked}
-                  typing={typing}
-                  stop={stops[name] ?? `${name}.0.0`}
-                  hue={hues(stage)}
-                  marked={(row, column) =>
-                    (spot?.[0] === name && spot[1] === row && spot[2] === column) ||
-                    own.some(
-                      (each) =>
-                        (each.row === null || each.row === row) &&
-                        (each.column === null || each.column === column),
-                    )
-                  }
+                  rows={rowLabels(stage, call)}
+                  columns={columnLabels(stage, call)}
+                  focus={placeIn(stage, focus)}
+                  all={all || stage.rowAxis === "width"}
+                  later={step !== null && order > step}
+                  order={order}
+                  hidden={stage.columnAxis === "key" ? hidden : null}
+                  marked={isMarked(name)}
+                  look={(row, column) => this.pin(`${name}.${row}.${column}`)}
+                  {...content.panel?.(stage)}
                 />
               );
             })}
           </div>
           <section
-            class={`reading ${found ? "" : "empty"}`}
-            aria-label={[data.title, "how it comes about"].filter(Boolean).join(": ")}
+            class="reading"
+            aria-label={[title, "how it comes about"].filter(Boolean).join(": ")}
             tabIndex={0}
           >
-            {stages.size === 1 ? (
-              <Blocks data={data} state={state} />
-            ) : found ? (
-              <Reading {...found} data={data} />
-            ) : (
-              <p class="quiet">
-                {pointed !== null && pointed === asked
-                  ? "This is the number that is asked for."
-                  : `Point at a number to see how it comes about. ${handy(data)}`}
-              </p>
-            )}
+            {found ? <Reading {...found} data={call} /> : content.hint}
           </section>
         </div>
-        {data.predict && (
-          <Predict data={data} state={state} stages={stages} act={act}>
-            <Reading {...explained(data.predict.join("."), stages, trace, state)} data={data} />
-          </Predict>
-        )}
-        <p role="status">{drawn.said}</p>
+        {content.below}
       </div>
     );
   }
 }
 
-const HUES = 6;
-/** How long what changed is lit, in milliseconds. */
-const FLASH = 500;
+/** The part of the focus that is the row of a stage. */
+const DOWN: Record<Axis, "query" | "key" | "feature"> = {
+  query: "query",
+  key: "key",
+  width: "feature",
+};
 
-/** What no figure has, and the arithmetic asks for. */
-const TRACE = { sinks: null, renormalised: false, heads: [0] };
-
-const NOTHING: Shown = { lines: [], keys: [], more: "", origins: [] };
-
-function handy({ edit }: FigureData): string {
-  const cells = edit.filter((name) => !(name in TOOLS));
-  const pairs = edit.includes("mask") ? " Click a cell of the mask to hide or show a key." : "";
-  if (cells.length === 0) return pairs.trim();
-  return `Numbers of ${cells.join(", ")} can be changed: arrow up and down, drag sideways, or type.${pairs}`;
+function placeIn(stage: Stage, focus: Focus): [row: number, column: number] {
+  const column = focus[stage.columnAxis === "key" ? "key" : "number"];
+  return [
+    Math.min(stage.rows - 1, focus[DOWN[stage.rowAxis]]),
+    Math.min(stage.columns - 1, column),
+  ];
 }
 
-/** Every stage, and the mask as one more. */
-function all(data: FigureData, state: State): Map<string, Touched> {
-  const found = compute(data, state);
-  if (!data.show.includes("mask")) return found;
-  const rows = maskRows(data, state);
-  const made = matrix(data.tokens.length, data.source_tokens.length, (i, j) => Number(rows[i]![j]));
-  return found.set("mask", stageOf("mask", made, made, "● sees, · does not"));
+interface WordsProps {
+  call: Call;
+  query: number;
+  weights: Touched | undefined;
+  go: (to: number) => void;
 }
 
-function labels(
-  stage: Stage,
-  data: Pick<FigureData, "tokens" | "source_tokens">,
-  ofRows: boolean,
-): string[] {
-  const axis = ofRows ? stage.rowAxis : stage.columnAxis;
-  if (ofRows && stage.name === "split") {
-    const { length } = data.tokens;
-    return Array.from(
-      { length: stage.rows },
-      (_, at) => `${Math.floor(at / length)} ${data.tokens[at % length]}`,
-    );
-  }
-  if (axis === "query") return data.tokens;
-  if (axis === "key") return data.source_tokens;
-  const count = ofRows ? stage.rows : stage.columns;
-  return Array.from({ length: count }, (_, at) =>
-    ofRows && stage.bias && at === count - 1 ? "bias" : String(at),
-  );
-}
-
-type Shown = Pick<Arithmetic, "lines" | "keys" | "more" | "origins">;
-
-interface Explained {
-  heading: string;
-  words: string;
-  arithmetic: Shown | null;
-}
-
-/** How the number at a place comes about, or that a hand has set it, and what it would be. */
-function explained(
-  at: string,
-  stages: Map<string, Touched>,
-  data: CallData,
-  state: State,
-): Explained {
-  const [name, row, column] = placeOf(at);
-  const stage = stages.get(name)!;
-  const words = data.source_tokens;
-  const [from, to] = [labels(stage, data, true)[row]!, labels(stage, data, false)[column]!];
-  const arrow = stage.columnAxis === "key" ? "→" : "·";
-  if (name === "mask") {
-    const sees = stage.at(row, column) ? "sees" : "does not see";
-    return { heading: `${from} ${sees} ${words[column]}`, words: "", arithmetic: null };
-  }
-  if (stage.from) {
-    const [token, place] = stage.from(row, column);
-    const origins = [{ stage: "query", row: token, column: place }];
-    return {
-      heading: `${name} ${from} · ${to} = ${number(stage.at(row, column))}`,
-      words: `Number ${place} of the query of ${data.tokens[token]}.`,
-      arithmetic: { ...NOTHING, origins },
-    };
-  }
-  const heading = `${name} ${from} ${arrow} ${to} = ${number(stage.at(row, column))}`;
-  const isGiven =
-    stage.formula === "an argument" ||
-    /^(the (input|weights|sequence|mean)|of the first|nothing is|not turned)|, turned/.test(
-      stage.formula,
-    );
-  const cut = state.cells.has(at) ? `Set by hand; ${number(stage.made(row, column))} ` : "";
-  if (isGiven)
-    return { heading, words: cut ? `${cut}is what came.` : `${stage.formula}.`, arithmetic: null };
-  // What a hand has set follows from nothing: shown is what the formula would give.
-  const known = new Map<string, Stage>(stages);
-  if (name === "scores")
-    for (const each of ["query", "key"])
-      known.set(each, stages.get(`rotated_${each}`) ?? stages.get(each)!);
-  if (cut) known.set(name, { ...stage, at: stage.made });
-  if (name === "weights" && !cut && (state.shares || state.axis || state.hiding)) {
-    const [part, total] = stage.share!(row, column);
-    const text = `${number(part)} / ${number(total)} = ${number(part / total)}`;
-    return {
-      heading,
-      words: `${stage.formula}:`,
-      arithmetic: { ...NOTHING, lines: [{ text, sum: true }] },
-    };
-  }
-  const arithmetic = arithmeticOf(known, data, 0, name, row, column);
-  const told = cut && `${cut}is what ${stage.formula} gives, from which it is cut:`;
-  if (name !== "weights" || cut) return { heading, words: told, arithmetic };
-  const shares = words.map((_, key) => stage.at(row, key));
-  return { heading, words: `Entropy of the row: ${number(entropy(shares))} nats.`, arithmetic };
-}
-
-function Reading({ heading, words, arithmetic, data }: Explained & { data: FigureData }) {
+/** The sentence: a word puts its row in focus, and each is shaded by the weight that the row gives it. */
+function Words({ call: { tokens, source_tokens }, query, weights, go }: WordsProps) {
+  const shares = source_tokens.map((_, key) => weights?.at(query, key) || 0);
+  const same =
+    tokens.length === source_tokens.length &&
+    tokens.every((each, at) => each === source_tokens[at]);
+  const share = (at: number) => ({ "--share": `${Math.round(100 * Math.min(1, shares[at]!))}%` });
   return (
     <>
-      <p class="name">{heading}</p>
-      {words && <p>{words}</p>}
-      {arithmetic?.lines.map((line, at) => (
-        <p key={at} class={line.sum ? "sum" : ""}>
-          {line.text}
-        </p>
-      ))}
-      {arithmetic && arithmetic.keys.length > 0 && (
-        <table class="keys">
-          <thead>
-            <tr>
-              {["key", "score", "exp", "weight"].map((each) => (
-                <th key={each} scope="col">
-                  {each}
-                </th>
-              ))}
-            </tr>
-          </thead>
-          <tbody>
-            {arithmetic.keys.map((line) => (
-              <tr key={line.key} class={line.picked ? "picked" : ""}>
-                <th scope="row">
-                  <bdi>{data.source_tokens[line.key]}</bdi>
-                </th>
-                {line.cells.map((each, at) => (
-                  <td key={at}>{each}</td>
-                ))}
-              </tr>
-            ))}
-          </tbody>
-        </table>
+      <ol class="words" aria-label="the words: one is in focus">
+        {tokens.map((word, at) => (
+          <li key={at}>
+            <button
+              type="button"
+              aria-pressed={at === query}
+              style={same ? share(at) : {}}
+              onClick={() => go(at)}
+            >
+              <bdi>{word}</bdi>
+            </button>
+          </li>
+        ))}
+      </ol>
+      {!same && (
+        <ol class="words" aria-label="the words attended to" tabIndex={0}>
+          {source_tokens.map((word, at) => (
+            <li key={at} class="key" style={share(at)}>
+              <bdi>{word}</bdi>
+            </li>
+          ))}
+        </ol>
       )}
-      {arithmetic?.more && <p>{arithmetic.more}</p>}
     </>
   );
-}
-
-/** What an action did, in words for those who cannot see it. */
-function told(action: Step, data: FigureData, before: Drawn, now: Map<string, Touched>): string {
-  if ("state" in action) return action.state === START ? "Everything is as it was." : "";
-  if ("mask" in action) {
-    const rows = action.mask.split(".").join("");
-    return `${[...rows].filter((each) => each === "1").length} of ${rows.length} pairs are visible.`;
-  }
-  if ("scale" in action || "temperature" in action)
-    return `Scores are multiplied by ${number(scaleOf(data, { ...before.state, ...action }))}.`;
-  if ("numbers" in action) {
-    const word = labels(now.get(action.stage)!, data, true)[action.row];
-    return `${action.stage} of ${word} is set to ${action.numbers.map(number).join(", ")}.`;
-  }
-  if ("order" in action) return `The order is ${data.tokens.join(", ")}.`;
-  if ("heads" in action || "transpose" in action || "back" in action) {
-    const { formula, rows } = now.get("split")!;
-    return `${rows / data.tokens.length} heads: ${formula}; ${now.get("joined")!.formula}.`;
-  }
-  if ("rotary" in action) return action.rotary ? "Turned by position." : "Not turned.";
-  if ("shares" in action || "axis" in action || "hiding" in action)
-    return `Weights are ${now.get("weights")!.formula}.`;
-  if ("draws" in action) return `${action.draws} drawn.`;
-  if (!("set" in action)) return "";
-  const [name, row, column] = placeOf(action.set);
-  const stage = now.get(name)!;
-  const value = number(stage.at(row, column));
-  if (action.to === null) return `${name} is ${value}, as ${stage.formula} gives it.`;
-  const cut = / · |softmax/.test(stage.formula) ? `, cut from ${stage.formula}` : "";
-  return `${name} of ${labels(stage, data, true)[row]}, ${labels(stage, data, false)[column]} is set to ${value}${cut}.`;
 }

@@ -9,7 +9,7 @@ def docs(name: str) -> Path:
     """A page or a folder of the docs: in the package where it is installed, else in the checkout around it.
 
     Example:
-        >>> docs("check.md").is_file()
+        >>> docs("training.md").is_file()
         True
     """
     installed = PACKAGE / "docs" / name

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
 import torch
@@ -42,8 +43,10 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         self._rows = tuple(rows)
 
     def _with(self, rows: Sequence[Row]) -> Self:
-        """Return other rows of the same."""
-        return type(self)(rows)
+        """Return the same with other rows."""
+        made = copy(self)
+        made._rows = tuple(rows)
+        return made
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -59,26 +59,6 @@ def undoing() -> Iterator[Undo]:
             raise
 
 
-def register(undo: Undo, listeners: list[Any], listener: Any) -> None:
-    """Append a listener to a list, until it is undone.
-
-    Example:
-        >>> listeners = []
-        >>> with undoing() as undo:
-        ...     register(undo, listeners, print)
-        ...     len(listeners)
-        1
-        >>> listeners
-        []
-    """
-    undo.append(lambda: _remove(listeners, listener))
-    listeners.append(listener)
-
-
-def _remove(listeners: list[Any], listener: Any) -> None:
-    listeners[:] = [each for each in listeners if each is not listener]
-
-
 def unhook(module: nn.Module, *hooks: Any) -> None:
     """Take these hooks of its forward off a module, as a step that undoes: an interrupt may come before the
     handle of one is there."""

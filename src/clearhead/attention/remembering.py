@@ -22,7 +22,6 @@ from clearhead._common.torch_internals import (
 from clearhead.attention.kernels._kept import answers_about, put, shown_mask
 from clearhead.attention.kernels._lowering import lower
 from clearhead.attention.kernels._nonfinite import SMALL, short_together
-from clearhead.attention.kernels._one_query import context_if_finite
 from clearhead.attention.planning import observers
 from clearhead.attention.problem import make_problem
 from clearhead.masks.base import Mask
@@ -70,11 +69,7 @@ def remembering(attend: Attend) -> Attend:
                 read = key, value
                 if call.keys is not None:
                     read = key[:, :, call.keys], value[:, :, call.keys]
-                if read[0].numel() > SMALL:
-                    context = context_if_finite(query, *read, call.scale)
-                    if context is not None:
-                        return context
-                elif short_together(query, *read):
+                if short_together(query, *read):
                     context = F.scaled_dot_product_attention(
                         query, *read, call.mask, 0.0, call.causal, scale=call.scale
                     )
@@ -105,10 +100,10 @@ def _fused_call(query: Tensor, key: Tensor, value: Tensor, mask: Any) -> _Call |
     piece, *others = lower(problem)
     if others or not (piece.whole or (piece.is_open and length(piece.keys))):
         return None
-    if key.numel() > SMALL and not piece.is_open:
+    keys = None if piece.whole else piece.keys
+    if (key if keys is None else key[:, :, keys]).numel() > SMALL:
         return None
     shown, seen = shown_mask(problem) if piece.masked else (None, None)
-    keys = None if piece.whole else piece.keys
     return _Call(keys, shown, seen, piece.causal, problem.scale)
 
 

@@ -45,9 +45,14 @@ query · key. The law of length (`evidence/lengths.py`, `judging/lengths.py`) ho
 calls alone, and what is the definition with few tokens under the recorder with many; the lengths follow from
 operations on fresh copies, parameters and weights.
 
+Behaviours are one table (`judging/behaviours.py`): a call is changed (again, after other calls, one sample alone,
+with other strides, in 16 bits, in training, with a NaN behind the mask, longer, with a cache), and its outputs,
+gradients or dependencies are compared. `evidence/cases.py` is the one place where such calls are made, their errors
+caught and their outputs compared.
+
 A scan (`checking/scanning/`) asks the same of a package of which nothing is known. Sources are read, not
 imported: a definition that multiplies and normalises, in its own lines or through the names in them, is worth
-trying (`sources.py`). It is made with guessed arguments and called as its parameters suggest: foreign
+trying (`sources.py`). It is made with sizes by their names, and called as its parameters suggest: foreign
 signatures are read in `subject/signatures.py` alone; it attends if weights that were normalised stand between
 two products (`trial.py`). What was guessed is no promise: where another order of axes or inputs explains a
 mistake, that order was meant. A mechanism that nobody declared is not judged, and weights that are 0
@@ -88,8 +93,8 @@ repeats a call to note the line of each operation, and `judging/places.py` choos
 
 In a lesson the outcome decides (`checking/source_edits/`): the definition with the learner's own matrices, on other
 lengths, batches and pieces, with its gradients and in training. A program with the same outcome is right, however it
-is written. Otherwise the rest of `check` names the mistake, and generic edits of the program are made and graded; the
-shortest one that makes it right is reported with its line.
+is written. Otherwise the rest of `check` names the mistake, and generic edits of the program are made and graded; of
+those that make it right, a short one that ends close to the solution is reported with its line.
 """
 
 from clearhead.checking.checking import check

@@ -33,13 +33,15 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 @with_hints
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """The promises of an attention. None is not declared: measured and told, never judged.
+    """The promises of an attention. What is None is not declared: it is measured and noted, not judged.
 
     Args:
         causal: whether no query sees a later key; with query_len ≠ kv_len the last query sees the
             last key.
         window: (left, right), tokens on each side that a query sees, the query itself always;
             None for one of them is no limit.
+        documents: the document of each token, (tokens,), or a function of the number of tokens that
+            returns it: no query sees a key of another document.
         scale: of the scores; None is 1/√head_dim.
         softcap: the scores are bent into (−softcap, softcap).
         bias: a function (query_len, kv_len) → (heads, query_len, kv_len), added to the scores.
@@ -68,6 +70,7 @@ class Contract:
 
     causal: bool | None = None
     window: tuple[int | None, int | None] | None = None
+    documents: Tensor | Callable[[int], Tensor] | None = None
     scale: float | None = None
     softcap: float | None = None
     bias: Callable[[int, int], Tensor] | None = None
@@ -92,6 +95,7 @@ class Contract:
         check_dropout(self.dropout)
         self._check_numbers()
         self._check_window()
+        self._check_documents()
         self._check_tensors()
         self._check_rope()
         self._check_choices()
@@ -125,6 +129,23 @@ class Contract:
                     "window.value",
                     f"window must hold whole numbers of 0 or more, or None for no limit; got {window}.",
                 )
+
+    def _check_documents(self) -> None:
+        if self.documents is None or callable(self.documents):
+            return
+        if not isinstance(self.documents, Tensor):
+            raise ArgumentTypeError(
+                "documents.type",
+                "documents must be a tensor of shape (tokens,), or a function of the number of tokens; got "
+                f"{type(self.documents).__name__}.",
+            )
+        if self.documents.ndim != 1 or not len(self.documents):
+            raise ShapeError(
+                "documents.shape",
+                f"documents must have shape (tokens,); got {tuple(self.documents.shape)}.",
+            )
+        # What is made for these documents takes as many tokens.
+        object.__setattr__(self, "sizes", {"tokens": len(self.documents), **self.sizes})
 
     def _check_tensors(self) -> None:
         for name in ("alibi_slopes", "sinks"):
@@ -203,6 +224,22 @@ class Contract:
                 "shape.kv-heads",
                 f"num_heads must be a multiple of num_kv_heads; got {num_heads} and {num_kv_heads}.",
             )
+
+    @property
+    def masked(self) -> bool:
+        """True if anything about the mask is declared."""
+        return self.causal is not None or self.local
+
+    @property
+    def local(self) -> bool:
+        """True if a window or documents are declared, by which a query may not see all earlier keys."""
+        return self.window is not None or self.documents is not None
+
+    def documents_of(self, tokens: int) -> Tensor | None:
+        """Return the document of each token, (tokens,), or None if no documents are declared."""
+        if self.documents is None or isinstance(self.documents, Tensor):
+            return None if self.documents is None else self.documents[:tokens]
+        return self.documents(tokens)
 
     def heads(self) -> tuple[int | None, int | None]:
         """num_heads and num_kv_heads, from the fields or from the sizes."""

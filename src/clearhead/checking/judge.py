@@ -23,7 +23,7 @@ REQUIRED = {
     PartEvidence: ("part",),
 }
 DECLARED = {
-    "mask": ("causal", "window"),
+    "mask": ("causal", "window", "documents"),
     "order": ("bias", "alibi_slopes", "softcap", "sinks"),
     "positions": ("rope",),
     "dropout": ("dropout",),

@@ -16,6 +16,7 @@ from clearhead.checking.subject.copying import duplicate
 from clearhead.checking.subject.signatures import OPTIONAL, PADDING, mask_of_tokens, of_call
 from clearhead.checking.subject.subject import prepare
 from clearhead.errors import ModelError
+from clearhead.recording.attempt import attempt
 
 
 class Captured(nn.Module):
@@ -181,11 +182,10 @@ def of_own_call(
             "check.inputs", f"inputs= is for a model, an nn.Module; got {type(model).__name__}."
         )
     reports: dict[str, Report] = {}
-    try:
-        calls = list(captured(model, inputs))
-    except Exception as error:  # any error of the checked code
+    calls, error = attempt(lambda: list(captured(model, inputs)))
+    if error is not None:
         return cannot_run(type(model).__name__, error)
-    for name, each in calls:
+    for name, each in calls or ():
         if any(f"{inner}.".startswith(f"{name}." * bool(name)) for inner in reports):
             continue
         place = name or type(model).__name__

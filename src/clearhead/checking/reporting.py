@@ -147,7 +147,12 @@ def _finding(code: str, found: Found, follows: str | None) -> Finding:
     also = tuple(dict.fromkeys(each for each, _, _ in found.also if each != code))
     measured = "" if found.measured is None else words.filled("measured", *found.measured)
     return Finding(
-        code, sentence, measured, words.likely(code, found.way, found.values), also, follows
+        code,
+        sentence,
+        measured,
+        "" if follows else words.likely(code, found.way, found.values),
+        also,
+        follows,
     )
 
 

@@ -5,7 +5,7 @@ is clear, or that it cannot know. What a rule that found something excludes is n
 what it explains is reported as following from it. The order is that of the tuple below.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,18 +18,19 @@ from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.mask_edits import MASKS
 from clearhead.checking.judging import (
+    behaviours,
     decoders,
     dependencies,
-    first_calls,
     laws,
     lengths,
     modules,
     parts,
-    promises,
+    training,
 )
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Claim, Clear, Unknown, Verdict
 from clearhead.checking.subject.refusals import first_line
+from clearhead.recording.attempt import attempt
 
 ALL = "*"
 HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
@@ -68,10 +69,8 @@ class Rule:
 
     def verdict(self, evidence: Evidence) -> Verdict | None:
         """Return its verdict; what cannot be read is not known."""
-        try:
-            return self.applies(evidence)
-        except Exception as error:  # nothing that happens while reading is a fault of the code
-            return Unknown("unreadable", {"error": first_line(error)})
+        found, error = attempt(self.applies, evidence)
+        return found if error is None else Unknown("unreadable", {"error": first_line(error)})
 
 
 def _named(
@@ -119,14 +118,20 @@ def _tokens(code: str, topic: str, applies: Callable[[Any], Verdict | None], **m
     return Rule(code, topic, applies, SELF, **more)
 
 
+def _behaviours(rows: tuple[behaviours.Behaviour, ...]) -> Iterator[Rule]:
+    """A rule for each code of each row."""
+    for row in rows:
+        for code in row.codes.split():
+            question = _named(code, row.question)
+            yield Rule(code, row.topic, question, row.of, row.but, row.excludes, row.explains)
+
+
 PADDING = (
     "mask.broadcast",
     "mask.inverted",
     "mask.missing",
     "mask.off-by-one",
-    "mask.broadcast",
     "mask.after-softmax",
-    "mask.soft",
     "mask.soft",
     "mask.padding-ignored",
     "output.non-finite",
@@ -135,23 +140,16 @@ PADDING = (
 )
 RULES: tuple[Rule, ...] = (
     # Whether it runs.
-    Rule("shape.fixed", "call", first_calls.square_only, SELF, excludes=ALL),
+    Rule("shape.fixed", "call", behaviours.widths, SELF, excludes=ALL),
     # A part of attention: what is left out may hold what torch.empty left.
     *(
         Rule(code, parts.TOPIC, _named(code, parts.claim), PARTS, excludes="repetition")
         for code in parts.CODES
     ),
     # Whether it gives the same twice: nothing else can be measured where it does not.
-    Rule("dropout.in-eval", "repetition", first_calls.in_eval, but=DECODING, excludes=ALL),
-    Rule(
-        "law.again",
-        "repetition",
-        first_calls.nondeterministic,
-        but=DECODING,
-        excludes=ALL,
-    ),
+    *_behaviours(behaviours.FIRST),
     Rule("context.wrong", "context", modules.swapped_length, CROSS, excludes=ALL),
-    Rule("shape.fixed", "widths", first_calls.square_only, HEADS),
+    Rule("shape.fixed", "widths", behaviours.widths, HEADS),
     # The arrangement of heads.
     *(
         _tokens(
@@ -163,7 +161,6 @@ RULES: tuple[Rule, ...] = (
         )
         for code, excludes, explains in (
             ("heads.layout", f"leaks padding law.samples heads {INNER}", ""),
-            ("heads.layout", "leaks", INNER),
             ("law.pairs", "leaks padding batch", "mask"),
         )
     ),
@@ -172,7 +169,7 @@ RULES: tuple[Rule, ...] = (
     Rule("law.value", "product", _claimed("law.value", "product"), PADDED, excludes="padding"),
     # Padding, where samples are kept apart without it.
     Rule("law.samples", "batch", dependencies.mixed, PADDED, excludes=f"leaks padding {INNER}"),
-    Rule("law.samples", "batch", laws.samples, PADDED, excludes="padding"),
+    Rule("law.samples", "batch", behaviours.samples, PADDED, excludes="padding"),
     *(_padding(code) for code in PADDING),
     Rule("mask.padding-ignored", "padding", modules.padded_queries, (PaddedEvidence,)),
     Rule("mask.leaks-nan", "nan", modules.padding_nan, (PaddedEvidence,)),
@@ -182,7 +179,7 @@ RULES: tuple[Rule, ...] = (
     Rule("law.pairs", "context", laws.no_query, CROSS, excludes="heads product"),
     Rule("context.wrong", "context", modules.ignored, CROSS),
     # What is inside.
-    Rule("shape.fixed", "outside", promises.outside, WITHIN, explains="scale"),
+    Rule("shape.fixed", "outside", training.outside, WITHIN, explains="scale"),
     _tokens("law.samples", "batch", dependencies.mixed, excludes=f"leaks {INNER}"),
     _inside("law.samples", "batch"),
     _inside("softmax.missing", "softmax"),
@@ -199,24 +196,20 @@ RULES: tuple[Rule, ...] = (
             "mask.missing",
             "mask.off-by-one",
             "mask.top-left",
-            "mask.off-by-one",
             "mask.after-softmax",
             "mask.soft",
-            "mask.soft",
-            "mask.broadcast",
             "mask.broadcast",
         )
     ),
     _inside("output.non-finite", "mask", excludes="leaks"),
     _inside("mask.empty-row", "mask"),
     *(_inside(code, "scale") for code in ("scale.missing", "scale.wrong")),
-    *(_inside(code, "order") for code in ("bias.wrong", "bias.wrong", "bias.wrong")),
+    _inside("bias.wrong", "order"),
     # A cap behind the mask makes a number of −∞, and the future is seen.
     _inside("softcap.order", "order", explains="leaks"),
     *(
         _inside(code, "product")
         for code in (
-            "law.value",
             "parameter.dead",
             "law.value",
             "law.scores",
@@ -230,11 +223,11 @@ RULES: tuple[Rule, ...] = (
     ),
     *(
         Rule(code, "positions", _claimed(code, "positions"), HEADS)
-        for code in ("rope.layout", "rope.offset", "rope.layout", "rope.layout")
+        for code in ("rope.layout", "rope.offset")
     ),
     *(
         Rule(code, "positions", _named(code, modules.rotation), SELF, CROSS)
-        for code in ("rope.layout", "rope.offset", "rope.layout", "rope.layout", "differs")
+        for code in ("rope.layout", "rope.offset", "differs")
     ),
     _tokens("heads.gqa-tiled", "heads", modules.tiled),
     *(
@@ -250,7 +243,7 @@ RULES: tuple[Rule, ...] = (
     _inside("differs", "order"),
     _inside("differs", "product"),
     _tokens("differs", "product", modules.changed),
-    Rule("output.non-finite", "one-token", dependencies.one_token, SELF, CROSS),
+    Rule("output.non-finite", "one-token", behaviours.one_token, SELF, CROSS),
     *(
         Rule(code, "leaks", _named(code, dependencies.leaks), SELF, CROSS)
         for code in (*SEEN, "differs")
@@ -269,47 +262,25 @@ RULES: tuple[Rule, ...] = (
     *(
         Rule(code, "decoding", _named(code, applies), of)
         for applies, of in ((decoders.cache, DECODING), (decoders.model_cache, SELF))
-        for code in ("cache.wrong", "cache.wrong", "cache.wrong", "rope.offset")
+        for code in ("cache.wrong", "rope.offset")
     ),
     Rule("cache.wrong", "reset", decoders.stale, DECODING),
-    Rule("cache.wrong", "reset", decoders.full_keeps, DECODING),
-    Rule("cache.wrong", "reset", decoders.shares, DECODING),
     *(
         Rule(code, "padding", _named(code, modules.model_padding), SELF, (*CROSS, PaddedEvidence))
         for code in PADDING
     ),
     # Inputs, promises, and what else a call shows.
-    Rule("input.modified", "inputs", first_calls.modified, but=DECODING, excludes="strides"),
-    Rule("input.strided", "strides", first_calls.strided, but=DECODING),
-    Rule("mask.leaks-nan", "nan", promises.nan_behind_heads, HEADS),
-    Rule("mask.leaks-nan", "nan", dependencies.nan_behind, SELF, CROSS),
-    Rule("mask.empty-row", "empty", promises.empty_row, HEADS),
-    Rule("output.non-finite", "dtypes", promises.overflow, WITHIN, CROSS),
-    Rule("weights.not-used", "returned", promises.returned, WITHIN),
+    *_behaviours(behaviours.BEHAVIOURS),
     Rule("law.scores", "law", laws.scores, WITHIN, explains="grad.wrong"),
     # Training.
-    Rule("parameter.missing", "parameters", promises.loose, SELF, excludes="parameter.dead"),
-    Rule("parameter.missing", "parameters", promises.shared, SELF),
-    Rule("parameter.dead", "parameters", promises.dead, SELF),
-    Rule("parameter.dead", "parameters", promises.dead_input, HEADS),
-    Rule("grad.wrong", "gradients", promises.blocked, but=DECODING, explains="grad.wrong"),
-    Rule("grad.wrong", "gradients", promises.wrong_gradient, but=DECODING),
-    Rule("dropout.wrong", "dropout", promises.on_scores, but=DECODING),
-    Rule("dropout.never", "dropout", promises.never, but=DECODING),
-    Rule("dropout.wrong", "dropout", promises.misplaced, but=DECODING),
-    Rule("dropout.wrong", "dropout", promises.unscaled, but=DECODING),
-    # State.
-    Rule("state.mask", "state", promises.mask_trained, SELF, CROSS),
-    Rule("state.mask", "state", promises.mask_plain, SELF),
-    Rule("shape.fixed", "state", promises.fixed_length, SELF, CROSS),
+    *_behaviours(behaviours.TRAINING),
     _tokens("heads.layout", "heads", modules.count),
     Rule("mask.missing", "lost", laws.lost_mask, WITHIN),
     # The laws: what is broken is wrong, with a name or without one.
+    *_behaviours(behaviours.LAWS),
     *(
         Rule(f"law.{name}", "law", applies, of, but)
         for name, applies, of, but in (
-            ("again", laws.again, (Evidence,), DECODING),
-            ("samples", laws.samples, (Evidence,), (*DECODING, *PARTS)),
             ("pairs", laws.pairs, SELF, ()),
             ("value", laws.value, SELF, ()),
             ("length", lengths.length, (Evidence,), ()),

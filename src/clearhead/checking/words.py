@@ -1,4 +1,4 @@
-"""The catalogue of what `check` says: a template for each way to make a mistake."""
+"""What `check` says of a mistake, of a measurement and of what it could not judge: the tables of words.toml."""
 
 import tomllib
 from collections.abc import Mapping
@@ -9,27 +9,42 @@ from typing import Any
 
 @cache
 def catalogue() -> Mapping[str, Any]:
-    """The tables of words.toml."""
+    """Return the tables of words.toml."""
     text = resources.files("clearhead.checking").joinpath("words.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 
+def code_of(code: str) -> str:
+    """Return the code that covers a code of an earlier version, and any other code as it is."""
+    return catalogue()["alias"].get(code, code)
+
+
+@cache
+def _of_mistake(code: str, way: str) -> tuple[str, str]:
+    """Return sentence and fix of a mistake, those of this kind if it has its own."""
+    mistake = catalogue()["mistake"][code_of(code)]
+    for ways, (sentence, *fix) in mistake.get("when", {}).items():
+        if way in ways.split():
+            return sentence, fix[0] if fix else mistake["fix"]
+    return mistake["says"], mistake["fix"]
+
+
 def sentence(code: str, way: str, values: Mapping[str, Any]) -> str:
-    """The sentence of a mistake: what it does."""
-    return catalogue()["mistake"][code]["says"][way][0].format(**values)
+    """Return the sentence of a mistake: what the code does."""
+    return _of_mistake(code, way)[0].format(**values)
 
 
 def likely(code: str, way: str, values: Mapping[str, Any]) -> str:
-    """The line that likely makes the mistake, and the line that is right."""
-    return catalogue()["mistake"][code]["says"][way][1].format(**values)
+    """Return the fix of a mistake: the line to write."""
+    return _of_mistake(code, way)[1].format(**values)
 
 
 def filled(table: str, key: str, values: Mapping[str, Any]) -> str:
-    """A template of a table: tick, note, topic or measured."""
+    """Return a template of a table, filled in: tick, note, topic or measured."""
     return catalogue()[table][key].format(**values)
 
 
 def unknown(why: str, values: Mapping[str, Any]) -> tuple[str, str]:
-    """Why something could not be judged, and what would make it judgeable."""
+    """Return why something could not be judged, and what would make it judgeable."""
     reason, helps = catalogue()["unknown"][why]
     return reason.format(**values), helps

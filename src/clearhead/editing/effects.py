@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -125,6 +125,15 @@ class Effects(MeasuredRows[Effect]):
 By = Literal["head", "head,position", "layer"]
 
 
+class EffectOptions(TypedDict, total=False):
+    """What `effects` edits, and how it reports."""
+
+    layers: Sequence[str | int] | None
+    heads: Heads | None
+    mean: Means | None
+    approximate: bool
+
+
 @with_hints
 def effects(
     model: nn.Module,
@@ -134,12 +143,8 @@ def effects(
     *,
     patch: Patch = "z",
     by: By = "head",
-    layers: Sequence[str | int] | None = None,
-    heads: Heads | None = None,
-    mean: Means | None = None,
-    approximate: bool = False,
     progress: Progress | bool = True,
-    strict: bool = False,
+    **options: Unpack[EffectOptions],
 ) -> Effects:
     """Ablate each head in turn, or patch it from a clean run, and measure what a metric makes of it.
 
@@ -169,12 +174,11 @@ def effects(
             (Nanda, 2023, https://www.neelnanda.io/mechanistic-interpretability/attribution-patching), exact for a
             metric that is linear in the context, such as that of a last layer without a norm.
         progress: True writes a line on a terminal; or a function of the edits done and all edits.
-        strict: True raises an error if something that was asked for attended in a way that cannot be
-            edited, so that it has no row; else that is an `EditWarning`.
 
     Returns:
-        `Effects`, a row for each head; after Ctrl-C those that are done. A head of a module that attends several times
-        in a run, as where layers share it, is edited in all of its calls, and an `EditWarning` says so.
+        `Effects`, a row for each head; after Ctrl-C those that are done. An `EditWarning` lists what attended in a way
+        that cannot be edited. A head of a module that attends several times in a run, as where layers share it, is
+        edited in all of its calls, and an `EditWarning` says so.
 
     Raises:
         ArgumentTypeError: codes `edit.model`, `inputs.type`, `effects.progress`, `layers.list`, `approximate.type`,
@@ -182,8 +186,8 @@ def effects(
         ArgumentError: codes `by.value`, `patch.value`, `effects.ablate` for a mean beside corrupt inputs, and
             `effects.heads` for heads where `by` has none.
         EditError: codes `edit.layers`, `edit.heads`, `effects.none`, if nothing attends in a way that can be
-            edited, `effects.inputs` for clean and corrupt ones that do not fit, `effects.gradients`, `edit.missing`
-            with `strict`, and those of `edit`.
+            edited, `effects.inputs` for clean and corrupt ones that do not fit, `effects.gradients`, and those
+            of `edit`.
 
     Example:
         >>> import torch, clearhead as ch
@@ -203,6 +207,8 @@ def effects(
     check_choice("patch", patch, Patch)
     metric = check_metric(metric)
     done = reporter(progress)
+    layers, mean = options.get("layers"), options.get("mean")
+    approximate = options.get("approximate", False)
     check_layers(layers)
     check_bool("approximate", approximate)
     if mean is not None and corrupt is not None:
@@ -211,13 +217,13 @@ def effects(
             "mean= is what heads are ablated to, and with corrupt inputs they are patched from the clean ones. Leave "
             "one of the two out.",
         )
-    wanted = check_heads("effects.heads", "heads", heads)
+    wanted = check_heads("effects.heads", "heads", options.get("heads"))
     if wanted is not None and by == "layer":
         raise ArgumentError(
             "effects.heads", 'heads= chooses heads, and by="layer" has none of them by itself.'
         )
     edited = clean if corrupt is None else corrupt
-    with torch.no_grad(), followed(model, strict=strict) as plain:
+    with torch.no_grad(), followed(model) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
         baseline = number_of(metric(called(model, edited)))
     named = None if wanted is None else {(*head_of(plain, *head), at) for *head, at in wanted}

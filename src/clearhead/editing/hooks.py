@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from clearhead._common.torch_internals import in_backward
-from clearhead._common.undoing import Undo, register
+from clearhead._common.undoing import Undo
 from clearhead.attention.problem import Problem
 from clearhead.editing import entering
 from clearhead.editing.context_operations import OfContext
@@ -78,6 +78,6 @@ def _witness(kind: str, shape: tuple[int, ...]) -> None:
 
 def install(undo: Undo) -> None:
     """Let the edits that are in force edit the calls from now on."""
-    register(undo, tap.editors, _editing)
-    register(undo, tap.witnesses, _witness)
-    register(undo, running.followers, _editing)
+    tap.register(undo, tap.editors, _editing)
+    tap.register(undo, tap.witnesses, _witness)
+    tap.register(undo, running.followers, _editing)

@@ -10,13 +10,12 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.torch_internals import in_backward
 from clearhead.attention.biases import DenseBias
-from clearhead.attention.distance_biases import Alibi
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.editing.context_operations import HeadsAt, OfContext
 from clearhead.editing.operation import Operation, chosen_queries
 from clearhead.editing.places import Places
-from clearhead.editing.rescoring import Rescoring, apart, attended_anew, attended_without, touched
+from clearhead.editing.rescoring import Rescoring, apart, attended_anew, touched
 from clearhead.editing.selections import Selection
 from clearhead.errors import EditError
 from clearhead.masks.algebra import Or
@@ -27,53 +26,36 @@ from clearhead.watching.recording import of_heads
 
 
 def with_heads(call: Problem, other: Problem, heads: list[int]) -> Problem:
-    """Return the call with some heads of another one, whose keys are then not shared."""
+    """Return the call with some heads of another one: the scores of both are its bias, queries × keys."""
     index = torch.tensor(heads, device=call.device)
-    if (call.scale, call.softcap) != (other.scale, other.softcap):
-        other = _in_bias(other)  # which is added to what those two made
-    width = max(call.query.shape[3], other.query.shape[3])
-    key = _wide(stages.repeat_kv_heads(call.key, call.num_heads), width)
-    key = key.index_copy(1, index, _wide(stages.repeat_kv_heads(other.key, len(heads)), width))
-    query = _wide(call.query, width).index_copy(1, index, _wide(other.query, width))
-    mask, bias, sinks = call.mask, call.bias, call.sinks
-    shape = *query.shape[:3], key.shape[2]
-    if mask is not None or other.mask is not None:
-        shown = torch.ones(shape, dtype=torch.bool, device=call.device)
-        visible, others = call.visible(), other.visible()
-        shown = shown if visible is None else shown & visible
-        shown[:, heads] = True if others is None else others
-        mask = dense(shown)
-    exact = stages.upcast(query[:0])
-    if isinstance(bias, Alibi) and isinstance(other.bias, Alibi):
-        slopes = bias.slopes.to(index.device)
-        bias = Alibi(slopes.index_copy(0, index, other.bias.slopes.to(slopes)), follows=False)
-    elif bias is not None or other.bias is not None:
-        added = exact.new_zeros(shape)
-        own, others = call.bias_block(), other.bias_block()
-        added = added if own is None else added + own
-        added[:, heads] = 0.0 if others is None else others.to(added)
-        bias = DenseBias(added)
-    if sinks is not None or other.sinks is not None:
-        own, others = (
-            # A sink of −∞ takes no share.
-            exact.new_full((each.num_heads,), -math.inf) if each.sinks is None else each.sinks
-            for each in (call, other)
-        )
-        sinks = own.to(exact).index_copy(0, index, others.to(exact))
+    (scores, sinks), (others, other_sinks) = _scores(call), _scores(other)
+    scores = scores.index_copy(1, index, others.to(scores))
+    visible = scores != -torch.inf
     value = stages.repeat_kv_heads(call.value, call.num_heads)
-    return call.replace(query=query, key=key, value=value, mask=mask, bias=bias, sinks=sinks)
+    return call.replace(
+        query=torch.zeros_like(call.query),
+        key=stages.repeat_kv_heads(torch.zeros_like(call.key), call.num_heads),
+        value=value,
+        mask=dense(visible),
+        bias=DenseBias(scores.masked_fill(~visible, 0.0)),
+        softcap=None,
+        sinks=None
+        if call.sinks is None is other.sinks
+        else sinks.index_copy(0, index, other_sinks.to(sinks)),
+    )
 
 
-def _in_bias(call: Problem) -> Problem:
-    """The call with its scores in its bias alone."""
+def _scores(call: Problem) -> tuple[Tensor, Tensor]:
+    """The masked scores of a call, and its sinks, −∞ for heads without one."""
     query, key = stages.upcast(call.query), stages.repeat_kv_heads(call.key, call.num_heads)
     scores = stages.scores(query, key, call.factor) * call.scale
-    bias = stages.masked_scores(stages.capped_scores(scores, call.softcap), call.bias_block(), None)
-    return call.replace(query=torch.zeros_like(call.query), bias=DenseBias(bias), softcap=None)
-
-
-def _wide(tensor: Tensor, width: int) -> Tensor:
-    return torch.nn.functional.pad(tensor, (0, width - tensor.shape[3]))
+    capped = stages.capped_scores(scores, call.softcap)
+    bias = call.bias_block()
+    sinks = scores.new_full((call.num_heads,), -math.inf)
+    return (
+        stages.masked_scores(capped, bias, call.visible()),
+        sinks if call.sinks is None else call.sinks.to(sinks),
+    )
 
 
 @dataclass(eq=False)
@@ -258,20 +240,15 @@ class EditedCall:
         """The context of heads with other scores; queries that lose or win nothing keep their own."""
         call = edited = part_of(self.problem, heads, self.path)
         rows: Tensor | None = None
-        changes: list[Rescoring] = []
         for operation in operations:
             change = operation.rescores(self.places, self.problem)
             if change is not None:
-                changes.append(change)
                 edited = change.applied(edited)
                 changed = touched(call, change)
                 rows = changed.rows if rows is None else rows | changed.rows
                 if counts:
                     operation.tally.add(changed.queries(call), changed.weights)
-        if rows is None:
-            return own
-        dropped = attended_without(call, changes[0], rows, own) if len(changes) == 1 else None
-        return attended_anew(edited, rows, own) if dropped is None else dropped
+        return own if rows is None else attended_anew(edited, rows, own)
 
 
 def part_of(call: Problem, heads: list[int], path: str) -> Problem:

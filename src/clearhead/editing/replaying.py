@@ -19,10 +19,10 @@ from torch.nn.modules import module as torch_module
 from torch.utils import _pytree
 
 from clearhead._common.checks import arguments_of
-from clearhead._common.undoing import register, undoing
+from clearhead._common.undoing import undoing
 from clearhead.editing.edit import followed
 from clearhead.editing.patching import copies_of, samples_of
-from clearhead.watching.hooks import installing, running
+from clearhead.watching.hooks import installing, running, tap
 from clearhead.watching.hooks.transformers import grows_by_update
 from clearhead.watching.stream import called
 
@@ -67,7 +67,7 @@ class Replay:
         with torch.no_grad(), followed(model), undoing() as undo:
             for each in blocks:
                 _put(undo, each, self._keeping)
-            register(undo, running.followers, self)
+            tap.register(undo, running.followers, self)
             self.output = called(model, inputs)
         self._kept = {each: kept for each, kept in self._kept.items() if self._calls[each] == 1}
         if self._kept and not self._holds(layers):

@@ -12,15 +12,11 @@ from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.masks.algebra import Or
 from clearhead.masks.base import Mask
-from clearhead.masks.causal import Causal
 from clearhead.masks.dense import and_masks, dense
 from clearhead.masks.tiles import portions
 
 PORTION = 1 << 22
 """Pairs of a mask that are read at a time."""
-
-FEW = 4
-"""The keys for one that is left out, at least."""
 
 
 class Rescoring(NamedTuple):
@@ -140,40 +136,6 @@ def attended_anew(call: Problem, rows: Tensor, own: Tensor) -> Tensor:
         new = run(call.replace(keys_finite=False))
     new = torch.where(rows[:, :, some, None], new.to(own.dtype), own[:, :, some])
     return torch.cat([own[:, :, : some.start], new, own[:, :, some.stop :]], dim=2)
-
-
-def attended_without(call: Problem, change: Rescoring, rows: Tensor, own: Tensor) -> Tensor | None:
-    """The same where a few keys are hidden from all queries, without a mask: the keys are left out, and
-    where attention is causal their queries as well, which then have a call of their own.
-
-    Args:
-        call: the call as it is.
-        change: what hides the keys.
-        rows, own: as for `attended_anew`.
-
-    Returns:
-        The context; None for another change, and where that would not be less work.
-    """
-    mask, hidden = call.mask, change.keys
-    is_square = call.query_len == call.kv_len
-    is_causal = isinstance(mask, Causal) and mask.offset is None and is_square
-    if (
-        hidden is None or len(hidden) > 1 or change.queries is not None or change.mask is None
-        or not (mask is None or is_causal) or call.bias is not None or not call.readable
-        or call.part is not None
-    ):  # fmt: skip
-        return None
-    gone, kept = hidden[0].nonzero()[:, 0], (~hidden[0]).nonzero()[:, 0]
-    if not len(gone) or len(gone) * FEW > len(kept):
-        return None
-    rest = call.replace(key=call.key[:, :, kept], value=call.value[:, :, kept], keys_finite=False)
-    with apart(call):
-        if mask is None:
-            return run(rest).to(own.dtype)
-        new = own.index_copy(2, kept, run(rest.replace(query=call.query[:, :, kept])).to(own.dtype))
-        before = dense(kept < gone[:, None])
-        others = run(rest.replace(query=call.query[:, :, gone], mask=before))
-    return torch.where(rows[..., None], new.index_copy(2, gone, others.to(own.dtype)), own)
 
 
 def _if_small(call: Problem, some: slice) -> slice:

@@ -17,7 +17,7 @@ from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.adapters import Adapter
 from clearhead.layers.converting.configuration import window_of
 from clearhead.layers.converting.reader import ModuleReader
-from clearhead.layers.inputs import Keys, LayerCall
+from clearhead.layers.inputs import CallKeys, LayerCall
 from clearhead.layers.parts import Part, ScoreBias, options_of
 from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
@@ -86,7 +86,8 @@ class TransformersAdapter(Adapter):
         # Of a static cache it is the very number that the update will change.
         seen = seen.clone() if isinstance(seen, Tensor) else seen
         source = x if context is None else context
-        call = LayerCall(x, source if past is None else source[:, :0], keys=Keys(is_cross=is_cross))
+        keys = CallKeys(is_cross=is_cross)
+        call = LayerCall(x, source if past is None else source[:, :0], keys=keys)
         query, key, value, unrotated = self.layer._project(call)
         assert value is not None
         query, key = self._transformed(query, key, turns, seen)
@@ -307,8 +308,7 @@ def trials(model: nn.Module) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
 def run_in_steps(model: nn.Module, inputs: Mapping[str, Any]) -> list[Any]:
     """Return the outputs of a model for a text in two pieces, with its KV cache; [] if it has none."""
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
-    words = inspect.signature(type(model).forward).parameters
-    kept = cache_of(words) or CACHES[0]
+    kept = cache_of(inspect.signature(type(model).forward).parameters) or CACHES[0]
     if inputs.get("use_cache") is None or name not in inputs:
         return []
     cache, outputs = None, []

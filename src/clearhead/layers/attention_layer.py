@@ -19,8 +19,8 @@ from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
+    CallKeys,
     Form,
-    Keys,
     LayerCall,
     Projected,
     Rollback,
@@ -174,7 +174,7 @@ class AttentionLayer(nn.Module, ABC):
             query = torch.arange(x.shape[1], device=x.device) if is_cross else key
             by_position = Positions(query, key, *placed_at(positions, key if is_cross else None))
         absorbs = cache is not None and self._absorbs(cache)
-        keys = Keys(valid, cache, is_cross, absorbs)
+        keys = CallKeys(valid, cache, is_cross, absorbs)
         return LayerCall(x, source, mask, keys, by_position, Form(given, sequences))
 
     def _check_across(

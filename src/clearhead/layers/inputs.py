@@ -46,7 +46,7 @@ Projected = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 """Query, key; value, or None if it is not wanted; the part of the query that no position rotates, or None."""
 
 
-class Keys(NamedTuple):
+class CallKeys(NamedTuple):
     """The keys of a call.
 
     Attributes:
@@ -105,7 +105,7 @@ class LayerCall(NamedTuple):
     x: Tensor
     source: Tensor
     mask: Mask | None = None
-    keys: Keys = Keys()
+    keys: CallKeys = CallKeys()
     positions: Positions | None = None
     form: Form | None = None
 

@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.attention.kernels._one_query import by_products, multiplied
+from clearhead.attention.kernels._by_scores import context_by_scores, fits
 from clearhead.attention.planning import observers
 from clearhead.attention.remembering import is_plain_call
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.columns import ColumnCache, GrowingCache, StaticCache
-from clearhead.layers.inputs import Keys, LayerCall, check_projected
+from clearhead.layers.inputs import CallKeys, LayerCall, check_projected
 from clearhead.layers.parts import Part
 from clearhead.layers.positions import Positions, is_causal
 
@@ -46,7 +46,7 @@ def next_token(
     if layer.parts:
         position = own.next_positions(1)
         positions = Positions(position, position)
-    call = LayerCall(x, x, layer.mask, Keys(cache=own), positions)
+    call = LayerCall(x, x, layer.mask, CallKeys(cache=own), positions)
     query, key, value, unrotated = layer._project(call)
     if positions is not None:
         query, key = layer._transform(query, key, call)
@@ -91,10 +91,9 @@ def _append_and_attend(
         return None
     if not (key.shape == value.shape == (batch, kv_heads, 1, width) and width == value_width):
         return None
-    num_heads = query.shape[1]
-    if query.shape != (batch, num_heads, 1, width) or query.dtype != dtype:
+    if query.shape != (batch, query.shape[1], 1, width) or not is_plain_call(query, key, value):
         return None
-    if not (key.dtype == value.dtype == dtype and is_plain_call(query, key, value)):
+    if not query.dtype == key.dtype == value.dtype == dtype:
         return None
     if not (_is_short(query) and _is_short(key) and _is_short(value)):
         return None
@@ -102,14 +101,15 @@ def _append_and_attend(
     cache._own()
     keys, values = cache._add(key, value, None)
     scale = 1.0 / math.sqrt(width)
-    if by_products(query, keys, values):
-        context = multiplied(query, keys, values, scale)
+    if fits(query, keys, values, keys_finite=True):
+        context = context_by_scores(query, keys, values, scale)
     else:
         context = F.scaled_dot_product_attention(
-            query.contiguous(), keys, values, scale=scale, enable_gqa=kv_heads != num_heads
+            query.contiguous(), keys, values, scale=scale, enable_gqa=kv_heads != query.shape[1]
         )
-    cache._appended = 1, None
-    cache._record(1, None)
+    if context is not None:
+        cache._appended = 1, None
+        cache._record(1, None)
     return context
 
 

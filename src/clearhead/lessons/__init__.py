@@ -14,5 +14,5 @@ is said twice. What a fenced block is for stands behind its language:
 | `python train` | trains for `steps = …`, which the tests make a few |
 
 A reader of the source on a code host sees plain blocks of Python. The mistakes have the names that
-`check(lesson=…)` gives them; a gallery lists those to choose from, each with what it means: "- `sum.carried`: …".
+`check(lesson=…)` gives them; a gallery lists those to choose from, each with what it means: "- `sum.wrong`: …".
 """

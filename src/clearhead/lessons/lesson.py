@@ -55,7 +55,7 @@ class Lesson:
     Example:
         >>> lesson = read_lesson(1)
         >>> lesson.row.title, lesson.codes[:2]
-        ('One number', ('sum.carried', 'sum.overwritten'))
+        ('One number', ('sum.wrong', 'law.pairs'))
     """
 
     row: LessonRow

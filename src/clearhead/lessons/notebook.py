@@ -47,7 +47,7 @@ def as_text(lesson: Lesson) -> str:
     Example:
         >>> from clearhead.lessons.lesson import read_lesson
         >>> text = as_text(read_lesson(1))
-        >>> text.splitlines()[0], "wrong sum.carried" in text
+        >>> text.splitlines()[0], "wrong sum.wrong" in text
         ('# 1. One number', False)
     """
     parts = []

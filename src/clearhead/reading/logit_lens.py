@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import product
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -66,9 +66,6 @@ class Lens(MeasuredRows[LensToken]):
     def __init__(self, rows: Sequence[LensToken], logits: Tensor) -> None:
         super().__init__(rows)
         self.logits = logits
-
-    def _with(self, rows: Sequence[LensToken]) -> Self:
-        return type(self)(rows, self.logits)
 
 
 @with_hints

@@ -50,9 +50,6 @@ class LogitShares(MeasuredRows[LogitShare]):
         super().__init__(rows)
         self.logit, self.scale = logit, scale
 
-    def _with(self, rows: Sequence[LogitShare]) -> Self:
-        return type(self)(rows, self.logit, self.scale)
-
     @property
     def heads(self) -> Self:
         """The rows of heads, without the rest."""

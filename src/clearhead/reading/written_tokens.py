@@ -70,9 +70,6 @@ class Writes(MeasuredRows[WrittenToken]):
         super().__init__(rows)
         self.vocabulary = vocabulary
 
-    def _with(self, rows: Sequence[WrittenToken]) -> Self:
-        return type(self)(rows, self.vocabulary)
-
     @property
     def raised(self) -> Self:
         """The rows of the tokens that heads raise most."""

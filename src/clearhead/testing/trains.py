@@ -1,8 +1,11 @@
 """The laws of training as a report, and as an assertion."""
 
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,32 +16,22 @@ from clearhead._common.text import raised_words, shown
 from clearhead.checking import Finding, Report
 from clearhead.checking.subject.subject import undisturbed
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, ModelError
-from clearhead.testing.training.decoding import decoding
-from clearhead.testing.training.learning import measuring, ordering, predicting
-from clearhead.testing.training.parameters import parameters
-from clearhead.testing.training.probes import Verdict
-from clearhead.testing.training.rehearsal import Rehearsal, Script
-from clearhead.testing.training.running import dropping, padding, resuming
+from clearhead.testing.training.calls import NotAskedError, NotJudgedError, ScriptCalls
+from clearhead.testing.training.laws import LAWS, NOTES
+from clearhead.testing.training.rehearsal import Script, is_whole
 
-Law = Callable[[Script], Iterator[Verdict]]
 # pytest shows what is raised here without frames of this module.
 __tracebackhide__ = True
 
-# Each law with the codes of what it finds.
-LAWS: dict[Law, tuple[str, ...]] = {
-    predicting: ("train.leak", "train.target", "train.documents"),
-    ordering: ("train.order",),
-    padding: ("train.padding", "train.weights", "train.accumulation"),
-    parameters: ("train.gradient", "train.optimizer", "train.moved", "train.frozen", "train.tied"),
-    dropping: ("train.dropout", "train.eval", "train.replay"),
-    resuming: ("train.resume",),
-    decoding: ("train.decoding", "train.alone"),
-}
-# Measurements that are noted, and never fail.
-NOTES = ("train.start", "train.heart")
-CODES = (*(code for codes in LAWS.values() for code in codes), *NOTES)
+CODES = (*LAWS, *NOTES)
 # Names that a batch has for the tokens that are predicted, the likeliest first.
 IDS = ("decoder_input_ids", "input_ids", "ids")
+# What an error calls the type of an argument, and the types that it may have.
+TYPES = {
+    "model": ("an nn.Module", nn.Module),
+    "optimizer": ("a torch.optim.Optimizer", torch.optim.Optimizer),
+}
+FUNCTIONS = ("loss", "save", "load", "accumulate", "generate")
 
 
 @with_hints
@@ -97,40 +90,34 @@ def check_training(
         >>> report.findings[0].code
         'train.target'
     """
-    given = dict(skip or {})
-    script = _checked(
-        Script(
-            {
-                "model": model,
-                "loss": loss,
-                "optimizer": optimizer,
-                "state": dict(state or {}),
-                "save": save,
-                "load": load,
-                "accumulate": accumulate,
-                "generate": generate,
-            },
-            batch,
-            _entry(batch, ids),
-            causal,
-            padding,
-            documents,
-        ),
-        given,
-    )
+    skip = dict(skip or {})
+    parts = {"model": model, "loss": loss, "optimizer": optimizer, "state": dict(state or {})}
+    parts |= {"save": save, "load": load, "accumulate": accumulate, "generate": generate}
+    _check_parts(parts)
+    script = Script(parts, batch, _entry(batch, ids), causal, padding, documents)
+    _check_batch(script)
+    unknown = [code for code in skip if code not in CODES]
+    if unknown:
+        raise ArgumentError(
+            "trains.skip", f"skip knows {', '.join(CODES)}; got {', '.join(map(shown, unknown))}."
+        )
     with undisturbed():
         try:
-            Rehearsal(script).call().loss.backward()
+            calls = ScriptCalls(script)
+            calls.base.loss.backward(retain_graph=True)
+            calls.rehearsal.model.zero_grad()
         except ClearheadError:
             raise
         except Exception as error:
             raise ModelError(
                 "trains.call", f"loss(model, batch) cannot be taken: {raised_words(error)}"
             ) from error
-        verdicts = [each for law in LAWS for each in _asked(law, script, given)]
-        with suppress(Exception):  # what cannot be measured is not noted
-            verdicts += [each for each in measuring(script) if each.code not in given]
-    return _report(type(model).__name__, verdicts)
+        answers = [_asked(code, calls, skip) for code in LAWS]
+        notes = []
+        for code in NOTES.keys() - skip.keys():
+            with suppress(Exception):  # what cannot be measured is not noted
+                notes.append((list(NOTES).index(code), NOTES[code](calls)))
+    return _report(type(model).__name__, answers, [note for _, note in sorted(notes) if note])
 
 
 @with_hints
@@ -163,48 +150,64 @@ def assert_trains(
         Traceback (most recent call last):
         ...
         AssertionError: Sequential
-        ✗ train.target   the target of a token is the token at its own place, not the one after it...
+        ✗ train.target   the target of a token is not the token after the last one it sees...
     """
     report = check_training(model, loss, optimizer, batch, **declared)
     if report.findings or (report.unverified and not allow_unverified):
         raise AssertionError(f"{report.name}\n{report}")
 
 
-def _asked(law: Law, script: Script, skip: Mapping[str, str]) -> list[Verdict]:
-    """The verdicts of a law; what it raises is the reason why the rest of it is not judged."""
-    found: list[Verdict] = []
+class Answer(NamedTuple):
+    """The answer of a law: "held", "broken", "not judged" or "not asked", with words and what was measured."""
+
+    code: str
+    state: str
+    words: str
+    measured: str = ""
+
+
+@cache
+def words() -> Mapping[str, Mapping[str, str]]:
+    """What a report prints of each law."""
+    text = resources.files("clearhead.testing.training").joinpath("laws.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+def _asked(code: str, calls: ScriptCalls, skip: Mapping[str, str]) -> Answer:
+    """Ask one law; what it raises is the reason why it is not judged."""
+    if code in skip:
+        return Answer(code, "not asked", skip[code])
     try:
-        if not all(code in skip for code in LAWS[law]):
-            found.extend(law(script))
+        measured = LAWS[code](calls) or ""
+    except NotAskedError as error:
+        return Answer(code, "not asked", str(error))
     except Exception as error:
-        known = {each.code for each in found}
-        found += [
-            Verdict(code, "not judged", raised_words(error))
-            for code in LAWS[law]
-            if code not in known
-        ]
-    kept = [each for each in found if each.code not in skip]
-    return kept + [Verdict(code, "not asked", skip[code]) for code in LAWS[law] if code in skip]
+        why = str(error) if isinstance(error, NotJudgedError) else raised_words(error)
+        return Answer(code, "not judged", why)
+    if not isinstance(measured, str):
+        shorter = [*measured[:4], *[f"{len(measured) - 4} more"] * (len(measured) > 4)]
+        measured = f"{len(measured)}: {', '.join(shorter)}"
+    state = "broken" if measured else "held"
+    return Answer(code, state, words()[code][state], measured)
 
 
-def _report(name: str, verdicts: list[Verdict]) -> Report:
-    def of(state: str) -> list[Verdict]:
-        return [each for each in verdicts if each.state == state]
+def _report(name: str, answers: list[Answer], notes: list[str]) -> Report:
+    def of(state: str) -> list[Answer]:
+        return [each for each in answers if each.state == state]
 
-    words = {"held": "clear", "broken": "found"}
+    states = {"held": "clear", "broken": "found"}
     return Report(
         name=name,
         findings=tuple(
-            Finding(each.code, each.says, each.measured, each.likely) for each in of("broken")
+            Finding(each.code, each.words, each.measured, words()[each.code]["likely"])
+            for each in of("broken")
         ),
-        passed=tuple(each.says for each in of("held")),
-        told=tuple(each.says for each in of("told")),
-        skipped=tuple(f"{each.code}: {each.says}" for each in of("not asked")),
-        unverified=tuple(f"{each.code}: {each.says}" for each in of("not judged")),
+        passed=tuple(each.words for each in of("held")),
+        told=tuple(notes),
+        skipped=tuple(f"{each.code}: {each.words}" for each in of("not asked")),
+        unverified=tuple(f"{each.code}: {each.words}" for each in of("not judged")),
         asked=tuple(
-            (each.code, words.get(each.state, each.state), each.says)
-            for each in verdicts
-            if each.state != "told"
+            (each.code, states.get(each.state, each.state), each.words) for each in answers
         ),
     )
 
@@ -222,7 +225,7 @@ def _entry(batch: Any, ids: str | None) -> str | None:
     fitting = [
         name
         for name, each in batch.items()
-        if isinstance(each, Tensor) and each.ndim == 2 and _is_whole(each)
+        if isinstance(each, Tensor) and each.ndim == 2 and is_whole(each)
     ]
     if ids is None:
         ids = next((name for name in IDS if name in fitting), None)
@@ -236,25 +239,13 @@ def _entry(batch: Any, ids: str | None) -> str | None:
     return ids
 
 
-def _is_whole(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-
-
-def _checked(script: Script, skip: Mapping[str, str]) -> Script:
-    """The script, if it makes sense.
-
-    Raises:
-        ArgumentError, ArgumentTypeError: codes `trains.…`.
-    """
-    parts = script.parts
-    for name, kind, words in (
-        ("model", nn.Module, "an nn.Module"),
-        ("optimizer", torch.optim.Optimizer, "a torch.optim.Optimizer"),
-    ):
-        if not isinstance(parts[name], kind):
+def _check_parts(parts: Mapping[str, Any]) -> None:
+    """Check the types of the parts of a script."""
+    for name, (kind, types) in TYPES.items():
+        if not isinstance(parts[name], types):
             got = shown(type(parts[name]).__name__)
-            raise ArgumentTypeError("trains.part", f"{name} must be {words}; got {got}.")
-    for name in ("loss", "save", "load", "accumulate", "generate"):
+            raise ArgumentTypeError("trains.part", f"{name} must be {kind}; got {got}.")
+    for name in FUNCTIONS:
         if not callable(parts[name]) and (name == "loss" or parts[name] is not None):
             raise ArgumentTypeError(
                 "trains.function", f"{name} must be a function; got {shown(parts[name])}."
@@ -268,18 +259,21 @@ def _checked(script: Script, skip: Mapping[str, str]) -> Script:
                 f"state must hold generators and what has a state_dict; {shown(name)} is "
                 f"{shown(type(each).__name__)}.",
             )
+
+
+def _check_batch(script: Script) -> None:
+    """Check the entries of the batch that are declared."""
     check_bool("causal", script.causal)
     text = script.text
-    if text.ndim != 2 or not _is_whole(text) or not text.numel():
+    if text.ndim != 2 or not is_whole(text) or not text.numel():
         raise ArgumentError(
             "trains.ids",
             f"ids must be whole numbers (batch, tokens); got {text.dtype} of shape {tuple(text.shape)}.",
         )
     for name, each in (("padding", script.padding), ("documents", script.documents)):
         tensor = script.entries.get(each) if isinstance(each, str) else None
-        if isinstance(each, bool) or not (
-            each is None or isinstance(each, int) or tensor is not None
-        ):
+        number = isinstance(each, int) and not isinstance(each, bool)
+        if each is not None and not number and tensor is None:
             raise ArgumentError(
                 "trains.entry",
                 f"{name} must be an id, or name an entry of the batch; got {shown(each)}, and the batch has "
@@ -292,9 +286,3 @@ def _checked(script: Script, skip: Mapping[str, str]) -> Script:
                 "trains.shape",
                 f"{name} must have the shape of the tokens that it is about; got {tuple(tensor.shape)}.",
             )
-    unknown = [code for code in skip if code not in CODES]
-    if unknown:
-        raise ArgumentError(
-            "trains.skip", f"skip knows {', '.join(CODES)}; got {', '.join(map(shown, unknown))}."
-        )
-    return script

@@ -188,7 +188,7 @@ class Trace(Mapping[str, Tensor]):
             ...     ch.trace(ch.attend, x, x, x).to_html(f"{folder}/steps.html").name
             'steps.html'
         """
-        payload = drawing("page.steps").steps_payload(self, sample=sample, head=head)
+        payload = drawing("element.trace_page").trace_payload(self, sample=sample, head=head)
         return drawing("page.page").write_page(path, payload)
 
     def explain(self, query: int, *, sample: int = 0, head: int = 0) -> str:

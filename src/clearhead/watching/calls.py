@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import count
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -304,17 +304,9 @@ class Results(Calls[Kept]):
     def __init__(self) -> None:
         self._calls: list[Kept] = []
 
-    def add(self, call: Kept) -> int:
-        """Keep a result; returns its place."""
+    def add(self, call: Kept) -> None:
+        """Keep a result."""
         self._calls.append(call)
-        return len(self._calls) - 1
-
-    def hand_on(self, place: int, heads: tuple[int, ...] | None, context: Tensor) -> Tensor:
-        """Put a copy of the context of a call into its summary, and return it."""
-        with torch.inference_mode(False):
-            kept = (context.detach() if heads is None else context.detach()[:, heads]).clone()
-            self._calls[place] = replace(cast(Any, self._calls[place]), context=kept)
-        return context
 
     def all(self) -> tuple[Kept, ...]:
         return tuple(self._calls)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from clearhead.attention.planning import run
@@ -13,12 +12,7 @@ from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.calls import Call, Calls, Matrices
-
-FAR = 1 << 62
-"""Beyond the factors of bits, whose products wrap around."""
-
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""The dtypes of as many bytes as a number has."""
+from clearhead.watching.token_ids import fingerprints
 
 
 def worked_out(problem: Problem) -> Tensor:
@@ -27,8 +21,7 @@ def worked_out(problem: Problem) -> Tensor:
 
 
 def without_numbers(problem: Problem) -> Problem:
-    """Return the call with what tells of which matrix it is rows: no query, and of each key a number that other
-    keys do not have.
+    """Return the call with what tells of which matrix it is rows: no query, and a fingerprint of each key.
 
     Example:
         >>> from clearhead.attention.problem import make_problem
@@ -36,23 +29,10 @@ def without_numbers(problem: Problem) -> Problem:
         >>> bare.query.shape, bare.key.shape
         (torch.Size([1, 2, 5, 0]), torch.Size([1, 1, 5, 1]))
     """
-    key = _numbered(problem.key)
+    key = fingerprints(problem.key)[:, None, :, None]
     query = problem.query.detach()[..., :0]
     changes: dict[str, Any] = {"bias": None, "softcap": None, "sinks": None}
     return problem.replace(query=query, key=key, value=key, **changes)
-
-
-def _numbered(key: Tensor) -> Tensor:
-    """A number of each token's key, (batch, 1, kv_len, 1), int64: the bits of all its heads by factors drawn once."""
-    size = key.dtype.itemsize
-    wide = torch.int64 if key.shape[3] * size % 8 == 0 else INTEGERS[size]
-    sizes = key.shape[1], key.shape[3] * size // wide.itemsize
-    factors = torch.randint(-FAR, FAR, sizes, generator=torch.Generator().manual_seed(0))
-    found = torch.zeros(key.shape[0], key.shape[2], dtype=torch.int64, device=key.device)
-    # Head by head: the products are as large as what they are made of.
-    for head, factor in zip(key.detach().unbind(1), factors.to(key.device), strict=True):
-        found += (head.contiguous().view(wide) * factor).sum(dim=2)
-    return found[:, None, :, None]
 
 
 class ContextCalls(Calls[Contexts]):

@@ -8,6 +8,7 @@ shape: what grows, such as the keys of a KV cache, is written once.
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 import torch
@@ -23,11 +24,71 @@ from clearhead.matrix.head_numbers import RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary, TopK
 from clearhead.matrix.totals import Totals
+from clearhead.watching.missing import Missing
+
+KEPT: dict[str, type] = {
+    "matrix": AttentionMatrix,
+    "summary": Summary,
+    "total": Totals,
+    "contexts": Contexts,
+}
+"""The kind of a call in a file, by what a watch keeps."""
+
+
+@dataclass(eq=False)
+class Record:
+    """The record of a watch, as a file holds it.
+
+    Attributes:
+        model: the name of its class.
+        keep: what was kept of each call.
+        calls: those of each module.
+        heads: the numbers of the heads of modules that were not kept whole.
+        runs: the number of runs of the model, if modules attended several times in each.
+        numbers: those of the modules in the model, if not all were kept.
+        missing: the fields of each `Missing`.
+        tokens, source_tokens: the texts.
+    """
+
+    model: str
+    keep: Literal["matrix", "summary", "total", "contexts"]
+    calls: dict[str, Any]
+    heads: dict[str, Any] | None = None
+    runs: int | None = None
+    numbers: list[int] | None = None
+    missing: list[list[str]] | None = None
+    tokens: list[str] | list[int] | None = None
+    source_tokens: list[str] | list[int] | None = None
+
+    def check(self) -> None:
+        """Check a record that was read.
+
+        Raises:
+            FileError: code `file.content`.
+        """
+        kind = KEPT[self.keep]
+        for name, calls in self.calls.items():
+            if not _is_of(calls, list[kind]) or not calls:
+                raise _content(f"it must hold a {kind.__name__} for every call of {shown(name)}.")
+            if any(isinstance(call, Summary) and call.roles is None for call in calls):
+                raise _content(f"it has a summary of {shown(name)} without roles.")
+        for name, heads in (self.heads or {}).items():
+            calls = self.calls.get(name, [])
+            if not calls or any(not _are_numbers(heads, call.num_heads) for call in calls):
+                raise _content(f"it must have a number for each head; it gives {shown(heads)}.")
+        if self.numbers is not None and not _are_numbers(self.numbers, len(self.calls)):
+            raise _content(f"it must have a number for each layer; it gives {shown(self.numbers)}.")
+        if not 0 <= (self.runs or 0) < 1 << 63:
+            raise _content(f"runs must be a count; the file gives {shown(self.runs)}.")
+        if any(len(each) != len(Missing._fields) for each in self.missing or ()):
+            raise _content(f"what was not seen must be named by {', '.join(Missing._fields)}.")
+
 
 KINDS: dict[str, type] = {
     **Filed.KINDS,
     "contexts": Contexts,
     "matrix": AttentionMatrix,
+    "record": Record,
     "role_counts": RoleCounts,
     "roles": Roles,
     "summary": Summary,
@@ -151,19 +212,17 @@ def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
             if all(isinstance(each, list) and len(each) == 2 for each in pairs):
                 found = {str(key): decode(each, tensors) for key, each in pairs}
                 if len(found) < len(pairs):
-                    raise FileError("file.content", "the header has a map with a key twice.")
+                    raise _content("the header has a map with a key twice.")
                 return found
         if "is" in json:
             return _decode_object(json, tensors)
-    raise FileError("file.content", f"the header holds something unknown: {shown(json)}")
+    raise _content(f"the header holds something unknown: {shown(json)}")
 
 
 def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tensor:
     tensor = tensors.get(name) if isinstance(name, str) else None
     if tensor is None:
-        raise FileError(
-            "file.content", f"the header speaks of a tensor {shown(name)} that is not there."
-        )
+        raise _content(f"the header speaks of a tensor {shown(name)} that is not there.")
     sizes = tuple(tensor.shape)
     if isinstance(shape, list) and tuple(shape) == sizes and all(type(a) is int for a in shape):
         return tensor
@@ -171,8 +230,7 @@ def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tens
     if not fits or not all(
         type(a) is int and 0 <= a <= b for a, b in zip(shape, sizes, strict=True)
     ):
-        raise FileError(
-            "file.content",
+        raise _content(
             f"tensor {shown(name)} must have at least the shape {shape}; it has {list(sizes)}.",
         )
     return tensor[tuple(slice(0, size) for size in shape)]
@@ -182,28 +240,26 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
     name = json["is"]
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise FileError(
-            "file.content", f"there is no kind {shown(name)}; known are {', '.join(sorted(KINDS))}."
-        )
+        raise _content(f"there is no kind {shown(name)}; known are {', '.join(sorted(KINDS))}.")
     values = {key: decode(value, tensors) for key, value in json.items() if key != "is"}
     fields = _fields(kind)
     if values.keys() - fields.keys():
-        raise FileError(
-            "file.content",
+        raise _content(
             f"a {name} has the fields {', '.join(fields) or 'none'}; the file gives "
             f"{', '.join(values) or 'none'}.",
         )
     values: dict[str, Any] = dict.fromkeys(fields) | values
     for key, expected in fields.items():
         if not _is_of(values[key], expected):
-            raise FileError(
-                "file.content",
+            raise _content(
                 f"{key} of a {name} must be {_in_words(expected)}; the file gives "
                 f"{type(values[key]).__name__}.",
             )
     try:
         context = values.pop("context") if kind is AttentionMatrix else None
         made = kind(**values)
+        if isinstance(made, Record):
+            made.check()
         if isinstance(made, Contexts):
             _check_contexts(made)
         if isinstance(made, Summary):
@@ -218,29 +274,47 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
     except FileError:
         raise
     except Exception as error:  # a mask of numbers that cannot be fails in ways of its own
-        raise FileError("file.content", f"a {name} of the file cannot be: {error}") from error
+        raise _content(f"a {name} of the file cannot be: {error}") from error
     return made
 
 
 def _is_of(value: Any, expected: Any) -> bool:
+    origin, allowed = get_origin(expected), get_args(expected)
     if expected is Any:
         return True
-    allowed = get_args(expected) or (expected,)
-    if get_origin(expected) is Literal:
+    if origin is Literal:
         return isinstance(value, str) and value in allowed
-    if get_origin(expected) is list:
+    if origin is list:
         return isinstance(value, list) and all(_is_of(each, allowed[0]) for each in value)
+    if origin is dict:
+        return isinstance(value, dict)
+    if allowed:
+        return any(_is_of(value, each) for each in allowed)
     # True is an int to Python.
-    return isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
+    return isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
 
 
 def _in_words(expected: Any) -> str:
-    allowed = get_args(expected) or (expected,)
-    if get_origin(expected) is Literal:
+    origin, allowed = get_origin(expected), get_args(expected)
+    if origin is Literal:
         return " or ".join(map(repr, allowed))
-    if get_origin(expected) is list:
+    if origin is list:
         return f"a list of {_in_words(allowed[0])}"
-    return " or ".join("None" if each is type(None) else each.__name__ for each in allowed)
+    if origin is dict:
+        return "a map"
+    if allowed:
+        return " or ".join(map(_in_words, allowed))
+    return "None" if expected is type(None) else expected.__name__
+
+
+def _are_numbers(given: Any, count: int) -> bool:
+    """True for n numbers of heads or layers: each once, and no larger than an int64 is."""
+    whole = _is_of(given, list[int]) and all(0 <= each < 1 << 63 for each in given)
+    return whole and len(set(given)) == len(given) == count
+
+
+def _content(message: str) -> FileError:
+    return FileError("file.content", message)
 
 
 def _check_mask(problem: Problem) -> None:
@@ -251,33 +325,28 @@ def _check_mask(problem: Problem) -> None:
     if problem.query_len and problem.kv_len and problem.batch:
         visible = problem.visible(slice(0, 1), slice(0, 1))
         if visible is None or visible.dtype != torch.bool:
-            raise FileError("file.content", f"{mask.describe()} holds what is no bool.")
+            raise _content(f"{mask.describe()} holds what is no bool.")
     mask.spans(problem.extent)
 
 
 def _check_sizes(summary: Summary) -> None:
     """Refuse a summary whose tensors are not of one and the same matrix."""
     if not 1 <= summary.entropy.ndim <= 3:
-        raise FileError(
-            "file.content", f"entropy must have 1 to 3 dimensions; it has {summary.entropy.ndim}."
-        )
+        raise _content(f"entropy must have 1 to 3 dimensions; it has {summary.entropy.ndim}.")
     for name, tensor, shape, dtype in _expected(summary):
         if tensor is None:
             continue
         if tensor.shape != torch.Size(shape):
-            raise FileError(
-                "file.content",
+            raise _content(
                 f"{name} must have shape {list(shape)}; it has {list(tensor.shape)}.",
             )
         if tensor.dtype != dtype if dtype is not None else not tensor.dtype.is_floating_point:
             kind = "a floating dtype" if dtype is None else f"{dtype}"
-            raise FileError("file.content", f"{name} must be of {kind}; it is of {tensor.dtype}.")
+            raise _content(f"{name} must be of {kind}; it is of {tensor.dtype}.")
     if summary.top_k is not None and summary.top_k.keys.numel():
         least, most = map(int, summary.top_k.keys.aminmax())
         if least < -1 or most >= summary.kv_len:
-            raise FileError(
-                "file.content", f"top_k.keys must be from -1 on and below kv_len={summary.kv_len}."
-            )
+            raise _content(f"top_k.keys must be from -1 on and below kv_len={summary.kv_len}.")
 
 
 def _check_contexts(contexts: Contexts, sizes: tuple[int, ...] | None = None) -> None:
@@ -285,18 +354,16 @@ def _check_contexts(contexts: Contexts, sizes: tuple[int, ...] | None = None) ->
     given, real = contexts.context, contexts.real
     fits = isinstance(given, Tensor) and given.ndim == 4 and given.dtype.is_floating_point
     if not fits or sizes not in (None, tuple(given.shape[:3])):
-        raise FileError(
-            "file.content", "context must be numbers (batch, num_heads, query_len, value_head_dim)."
-        )
+        raise _content("context must be numbers (batch, num_heads, query_len, value_head_dim).")
     if real is not None and (
         real.dtype != torch.bool
         or real.ndim != 2
         or len(real) not in (1, contexts.batch)
         or real.shape[1] != contexts.query_len
     ):
-        raise FileError("file.content", "real must be bool, (batch, query_len).")
+        raise _content("real must be bool, (batch, query_len).")
     if contexts.kv_len < 0:
-        raise FileError("file.content", f"kv_len must be a count; got {contexts.kv_len}.")
+        raise _content(f"kv_len must be a count; got {contexts.kv_len}.")
 
 
 def _check_totals(totals: Totals) -> None:
@@ -310,16 +377,14 @@ def _check_totals(totals: Totals) -> None:
             if tensor is totals.distance is None:
                 continue
             if tensor is None or tensor.shape != totals.max.shape or tensor.dtype != dtype:
-                raise FileError("file.content", "totals must be of the same heads in every field.")
+                raise _content("totals must be of the same heads in every field.")
     if totals.max.ndim != 1 or totals.queries < 0:
-        raise FileError("file.content", "totals must be (num_heads,), of 0 queries or more.")
+        raise _content("totals must be (num_heads,), of 0 queries or more.")
     context = totals.context
     if context is not None and (
         context.ndim != 2 or context.shape[:1] != totals.max.shape or context.dtype != torch.float64
     ):
-        raise FileError(
-            "file.content", "context of totals must be float64, (num_heads, value_head_dim)."
-        )
+        raise _content("context of totals must be float64, (num_heads, value_head_dim).")
 
 
 Expected = tuple[str, Tensor | None, Sequence[int], torch.dtype | None]

@@ -20,20 +20,14 @@ from torch import Tensor
 from clearhead._common.text import format_bytes, shown
 from clearhead._common.writing import place_of, replacing
 from clearhead.errors import (
-    ArgumentTypeError,
     FileError,
     UnsupportedError,
     because_of,
     missing_extra,
 )
-from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.summary import Summary
-from clearhead.matrix.totals import Totals
 from clearhead.sharding.matrix_part import MatrixPart
-from clearhead.watching.encoding import Encoder, decode
-from clearhead.watching.missing import Missing
-from clearhead.watching.token_ids import listed
+from clearhead.watching.encoding import Encoder, Record, decode
 
 VERSION = 1
 
@@ -49,12 +43,6 @@ DTYPES = {
 
 MOST_CLAIMED = 1 << 20
 """Elements that the shape of an empty tensor may claim; of others, the bytes of the file."""
-
-TEXTS = frozenset({"tokens", "source_tokens"})
-"""The texts that a file may hold beside the calls."""
-
-NUMBERS = frozenset({"heads", "runs", "numbers", "missing"})
-"""What it may hold beside them: the numbers of heads, of runs of the model and of layers, and what was not seen."""
 
 
 def write(path: str | os.PathLike[str], content: object) -> Path:
@@ -195,113 +183,18 @@ def _json(text: str | bytes) -> Any:
     return json.loads(text, object_pairs_hook=once)
 
 
-def write_seen(path: str | os.PathLike[str], record: dict[str, Any]) -> Path:
-    """Write the record of a watch, with the fields that `read_seen` has; texts may be None.
-
-    Raises:
-        MissingExtraError, FileError, UnsupportedError: as `write`.
-    """
-    named = any(record[name] is not None for name in TEXTS)
-    kept = {name: field for name, field in record.items() if named or name not in TEXTS}
-    return write(path, {"seen": kept})
-
-
-def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the record of a watch that `Seen.save` wrote: "model", "keep", "calls", which are the
-    calls of each module, and those of TEXTS that the file has.
+def read_seen(path: str | os.PathLike[str]) -> Record:
+    """Return the record of a watch that `Seen.save` wrote.
 
     Raises:
         MissingExtraError, FileError: as `read`; code `file.content` also for another content.
     """
-    content = read(path)
-    seen = content.get("seen") if isinstance(content, dict) and len(content) == 1 else None
-    if not isinstance(seen, dict) or seen.keys() - TEXTS - NUMBERS != {"model", "keep", "calls"}:
+    record = read(path)
+    if not isinstance(record, Record):
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
-    keep, modules = seen["keep"], seen["calls"]
-    kinds: dict[str, type] = {"matrix": AttentionMatrix, "summary": Summary, "total": Totals}
-    kinds["contexts"] = Contexts
-    if not isinstance(keep, str) or keep not in kinds or not isinstance(modules, dict):
-        raise FileError("file.content", f"{path} keeps {shown(keep)}, which is not known.")
-    kind = kinds[keep]
-    for name, calls in modules.items():
-        if not isinstance(calls, list) or not calls or not all(isinstance(c, kind) for c in calls):
-            raise FileError(
-                "file.content",
-                f"{path} must hold a {kind.__name__} for every call of {shown(name)}.",
-            )
-        if any(isinstance(call, Summary) and call.roles is None for call in calls):
-            raise FileError("file.content", f"{path} has a summary of {shown(name)} without roles.")
-    texts = {}
-    for name in TEXTS & seen.keys():
-        try:
-            texts[name] = None if seen[name] is None else listed(name, seen[name])
-        except ArgumentTypeError as error:
-            raise FileError("file.content", f"{path}: {error.message}") from error
-    if not isinstance(seen["model"], str):
-        kind = type(seen["model"]).__name__
-        raise FileError("file.content", f"{path}: model must be a string; the file gives {kind}.")
-    heads = _heads_of(path, seen)
-    calls = {
-        name: [_with_heads(call, heads[name]) for call in calls] if name in heads else calls
-        for name, calls in modules.items()
-    }
-    numbers, missing = _numbers_of(path, seen), _missing_of(path, seen)
-    return (
-        seen
-        | texts
-        | {"calls": calls, "runs": _runs_of(path, seen), "numbers": numbers, "missing": missing}
-    )
-
-
-def _heads_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The numbers of the heads of each module, where these are not all of its heads."""
-    given = seen.get("heads", {})
-    for name, numbers in given.items() if isinstance(given, dict) else [("", None)]:
-        calls = seen["calls"].get(name, ())
-        fits = (
-            isinstance(numbers, list)
-            and _are_numbers(numbers)
-            and all(len(numbers) == call.num_heads for call in calls)
-        )
-        if not (fits and calls):
-            raise FileError(
-                "file.content", f"{path} must have a number for each head; it gives {shown(given)}."
-            )
-    return {name: tuple(numbers) for name, numbers in given.items()}
-
-
-def _are_numbers(given: list[Any]) -> bool:
-    """True for numbers of heads or layers: each once, and no larger than an int64 is."""
-    whole = all(type(each) is int and 0 <= each < 1 << 63 for each in given)
-    return whole and len(set(given)) == len(given)
-
-
-def _numbers_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> list[int] | None:
-    """The number in the model of each module, where these are not all of its layers."""
-    given = seen.get("numbers")
-    if given is None and "numbers" not in seen:
-        return None
-    if not isinstance(given, list) or len(given) != len(seen["calls"]) or not _are_numbers(given):
-        raise FileError(
-            "file.content", f"{path} must have a number for each layer; it gives {shown(given)}."
-        )
-    return given
-
-
-def _missing_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> list[Missing]:
-    """The parts of the model that were not seen."""
-    given = seen.get("missing", [])
-    if not isinstance(given, list) or not all(
-        isinstance(each, list)
-        and len(each) == len(Missing._fields)
-        and all(isinstance(word, str) for word in each)
-        for each in given
-    ):
-        raise FileError(
-            "file.content",
-            f"{path} must name what was not seen by {', '.join(Missing._fields)}; it gives {shown(given)}.",
-        )
-    return [Missing(*each) for each in given]
+    for name, numbers in (record.heads or {}).items():
+        record.calls[name] = [_with_heads(call, tuple(numbers)) for call in record.calls[name]]
+    return record
 
 
 def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
@@ -313,16 +206,6 @@ def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
     numbered = AttentionMatrix._of(problem.replace(part=part), call._value)
     numbered._context = call._context
     return numbered
-
-
-def _runs_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> int:
-    """Return the number of runs of the model, where modules attended several times in each; else 0."""
-    runs = seen.get("runs", 0)
-    if type(runs) is not int or not 0 <= runs < 1 << 63:
-        raise FileError(
-            "file.content", f"{path}: runs must be a count; the file gives {shown(runs)}."
-        )
-    return runs
 
 
 def _safetensors() -> Any:

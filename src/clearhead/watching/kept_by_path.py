@@ -10,7 +10,6 @@ from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices, Results
 from clearhead.watching.context_calls import ContextCalls
-from clearhead.watching.files import TEXTS
 from clearhead.watching.finding import check_layers, path_of_layer
 from clearhead.watching.kernels import KernelCalls
 from clearhead.watching.missing import Missing
@@ -38,7 +37,9 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         self._runs = 0
         self._kernels: dict[str, list[KernelCalls]] = {}
         self._numbers: dict[str, int] = {}
-        self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
+        self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(
+            ("tokens", "source_tokens")
+        )
         self.missing: list[Missing] = []
         """The parts of the model that attended and were not seen."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from clearhead._common.torch_internals import in_backward, set_grad_enabled
-from clearhead._common.undoing import Undo, register
+from clearhead._common.undoing import Undo
 from clearhead.watching.hooks import installing, running, tap
 
 _entered: ContextVar[tuple[object, ...]] = ContextVar("clearhead.watches", default=())
@@ -26,9 +26,9 @@ def enter_context(listener: Any) -> None:
 
 def listen(undo: Undo) -> None:
     """Pass on what the hooks report from now on."""
-    register(undo, tap.observers, _record)
-    register(undo, tap.witnesses, _witness)
-    register(undo, running.followers, _following)
+    tap.register(undo, tap.observers, _record)
+    tap.register(undo, tap.witnesses, _witness)
+    tap.register(undo, running.followers, _following)
 
 
 def _listeners() -> list[Any]:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
 from torch import Tensor
 
@@ -15,8 +15,10 @@ from clearhead._common.text import readable
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.matrix import FileOptions, PageOptions
 from clearhead.watching.calls import Kept
-from clearhead.watching.files import TEXTS, read_seen, write_seen
+from clearhead.watching.encoding import Record
+from clearhead.watching.files import read_seen, write
 from clearhead.watching.finding import HeadLinks, links_of_heads, place_of_token
+from clearhead.watching.missing import Missing
 from clearhead.watching.table import Table, rows_of, summary_of
 from clearhead.watching.token_ids import Tokens, has_source, listed, reads_source
 from clearhead.watching.whole_record import WholeRecord
@@ -25,6 +27,21 @@ if TYPE_CHECKING:
     from clearhead.reading.written_tokens import Writes
 
 Options = TypeVar("Options", bound=PageOptions)
+
+
+class MapOptions(TypedDict, total=False):
+    """The options of `Seen.plot`."""
+
+    layers: Sequence[str | int] | None
+    heads: Sequence[int] | Sequence[tuple[int | str, int]] | None
+    sample: int | None
+    tokens: Sequence[str] | None
+    log: bool
+    cells: int | None
+    source_tokens: Sequence[str] | None
+    columns: int | None
+    width: float | None
+    ax: Any
 
 
 class Seen(Answering, WholeRecord[Kept]):
@@ -145,21 +162,8 @@ class Seen(Answering, WholeRecord[Kept]):
         ]
         return HeadLinks(sorted(found, key=lambda link: -link.weight))
 
-    def plot(
-        self,
-        kind: str = "map",
-        *,
-        layers: Sequence[str | int] | None = None,
-        heads: Sequence[int] | Sequence[tuple[int | str, int]] | None = None,
-        sample: int | None = None,
-        tokens: Sequence[str] | None = None,
-        log: bool = False,
-        cells: int | None = None,
-        source_tokens: Sequence[str] | None = None,
-        columns: int | None = None,
-        width: float | None = None,
-        ax: Any = None,
-    ) -> Any:
+    @with_hints
+    def plot(self, kind: str = "map", **options: Unpack[MapOptions]) -> Any:
         """Draw all layers with matplotlib; `seen[layer].plot()` draws one, and larger.
 
         Args:
@@ -201,20 +205,7 @@ class Seen(Answering, WholeRecord[Kept]):
             ['layer 0', 'layer 1', 'layer 2']
         """
         self.need_attention("plot")
-        return drawing("figures").of_seen(
-            self,
-            kind,
-            layers=layers,
-            heads=heads,
-            sample=sample,
-            tokens=tokens,
-            log=log,
-            cells=cells,
-            source_tokens=source_tokens,
-            columns=columns,
-            width=width,
-            ax=ax,
-        )
+        return drawing("figures").of_seen(self, kind, **options)
 
     @with_hints
     def to_html(
@@ -336,8 +327,9 @@ class Seen(Answering, WholeRecord[Kept]):
             name: module.parts() if whole else module.all()
             for name, module in self._modules.items()
         }
-        record = {"model": self._model_name, "keep": self._keep, "calls": calls}
-        return write_seen(path, record | texts | self.numbering())
+        lists: dict[str, Any] = {name: text and list(text) for name, text in texts.items()}
+        kept = self._model_name, cast(Any, self._keep), calls
+        return write(path, Record(*kept, **self.numbering(), **lists))
 
     def __repr__(self) -> str:
         modules = "1 module" if len(self) == 1 else f"{len(self)} modules"
@@ -382,14 +374,15 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
         >>> again[0].entropy.equal(seen[0].entropy)
         True
     """
-    content = read_seen(path)
-    loaded: Seen[Any] = Seen(content["model"], content["keep"])
-    for name, calls in content["calls"].items():
+    record = read_seen(path)
+    loaded: Seen[Any] = Seen(record.model, record.keep)
+    for name, calls in record.calls.items():
         for call in calls:
-            loaded._add(name, call, **({"run": 0} if content["keep"] == "total" else {}))
-    loaded._texts |= {name: content[name] for name in TEXTS & content.keys()}
-    loaded._runs = content["runs"]
-    if content["numbers"] is not None:
-        loaded._numbers = dict(zip(content["calls"], content["numbers"], strict=True))
-    loaded._close(content["missing"])
+            loaded._add(name, call, **({"run": 0} if record.keep == "total" else {}))
+    texts: Any = {"tokens": record.tokens, "source_tokens": record.source_tokens}
+    loaded._texts |= {name: None if text is None else tuple(text) for name, text in texts.items()}
+    loaded._runs = record.runs or 0
+    if record.numbers is not None:
+        loaded._numbers = dict(zip(record.calls, record.numbers, strict=True))
+    loaded._close([Missing(*each) for each in record.missing or ()])
     return loaded

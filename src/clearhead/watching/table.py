@@ -77,9 +77,6 @@ class Table(MeasuredRows[HeadRow]):
         self.missing = tuple(missing)
         """The parts of the model that attended and were not seen, which have no rows."""
 
-    def _with(self, rows: Sequence[HeadRow]) -> "Table":
-        return Table(rows, self.missing)
-
     @property
     def notes(self) -> Sequence[str]:
         return [f"not seen: {each.brief()}" for each in self.missing]

@@ -23,7 +23,7 @@ class _First(NamedTuple):
     """The first token of each sample.
 
     Attributes:
-        prints: numbers of its key, (batch, 1), as `_prints` has them.
+        prints: numbers of its key, (batch, 1), as `fingerprints` has them.
         place: its place among the keys of the last call, (batch, 1), −1 where it was not there.
         begun: False where there was padding alone so far, (batch, 1).
     """
@@ -151,7 +151,7 @@ class TokenIds:
             last = None
         if problem.key.is_meta:
             return last if query_len == kv_len else None
-        prints, before = _prints(problem.key), kv_len - query_len
+        prints, before = fingerprints(problem.key), kv_len - query_len
         ids = last
         if before and last is not None:
             past = _past_of(prints[:, :before], *self._calls.get(name, (None, None)))
@@ -177,7 +177,7 @@ class TokenIds:
         found = torch.where(there & same & (known.place >= 0), place, -1)
         lost = (found < 0) & (known.place >= 0)
         if bool(lost.any()):
-            again = torch.isin(_prints(problem.key[:, :, :before]), known.prints)
+            again = torch.isin(fingerprints(problem.key[:, :, :before]), known.prints)
             at = again.to(torch.uint8).argmax(dim=1, keepdim=True)
             found = torch.where(lost & again.any(dim=1, keepdim=True) & (at < place), at, found)
         if not bool(known.begun.all()):
@@ -224,19 +224,32 @@ def _read(given: object) -> Tensor | None:
     return None if ids is None else torch.atleast_2d(ids).clone()
 
 
-def _prints(key: Tensor) -> Tensor:
-    """A number for each key, (batch, kv_len), int64: that of another is another. It is made of whole
-    numbers, whose sum does not depend on the order."""
+def fingerprints(key: Tensor) -> Tensor:
+    """Return a number of each key, (batch, kv_len), int64, which differs where keys differ: a sum of whole numbers,
+    which does not depend on the order.
+
+    Example:
+        >>> fingerprints(torch.tensor([[[[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]]]))[0, ::2]
+        tensor([0, 0])
+    """
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = key[:, 0].view(kinds[key.dtype.itemsize]).long()
-    place = torch.arange(1, key.shape[3] + 1, device=key.device)
-    return (bits * (place * 0x9E3779B97F4A7C1 | 1)).sum(dim=-1)
+    size = key.shape[3] * key.dtype.itemsize
+    wide = torch.int64 if size % 8 == 0 else kinds[key.dtype.itemsize]
+    count = size // wide.itemsize
+    places = torch.arange(1, key.shape[1] * count + 1, device=key.device)
+    factors = (places * 0x9E3779B97F4A7C1 | 1).view(key.shape[1], count)
+    found = key.new_zeros(key.shape[0], key.shape[2], dtype=torch.int64)
+    for head, factor in zip(
+        key.detach().unbind(1), factors, strict=True
+    ):  # products are as large as keys
+        found += (head.contiguous().view(wide) * factor).sum(dim=-1)
+    return found
 
 
 def _prints_at(key: Tensor, place: Tensor) -> Tensor:
     """The number of the key at one place of each sample, (batch, 1); `NOWHERE` for the place −1."""
     sample = torch.arange(len(place), device=place.device)[:, None]
-    prints = _prints(key[sample, :1, place.clamp(min=0)].transpose(1, 2))
+    prints = fingerprints(key[sample, :, place.clamp(min=0)].transpose(1, 2))
     return prints.where(place >= 0, NOWHERE)
 
 

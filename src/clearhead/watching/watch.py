@@ -7,11 +7,11 @@ would turn PyTorch's fast paths off, and so change the result.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_bool
+from clearhead._common.checks import check_bool, check_choice
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
@@ -24,99 +24,89 @@ from clearhead.watching.finding import ChosenLayers, read_heads
 from clearhead.watching.kept_by_path import Keep
 from clearhead.watching.recording import Result
 from clearhead.watching.token_ids import TokenIds
-from clearhead.watching.watcher import Watch
+from clearhead.watching.watcher import Wanted, Watch
 
 Threads = Literal["own", "all"]
 
 
+Layers = str | int | Sequence[str | int]
+
+
+class WatchOptions(TypedDict, total=False):
+    """The options of `watch` that do not decide what a record holds."""
+
+    tokens: Tensor | None
+    strict: bool
+    source_tokens: Tensor | None
+    values: bool
+    contexts: bool
+    threads: Threads
+
+
 @overload
 def watch(
     model: nn.Module,
-    layers: str | int | Sequence[str | int] | None = None,
+    layers: Layers | None = None,
     heads: Sequence[int] | None = None,
     keep: Literal["matrix", "gradients"] = "matrix",
-    tokens: Tensor | None = None,
-    strict: bool = False,
-    *,
-    values: bool = False,
-    contexts: bool = False,
-    threads: Threads = "own",
+    **options: Unpack[WatchOptions],
 ) -> Watch[AttentionMatrix]: ...
 @overload
 def watch(
     model: nn.Module,
-    layers: str | int | Sequence[str | int] | None = None,
+    layers: Layers | None = None,
     heads: Sequence[int] | None = None,
     *,
     keep: Literal["contexts"],
-    strict: bool = False,
-    contexts: bool = True,
-    threads: Threads = "own",
+    **options: Unpack[WatchOptions],
 ) -> Watch[Contexts]: ...
 @overload
 def watch(
     model: nn.Module,
-    layers: str | int | Sequence[str | int] | None = None,
+    layers: Layers | None = None,
     heads: Sequence[int] | None = None,
     *,
     keep: Literal["summary"],
-    tokens: Tensor | None = None,
-    strict: bool = False,
-    source_tokens: Tensor | None = None,
-    contexts: bool = False,
-    threads: Threads = "own",
+    **options: Unpack[WatchOptions],
 ) -> Watch[Summary]: ...
 @overload
 def watch(
     model: nn.Module,
-    layers: str | int | Sequence[str | int] | None = None,
+    layers: Layers | None = None,
     heads: Sequence[int] | None = None,
     *,
     keep: Literal["total"],
-    tokens: Tensor | None = None,
-    strict: bool = False,
-    source_tokens: Tensor | None = None,
     statistics: None = None,
-    contexts: bool = False,
-    threads: Threads = "own",
+    **options: Unpack[WatchOptions],
 ) -> Watch[Totals]: ...
 @overload
 def watch(
     model: nn.Module,
-    layers: str | int | Sequence[str | int] | None = None,
+    layers: Layers | None = None,
     heads: Sequence[int] | None = None,
     *,
     keep: Literal["total"],
-    tokens: Tensor | None = None,
-    strict: bool = False,
-    source_tokens: Tensor | None = None,
     statistics: Sequence[str],
-    threads: Threads = "own",
+    **options: Unpack[WatchOptions],
 ) -> Watch[SomeTotals]: ...
 @overload
 def watch(
     model: nn.Module,
-    layers: str | int | Sequence[str | int] | None = None,
+    layers: Layers | None = None,
     heads: Sequence[int] | None = None,
     *,
     keep: Callable[[str, AttentionMatrix], Result],
-    strict: bool = False,
-    values: bool = False,
-    threads: Threads = "own",
+    **options: Unpack[WatchOptions],
 ) -> Watch[Result]: ...
 @with_hints
 def watch(
     model: nn.Module,
-    layers: str | int | Sequence[str | int] | None = None,
+    layers: Layers | None = None,
     heads: Sequence[int] | None = None,
     keep: Keep | Callable[[str, AttentionMatrix], Any] = "matrix",
-    tokens: Tensor | None = None,
-    strict: bool = False,
-    source_tokens: Tensor | None = None,
-    values: bool = False,
+    *,
     statistics: Sequence[str] | None = None,
-    contexts: bool = False,
-    threads: Threads = "own",
+    **options: Unpack[WatchOptions],
 ) -> Watch[Any]:
     """Record every call of attention that a model makes, in whichever way PyTorch has for it.
 
@@ -196,33 +186,14 @@ def watch(
             "keep.value",
             f'keep must be "matrix", "contexts", "gradients", "summary", "total" or a function; got {shown(keep)}.',
         )
-    if keep not in ("summary", "total") and not (tokens is source_tokens is None):
-        raise ArgumentError(
-            "tokens.keep",
-            'tokens are for the roles; they go with keep="summary" or keep="total".',
-        )
-    check_bool("values", values)
-    if values and keep in ("contexts", "summary", "total"):
-        raise ArgumentError(
-            "values.keep",
-            f'values go with keep="matrix" or a function; keep={keep!r} holds none.',
-        )
-    check_bool("contexts", contexts)
-    if contexts and (callable(keep) or statistics is not None):
-        raise ArgumentError(
-            "contexts.keep",
-            "contexts do not go with statistics=, which are of the weights, or with a function, which is called before "
-            "there is one.",
-        )
-    if threads not in get_args(Threads):
-        raise ArgumentError(
-            "threads.value", f'threads must be "own" or "all"; got {shown(threads)}.'
-        )
-    chosen = read_statistics(statistics, keep)
-    ids = tokens, source_tokens
-    TokenIds(model, *ids)  # which refuses what are no ids
-    where = ChosenLayers(layers), read_heads(heads)
-    return Watch(model, *where, keep, ids, strict, values, chosen, contexts, threads == "all")
+    given: dict[str, Any] = {"threads": "own", **options}
+    for name in ("values", "contexts"):
+        check_bool(name, given.setdefault(name, False))
+    check_choice("threads", threads := given.pop("threads"), Threads)
+    wanted = Wanted(keep, read_heads(heads), read_statistics(statistics, keep), **given)
+    wanted.check()
+    TokenIds(model, wanted.tokens, wanted.source_tokens)  # checks the ids
+    return Watch(model, ChosenLayers(layers), wanted, threads == "all")
 
 
 def read_statistics(given: object, keep: object) -> tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic
 
@@ -14,7 +15,7 @@ from clearhead._common.elements import Drawn
 from clearhead._common.text import readable
 from clearhead._common.torch_internals import is_transformed
 from clearhead.attention.problem import Problem
-from clearhead.errors import WatchError, WatchWarning
+from clearhead.errors import ArgumentError, WatchError, WatchWarning
 from clearhead.matrix.head_numbers import NEED_IDS, ROLES
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.calls import Kept
@@ -43,6 +44,69 @@ OF_ARGUMENTS = ("watch.heads", "watch.tokens", "watch.function")
 """The codes of arguments that do not fit the model; the call itself is as it should be."""
 
 
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """The content of a record, as `watch` takes it.
+
+    Attributes:
+        keep: what is kept of each call, or a function that makes it.
+        heads: the numbers of the query heads; None for all.
+        statistics: with keep="total" the names of some; None for all.
+        tokens, source_tokens: ids of the keys; None for those that the embedding reads.
+        strict, values, contexts: as of `watch`.
+    """
+
+    keep: Keep | Callable[[str, AttentionMatrix], Any]
+    heads: tuple[int, ...] | None = None
+    statistics: tuple[str, ...] | None = None
+    tokens: Tensor | None = None
+    source_tokens: Tensor | None = None
+    strict: bool = False
+    values: bool = False
+    contexts: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of record."""
+        if callable(self.keep):
+            return "function"
+        return "matrix" if self.keep == "gradients" else self.keep
+
+    @property
+    def has_values(self) -> bool:
+        """True if the value of each call is kept."""
+        return self.values or self.keep == "gradients"
+
+    @property
+    def has_contexts(self) -> bool:
+        """True if the context of each call is kept."""
+        return self.contexts or self.keep == "contexts"
+
+    def check(self) -> None:
+        """Check that the options fit what is kept.
+
+        Raises:
+            ArgumentError: codes `tokens.keep`, `values.keep` and `contexts.keep`.
+        """
+        if self.keep not in ("summary", "total") and not (
+            self.tokens is self.source_tokens is None
+        ):
+            raise ArgumentError(
+                "tokens.keep",
+                'tokens are for the roles; they go with keep="summary" or keep="total".',
+            )
+        if self.values and self.keep in ("contexts", "summary", "total"):
+            raise ArgumentError(
+                "values.keep",
+                f'values go with keep="matrix" or a function; keep={self.keep!r} holds none.',
+            )
+        if self.contexts and (self.kind in ("summary", "function") or self.statistics is not None):
+            raise ArgumentError(
+                "contexts.keep",
+                'contexts go with keep="matrix", "gradients" or "total", without statistics=, which are of weights.',
+            )
+
+
 class Watch(Drawn, Generic[Kept]):
     """The context manager that `watch` returns.
 
@@ -57,45 +121,24 @@ class Watch(Drawn, Generic[Kept]):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        layers: ChosenLayers,
-        heads: tuple[int, ...] | None,
-        keep: Keep | Callable[[str, AttentionMatrix], Any],
-        tokens: tuple[Tensor | None, Tensor | None],
-        strict: bool,
-        values: bool = False,
-        statistics: tuple[str, ...] | None = None,
-        contexts: bool = False,
-        every_thread: bool = False,
+        self, model: nn.Module, layers: ChosenLayers, wanted: Wanted, every_thread: bool
     ) -> None:
-        self._model = model
+        self._model, self._layers, self._wanted = model, layers, wanted
         self.every_thread = every_thread
         self.entry: object = None
-        self._layers = layers
-        self._heads = heads
-        self._function = keep if callable(keep) else None
-        self._graph = keep == "gradients"
-        kind = "matrix" if keep == "gradients" else keep
-        self._keep: Kind = "function" if callable(kind) else kind
-        self._tokens, self._source_tokens = tokens
-        self._strict = strict
-        self._statistics = statistics
-        self._values = values or self._graph
-        self._contexts = contexts or keep == "contexts"
 
     def _begin(self) -> None:
         model = self._model
         self._lock = threading.RLock()  # a context may be handed on while its call is recorded
         self._modules = dict(model.named_modules())
         self._paths, self._parts = Paths(self._modules), Ran(model, self._modules)
-        self._ids = TokenIds(model, self._tokens, self._source_tokens)
+        self._ids = TokenIds(model, self._wanted.tokens, self._wanted.source_tokens)
         self._ran = self._running = False
         self._trouble: Exception | None = None
         self._attended: dict[str, int] = {}
         self._places: dict[str, int] = {}
         self._copies = Copies()
-        self.seen: Seen[Kept] = Seen(type(model).__name__, self._keep)
+        self.seen: Seen[Kept] = Seen(type(model).__name__, self._wanted.kind)
 
     def estimate(self, batch: int, query_len: int, kv_len: int | None = None) -> Estimate:
         """Return the memory that watching one run of the model would keep, in bytes.
@@ -121,23 +164,25 @@ class Watch(Drawn, Generic[Kept]):
             >>> print(ch.watch(model, keep="summary").estimate(batch=1, query_len=3000))
             2 layers × 2 heads, 3000 tokens: ... (the matrices would take 144.0 MB)
         """
-        if self._function is not None:
+        wanted = self._wanted
+        if callable(wanted.keep):
             raise WatchError("watch.sizes", "the size of what keep= returns is not known.")
         kv_len = query_len if kv_len is None else kv_len
         check_sizes(batch=batch, query_len=query_len, kv_len=kv_len)
         kept = sizes_of(self._model, self._layers.has if self._layers else None)
         sizes = batch, query_len, kv_len
-        more = {"values": self._values, "contexts": self._contexts}
-        return estimated(kept, self._heads, self._keep, sizes, **more)
+        more = {"values": wanted.has_values, "contexts": wanted.has_contexts}
+        return estimated(kept, wanted.heads, wanted.kind, sizes, **more)
 
     def __repr__(self) -> str:
-        matrix = "query, key and value" if self._values else "query and key"
+        wanted = self._wanted
+        matrix = "query, key and value" if wanted.has_values else "query and key"
         kinds = {"matrix": matrix, "summary": "a summary", "function": "a result"}
         kinds["contexts"] = "the contexts"
-        if self._contexts and self._keep != "contexts":
+        if wanted.contexts and wanted.keep != "contexts":
             kinds = {name: f"{kind}, and the contexts," for name, kind in kinds.items()}
-        heads = "" if self._heads is None else f", heads {list(self._heads)}"
-        of = f"{kinds.get(self._keep, 'the totals')} of each call{self._layers}{heads}"
+        heads = "" if wanted.heads is None else f", heads {list(wanted.heads)}"
+        of = f"{kinds.get(wanted.kind, 'the totals')} of each call{self._layers}{heads}"
         return readable(f"watch({type(self._model).__name__}): {of}")
 
     def __enter__(self) -> Seen[Kept]:
@@ -149,7 +194,7 @@ class Watch(Drawn, Generic[Kept]):
             )
         try:
             self._begin()
-            if self._values or self._contexts:
+            if self._wanted.has_values or self._wanted.has_contexts:
                 tap.value_readers.add(self)
             installing.install(self, listen)
             enter_context(self)
@@ -206,41 +251,44 @@ class Watch(Drawn, Generic[Kept]):
                     )
                 problem = self._ids.with_ended(self._copies.of_call(problem, name))
                 add_call(self.seen._kernels, name, tap.kernel_of_call())
-                measures = self._measures()
-                known = None if measures is None else self._known_of(problem, name)
-                needs_ids = measures is None and self._keep != "contexts"
-                tokens = self._ids.of(problem, name) if needs_ids else None
-                heads, every = self._heads, problem
-                if heads is not None:
-                    heads = head_numbers(heads, problem.num_heads, name)
-                    problem = kept_heads(problem, heads, name)
-                value = problem.value if self._values else None
-                if self._function is not None:
-                    self.seen._add(name, reduced(problem, value, name, self._function, tokens))
-                elif measures is not None and known is not None:
-                    run: dict[str, Any] = {}
-                    if self._keep == "total":
-                        sizes = problem.query_len, problem.kv_len
-                        run = {"run": self.seen._runs if self._running else None, "sizes": sizes}
-                    made = measures(problem, *known)
-                    if self._contexts and self._keep == "total":
-                        add = partial(self._add_totals, name, made, problem, heads, run)
-                        return self._handing_on(every, add)
-                    at = self.seen._add(name, made, **run)
-                    if self._contexts:
-                        results: Any = self.seen._modules[name]
-                        return self._handing_on(every, partial(results.hand_on, at, heads))
-                else:
-                    kept = {"value": value, "graph": self._graph, "tokens": tokens}
-                    kept = {} if self._keep == "contexts" else kept
-                    call = self.seen._add(name, problem, **kept)
-                    call.heads = heads
-                    takes = self._graph and not tap.context_of_call().ablated
-                    take = call.take if takes else None
-                    return self._handing_on(every, call.hand_on, take) if self._contexts else take
+                return self._kept(name, problem)
             except Exception as error:
                 self._trouble = self._trouble or error
             return None
+
+    def _kept(self, name: str, problem: Problem) -> tap.Change | None:
+        """Keep a call, and return what takes its context."""
+        wanted, every, heads = self._wanted, problem, self._wanted.heads
+        tokens, first = self._known_of(problem, name)
+        if heads is not None:
+            heads = head_numbers(heads, problem.num_heads, name)
+            problem = kept_heads(problem, heads, name)
+        value = problem.value if wanted.has_values else None
+        if callable(wanted.keep):
+            self.seen._add(name, reduced(problem, value, name, wanted.keep, tokens))
+        elif wanted.keep == "summary":
+            self.seen._add(name, summarised(problem, tokens, first))
+        elif wanted.keep == "total":
+            sizes = problem.query_len, problem.kv_len
+            run = {"run": self.seen._runs if self._running else None, "sizes": sizes}
+            names = wanted.statistics
+            made = (
+                totalled(problem, tokens, first)
+                if names is None
+                else some_totalled(problem, tokens, first, names=names)
+            )
+            if wanted.contexts:
+                add = partial(self._add_totals, name, made, problem, heads, run)
+                return self._handing_on(every, add)
+            self.seen._add(name, made, **run)
+        else:
+            graph = wanted.keep == "gradients"
+            more = {"value": value, "graph": graph, "tokens": tokens}
+            call = self.seen._add(name, problem, **({} if wanted.keep == "contexts" else more))
+            call.heads = heads
+            take = call.take if graph and not tap.context_of_call().ablated else None
+            return self._handing_on(every, call.hand_on, take) if wanted.has_contexts else take
+        return None
 
     def _handing_on(
         self, problem: Problem, hand_on: tap.Change, take: tap.Change | None = None
@@ -265,15 +313,12 @@ class Watch(Drawn, Generic[Kept]):
             self.seen._add(name, with_mean_of(context, totals, problem, heads), **run)
         return context
 
-    def _measures(self) -> Callable[..., Any] | None:
-        """Return what makes of a call and the ids of its keys what is kept; None for the call itself."""
-        if self._statistics is not None:
-            return partial(some_totalled, names=self._statistics)
-        return {"summary": summarised, "total": totalled}.get(self._keep)
-
     def _known_of(self, problem: Problem, name: str) -> tuple[Tensor | None, Tensor | None]:
-        """The ids of the keys of a call and the places of first tokens, as far as they are asked for."""
-        asked = set(ROLES if self._statistics is None else self._statistics)
+        """The ids of the keys of a call and the places of first tokens, if they are needed and known."""
+        wanted = self._wanted
+        if wanted.keep not in ("summary", "total"):
+            return None if wanted.keep == "contexts" else self._ids.of(problem, name), None
+        asked = set(ROLES if wanted.statistics is None else wanted.statistics)
         ids = self._ids.of(problem, name) if asked & NEED_IDS else None
         return ids, self._ids.first_of(problem, name) if "first" in asked else None
 
@@ -338,6 +383,6 @@ class Watch(Drawn, Generic[Kept]):
         if not missing:
             return
         text = f"{name} attended in {places_that(missing)} not seen:{listed(missing)}"
-        if self._strict:
+        if self._wanted.strict:
             raise WatchError("watch.missing", text)
         warnings.warn(f"[watch.missing] {text}", WatchWarning, stacklevel=4)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import stages
-from clearhead.attention.kernels import _lowering, _one_query, blockwise, eager
+from clearhead.attention.kernels import _by_scores, _lowering, blockwise, eager, fused
 from clearhead.attention.planning import KERNELS
 from clearhead.testing.tolerances import difference, measured
 
@@ -34,8 +34,9 @@ def take_apart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_lowering, "LEAST_TILES", 2)
     patch.setattr(eager, "PORTION", 1)
     patch.setattr(blockwise, "SMALL", 0)
-    patch.setattr(_one_query, "WORTH_PRODUCTS", 0)
-    patch.setattr(_one_query, "LEAST_GROUP", 1)
+    patch.setattr(fused, "SMALL", 0)
+    patch.setattr(_by_scores, "SMALL", 0)
+    patch.setattr(_by_scores, "LEAST_CHECKED", 0)
 
 
 def draw(

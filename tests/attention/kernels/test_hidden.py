@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead import stages
-from clearhead.attention.kernels import _fused_calls, _lowering, _one_query, fused
-from clearhead.masks.sliding_window import SlidingWindow
+from clearhead.attention.kernels import _fused_calls, _lowering, _nonfinite, fused
+from clearhead.attention.problem import make_problem
 from tests.attention.kernels.definition import (
     Tensors,
     close,
@@ -214,80 +213,6 @@ def test_nan_in_the_open_is_never_swallowed(kernel: str, kv_len: int, dtype: tor
             assert ch.attend(**tensors, mask=mask, kernel=kernel).isnan().all(), (tensor, mask)
 
 
-@pytest.mark.parametrize("kv_len", [600, 2049])
-@pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
-)
-@pytest.mark.parametrize("multiplied", [False, True])
-def test_one_token_shows_what_it_sees(
-    kv_len: int, dtype: torch.dtype, multiplied: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever it weighs: a weight may be 0, and a key of −∞ scores −∞."""
-    if multiplied:
-        monkeypatch.setattr(_one_query, "WORTH_PRODUCTS", 0)
-        monkeypatch.setattr(_one_query, "LEAST_GROUP", 1)
-    clean = draw(1, 4, 2, 1, kv_len, 64, 64, dtype)
-    clean["query"][..., 0] = 3.0
-    clean["key"][:, :, 7, 0] = -1e4  # so that the weight of this token is 0
-    sinks = torch.tensor([0.5, 3.0, -9.0, -1.0]).to(dtype)
-    beside = ch.sliding_window(left=kv_len - 6, right=0)  # sees from the sixth on
-    for tensor, poison in [("key", NAN), ("key", -INF), ("key", INF), ("key", LONG),
-                           ("value", NAN), ("value", INF), ("value", -INF)]:  # fmt: skip
-        if poison == LONG and dtype in (torch.float16, torch.float64):
-            continue  # ∞, and not long
-        for token in (3, 7, kv_len - 1):
-            tensors = {name: each.clone() for name, each in clean.items()}
-            tensors[tensor][:, 1, token, 0] = poison
-            for mask in (None, ch.causal(), beside):
-                for given_sinks in (None, sinks):
-                    result = ch.attend(**tensors, mask=mask, sinks=given_sinks, kernel="fused")
-                    shows = torch.zeros_like(result, dtype=torch.bool)
-                    if mask is not beside or token > 4:
-                        shows[:, 2:, :, :] = tensor == "key"
-                        shows[:, 2:, :, 0] = True
-                    assert torch.equal(result.isnan(), shows), (tensor, poison, token, mask)
-                    assert result[~shows].isfinite().all()
-
-
-@pytest.mark.parametrize("mask", [None, ch.causal(), ch.sliding_window(left=594, right=0)])
-def test_one_token_asked_again_shows_what_it_sees(
-    mask: ch.Mask | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the same call when it was new, whatever stands in the tensors this time."""
-    clean = draw(1, 2, 2, 1, 600, 64, 64)
-    clean["query"][..., 0] = 3.0
-    clean["key"][:, :, 7, 0] = -1e4
-    for _ in range(2):
-        ch.attend(**clean, mask=mask)
-    with monkeypatch.context() as unchecked:
-        unchecked.delattr("clearhead.attention.functional.make_problem")
-        ch.attend(**clean, mask=mask)
-    for tensor, poison in [("query", NAN), ("query", INF), ("query", LONG), ("key", NAN), ("key", INF),
-                           ("key", -INF), ("key", LONG), ("value", NAN), ("value", -INF)]:  # fmt: skip
-        for token in (3, 7, 599):
-            tensors = {name: each.clone() for name, each in clean.items()}
-            tensors[tensor][:, 1, 0 if tensor == "query" else token, 0] = poison
-            result = ch.attend(**tensors, mask=mask)
-            shows = torch.zeros_like(result, dtype=torch.bool)
-            if tensor == "query" or type(mask) is not SlidingWindow or token > 4:
-                shows[:, 1, :, :] = tensor != "value"
-                shows[:, 1, :, 0] = True
-            assert torch.equal(result.isnan(), shows), (tensor, poison, token)
-
-
-@pytest.mark.parametrize("trained", [False, True])
-def test_one_token_reads_its_context_for_the_value(
-    trained: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Which is much shorter; but a gradient asks for the value itself."""
-    tensors = draw(1, 2, 2, 1, 600, 64, 64)
-    tensors["query"].requires_grad_(trained)
-    read = []
-    monkeypatch.setattr(stages, "all_finite", lambda each: read.append(each.shape[2]) or True)
-    ch.attend(**tensors, mask=ch.sliding_window(left=499), kernel="fused")
-    assert read == [500 if trained else 1]
-
-
 @st.composite
 def poisoned(draw_: st.DrawFn) -> tuple[Tensors, ch.Mask]:
     """Any mask, and tensors with a few entries that are not finite anywhere."""
@@ -318,22 +243,31 @@ def test_any_mask(way: str, case: tuple[Tensors, ch.Mask]) -> None:
         assert_stays_hidden(way.partition(",")[0], tensors, mask)
 
 
-@pytest.mark.parametrize("heads", [(8, 8), (8, 2)])
-def test_causal_on_a_device_makes_few_numbers(
-    heads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mask", [None, ch.causal()])
+@pytest.mark.parametrize("kv_heads", [8, 2])
+def test_the_kernel_of_a_device_runs_as_it_is(
+    kv_heads: int, mask: ch.Mask | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is read, no head of a group is repeated and nothing is larger than the query: beside the result, one
-    copy of each input, one of the magnitudes of the value, and marks."""
-    monkeypatch.setattr(fused, "_run", lambda problem, pieces: torch.empty_like(problem.query))
-    query, key, value = (empty(1, each, 512, 128) for each in (heads[0], heads[1], heads[1]))
+    """One launch, nothing else is made, and the plan says what that means."""
+    monkeypatch.setattr(
+        _fused_calls.F,
+        "scaled_dot_product_attention",
+        lambda query, *_, **__: torch.empty_like(query),
+    )
+    query, key, value = (empty(1, heads, 4096, 128) for heads in (8, kv_heads, kv_heads))
     with Recorded() as recorded:
-        ch.attend(query, key, value, mask=ch.causal())
-    made = [each.nbytes for _, some in recorded.operations for each in some]
-    assert max(made) == query.nbytes
-    # A byte for a number of 16 bits: who sees a mark, and three times which value is one; some more for each row.
-    marks = 0.6 * query.nbytes + 0.1 * key.nbytes + 1.6 * value.nbytes
-    assert sum(made) <= 2 * query.nbytes + key.nbytes + 2 * value.nbytes + marks
+        ch.attend(query, key, value, mask=mask)
+    assert [name for name, _ in recorded.operations] == ["empty_like"]
     assert recorded.waits == []
+    assert "not contained" in ch.plan(query, key, value, mask=mask).how
+
+
+def test_flex_reads_a_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Tensor] = []
+    monkeypatch.setattr(Tensor, "item", lambda each: read.append(each) or 1.0)
+    tensors = (empty(1, heads, 256, 16) for heads in (4, 2, 2))
+    assert _nonfinite.all_finite(make_problem(*tensors))
+    assert len(read) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead.checking.evidence.cases import broken
 from clearhead.checking.evidence.laws import by_samples
 
 
@@ -23,6 +24,6 @@ class Squeezed:
 def test_the_last_sample_is_the_one_that_is_called_alone() -> None:
     subject: Any = Squeezed()
     x = torch.rand(3, 5, 4, dtype=torch.float64)
-    broken = by_samples(subject, (x,), subject.run(x))
-    assert broken is not None
-    assert (broken.way, broken.at) == ("alone", "samples 2")
+    wrong = broken("alone", by_samples(subject, (x,), subject.run(x)))
+    assert wrong is not None
+    assert wrong.at == "samples 2"

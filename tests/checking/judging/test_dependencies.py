@@ -50,20 +50,19 @@ def ahead(scores, far):
 
 
 @pytest.mark.parametrize(
-    ("hide", "declared", "code", "words"),
+    ("hide", "declared", "code"),
     [
-        (lambda scores, far: scores, {}, "mask.missing", "no mask is in force"),
-        (ahead, {}, "differs", "move with tokens that the contract hides"),
-        (broken, {}, "differs", "NaN or infinity comes out"),
-        (back(1), {"window": (2, 0)}, "mask.window-off-by-one", "one token less back"),
-        (back(3), {"window": (2, 0)}, "mask.window-off-by-one", "one token more back"),
+        (lambda scores, far: scores, {}, "mask.missing"),
+        (ahead, {}, "differs"),
+        (broken, {}, "differs"),
+        (back(1), {"window": (2, 0)}, "mask.off-by-one"),
+        (back(3), {"window": (2, 0)}, "mask.off-by-one"),
     ],
 )
-def test_who_moves_whom_names_the_mistake(hide, declared, code, words):
+def test_who_moves_whom_names_the_mistake(hide, declared, code):
     torch.manual_seed(0)
     (finding,) = ch.check(Talking(hide), takes="x", causal=True, **declared).findings
     assert finding.code == code
-    assert words in finding.sentence
 
 
 @pytest.mark.parametrize("hide", [steep, holes])

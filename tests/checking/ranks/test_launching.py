@@ -79,5 +79,5 @@ def test_the_cause_is_the_rank_for_which_the_others_wait(
 ) -> None:
     failures = {rank: Failure(kind, kind, ("ring.py", rank)) for rank, kind in enumerate(kinds)}
     found = comparing._stuck(failures, 5)
-    assert found.code == "ranks.stuck"
+    assert found.code == "call.raises"
     assert found.place == ("ring.py", cause)

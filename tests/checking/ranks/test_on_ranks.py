@@ -173,7 +173,7 @@ def goes_on(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) ->
 )
 def test_a_rank_that_is_lost(eventful: None, subject: Any, rank: int, words: str) -> None:
     (found,) = ch.check(subject, takes="qkv", world=2).findings
-    assert found.code == "ranks.stuck"
+    assert found.code == "call.raises"
     assert f"rank {rank}" in found.sentence
     assert words in found.measured
     first = subject.__code__.co_firstlineno
@@ -188,7 +188,7 @@ def test_a_rank_whose_process_ends() -> None:
     with mock.patch.object(launching, "GRACE", launching.WATCHDOG):
         report = ch.check(ends, takes="qkv", world=2)
     (found,) = report.findings
-    assert found.code == "ranks.stuck"
+    assert found.code == "call.raises"
     assert "rank 1 ends with exit code 3" in found.measured
     assert not multiprocessing.active_children()
 

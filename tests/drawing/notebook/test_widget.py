@@ -13,9 +13,9 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import ladder
+from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.drawing.notebook import widget as notebook
 from clearhead.drawing.page.payload import MAGIC
-from clearhead.drawing.page.steps import steps_payload
 from clearhead.errors import MissingExtraError
 from tests.environment import break_package
 from tests.refusals import refusals
@@ -55,7 +55,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 def test_a_trace_is_the_payload_of_its_page() -> None:
     trace = ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS)
     widget = ch.view(trace)
-    assert widget.payload == steps_payload(trace).to_bytes()
+    assert widget.payload == trace_payload(trace).to_bytes()
     assert not widget.exact
     assert repr(widget) == "view of trace of SimpleAttention"
     widget.close()
@@ -64,7 +64,7 @@ def test_a_trace_is_the_payload_of_its_page() -> None:
 def test_the_front_end_is_the_page_s() -> None:
     widget = ch.view(matrix())
     trace = ch.view(ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS))
-    for each, kind in ((widget, "heads"), (trace, "steps")):
+    for each, kind in ((widget, "heads"), (trace, "trace")):
         assert each._esm == notebook.asset(f"{kind}.js")
         assert each._css == notebook.asset(f"{kind}.css")
         each.close()

@@ -66,7 +66,7 @@ def test_nothing_in_the_page_names_the_network() -> None:
 
 
 def test_the_script_cannot_end_its_element() -> None:
-    for name in ("heads.js", "heads.css", "steps.js", "steps.css"):
+    for name in ("heads.js", "heads.css", "trace.js", "trace.css"):
         assert not re.search(r"</(script|style)|<!--", asset(name), re.IGNORECASE)
         assert "\r" not in asset(name)
 
@@ -96,7 +96,7 @@ def test_a_page_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == [place]
 
 
-@pytest.mark.parametrize(("kind", "budget"), [("heads", 52_000), ("steps", 23_000)])
+@pytest.mark.parametrize(("kind", "budget"), [("heads", 52_000), ("trace", 23_000)])
 def test_a_bundle_is_small(kind: str, budget: int) -> None:
     """What a page costs over what it shows."""
     both = asset(f"{kind}.js") + asset(f"{kind}.css")
@@ -104,8 +104,8 @@ def test_a_bundle_is_small(kind: str, budget: int) -> None:
 
 
 def test_no_bundle_carries_another() -> None:
-    assert "ch-st-" not in asset("heads.js") + asset("heads.css")
-    assert "ch-overview" not in asset("steps.js") + asset("steps.css")
+    assert "ch-trace" not in asset("heads.js") + asset("heads.css")
+    assert "ch-overview" not in asset("trace.js") + asset("trace.css")
 
 
 def test_the_bundle_is_made_of_its_sources() -> None:

@@ -6,22 +6,23 @@ raises with every reason; there is no fallback, and no `except` in the choice.
 
 fused lowers a mask to pieces: calls that together cover every query once. No mask and plain causal are one
 call, and so is what sees one run of keys, on that slice. Below `WORTH_SPANS` pairs spans take longer than
-they save, and the mask is one tensor. If every sample's mask is a few rectangles and triangles (causal with
-padding is: a triangle, and a rectangle below it), each is a call on slices, without a mask. Where it
-repeats, as the middle of a window does and documents of one length do, its tiles are the samples of one call:
-those of a window overlap in memory, so that nothing is copied, and one part of the mask serves all. A call
+they save, and the mask is one tensor. If every sample's mask is rectangles and triangles (causal with
+padding is: a triangle, and a rectangle below it; so are documents), each is a call on slices, without a mask. Many
+documents, and those with gradients, go by length: those of like length are the samples of one call, padded to the
+longest. Where a mask repeats, as the middle of a window does and documents of one length do, its tiles are the samples
+of one call: those of a window overlap in memory, so that nothing is copied, and one part of the mask serves all. A call
 is a parallel region, which beside other busy processes is most of what it costs. Anything else
 goes in tiles of queries, each with the keys that it can see at all and its part of the mask, so that no mask
 of queries × keys is ever whole. A value of another width than the key is padded to it, since PyTorch's fused
-kernels want one width.
+kernels want one width. Few queries of many keys are two products around a softmax (`_by_scores.py`).
 
 Where a kernel makes many short calls, without gradients, threads of our own share the heads, each with one of
 PyTorch's threads: a parallel region for each call waits for a core that others keep busy. What has a part for each
 head, and masks of which many numbers would be made once a thread, go as they are.
 
 On a GPU the host is not to wait. There a mask is lowered if it holds no tensor of the device, since the host then knows
-its spans by itself; and what may not be finite is cleared before anything is computed. Who sees a mark comes, where the
-mask is causal, after the first one, and else between two sums of all marks so far.
+its spans by itself; and what may not be finite is cleared before anything is computed. The marks that a query sees are
+counted between two sums of all marks so far. Without a mask and with the causal flag the kernel runs as it is.
 
 *Sinks* need the logsumexp: the output is multiplied by sigmoid(logsumexp − sink). PyTorch's CPU kernel gives
 the logsumexp but no gradient for it. `FlashWithLogsumexp` adds one with the kernel's own backward: a value

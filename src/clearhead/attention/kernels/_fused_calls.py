@@ -1,17 +1,19 @@
-"""The fused calls of a piece: on slices, on tiles that are alike, with a part of the mask, beside sinks."""
+"""The fused calls of pieces: slices, tiles of a window, documents of like length, parts of a mask, sinks."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.torch_internals import can_sync
 from clearhead.attention.kernels._fused_gradients import FlashWithLogsumexp
 from clearhead.attention.kernels._kept import all_seen, shown_mask
 from clearhead.attention.kernels._lowering import Piece, assemble, is_known, lengths_of, place_of
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
 from clearhead.masks.tiles import host_spans, length
+
+MOST_PAIRS = 1.2
+"""How many times the pairs of its documents a causal call computes at most; others have documents of one length."""
 
 
 def run_piece(problem: Problem, piece: Piece) -> Tensor:
@@ -31,13 +33,18 @@ def run_piece(problem: Problem, piece: Piece) -> Tensor:
         return nothing.expand(-1, -1, -1, value.shape[3])
     query = query.flip(2) if piece.strip else query
     added, seen = _attn_mask(problem, piece)
-    if problem.sinks is None:
-        context = fused_call(problem, query, key, value, added, piece.causal)
-    else:
-        context, total = _fused_with_logsumexp(problem, query, key, value, added, piece.causal)
-        context = _beside_sinks(problem, context, total)
+    context = call_with_sinks(problem, query, key, value, added, piece.causal)
     context = context.flip(2) if piece.strip else context
     return context if seen is None else context.masked_fill(~seen, 0.0)
+
+
+def call_with_sinks(
+    problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
+) -> Tensor:
+    """A fused call of some tokens, with the sinks of the problem."""
+    if problem.sinks is None:
+        return fused_call(problem, query, key, value, mask, causal)
+    return _beside_sinks(problem, *_fused_with_logsumexp(problem, query, key, value, mask, causal))
 
 
 def _beside_sinks(problem: Problem, context: Tensor, total: Tensor) -> Tensor:
@@ -45,6 +52,86 @@ def _beside_sinks(problem: Problem, context: Tensor, total: Tensor) -> Tensor:
     assert problem.sinks is not None
     share = torch.sigmoid(total - stages.upcast(problem.sinks)[:, None])
     return (context * share[..., None]).to(context.dtype)
+
+
+def are_documents(pieces: list[Piece]) -> bool:
+    """Return True if each piece has as many keys as queries, or none, and the keys of a sample are in order."""
+    ends: dict[int, int] = {}
+    for piece in pieces:
+        row, seen = piece.rows.start, length(piece.keys)
+        if piece.masked or piece.tiles > 1 or seen not in (0, length(piece.queries)):
+            return False
+        if seen and piece.keys.start < ends.get(row, 0):
+            return False
+        ends[row] = max(ends.get(row, 0), piece.keys.stop)
+    return True
+
+
+def classes(pieces: list[Piece]) -> list[list[int]]:
+    """Group documents of like length, all causal or none, the longest first, by their places among the pieces; those
+    without keys are left out."""
+    sizes = [length(piece.keys) for piece in pieces]
+    order = sorted(range(len(pieces)), key=lambda place: (pieces[place].causal, -sizes[place]))
+    groups: list[list[int]] = []
+    pairs = 0
+    for place in order:
+        pairs += sizes[place] ** 2
+        first = groups[-1][0] if groups else place
+        computed = (len(groups[-1]) + 1) * sizes[first] ** 2 if groups else 0
+        causal = pieces[place].causal
+        alike = pieces[first].causal == causal
+        if groups and alike and computed <= (MOST_PAIRS if causal else 1) * pairs:
+            groups[-1].append(place)
+        elif sizes[place]:
+            groups.append([place])
+            pairs = sizes[place] ** 2
+    return groups
+
+
+def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
+    """The context of pieces that are documents, by one call for each class."""
+    if length(pieces[0].rows) > 1:
+        rows = [slice(row, row + 1) for row in range(problem.batch)]
+        pieces = [piece._replace(rows=row) for row in rows for piece in pieces]
+    inputs = [
+        _cut(problem.query, pieces, [piece.queries for piece in pieces]),
+        _cut(problem.key, pieces, [piece.keys for piece in pieces]),
+        _cut(problem.value, pieces, [piece.keys for piece in pieces]),
+    ]
+    contexts: dict[int, Tensor] = {}
+    for group in classes(pieces):
+        sizes = [length(pieces[place].keys) for place in group]
+        query, key, value = (
+            torch.stack(
+                [F.pad(each[place], (0, 0, 0, sizes[0] - each[place].shape[1])) for place in group]
+            )
+            for each in inputs
+        )
+        context = call_with_sinks(problem, query, key, value, None, pieces[group[0]].causal)
+        for place, size, tile in zip(group, sizes, context.unbind(0), strict=True):
+            contexts[place] = tile[None, :, :size]
+    parts = [
+        contexts[place] if place in contexts else run_piece(problem, piece)
+        for place, piece in enumerate(pieces)
+    ]
+    return assemble(parts, pieces)
+
+
+def _cut(tensor: Tensor, pieces: list[Piece], runs: list[slice]) -> list[Tensor]:
+    """The tokens of each piece, (heads, tokens, width), by one split of each sample: slices would each send a gradient
+    of the size of the tensor."""
+    sizes: list[list[int]] = [[] for _ in range(tensor.shape[0])]
+    for piece, run in zip(pieces, runs, strict=True):
+        row = sizes[piece.rows.start]
+        gap = run.start - sum(row) if length(run) else 0
+        row += [gap, length(run)]
+    for row in sizes:
+        row.append(tensor.shape[2] - sum(row))
+    return [
+        part
+        for sample, row in zip(tensor, sizes, strict=True)
+        for part in sample.split(row, dim=1)[1::2]
+    ]
 
 
 def _run_tiles(
@@ -55,12 +142,12 @@ def _run_tiles(
 
     One call is one parallel region, which beside other busy processes is most of what a call costs.
     """
-    first = piece.each()[0]
+    first = piece._replace(tiles=1)
     added, _ = _attn_mask(problem, first)  # each query of a tile sees a key
-    group = 1 if added is None else problem.num_heads // problem.num_kv_heads
-    if added is not None:
-        # Query heads of a group go as more queries: keys that overlap are not to be written out for each.
-        added = added[:1].repeat(1, 1, group, 1)
+    assert added is not None
+    # Query heads of a group go as more queries: keys that overlap are not to be written out for each.
+    group = problem.num_heads // problem.num_kv_heads
+    added = added[:1].repeat(1, 1, group, 1)
     contexts, totals = [], []
     for row in range(problem.batch):
         query = _tiles_of(problem.query[row], first.queries, piece)
@@ -68,12 +155,10 @@ def _run_tiles(
         if group > 1:
             query = query.unflatten(1, (-1, group)).flatten(2, 3)
         if wants_total:
-            context, total = _fused_with_logsumexp(
-                problem, query, key, some_value, added, piece.causal
-            )
+            context, total = _fused_with_logsumexp(problem, query, key, some_value, added, False)
             totals.append(_side_by_side(total[..., None], group)[..., 0])
         else:
-            context = fused_call(problem, query, key, some_value, added, piece.causal)
+            context = fused_call(problem, query, key, some_value, added, False)
         contexts.append(_side_by_side(context, group))
     return _joined(contexts), _joined(totals) if wants_total else None
 
@@ -87,8 +172,6 @@ def _tiles_of(tensor: Tensor, run: slice, piece: Piece) -> Tensor:
     """The tokens of each tile, (tiles, heads, tokens of a tile, width), as a view; `run` is of the first."""
     size, step = length(run), length(piece.queries)
     tokens = tensor[:, run.start : run.stop + (piece.tiles - 1) * step]
-    if size == step:
-        return tokens.unflatten(1, (piece.tiles, size)).transpose(0, 1)
     return tokens.unfold(1, size, step).permute(1, 0, 3, 2)
 
 
@@ -116,12 +199,7 @@ def logsumexp_of_piece(problem: Problem, piece: Piece) -> Tensor:
 
 
 def fused_call(
-    problem: Problem,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    causal: bool,
+    problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> Tensor:
     width = value.shape[3]
     query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
@@ -132,7 +210,7 @@ def fused_call(
         query,
         key,
         value,
-        attn_mask,
+        mask,
         problem.dropout or 0.0,
         causal,
         scale=scale,
@@ -142,20 +220,13 @@ def fused_call(
 
 
 def _fused_with_logsumexp(
-    problem: Problem,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    causal: bool,
+    problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> tuple[Tensor, Tensor]:
     width = value.shape[3]
     query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(
-            ~attn_mask, -torch.inf
-        )
-    context, total = FlashWithLogsumexp.apply(query, key, value, attn_mask, causal, scale)
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
+    context, total = FlashWithLogsumexp.apply(query, key, value, mask, causal, scale)
     return context if context.shape[3] == width else context[..., :width], total
 
 
@@ -230,15 +301,12 @@ def in_precision(problem: Problem, added: Tensor) -> Tensor:
 
 def count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
     """Count the marked keys that each query may attend to, by mark."""
-    mask, query = problem.mask, problem.query
-    if pieces[0].whole or can_sync(query) or mask is None or not is_known(problem, mask):
-        spans = None
-    else:
-        spans = host_spans(mask, problem.extent)
+    mask, spans = problem.mask, None
+    if not pieces[0].whole and mask is not None and is_known(problem, mask):
+        spans = problem.spans if problem.query.is_cpu else host_spans(mask, problem.extent)
     if spans is not None:
         return stages.repeat_kv_heads(_count_in_runs(spans, marks), problem.num_heads)
     marks = stages.repeat_kv_heads(marks, problem.num_heads)
-    pieces = [each for piece in pieces for each in piece.each()]
     return assemble([_count_in_piece(problem, piece, marks) for piece in pieces], pieces)
 
 

@@ -58,29 +58,9 @@ def _shown(
     problem: Problem, queries: slice | None, keys: slice | None
 ) -> tuple[Tensor, Tensor | None]:
     visible = problem.visible(queries, keys)
-    mask = problem.mask
     assert visible is not None
-    assert mask is not None
-    if keys is None and can_sync(problem.query) and _each_sees(mask, problem):
-        return visible, None
     seen = visible.any(dim=-1, keepdim=True)
     return (visible, None) if all_seen(problem, seen) else (visible | ~seen, seen)
-
-
-def _each_sees(mask: Mask, problem: Problem) -> bool:
-    """Return True for a few masks whose numbers say that each query sees a key, so that no pair is read."""
-    if type(mask) is PaddedTo and mask.side == "left":
-        return mask.shortest > 0
-    return _each_sees_the_first(mask, problem)
-
-
-def _each_sees_the_first(mask: Mask, problem: Problem) -> bool:
-    if type(mask) is And:
-        left, right = mask.left, mask.right
-        return _each_sees_the_first(left, problem) and _each_sees_the_first(right, problem)
-    if type(mask) is Causal:
-        return mask.offset is None and problem.query_len <= problem.kv_len
-    return type(mask) is PaddedTo and mask.side == "right" and mask.shortest > 0
 
 
 def all_seen(problem: Problem, seen: Tensor) -> bool:

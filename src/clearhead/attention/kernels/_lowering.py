@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead._common.torch_internals import can_sync, is_concrete, is_tracing
@@ -21,7 +22,8 @@ WIDE_TILE = 256
 WIDE = 1024
 LEAST_TILES = 4
 """From how many tiles on one call over all of them is made, with another for the queries beside them."""
-SLICES_PER_ROW = 3
+MOST_CALLS = 16
+"""Up to how many rectangles and triangles of a sample each is a call; more documents are called together."""
 WORTH_SLICING = 1 << 19
 STRIP = 256
 """Queries of a portion where a strip is the part of mask and bias: more read keys that few of them see."""
@@ -48,36 +50,12 @@ class Piece(NamedTuple):
     @property
     def is_open(self) -> bool:
         """True if every query of the piece sees all of its keys."""
-        return not (self.causal or self.masked or self.tiles > 1)
-
-    @property
-    def all_queries(self) -> slice:
-        """The queries of all tiles."""
-        return self._of_all(self.queries)
+        return not (self.causal or self.masked)
 
     @property
     def all_keys(self) -> slice:
         """The keys that a tile reads."""
-        return self._of_all(self.keys)
-
-    def _of_all(self, run: slice) -> slice:
-        if self.tiles == 1:
-            return run
-        return slice(run.start, run.stop + (self.tiles - 1) * length(self.queries))
-
-    def each(self) -> "list[Piece]":
-        """The tiles one by one."""
-        if self.tiles == 1:
-            return [self]
-        size = length(self.queries)
-        return [
-            self._replace(
-                queries=slice(self.queries.start + on, self.queries.stop + on),
-                keys=slice(self.keys.start + on, self.keys.stop + on),
-                tiles=1,
-            )
-            for on in range(0, self.tiles * size, size)
-        ]
+        return slice(self.keys.start, self.keys.stop + (self.tiles - 1) * length(self.queries))
 
 
 ALL = slice(None)
@@ -108,9 +86,9 @@ def lower(problem: Problem) -> list[Piece]:
             return EVERYTHING_MASKED
         spans = problem.spans if problem.query.is_cpu else host_spans(mask, problem.extent)
         if spans is not None and spans.pieces == 1 and problem.bias is None:
-            sliced = _slices(problem, spans) or _tiled(problem, spans)
-            if sliced:
-                return sliced
+            pieces = _slices(problem, spans) or _tiled(problem, spans)
+            if pieces:
+                return pieces
     return _portions(problem, spans)
 
 
@@ -121,52 +99,49 @@ def is_known(problem: Problem, mask: Mask) -> bool:
 
 
 def _slices(problem: Problem, spans: Spans) -> list[Piece]:
-    """Rectangles and triangles of queries × keys, if a few of them are the whole mask."""
-    start, stop = spans.start[..., 0], spans.stop[..., 0]
-    if bool((start == start[:1]).all()) and bool((stop == stop[:1]).all()):
-        start, stop = start[:1], stop[:1]
-    rows = start.shape[0]
+    """Rectangles and triangles of queries × keys, sample by sample; empty where they are not the whole mask, or are
+    too many that are not documents."""
+    start, stop = _distinct(spans)
+    rows, query_len = start.shape
     work = problem.num_heads * problem.query_len * problem.kv_len * problem.batch // rows
     if rows > 1 and work < WORTH_SLICING:
         return []
-    # Both edges of the runs stand still (a rectangle), or only the end moves on (a triangle).
-    steps = torch.stack([start.diff(dim=1), stop.diff(dim=1)], dim=-1)
-    turns = (steps[:, 1:] != steps[:, :-1]).any(-1)
-    if int(turns.sum()) > 2 * SLICES_PER_ROW * rows:
+    # From query to query both edges of a rectangle stay, and those of a triangle but for the end, which moves on.
+    step = stop.diff(dim=1)
+    is_step = (start.diff(dim=1) == 0) & ((step == 0) | (step == 1))
+    joins = is_step.clone()
+    joins[:, 1:] &= ~is_step[:, :-1] | (step[:, 1:] == step[:, :-1])
+    row, first = F.pad(~joins, (1, 0), value=True).nonzero().unbind(1)
+    lengths = (row * query_len + first).diff(append=row.new_tensor([rows * query_len]))
+    low, high = start[row, first], stop[row, first]
+    grows = (F.pad(step, (0, 1))[row, first] == 1) & (lengths > 1)
+    is_document = torch.where(grows, high == low + 1, (high - low == lengths) | (high == low))
+    if bool((grows & ~is_document).any()) or int((~is_document).sum()) > MOST_CALLS * rows:
         return []
+    high = torch.where(grows, low + lengths, high)
+    columns = (each.tolist() for each in (row, first, lengths, low, high, grows))
     pieces = []
-    for row in range(rows):
+    for row, first, size, low, high, causal in zip(*columns, strict=True):
         samples = slice(0, problem.batch) if rows == 1 else slice(row, row + 1)
-        first = 0
-        while first < problem.query_len:
-            last = _end_of_run(steps[row], turns[row], first)
-            low, high = int(start[row, first]), int(stop[row, first])
-            step = steps[row, first].tolist() if last > first else [0, 0]
-            queries = slice(first, last + 1)
-            if step == [0, 0]:
-                pieces.append(Piece(samples, queries, slice(low, high), False, False))
-            elif step == [0, 1] and high == low + 1:
-                square = slice(low, low + last + 1 - first)
-                pieces.append(Piece(samples, queries, square, True, False))
-            else:
-                return []
-            first = last + 1
-    return pieces if len(pieces) <= SLICES_PER_ROW * rows else []
+        pieces.append(Piece(samples, slice(first, first + size), slice(low, high), causal, False))
+    return pieces
 
 
-def _end_of_run(steps: Tensor, turns: Tensor, first: int) -> int:
-    """The last query that goes on from `first` in equal steps."""
-    if first >= steps.shape[0]:
-        return first
-    ahead = turns[first:].nonzero()
-    return first + 1 + int(ahead[0]) if ahead.numel() else steps.shape[0]
+def _distinct(spans: Spans) -> tuple[Tensor, Tensor]:
+    """The run of keys of each query, [start, stop), (rows, query_len); one row where all are alike, and [0, 0) for a
+    query that sees nothing."""
+    start, stop = spans.start[..., 0], spans.stop[..., 0]
+    if bool((start == start[:1]).all()) and bool((stop == stop[:1]).all()):
+        start, stop = start[:1], stop[:1]
+    empty = start == stop
+    return start.masked_fill(empty, 0), stop.masked_fill(empty, 0)
 
 
 def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
-    """Tiles that are the same but for their place as one piece, and the queries beside them in portions: the
-    middle of a window, or documents of one length. Empty where the mask has no such part."""
-    start, stop = spans.start[..., 0], spans.stop[..., 0]
-    if not (bool((start == start[:1]).all()) and bool((stop == stop[:1]).all())):
+    """Tiles of a window that are the same but for their place as one piece, and the other queries in portions; empty
+    where the mask has no such part."""
+    start, stop = _distinct(spans)
+    if len(start) > 1:
         return []
     start, stop, query_len = start[0], stop[0], problem.query_len
     first, size = _period(start, stop)
@@ -183,28 +158,16 @@ def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
     if tiles < LEAST_TILES or bool((low >= high).any()):
         return []
     keys = hull(low, high)
-    is_open = bool((low == keys.start).all() and (high == keys.stop).all())
-    triangle = torch.arange(keys.start + 1, keys.start + 1 + size, device=start.device)
-    is_causal = not is_open and bool((low == keys.start).all() and (high == triangle).all())
-    is_masked = not (is_open or is_causal)
-    if is_masked and size > WIDE_TILE:
-        return []  # portions are cut closer
     queries = slice(first, first + size)
-    piece = Piece(slice(0, problem.batch), queries, keys, is_causal, is_masked, tiles=tiles)
-    after = slice(piece.all_queries.stop, query_len)
+    piece = Piece(slice(0, problem.batch), queries, keys, False, True, tiles=tiles)
+    after = slice(first + tiles * size, query_len)
     return [*_portions(problem, spans, slice(0, first)), piece, *_portions(problem, spans, after)]
 
 
 def _period(start: Tensor, stop: Tensor) -> tuple[int, int]:
     """The query from which a mask may repeat, and after how many queries; (0, 0) if it does not."""
-    others = (start != start[0]).nonzero()
-    if not others.numel():
-        return 0, 0
-    size = int(others[0])
-    if size > 1 and int(start[size] - start[0]) == size:
-        return 0, size  # a document; the next one begins where it ends
     stays = ((start.diff() != 1) | (stop.diff() != 1)).nonzero()[:, 0] + 1
-    edges = torch.nn.functional.pad(stays, (1, 1))
+    edges = F.pad(stays, (1, 1))
     edges[-1] = start.shape[0]
     runs = edges.diff()
     longest = int(runs.argmax())
@@ -234,6 +197,12 @@ def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) 
         if spans is not None:
             keys = hull(spans.start[:, queries], spans.stop[:, queries])
         pieces.append(Piece(slice(0, problem.batch), queries, keys, False, True, strip=strip))
+    if (
+        len(pieces) == 1
+        and not strip
+        and lengths_of(problem, pieces[0]) == problem.query.shape[2:3] + problem.key.shape[2:3]
+    ):
+        return EVERYTHING_MASKED
     return pieces
 
 
@@ -254,11 +223,7 @@ def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
     """The problem with the keys alone that a piece reads: there is no call for a look at others."""
     if pieces[0].whole:
         return problem
-    runs = [
-        piece.keys if piece.tiles == 1 else piece.all_keys
-        for piece in pieces
-        if piece.keys.start < piece.keys.stop
-    ]
+    runs = [piece.all_keys for piece in pieces if piece.keys.start < piece.keys.stop]
     if not runs:
         runs = [slice(0, 0)]
     low, high = min([run.start for run in runs]), max([run.stop for run in runs])

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.torch_internals import is_plain
 from clearhead.attention.problem import Problem
 
 SMALL = 2**13
@@ -55,65 +54,37 @@ def contain(
     return result.masked_fill(shows, torch.nan)
 
 
-def contain_causal(problem: Problem, run: Callable[[Problem], Tensor]) -> Tensor:
-    """The same for causal queries that are the keys, where nothing can be read at once: who sees a mark comes after
-    the first of them, which is found in the bits of one comparison, and heads of a group share it.
-
-    Without gradients the result of the kernel is written to.
-    """
+def all_finite(problem: Problem, *, with_value: bool = True) -> bool:
+    """Return True if query, key, sinks and, unless it is left out, value are finite, and all scores must be."""
     query, key, value = problem.query, problem.key, problem.value
-    queries, keys = long_rows(query, problem.factor), long_rows(key)
-    values = ~(value.detach().abs() < torch.inf)
-    finite = problem.replace(
-        query=stages.zero_rows(query, queries),
-        key=stages.zero_rows(key, keys),
-        value=value.masked_fill(values, 0.0),
-    )
-    result = run(finite)
-    with torch.no_grad():
-        first = torch.minimum(_first_marked(values), _first_marked(keys[..., None]))
-        place = torch.arange(value.shape[2], device=value.device)[:, None]
-        shows = stages.repeat_kv_heads(first, problem.num_heads) <= place
-        # Mapped queries of keys that are not have more numbers than what would be written to.
-        plain, long = is_plain(query), queries[..., None]
-        shows = shows.logical_or_(long) if plain else shows | long
-    if plain and not result.requires_grad:
-        return result.masked_fill_(shows, torch.nan)
-    return result.masked_fill(shows, torch.nan)
-
-
-def _first_marked(marks: Tensor) -> Tensor:
-    """The first token that is marked, (…, 1, n), or the number of tokens for none."""
-    first = marks.to(torch.uint8).argmax(dim=2, keepdim=True)
-    return first.where(marks.any(dim=2, keepdim=True), marks.shape[2])
-
-
-def long_rows(tensor: Tensor, factor: float = 1.0) -> Tensor:
-    """Find what `stages.nonfinite_rows` does, by the lengths of the rows: in 16 bits without a copy in 32."""
-    precise = stages.upcast(tensor[..., :0]).dtype
-    lengths = torch.linalg.vector_norm(tensor.detach(), dim=-1, dtype=precise) * factor
-    return ~(lengths <= stages.longest(precise) ** 0.5)
-
-
-def all_finite(problem: Problem, *, value: bool = True) -> bool:
-    """Return True if query, key, sinks and, where it is asked for, value are finite, and all scores
-    must be."""
     if problem.sinks is not None and not stages.all_finite(problem.sinks):
         return False
-    query, key = problem.query, problem.key
-    if value and not problem.keys_finite and query.numel() <= SMALL >= key.numel():
-        alike = query.shape[1] == key.shape[1] and query.shape[3] == problem.value.shape[3]
-        if alike and short_together(query, key, problem.value, problem.factor):
+    if not query.is_cpu:
+        return _short_by_one_read(query, key, value, problem.factor)
+    if with_value and not problem.keys_finite and query.numel() <= SMALL >= key.numel():
+        alike = query.shape[1] == key.shape[1] and query.shape[3] == value.shape[3]
+        if alike and short_together(query, key, value, problem.factor):
             return True
     if not stages.rows_finite(query, problem.factor):
         return False
     if problem.keys_finite:
         return True
-    return stages.rows_finite(key) and (not value or stages.all_finite(problem.value))
+    return stages.rows_finite(key) and (not with_value or stages.all_finite(value))
+
+
+def _short_by_one_read(query: Tensor, key: Tensor, value: Tensor, factor: float) -> bool:
+    """Return True if each tensor is so short a vector that all of its rows count as finite; the host waits once."""
+    precise = stages.upcast(query[..., :0]).dtype
+    lengths = [
+        torch.linalg.vector_norm(each.detach(), dtype=precise) for each in (query, key, value)
+    ]
+    return torch.stack(lengths).max().item() * factor <= stages.SAFE_LENGTH
 
 
 def short_together(query: Tensor, key: Tensor, value: Tensor, factor: float = 1.0) -> bool:
-    """Return True if all numbers together are so short a vector that each row counts as finite, of tensors of as
-    many heads and one width; few of them are read fastest side by side."""
+    """Return True if all entries together are so short a vector that each row counts as finite.
+
+    The tensors have the same heads and widths. Small ones are read fastest when they are joined.
+    """
     every = torch.cat((query, key, value), dim=2)
     return torch.linalg.vector_norm(every).item() * factor <= stages.SAFE_LENGTH

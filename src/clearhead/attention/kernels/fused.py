@@ -10,7 +10,6 @@ nothing to see gets zeros, and a NaN behind the mask stays there.
 import torch
 from torch import Tensor
 
-from clearhead import stages
 from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import (
     can_sync,
@@ -21,18 +20,24 @@ from clearhead._common.torch_internals import (
     is_plain,
     is_transformed,
 )
-from clearhead.attention.kernels._by_heads import by_heads, threads_of
+from clearhead.attention.kernels._by_scores import MOST_QUERIES, context_by_scores, fits
 from clearhead.attention.kernels._fused_calls import (
+    are_documents,
+    classes,
     count,
     fused_call,
     in_precision,
     logsumexp_of_piece,
+    run_documents,
     run_piece,
 )
 from clearhead.attention.kernels._fused_gradients import FirstDerivatives
+from clearhead.attention.kernels._kept import shown_mask
 from clearhead.attention.kernels._lowering import (
     EVERYTHING,
     EVERYTHING_CAUSAL,
+    EVERYTHING_MASKED,
+    MOST_CALLS,
     WIDE_TILE,
     WORTH_SLICING,
     Piece,
@@ -41,17 +46,13 @@ from clearhead.attention.kernels._lowering import (
     lower,
     mask_numbers,
 )
-from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain, contain_causal
-from clearhead.attention.kernels._one_query import by_products, multiplied
+from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain
 from clearhead.attention.problem import Problem
 from clearhead.masks.tiles import length
 from clearhead.sharding.dtensors import is_dtensor
 
 NAME = "fused"
 SUMMARY = "PyTorch's fused scaled dot-product attention; memory grows with tokens"
-
-FEW_NUMBERS = 1 << 20
-"""Up to how many numbers of a mask are made by each thread anew."""
 
 FEW = 0.25
 """Up to which share of the pairs a mask is better gone through by blocks, with gradients."""
@@ -123,20 +124,21 @@ def defers(problem: Problem) -> list[str]:
         return []
     pieces = lower(problem)
     # One call over tiles is as fast, but for narrow ones with a mask: each key is in many of them.
-    if any(_is_tiled(piece) for piece in pieces) or not any(piece.masked for piece in pieces):
+    wide = any(piece.tiles > 1 and length(piece.queries) >= WIDE_TILE for piece in pieces)
+    if wide or not any(piece.masked for piece in pieces):
         return []
     return [f"gradients through a mask that shows {share:.1%} of the pairs: blocks are faster"]
-
-
-def _is_tiled(piece: Piece) -> bool:
-    return piece.tiles > 1 and (not piece.masked or length(piece.queries) >= WIDE_TILE)
 
 
 def how(problem: Problem) -> str:
     """Describe a run of the problem, in a line."""
     pieces = lower(problem)
-    if _is_multiplied(*_sliced(problem, pieces)):
-        return f"two products around a softmax on {problem.device.type}, of one query with all that it sees"
+    if _is_by_scores(*_sliced(problem, pieces)):
+        queries = "1 query" if problem.query_len == 1 else f"{problem.query_len} queries"
+        return f"two products around a softmax on {problem.device.type}, for {queries}"
+    if _is_documents(problem, pieces):
+        groups = classes(pieces)
+        return f"{len(groups)} fused calls on {problem.device.type}, over {len(pieces)} documents by length"
     kinds = []
     for kind, name in (
         ((False, False), "without a mask"),
@@ -155,6 +157,8 @@ def how(problem: Problem) -> str:
         corner = problem.bias_block(slice(0, 1), slice(0, 1))
         width = 1 if corner is None else in_precision(problem, corner).dtype.itemsize
         text += f"; the largest part of the mask takes {format_bytes(largest * width)}"
+    if _is_bare(problem, pieces):
+        text += "; non-finite entries are not contained"
     width = problem.value.shape[3]
     if width != problem.query.shape[3]:
         text += f"; head_dim {problem.query.shape[3]} and value_head_dim {width} padded to one"
@@ -174,34 +178,32 @@ def attend(problem: Problem) -> Tensor:
     pieces = lower(problem)
     if not pieces[0].whole:
         problem, pieces = _sliced(problem, pieces)
+    if key.numel() > SMALL and _is_by_scores(problem, pieces):
+        context = _context_by_scores(problem)
+        if context is not None:
+            return context
     if can_sync(query):
-        seen = problem if pieces[0].whole else in_sight(problem, pieces)
-        # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
-        # NaN even where the result is not: so it is the inputs that are read.
-        is_one = pieces is EVERYTHING and query.shape[2] == 1
-        value_shows = is_one and not problem.keys_finite and _value_shows(problem)
-        is_safe = all_finite(seen, value=not value_shows)
-        if is_safe and value_shows:
-            context = _run(problem, pieces)
-            if stages.all_finite(context):
-                return context
-            is_safe = False
+        # The inputs are checked, and not the result: small calls of the kernel treat a visible NaN as −∞, and the
+        # gradient of a hidden one is NaN even where the result is not.
+        is_safe = all_finite(problem if pieces[0].whole else in_sight(problem, pieces))
     else:
-        # A GPU's kernels show a NaN in the open themselves, and spare the passes over the inputs that
-        # contain it; ONNX has an operator for attention, which says nothing of NaN.
-        is_open = pieces is EVERYTHING and not query.is_cpu
-        is_safe = is_open or is_exporting_to_onnx()
+        is_safe = (
+            _is_bare(problem, pieces) or is_exporting_to_onnx()
+        )  # ONNX does not define what NaN does
     if is_safe:
         return _run(problem, pieces)
-    is_triangle = pieces is EVERYTHING_CAUSAL and problem.sinks is None
-    if is_triangle and not can_sync(query) and not is_dtensor(query):
-        return contain_causal(problem, lambda finite: _run(finite, pieces))
     return contain(
         problem,
         lambda finite: _run(finite, pieces),
         lambda _, marks: count(problem, pieces, marks),
         read=False,
     )
+
+
+def _is_bare(problem: Problem, pieces: list[Piece]) -> bool:
+    """Return True where a device's kernel runs as it is: a check would wait for the device, and containing a NaN takes
+    copies of the inputs. Its kernels show a visible NaN themselves."""
+    return not problem.query.is_cpu and (pieces is EVERYTHING or pieces is EVERYTHING_CAUSAL)
 
 
 def _sliced(problem: Problem, pieces: list[Piece]) -> tuple[Problem, list[Piece]]:
@@ -218,10 +220,11 @@ def logsumexp(problem: Problem) -> Tensor | None:
     """log Σ exp of the masked scores of each query, (batch, num_heads, query_len), in the
     precision of sums; None where PyTorch does not give it, or gives it wrong, as for a NaN."""
     query = problem.query
-    if not query.is_cpu or refusals(problem) or _is_in_functorch():
+    in_functorch = not torch.compiler.is_compiling() and is_inside_functorch()
+    if not query.is_cpu or refusals(problem) or in_functorch:
         return None
     pieces = lower(problem)
-    if can_sync(query) and not all_finite(in_sight(problem, pieces), value=False):
+    if can_sync(query) and not all_finite(in_sight(problem, pieces), with_value=False):
         return None
     parts = [logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
     return assemble(parts, pieces)[..., 0]
@@ -230,31 +233,17 @@ def logsumexp(problem: Problem) -> Tensor | None:
 def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
     query, key, value = problem.query, problem.key, problem.value
     if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
-        if query.shape[1] > key.shape[1] and _is_multiplied(problem, pieces):
-            return multiplied(query, key, value, problem.scale)
         return fused_call(problem, query, key, value, None, pieces[0].causal)
-    if len(pieces) == 1 or not can_sync(query) or _has_gradient(problem):
-        parts = [run_piece(problem, piece) for piece in pieces]
-        return assemble(parts, pieces)
-    count = threads_of(problem) if _is_made_of_few_numbers(problem, pieces) else 1
-    if count > 1:
-        return by_heads(problem, count, lambda some, context: _run_into(some, pieces, context))
-    # Without gradients the results go straight to their place: half the memory.
-    batch, heads, query_len, _ = query.shape
-    context = query.new_empty(batch, query_len, heads, value.shape[3]).transpose(1, 2)
-    _run_into(problem, pieces, context)
-    return context
+    if _is_documents(problem, pieces):
+        return run_documents(problem, pieces)
+    return assemble([run_piece(problem, piece) for piece in pieces], pieces)
 
 
-def _run_into(problem: Problem, pieces: list[Piece], context: Tensor) -> None:
-    for piece in pieces:
-        part = run_piece(problem, piece)
-        context[piece.rows, :, piece.all_queries] = part
-
-
-def _is_made_of_few_numbers(problem: Problem, pieces: list[Piece]) -> bool:
-    """Return True if the parts of the mask are so small that each thread can make its own."""
-    return sum(mask_numbers(problem, piece) for piece in pieces if piece.masked) <= FEW_NUMBERS
+def _is_documents(problem: Problem, pieces: list[Piece]) -> bool:
+    """Return True for documents that are called together: many, or with gradients, where slices of each would take a
+    gradient of all keys."""
+    few = 1 if _has_gradient(problem) else MOST_CALLS
+    return len(pieces) > few and are_documents(pieces)
 
 
 def _has_gradient(problem: Problem) -> bool:
@@ -265,27 +254,26 @@ def _has_gradient(problem: Problem) -> bool:
     return inputs or sinks
 
 
-def _is_multiplied(problem: Problem, pieces: list[Piece]) -> bool:
-    """Return True if the only call is one of one query, by two products."""
+def _is_by_scores(problem: Problem, pieces: list[Piece]) -> bool:
+    """Return True if the only call is one of few queries, by two products around a softmax."""
     query = problem.query
     return (
-        pieces is EVERYTHING
-        and query.is_cpu
+        (pieces is EVERYTHING or pieces is EVERYTHING_MASKED)
+        and query.shape[2] <= MOST_QUERIES
+        and problem.bias is None
+        and problem.sinks is None
         and can_sync(query)
         and not _has_gradient(problem)
-        and by_products(query, problem.key, problem.value)
+        and fits(query, problem.key, problem.value, problem.keys_finite)
     )
 
 
-def _value_shows(problem: Problem) -> bool:
-    """Return True if a value that is not finite makes a context that is not, so that the few numbers of
-    the context can be read in place of the many of the value: of one query, with nothing hidden, as
-    0 · ∞ is NaN.
-
-    Of a key that would not do, which of −∞ scores −∞ and takes no part; nor of a gradient, which a
-    query that sees a NaN does not pass on.
-    """
-    return problem.value.numel() > SMALL and not _has_gradient(problem)
+def _context_by_scores(problem: Problem) -> Tensor | None:
+    """The context; None if a number may not be finite."""
+    query, key, value = problem.query, problem.key, problem.value
+    visible, seen = shown_mask(problem) if problem.mask is not None else (None, None)
+    context = context_by_scores(query, key, value, problem.scale, visible)
+    return context if context is None or seen is None else context.masked_fill(~seen, 0.0)
 
 
 def _is_transformed_beside(problem: Problem) -> bool:
@@ -296,7 +284,3 @@ def _is_transformed_beside(problem: Problem) -> bool:
     if bias is not None and is_transformed(bias):
         return True
     return problem.sinks is not None and is_inside_functorch()
-
-
-def _is_in_functorch() -> bool:
-    return not torch.compiler.is_compiling() and is_inside_functorch()

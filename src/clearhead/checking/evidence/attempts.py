@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.cases import called
 from clearhead.checking.hypotheses.matching import Trial
 from clearhead.checking.hypotheses.recipe import Setting
 from clearhead.checking.subject.subject import Subject
@@ -107,11 +108,10 @@ def drawn(sizes: CallSizes, masked: bool, seed: int) -> tuple[Tensor, ...]:
 def attempted(subject: Subject, sizes: CallSizes, seed: int) -> Attempt:
     """One call with inputs of its own; the subject gets copies."""
     made = drawn(sizes, subject.takes == "qkv,mask", seed)
-    try:
-        with torch.no_grad():
-            return Attempt(sizes, made, subject(*made).detach())
-    except Exception as error:  # whatever the code of another raises
-        return Attempt(sizes, made, None, error)
+    output = called(subject, made)
+    if isinstance(output, Exception):
+        return Attempt(sizes, made, None, output)
+    return Attempt(sizes, made, output)
 
 
 def heads_first(output: Tensor, heads: int, tokens: int) -> Tensor:

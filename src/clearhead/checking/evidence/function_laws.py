@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.evidence.attempts import Attempt
+from clearhead.checking.evidence.cases import Broken, Inputs, called, gap_of
 from clearhead.checking.evidence.identity_values import Weights
-from clearhead.checking.evidence.laws import Broken, Inputs, called, gap_of
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import SLOPE, UNREAD
 from clearhead.recording.thresholds import MOVES, SUMS

@@ -148,7 +148,7 @@ class HeadsEvidence(Evidence):
     def _window(self) -> tuple[int, int] | None:
         """A window that is not declared, if it makes the subject right."""
         contract = self.contract
-        if contract.window is not None or self.subject.takes == "qkv,mask":
+        if contract.local or self.subject.takes == "qkv,mask":
             return None
         if follows(self.trials, contract) or self.measured is None:
             return None

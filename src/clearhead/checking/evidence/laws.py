@@ -4,17 +4,16 @@ They hold whatever the mechanism is declared to be, so a subject that breaks one
 mistake has a name.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from clearhead.checking.evidence.cases import Broken, Case, Inputs, called, converted, gap_of
 from clearhead.checking.evidence.grouping import Group
 from clearhead.checking.evidence.splitting import consumer, root_node, side_tags
-from clearhead.checking.hypotheses.matching import distance
-from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import ROUNDING
 from clearhead.recording.capture import Capture
@@ -23,50 +22,14 @@ from clearhead.recording.operations import PRODUCTS
 from clearhead.recording.recorder import Node, Recorder, storage_of
 from clearhead.recording.thresholds import MOVES, SUMS
 
-Inputs = tuple[Tensor, ...]
-Call = Callable[..., Tensor]
 
-
-class Broken(NamedTuple):
-    """A law that does not hold: in which way, by how much of the largest number, and at what."""
-
-    way: str
-    gap: float
-    at: str
-
-
-def gap_of(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, of the largest number; inf where shapes or NaN differ."""
-    return distance(found.detach().double(), expected.detach().double())
-
-
-def called(run: Call, inputs: Inputs) -> Tensor | Exception:
-    try:
-        with torch.no_grad():
-            return run(*inputs).detach()
-    except Exception as error:  # whatever the code of another raises
-        return error
-
-
-def again(subject: Subject, calls: Sequence[Inputs]) -> Broken | None:
-    """Call one copy several times: what it gives may not hang on the calls before.
-
-    Args:
-        subject: what is called.
-        calls: inputs that a fresh copy takes, in the order of the calls.
-    """
-    kept = subject.fresh()
+def in_turn(subject: Subject, calls: Sequence[Inputs]) -> Iterator[Case]:
+    """Calls of one copy, one after the other, each against a fresh copy."""
+    copy = subject.fresh()
     for number, inputs in enumerate(calls):
-        fresh = called(subject.fresh(), inputs)
-        if isinstance(fresh, Exception):
-            return None
-        used = called(kept, inputs)
         at = f"call {number + 1}, {list(inputs[0].shape)}"
-        if isinstance(used, Exception):
-            return Broken("refused", torch.inf, f"{at}: {first_line(used)}")
-        if (gap := gap_of(used, fresh)) > MOVES[subject.dtype]:
-            return Broken("calls", gap, at)
-    return None
+        fresh = partial(subject.fresh(), *inputs)
+        yield Case(at, partial(copy, *inputs), fresh, MOVES[subject.dtype])
 
 
 def reseeded(subject: Subject, inputs: Inputs) -> bool:
@@ -80,27 +43,15 @@ def reseeded(subject: Subject, inputs: Inputs) -> bool:
     return torch.equal(*after)
 
 
-def by_samples(subject: Subject, inputs: Inputs, output: Tensor) -> Broken | None:
-    """Call with the last sample alone, and with all in another order: a sample is what it is alone."""
+def by_samples(subject: Subject, inputs: Inputs, output: Tensor) -> Iterator[Case]:
+    """The last sample alone, and all samples in reverse order, each against the batch."""
     batch = inputs[0].shape[0]
     if batch < 2 or output.shape[:1] != (batch,):
-        return None
-
-    def picked(places: Sequence[int]) -> Broken | None:
-        chosen = torch.tensor(places)
-        found = called(subject.fresh(), tuple(each[chosen] for each in inputs))
-        if isinstance(found, Exception):
-            return None
-        expected = output[chosen]
-        at = "samples " + ", ".join(map(str, places))
-        if found.shape != expected.shape:
-            shapes = f"{at}: shape {list(found.shape)} for {list(expected.shape)}"
-            return Broken("shape", torch.inf, shapes)
-        gap = gap_of(found, expected)
-        return Broken("alone", gap, at) if gap > ROUNDING[subject.dtype] else None
-
-    ways = [batch - 1], list(reversed(range(batch)))
-    return next((broken for way in ways if (broken := picked(way)) is not None), None)
+        return
+    for places in [batch - 1], list(reversed(range(batch))):
+        at, chosen = "samples " + ", ".join(map(str, places)), torch.tensor(places)
+        call = partial(subject.fresh(), *(each[chosen] for each in inputs))
+        yield Case(at, call, output[chosen], ROUNDING[subject.dtype])
 
 
 class Altered(Capture):
@@ -155,16 +106,14 @@ def _altered(
     places: Mapping[int, tuple[int, ...]],
 ) -> tuple[Tensor, Altered] | None:
     """The output of a call in which operations are altered; None if the code fails under a mode."""
-    spare = subject.spare()
-    turned = [
-        each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in inputs
-    ]
-    mode = Altered(changes, places)
-    try:
-        with torch.no_grad(), mode:
-            return spare.bare(*turned).detach(), mode
-    except Exception:  # code that looks at what its tensors are may fail under a mode
-        return None
+    mode, run, copies = (
+        Altered(changes, places),
+        subject.spare().bare,
+        converted(inputs, subject.dtype),
+    )
+    with mode:
+        output = called(run, copies)
+    return None if isinstance(output, Exception) else (output, mode)
 
 
 def beyond(

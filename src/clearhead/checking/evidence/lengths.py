@@ -1,18 +1,19 @@
 """The law of length, asked of calls: attention is the same mechanism at any number of tokens."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.checking.evidence.arranging import Arrangement, trial
 from clearhead.checking.evidence.base import record
+from clearhead.checking.evidence.cases import Broken, Call, Case, Inputs, called, converted, gap_of
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence, stepped
-from clearhead.checking.evidence.laws import Broken, Call, Inputs, called, gap_of
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.raw import projected
 from clearhead.checking.evidence.tokens import TokensEvidence
@@ -24,6 +25,7 @@ from clearhead.checking.thresholds import (
     LAW_LENGTHS,
     LAW_NUMBERS,
     LAW_PAIRS,
+    LAW_RECORDED,
     LAW_ROUNDING,
     LAW_STEPS,
     ROUNDING,
@@ -34,16 +36,11 @@ from clearhead.recording.weighing import weigh
 
 
 def counted(subject: Subject, inputs: Inputs) -> tuple[int, int] | None:
-    """The tokens and the operations of a call; None where it is refused."""
-    turned = [
-        each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in inputs
-    ]
-    try:
-        with torch.no_grad(), Capture({}) as made:
-            subject.fresh().bare(*turned)
-    except Exception:  # code that looks at what its tensors are may fail under a mode
-        return None
-    return inputs[0].shape[-2], made.count
+    """The tokens and the operations of a call; None if it fails."""
+    run, copies = subject.fresh().bare, converted(inputs, subject.dtype)
+    with Capture({}) as made:
+        output = called(run, copies)
+    return None if isinstance(output, Exception) else (inputs[0].shape[-2], made.count)
 
 
 def operations(steps: Sequence[tuple[int, int]], tokens: int) -> float:
@@ -82,94 +79,61 @@ def costs_little(steps: Sequence[tuple[int, int]], heads: int, numbers: int, tok
     return few and tokens * tokens * heads <= LAW_PAIRS
 
 
-def by_the_future(run: Call, x: Tensor) -> Broken | None:
-    """Change the last token of a text: behind a causal mask, nothing before it moves.
+def by_the_future(run: Call, x: Tensor) -> Iterator[Case]:
+    """Another last token, without a causal mask that is as long: the outputs of earlier tokens do not change.
 
-    What is refused, or cut to fewer tokens, promises nothing.
+    A call that fails, or that returns fewer tokens, promises nothing.
     """
-    changed = x.clone()
+    changed, output = x.clone(), called(run, (x,))
     changed[:, -1] = -changed[:, -1]
-    still, moved = called(run, (x,)), called(run, (changed,))
-    if isinstance(still, Exception) or isinstance(moved, Exception):
-        return None
-    if still.shape[:2] != x.shape[:2] or not still.isfinite().all():
-        return None
-    gap = gap_of(moved[:, :-1], still[:, :-1])
-    if gap <= ROUNDING[still.dtype]:
-        return None
-    return Broken("past-the-mask", gap, f"{x.shape[1]} tokens, of which the last is another")
+    if isinstance(output, Exception) or output.shape[:2] != x.shape[:2]:
+        return
+    if output.isfinite().all():
+        at = f"{x.shape[1]} tokens, of which the last is another"
+        yield Case(at, lambda: run(changed)[:, :-1], output[:, :-1], ROUNDING[output.dtype])
 
 
-def by_prefixes(run: Call, x: Tensor, lengths: Sequence[int]) -> Broken | None:
-    """Call with the first tokens of a text: behind a causal mask, they are what they are in all of it.
+def by_prefixes(run: Call, x: Tensor, lengths: Sequence[int]) -> Iterator[Case]:
+    """The first tokens of a text under a causal mask: the outputs that they have in all of it.
 
     Args:
-        run: the call, which sees no later token.
+        run: the call, in which no token sees a later one.
         x: (batch, tokens, …).
-        lengths: the numbers of tokens to hand over.
+        lengths: the numbers of first tokens.
     """
     whole = called(run, (x,))
     if isinstance(whole, Exception) or not whole.isfinite().all():
-        return None
+        return
     for tokens in lengths:
-        part = called(run, (x[:, :tokens],))
-        if isinstance(part, Exception):
-            continue
-        expected = whole[:, :tokens]
-        gap = gap_of(part, expected)
-        if gap > ROUNDING[whole.dtype]:
-            return Broken("prefix", gap, f"the first {tokens} of {x.shape[1]} tokens")
-    return None
+        at = f"the first {tokens} of {x.shape[1]} tokens"
+        call = partial(run, x[:, :tokens])
+        yield Case(at, call, whole[:, :tokens], ROUNDING[whole.dtype])
 
 
-def by_doubling(run: Call, draw: Callable[[int], Tensor], lengths: Sequence[int]) -> Broken | None:
-    """Call with a text twice: without a mask and positions, each token is what it is in one text.
+def by_doubling(run: Call, draw: Callable[[int], Tensor], lengths: Sequence[int]) -> Iterator[Case]:
+    """A text twice in a row, without a mask and positions: the outputs of the text.
 
-    What differs at the first length already has a mask or positions, and is not asked.
+    If the first length differs, there is a mask or there are positions, and nothing is asked.
 
     Args:
         run: the call.
         draw: (batch, tokens, …) for a number of tokens.
-        lengths: the numbers of tokens to hand over, small ones first.
+        lengths: the numbers of tokens, small ones first.
     """
     for number, tokens in enumerate(lengths):
         x = draw(tokens)
         once, twice = called(run, (x,)), called(run, (torch.cat([x, x], 1),))
         if isinstance(once, Exception) or isinstance(twice, Exception):
-            return None
-        gap = gap_of(twice[:, :tokens], once)
-        if gap <= ROUNDING[once.dtype]:
-            continue
-        if not number:
-            return None
-        return Broken("doubled", gap, f"{tokens} tokens, handed over twice, one behind the other")
-    return None
+            return
+        first, rounding = twice[:, :tokens], ROUNDING[once.dtype]
+        if not number and gap_of(first, once) > rounding:
+            return
+        yield Case(f"{tokens} tokens, twice in a row", first.clone, once, rounding)
 
 
-class Carried(NamedTuple):
-    """The last output that moves with the first token, the last that moves with the token there, and the
-    number of tokens."""
-
-    first: int
-    next: int
-    tokens: int
-
-    @property
-    def whole(self) -> bool:
-        """True if the last output moves with the first token."""
-        return self.first == self.tokens - 1
-
-    @property
-    def window(self) -> bool:
-        """True if each token is felt as far as the first one is; in blocks, only up to the end of its own."""
-        return self.next >= min(2 * self.first, self.tokens - 1) > self.first
-
-
-def reach(run: Call, x: Tensor) -> Carried | None:
-    """Measure how far behind a token outputs still move with it, in x (batch, tokens, …); None where none moves.
-
-    Where the last output moves with the first token, no other is asked.
-    """
+def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
+    """The last output that changes with the first token of x (batch, tokens, …), and the last that changes with the
+    token there; None if no output changes."""
 
     def last(token: int) -> int:
         changed = x.clone()
@@ -182,29 +146,25 @@ def reach(run: Call, x: Tensor) -> Carried | None:
 
     still = called(run, (x,))
     first = last(0)
-    if first < 0:
-        return None
-    return Carried(first, first if first == x.shape[1] - 1 else last(first), x.shape[1])
+    return None if first < 0 else (first, first if first == x.shape[1] - 1 else last(first))
 
 
-class AtLength(NamedTuple):
-    """A call of many tokens that was held against the definition: what is broken, if anything is."""
+def is_window(first: int, following: int, tokens: int) -> bool:
+    """True if each token is felt as far as the first one is, by `reach`; in blocks it is felt in its own alone."""
+    return following >= min(2 * first, tokens - 1) > first
 
-    broken: Broken | None
 
+def trials_at(e: TokensEvidence, tokens: int) -> Iterator[tuple[str, Trial]]:
+    """The attentions inside a longer call that follow the definition in short ones, each with its sentence.
 
-def by_the_definition(e: TokensEvidence, tokens: int) -> AtLength | None:
-    """Hold the attentions inside a call of so many tokens against the definition, where it fits shorter ones.
-
-    With padding where a mask is taken, and with the rotation where one is declared.
+    With padding if a mask is an argument, and with the rotation if one is declared.
     """
     with_padding = e.explained_padded if isinstance(e, PaddedEvidence) else None
     padded = with_padding is not None
     inputs = drawn(e, tokens, padded=padded)
     recorded = record(e.subject.fresh(), inputs)
     if recorded is None or len(recorded.attentions) != len(e.observed):
-        return None
-    held = False
+        return
     for index, group in enumerate(e.groups):
         explained = with_padding if padded and not index else e.explanations[index]
         if explained is None or not explained.right or (padded and index):
@@ -215,15 +175,11 @@ def by_the_definition(e: TokensEvidence, tokens: int) -> AtLength | None:
             case = trial(same, group.arranged, explained.contract, e.feed.width, keys)
         except RuntimeError:  # another number of blocks a sample
             continue
-        held = True
-        if not holds(_windowed(case, same, group.arranged)):
-            return AtLength(_other(case))
+        yield "definition", _windowed(case, same, group.arranged)
         if index == 0 and e.rotated is not None and e.rotated.right:
             made = projected(recorded.recorder, same, group.arranged, e.promised)
-            turned = None if made is None or not made.known else made.trial(e.contract)
-            if turned is not None and not holds(turned):
-                return AtLength(_other(turned)._replace(way="rotated"))
-    return AtLength(None) if held else None
+            if made is not None and made.known:
+                yield "rotated", made.trial(e.contract)
 
 
 def holds(case: Trial, recipe: Recipe = RIGHT) -> bool:
@@ -235,7 +191,7 @@ def _windowed(
     case: Trial, same: Sequence[ObservedAttention], arranged: Arrangement | None
 ) -> Trial:
     """The call under a window that is seen and not declared, which fewer tokens do not show."""
-    if arranged is None or case.setting.contract.window is not None:
+    if arranged is None or case.setting.contract.local:
         return case
     seen = torch.cat([arranged.heads(weigh(each).visible) for each in same], 1)
     window = window_of(seen[0, 0])
@@ -243,10 +199,6 @@ def _windowed(
         return case
     causal = window[1] == 0 or case.setting.contract.causal
     return case.under(replace(case.setting.contract, window=window, causal=causal))
-
-
-def _other(case: Trial) -> Broken:
-    return Broken("definition", case.error(RIGHT), case.name)
 
 
 def drawn(e: TokensEvidence, tokens: int, *, padded: bool = False) -> Inputs:
@@ -262,30 +214,28 @@ def drawn(e: TokensEvidence, tokens: int, *, padded: bool = False) -> Inputs:
 
 
 def by_decoding(e: DecodingEvidence) -> tuple[Broken | None, int]:
-    """Hand tokens over in chunks, many of them: what comes is what full(x) gives, as with few.
+    """Compare many tokens in chunks with full(x).
 
     Returns:
-        What is broken, and the most tokens that were asked.
+        What is broken, and the largest number of tokens that was asked.
     """
     most, held = e.feed.longest or max(LAW_LENGTHS), 0
-    counts = []
+    draw, counts = partial(e.feed.draw, seed=e.seed + 6), []
     for tokens in (5, 7):
-        with Capture({}) as counted, torch.no_grad():
-            e.subject.run.full(e.feed.draw(tokens, e.seed).to(e.subject.dtype))
-        counts.append((tokens, counted.count))
-    for tokens in (each for each in LAW_LENGTHS if 17 < each <= min(most, 257)):
+        with Capture({}) as made, torch.no_grad():
+            e.subject.run.full(draw(tokens).to(e.subject.dtype))
+        counts.append((tokens, made.count))
+    for tokens in (each for each in LAW_LENGTHS if 17 < each <= min(most, LAW_RECORDED)):
         if operations(counts, tokens) > LAW_STEPS:
             break
-        x = e.feed.draw(tokens, e.seed + 6)
-        chunks = [tokens // 2, tokens - tokens // 2 - 2, 1, 1]
-        try:
-            whole, parts = e.fresh().full(x), stepped(e.fresh(), x, chunks)
-        except Exception:  # a cache of so many tokens may be refused
+        x, chunks = draw(tokens), [tokens // 2, tokens - tokens // 2 - 2, 1, 1]
+        whole, parts = called(e.fresh().full, (x,)), called(stepped, (e.fresh(), x, chunks))
+        if isinstance(whole, Exception) or isinstance(parts, Exception):
             break
         gap, held = gap_of(parts, whole), tokens
         if gap > 10 * ROUNDING[e.subject.dtype]:
-            said = ", ".join(map(str, chunks))
-            return Broken("decoded", gap, f"{tokens} tokens, in chunks of {said}"), held
+            at = f"{tokens} tokens, in chunks of {', '.join(map(str, chunks))}"
+            return Broken("decoded", gap, at), held
     return None, held
 
 

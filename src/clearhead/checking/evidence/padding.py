@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.call_inputs import written
+from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.edits import edits
 from clearhead.checking.hypotheses.matching import Explanation, distance, explain
@@ -213,11 +214,10 @@ class PaddedEvidence(TokensEvidence):
         x, mask = self.padded
         nothing = mask.clone()
         nothing[-1] = False
-        try:
-            rows = self.subject.spare()(x, nothing)[-1]
-        except Exception:  # to refuse it is as good
+        output = called(self.subject.spare(), (x, nothing))
+        if isinstance(output, Exception):
             return None
-        return int((~rows.isfinite()).sum()), rows.numel()
+        return int((~output[-1].isfinite()).sum()), output[-1].numel()
 
 
 _with_masks: WeakKeyDictionary[TokensEvidence, PaddedEvidence | None] = WeakKeyDictionary()

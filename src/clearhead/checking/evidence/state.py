@@ -5,8 +5,7 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import is_number
 from clearhead._common.foreign_names import KEPT_MASK, size_of
+from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.feeding import is_mask, kept_masks, plain_tensors
 from clearhead.checking.subject.copying import Enclosing
 from clearhead.checking.subject.subject import Subject
@@ -220,44 +220,41 @@ def _code(subject: Subject) -> Iterator[tuple[nn.Module | None, types.FunctionTy
                     yield part, own
 
 
-@contextmanager
-def with_number(subject: Subject, name: str, value: int) -> Iterator[None]:
-    """The copy's own methods with another number under a name; their class is not touched."""
-    changed: list[tuple[nn.Module, str]] = []
-    for part, own in list(_code(subject)):
-        if part is None or name not in own.__code__.co_names or own.__name__ in vars(part):
+def with_number(subject: Subject, name: str, value: int) -> Subject:
+    """A copy whose own code reads another number under a name; classes and functions are not changed."""
+    copy = subject.spare()
+    for part, code in list(_code(copy)):
+        if name not in code.__code__.co_names:
             continue
-        if type(part).__dict__.get(own.__name__, own) is not own:
-            continue
-        around = {**own.__globals__, name: value}
+        around = {**code.__globals__, name: value}
         other = types.FunctionType(
-            own.__code__, around, own.__name__, own.__defaults__, own.__closure__
+            code.__code__, around, code.__name__, code.__defaults__, code.__closure__
         )
-        setattr(part, own.__name__, types.MethodType(other, part))
-        changed.append((part, own.__name__))
-    try:
-        yield
-    finally:
-        for part, method in changed:
-            delattr(part, method)
+        if part is None and copy.module is None:
+            return replace(copy, run=other)
+        if part is None or not copy.copied:
+            continue
+        if code.__name__ not in vars(part) and type(part).__dict__.get(code.__name__, code) is code:
+            setattr(part, code.__name__, types.MethodType(other, part))
+    return copy
 
 
-def felt_numbers(subject: Subject, state: State, inputs: tuple[Tensor, ...]) -> dict[str, float]:
-    """The numbers read from outside that change the output of a call when they change."""
+def felt_numbers(
+    subject: Subject, state: State, inputs: tuple[Tensor, ...], *, constants: bool
+) -> dict[str, float]:
+    """The numbers of the module around the code that change the output when they change; `constants` is True to
+    include names in capitals."""
     found: dict[str, float] = {}
     still = subject(*inputs).detach()
-    own = [value for name, value in (subject.args or {}).items() if size_of(name)]
+    given = [value for name, value in (subject.args or {}).items() if size_of(name)]
     for name, value in state.read.items():
-        # A name in capitals is a constant on purpose, unless it is a size that is handed in.
-        constant = name.isupper() and value not in own
+        # A name in capitals is a constant on purpose, unless it is a size that is an argument.
+        constant = name.isupper() and value not in given and not constants
         if not isinstance(value, int) or value <= 1 or constant or name in state.built:
             continue
-        spare = subject.spare()
-        with with_number(spare, name, value * 3):
-            try:
-                other = spare(*inputs).detach()
-            except Exception:  # another number there, and it fails: the number is a size
-                continue
-        if other.shape != still.shape or not other.allclose(still, equal_nan=True):
+        output = called(with_number(subject, name, value * 3), inputs)
+        if isinstance(output, Exception):  # the number is a size
+            continue
+        if output.shape != still.shape or not output.allclose(still, equal_nan=True):
             found[name] = value
     return found

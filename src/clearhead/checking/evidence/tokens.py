@@ -252,7 +252,7 @@ class TokensEvidence(Evidence):
     @property
     def _window(self) -> tuple[int, int] | None:
         measured = self.dependency
-        if self.contract.window is not None or measured.broken.any():
+        if self.contract.local or measured.broken.any():
             return None
         window = window_of(measured.moves)
         return None if window is not None and self.contract.causal and window[1] else window

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clearhead.checking.evidence.cases import called, converted
 from clearhead.checking.evidence.splitting import root_node
 from clearhead.checking.subject.subject import Subject
 from clearhead.recording.observed import ObservedAttention, attentions
@@ -30,7 +31,6 @@ class Training:
         kept: what survivors of the weights are multiplied by; None where that was not seen.
         share: how many of them were dropped; None where a kernel drops them inside.
         count: of how many.
-        still: what shows that nothing is dropped, a measurement of the catalogue.
         whole: the weights add up to one again though some are dropped.
     """
 
@@ -43,7 +43,6 @@ class Training:
     share: float | None = None
     count: int = 0
     whole: bool = False
-    still: str = "equal-calls"
 
 
 def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) -> Training:
@@ -74,14 +73,11 @@ def _places(
     places: dict[str, None] = {}
     ratios, zeros, count, sums = [], 0, 0, []
     for _ in range(2):
-        turned = [
-            each.to(trained.dtype) if each.is_floating_point() else each.clone() for each in inputs
-        ]
-        recorder = Recorder(turned, names)
-        try:
-            with torch.no_grad(), recorder:
-                trained.bare(*turned)
-        except Exception:  # code that looks at what its tensors are may fail under a mode
+        copies = converted(inputs, trained.dtype)
+        recorder = Recorder(copies, names)
+        with recorder:
+            output = called(trained.bare, copies)
+        if isinstance(output, Exception):
             return (), None, None, 0, False
         found = attentions(recorder)
         places |= {_place(drop, recorder, found): None for drop in recorder.drops}

@@ -26,13 +26,11 @@ def fitted(scale: float | None, weighed: Weighing | None) -> list[StageEdit]:
     if moved is not None:
         for way, hidden in (("seen", False), ("hidden", True)):
             hide = lambda scores, seen, _, empty, to=hidden: scores + moved * (seen ^ to)  # noqa: E731
-            found.append(StageEdit("mask.added-as-number", way, {"hide": hide}))
+            found.append(StageEdit("mask.soft", way, {"hide": hide}))
     if fill is not None and abs(fill) != torch.inf:
         way = "zero" if abs(fill) < 1e-3 else "number"
         hide = lambda scores, seen, _, empty: scores.masked_fill(~seen, fill)  # noqa: E731
-        found.append(
-            StageEdit("mask.multiplied", way, {"hide": hide}, values={"number": f"{fill:.4g}"})
-        )
+        found.append(StageEdit("mask.soft", way, {"hide": hide}, values={"number": f"{fill:.4g}"}))
     if scale is not None and math.isfinite(scale):
         values = {"used": f"{scale:.4g}", "square": f"{scale**-2:.4g}" if scale else "∞"}
         found.append(

@@ -59,8 +59,9 @@ def _view_merge(context: Tensor, at: Setting) -> Tensor:
 GROUPS = [
     StageEdit("heads.gqa-tiled", "tiled",
          {"group": lambda x, at: x.repeat(1, at.num_heads // x.shape[1], 1, 1)}, grouped),
-    StageEdit("heads.layout", "first-key",
-         {"group": lambda x, at: x[:, :1].expand(-1, at.num_heads, -1, -1)}, grouped),
+    StageEdit("heads.layout", "same",
+         {"group": lambda x, at: x[:, :1].expand(-1, at.num_heads, -1, -1)}, grouped,
+         {"what": "first key head"}),
     StageEdit("law.pairs", "viewed", {"arrange": _viewed}),
 ]  # fmt: skip
 

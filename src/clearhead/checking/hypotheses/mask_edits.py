@@ -108,6 +108,8 @@ MASKS = [
     StageEdit("mask.missing", "window", {"visible": _without("window")}, windowed),
     StageEdit("mask.missing", "both", {"visible": _without("causal", "window")},
          lambda contract: contract.causal and contract.window is not None),
+    StageEdit("mask.missing", "documents", {"visible": _without("documents")},
+         lambda contract: contract.documents is not None),
     StageEdit("mask.missing", "some-heads", {"visible": _first_head_only}, hides),
     StageEdit("mask.off-by-one", "next", {"visible": _moved(right=1)}, causal),
     StageEdit("mask.off-by-one", "itself", {"visible": _moved(right=-1)}, causal),

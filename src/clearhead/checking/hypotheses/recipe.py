@@ -120,6 +120,9 @@ def visible(at: Setting, offset: int, left: int = 0, right: int = 0) -> Tensor:
         ahead.append(after + right)
     back = None if before is None else before + left
     seen = band(at.query_len, at.kv_len, offset, back, min(ahead, default=None))
+    documents = at.contract.documents_of(at.kv_len)
+    if documents is not None:
+        seen = seen & (documents[offset : offset + at.query_len, None] == documents)
     return seen if at.mask is None else seen & at.mask
 
 

@@ -58,8 +58,9 @@ def _late(factor: Callable[[Setting], float]) -> Stage:
 
 SCALES = [
     StageEdit("scale.missing", "missing", {"scale": lambda at: 1.0}),
-    StageEdit("scale.wrong", "root", {"scale": lambda at: math.sqrt(at.head_dim)}),
-    StageEdit("scale.wrong", "whole", {"scale": lambda at: at.head_dim}),
+    StageEdit("scale.wrong", "size", {"scale": lambda at: math.sqrt(at.head_dim)},
+         values={"size": "√head_dim"}),
+    StageEdit("scale.wrong", "size", {"scale": lambda at: at.head_dim}, values={"size": "head_dim"}),
     StageEdit("scale.wrong", "size", {"scale": lambda at: at.head_dim**-0.5},
          lambda contract: contract.scale is not None, {"size": "1/√head_dim"}),
     *(StageEdit("scale.wrong", "size", {"scale": scale}, values={"size": name}) for name, scale in SIZES),

@@ -54,7 +54,7 @@ def windowed(contract: Contract) -> Any:
 
 def hides(contract: Contract) -> bool:
     """True if the contract hides anything by itself."""
-    return bool(contract.causal) or contract.window is not None
+    return bool(contract.causal) or contract.local
 
 
 def biased(contract: Contract) -> bool:

@@ -226,8 +226,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
 def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: ReadStages) -> bool:
     """True if nothing is declared of the mask, and the definition under the seen one gives the same."""
     setting = first.setting._replace(mask=facts.visible)
-    declared = e.contract.causal is not None or e.contract.window is not None
-    return not declared and fits([replace(first, setting=setting)], RIGHT) is not None
+    return not e.contract.masked and fits([replace(first, setting=setting)], RIGHT) is not None
 
 
 def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:

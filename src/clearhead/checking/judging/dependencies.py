@@ -53,7 +53,7 @@ def leaks(e: TokensEvidence) -> Claim | Clear:
     if as_promised(e) is not None:
         return Clear()
     measured, broken = e.dependency, bool(e.dependency.broken.any())
-    if e.contract.causal is None and e.contract.window is None and not broken:
+    if not e.contract.masked and not broken:
         return Clear()
     own = torch.eye(*measured.moves.shape, dtype=torch.bool)
     at = _setting(e, contracts(e.promised)[0])
@@ -71,23 +71,3 @@ def leaks(e: TokensEvidence) -> Claim | Clear:
     if named is None or named is RIGHT_MASK:
         return Clear()
     return Claim("leaks", named.code, Found(named.way, named.values, picture))
-
-
-def nan_behind(e: TokensEvidence) -> Verdict | None:
-    """A NaN in a hidden token that reaches outputs that do not see it."""
-    found = e.leaks
-    if found is None:
-        return None
-    if not found:
-        return Clear("nan")
-    if e.contract.nan_safe:
-        tokens = e.inputs[0].shape[-2] - 1
-        return Found("token", {}, ("nan-token", {"token": tokens, "outputs": found}))
-    return None
-
-
-def one_token(e: TokensEvidence) -> Verdict | None:
-    """A single token, which is legal, that gives NaN."""
-    if 1 not in e.lengths:
-        return None
-    return Found("one-token", {}) if e.lengths[1] == "NaN" else Clear()

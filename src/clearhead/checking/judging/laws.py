@@ -8,7 +8,6 @@ from torch import Tensor
 
 from clearhead.checking.evidence import function_laws, laws
 from clearhead.checking.evidence.attempts import as_trial, attempted, heads_first
-from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.lengths import repeated_row
@@ -18,43 +17,10 @@ from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import fits, follows
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import first_difference
-from clearhead.checking.judging.lengths import broken_law
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
 from clearhead.recording.observed import ObservedAttention
 from clearhead.recording.thresholds import SUMS
 from clearhead.recording.weighing import weigh
-
-
-def _found(broken: laws.Broken | None) -> Verdict:
-    return Clear() if broken is None else broken_law(broken)
-
-
-def again(e: Evidence) -> Verdict | None:
-    """The same call gives the same again, whatever was called before, and draws anew in training."""
-    if isinstance(e, HeadsEvidence):
-        calls = [each.inputs for each in e.attempts if each.output is not None][:3]
-        calls = [*calls, *calls[:1]]
-    elif isinstance(e, CrossEvidence):
-        x, context = e.inputs
-        calls = [e.inputs, (x, context.flip(-1)), e.inputs]
-    elif not isinstance(e, TokensEvidence):
-        calls = [e.inputs, e.inputs]
-    else:
-        short = e.feed.draw(min(e.feed.lengths), e.seed + 5)
-        calls = [(short,), e.inputs, (short,)]
-    broken = laws.again(e.subject, calls)
-    if broken is not None:
-        return _found(broken)
-    if laws.reseeded(e.subject, e.inputs):
-        return Found("seeded")
-    return Found("redrawn") if e.training.repeats else Clear()
-
-
-def samples(e: Evidence) -> Verdict | None:
-    """Each sample gives alone what it gives in its batch."""
-    if isinstance(e, TokensEvidence) and e.feed.plain:
-        return None
-    return _found(laws.by_samples(e.subject, e.inputs, e.output))
 
 
 def unnamed(e: HeadsEvidence) -> Claim | None:
@@ -194,7 +160,7 @@ def _alone(e: TokensEvidence) -> bool:
     """True if no output moves with another token, though nothing hides them."""
     moves = e.dependency.moves
     own = torch.eye(*moves.shape, dtype=torch.bool)
-    hidden = e.contract.window is not None or bool(e.dependency.broken.any())
+    hidden = e.contract.local or bool(e.dependency.broken.any())
     if hidden or len(moves) < 2 or not torch.equal(moves, own):
         return False
     # What is 0 before it is trained hides everything behind it.
@@ -222,7 +188,7 @@ def _moved_apart(e: TokensEvidence) -> bool:
 def _all_seen(e: CrossEvidence) -> Verdict | None:
     """No token of the context is hidden from all, where nothing says that it is."""
     moves = e.dependencies[1].moves
-    if e.contract.causal or e.contract.window is not None or not moves.any():
+    if e.contract.causal or e.contract.local or not moves.any():
         return None
     unseen = (~moves.any(0)).nonzero().flatten().tolist()
     values = {"tokens": ", ".join(map(str, unseen)), "count": moves.shape[1]}

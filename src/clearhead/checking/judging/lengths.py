@@ -1,6 +1,6 @@
 """Verdicts by the law of length: attention is the same mechanism at any number of tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -9,14 +9,15 @@ from torch import Tensor
 from clearhead.checking.evidence import lengths
 from clearhead.checking.evidence.attempts import as_trial, attempted
 from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.cases import Broken, Case, broken
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.laws import Broken
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.recipe import RIGHT
 from clearhead.checking.judging.dependencies import as_promised
-from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
+from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict, broken_law
 from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.thresholds import BEYOND, LAW_RECORDED, NARROW
@@ -25,13 +26,8 @@ from clearhead.checking.thresholds import BEYOND, LAW_RECORDED, NARROW
 Costs = tuple[list[tuple[int, int]], int, int]
 
 
-def broken_law(broken: Broken) -> Found:
-    """The finding of a law that does not hold."""
-    return Found(broken.way, {}, ("law", {"gap": f"{broken.gap:.3g}", "at": broken.at}))
-
-
-def _verdict(broken: Broken | None, tokens: int) -> Verdict:
-    return Clear(values={"tokens": tokens}) if broken is None else broken_law(broken)
+def _verdict(wrong: Broken | None, tokens: int) -> Verdict:
+    return Clear(values={"tokens": tokens}) if wrong is None else broken_law(wrong)
 
 
 def length(e: Evidence) -> Verdict | None:
@@ -41,24 +37,26 @@ def length(e: Evidence) -> Verdict | None:
     if isinstance(e, DecodingEvidence):
         if e.wrong is not None:
             return None
-        broken, tokens = lengths.by_decoding(e)
-        return _verdict(broken, tokens) if tokens else Unknown("law-costs", {}, False)
+        wrong, tokens = lengths.by_decoding(e)
+        return _verdict(wrong, tokens) if tokens else Unknown("law-costs", {}, False)
     return _of_tokens(e) if isinstance(e, TokensEvidence) else None
 
 
 def _of_tokens(e: TokensEvidence) -> Verdict:
     if isinstance(e.given.run, Embedded) and e.contract.causal:
-        broken = _by_ids(e, e.given.run)
-        if broken is not None:
-            return broken_law(broken)
+        wrong = broken("prefix", _by_ids(e, e.given.run))
+        if wrong is not None:
+            return broken_law(wrong)
     costs = _costs(e)
     asked = lengths.bearable(*costs, e.feed.longest)
     if not asked:
         return Unknown("law-costs", {}, False)
     short = max(each for each in asked if each <= LAW_RECORDED)
-    held = lengths.by_the_definition(e, short) if short > 7 else None
-    if held is not None and held.broken is not None:
-        return broken_law(held.broken)
+    held = False
+    for way, case in lengths.trials_at(e, short) if short > 7 else ():
+        held = True
+        if not lengths.holds(case):
+            return broken_law(Broken(way, case.error(RIGHT), case.name))
     token = None
     if not isinstance(e, CrossEvidence | PaddedEvidence):
         token = lengths.repeated_row(e.subject, (e.feed.draw(short, e.seed),))
@@ -67,7 +65,7 @@ def _of_tokens(e: TokensEvidence) -> Verdict:
     verdict = None if isinstance(e, CrossEvidence) else _by_calls(e, asked, costs)
     if isinstance(verdict, Found | Clear):
         return verdict
-    return Unknown("law-length", {}, False) if held is None else _verdict(None, short)
+    return _verdict(None, short) if held else Unknown("law-length", {}, False)
 
 
 def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict | None:
@@ -83,29 +81,31 @@ def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict 
     seen = as_promised(e)
     if seen is not None and seen.causal:
         x = draw(asked[-1])
-        broken = lengths.by_prefixes(run, x, asked[:-1]) or _in_blocks(e, run, x)
+        wrong = broken("prefix", lengths.by_prefixes(run, x, asked[:-1])) or _in_blocks(e, run, x)
         longer = None if e.feed.longest is None else e.feed.longest + BEYOND
-        if broken is None and longer is not None and lengths.costs_little(*costs, longer):
-            broken = lengths.by_the_future(run, draw(longer))
-        return _verdict(broken, asked[-1])
+        if wrong is None and longer is not None and lengths.costs_little(*costs, longer):
+            wrong = broken("past-the-mask", lengths.by_the_future(run, draw(longer)))
+        return _verdict(wrong, asked[-1])
     if seen is not None and seen.window is None and not isinstance(e, PaddedEvidence):
         halves = [each // 2 + 1 if each > LAW_RECORDED else each for each in asked if each > 2]
-        broken = lengths.by_doubling(run, draw, halves)
-        far = None if broken is None else lengths.reach(run, draw(halves[-1]))
-        if far is not None and far.window:
-            broken = None
-        return _verdict(broken, 2 * halves[-1])
+        wrong = broken("doubled", lengths.by_doubling(run, draw, halves))
+        far = None if wrong is None else lengths.reach(run, draw(halves[-1]))
+        if far is not None and lengths.is_window(*far, halves[-1]):
+            wrong = None
+        return _verdict(wrong, 2 * halves[-1])
     return None
 
 
 def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) -> Broken | None:
-    """Tokens that nothing behind some place moves with, though no window is declared or shown."""
-    if e.promised.window is not None or e.contract.alibi_slopes is not None:
+    """Tokens that change no output after some place, though no window is declared or shown."""
+    if e.promised.local or e.contract.alibi_slopes is not None:
         return None
-    far = lengths.reach(run, x * NARROW)
-    if far is None or far.whole or far.window or e.subject.dtype != torch.float64:
+    far, tokens = lengths.reach(run, x * NARROW), x.shape[1]
+    if far is None or far[0] == tokens - 1 or lengths.is_window(*far, tokens):
         return None
-    return Broken("blocks", 0.0, f"outputs up to {far.first} move with token 0, of {far.tokens}")
+    if e.subject.dtype != torch.float64:
+        return None
+    return Broken("blocks", 0.0, f"outputs up to {far[0]} move with token 0, of {tokens}")
 
 
 def _costs(e: TokensEvidence) -> Costs:
@@ -117,8 +117,8 @@ def _costs(e: TokensEvidence) -> Costs:
     return steps, max(heads, 1), numbers
 
 
-def _by_ids(e: TokensEvidence, model: Embedded) -> Broken | None:
-    """The prefixes of ids, which go through everything that stands before the embedding too."""
+def _by_ids(e: TokensEvidence, model: Embedded) -> Iterator[Case]:
+    """The first ids of a text, through everything before the embedding too."""
     generator = torch.Generator().manual_seed(e.seed)
     tokens = e.inputs[0].shape[-2]
     known = [

@@ -283,7 +283,7 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
         name, way = "differs", "padding"
     elif seen.by_padding:
         name, way = "mask.padding-ignored", "less"
-        others = ("mask.soft", "mask.soft", "mask.after-softmax")
+        others = ("mask.soft", "mask.after-softmax")
         also = tuple((each, "", {}) for each in others)
     else:
         name, way = "differs", "alone"

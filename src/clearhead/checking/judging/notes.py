@@ -37,6 +37,8 @@ def ticks(e: Evidence, clear: Clear) -> Iterator[str]:
             yield words.filled("tick", "causal", {})
         if contract.window is not None and not isinstance(e, DecodingEvidence):
             yield words.filled("tick", "window", {"window": contract.window})
+        if contract.documents is not None:
+            yield words.filled("tick", "documents", {})
     elif key == "scale":
         assert isinstance(e, HeadsEvidence | TokensEvidence)
         if e.trials and all(
@@ -71,7 +73,7 @@ def notes(e: Evidence, codes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str
 def _all(e: Evidence, codes: Sequence[str]) -> Iterator[Note]:
     yield from e.settled.notes
     if isinstance(e, DecodingEvidence):
-        for name, text in e.ways[1].items():
+        for name, text in e.refused.items():
             yield "step-refused", {"name": name, "words": text}
         return
     yield from account(e).notes
@@ -91,7 +93,7 @@ def _all(e: Evidence, codes: Sequence[str]) -> Iterator[Note]:
     dead = [n for n in e.gradients.names("dead") if n in e.subject.parameters()]
     if dead and "parameter.dead" not in codes:
         yield "unused", {"names": ", ".join(dead[:3])}
-    if e.gradients.raised and "grad.blocked" not in codes:
+    if e.gradients.raised and "grad.wrong" not in codes:
         yield "backward", {"error": e.gradients.raised}
     for name in e.state.saved:
         yield "saved", {"name": name}
@@ -142,7 +144,7 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
     seen_by = [
         each.visible for each in e.weighings if each.visible.shape[-1] == each.visible.shape[-2] > 1
     ]
-    declared = bool(codes) or e.contract.causal is not None or e.contract.window is not None
+    declared = bool(codes) or e.contract.masked
     if not declared and any(not each.diagonal(dim1=-2, dim2=-1).any() for each in seen_by):
         yield "own-hidden", {}
     if e.contract.rope is None and e.projections:
@@ -166,7 +168,7 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
             yield "all-padding", {}
         if isinstance(e.given.run, Embedded) and e.left_gap > 1e-6:
             yield "left-padding", {}
-    if e.state.built and "state.global-dim" not in codes:
+    if e.state.built and "shape.fixed" not in codes:
         yield "constructor", {"names": ", ".join(e.state.built)}
     second, tokens = e.returned, e.inputs[0].shape[-2]
     if isinstance(second, Tensor) and second.is_floating_point() and second.numel():
@@ -176,7 +178,7 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
 
 
 def _of_cross(e: CrossEvidence, codes: Sequence[str]) -> Iterator[Note]:
-    if e.alike and "context.swapped" not in codes:
+    if e.alike and "context.wrong" not in codes:
         yield "alike", {}
     by_x, by_context = e.dependencies
     own = torch.eye(*by_x.moves.shape, dtype=torch.bool)

@@ -28,7 +28,7 @@ MULTIPLIES = ("mul", *PRODUCTS)
 OF_PARTS = {
     "sum": ("add", "add_", "sum"),
     "softmax": ("div", "div_", "_softmax", "_log_softmax", "exp", "sigmoid", "sum"),
-    "dtype": ("exp",),
+    "output": ("exp",),
     "input": ("sub_", "add_", "mul_", "div_", "copy_", "fill_", "exp_", "masked_fill_"),
 }
 
@@ -41,14 +41,14 @@ def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | Non
         return evidence.lines.found.get(next(drawn, 0))
     if isinstance(evidence, PartEvidence):
         return _of_part(evidence.lines, code) if topic in ("part", "inputs") else None
-    if code in ("mask.non-finite", "differs") and evidence.broke is not None:
+    if code in ("output.non-finite", "differs") and evidence.broke is not None:
         return evidence.broke[1]
     if code == "law.scores" and evidence.lines.halved is not None:
         return evidence.lines.found.get(evidence.lines.halved[0])
-    if code == "shape.square-only" and evidence.settled.error is not None:
+    if code == "shape.fixed" and evidence.settled.error is not None:
         at = place(evidence.settled.error)
         return None if at is None else at[:2]
-    if code == "length.fixed" and isinstance(evidence, TokensEvidence):
+    if code == "shape.fixed" and topic == "state" and isinstance(evidence, TokensEvidence):
         lines = re.findall(r"\n  (\S+), line (\d+)", "".join(evidence.lengths.values()))
         files = {Path(file).name: file for file, _ in evidence.lines.found.values()}
         return (files[lines[0][0]], int(lines[0][1])) if lines and lines[0][0] in files else None

@@ -237,7 +237,7 @@ def scale_in_words(case: Trial) -> str:
 def _mask(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
     at = first.setting
     right = right_visible(at).expand(stages.visible.shape)
-    declared = e.contract.causal is not None or e.contract.window is not None or at.mask is not None
+    declared = e.contract.masked or at.mask is not None
     if not declared or (bool(right.all()) and bool(stages.visible.all())):
         return
     named = mask_named(stages.visible, at, torch.ones_like(stages.visible))

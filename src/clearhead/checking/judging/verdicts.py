@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
+
+from clearhead.checking.evidence.cases import Broken
 
 Values = Mapping[str, Any]
 
@@ -47,3 +50,10 @@ class Claim:
     topic: str
     code: str
     found: Found
+
+
+def broken_law(broken: Broken) -> Found:
+    """The finding of a case that fails."""
+    if isfinite(broken.gap):
+        return Found(broken.way, {}, ("law", {"gap": f"{broken.gap:.3g}", "at": broken.at}))
+    return Found(broken.way, {}, ("text", {"text": broken.at}))

@@ -78,7 +78,7 @@ class Compared:
         for index, name in enumerate(("query", "key", "value")):
             grads = [each.grads[index] for each in self.results]
             if all(each is None for each in grads):
-                yield "grad.blocked", name, f"{self.name}: no rank has one"
+                yield "grad.wrong", name, f"{self.name}: no rank has one"
             elif text := self._places(grads, wanted[index], SUMMED):
                 yield "grad.wrong", name, text
 
@@ -212,7 +212,12 @@ def _stuck(failures: Mapping[int, Failure], world: int) -> Finding:
     kind = min(kinds, key=("ended", "raises", "runs", "hangs").index)
     first = {rank: each for rank, each in failures.items() if each.kind == kind}
     text = "; ".join(f"rank {n} {failures.get(n, 'returned')}" for n in range(world))
-    found = _finding("ranks.stuck", [text], kind, ranks=" and ".join(map(str, first)))
+    found = _finding(
+        "call.raises",
+        [text],
+        "alone" if kind == "raises" else kind,
+        ranks=" and ".join(map(str, first)),
+    )
     return replace(found, place=next(iter(first.values())).at)
 
 

@@ -120,7 +120,7 @@ def order_meant(takes: str, code: str) -> str | None:
 
     Nothing says that the samples come first, or which of two inputs is the context.
     """
-    if takes in ("x", "x,context") and code in ("batch.mixed", "heads.layout"):
+    if takes in ("x", "x,context") and code in ("law.samples", "heads.layout"):
         return "tokens-first"
     if takes == "x,context" and code.startswith("context."):
         return "context-first"

@@ -33,7 +33,6 @@ from clearhead.checking.scanning.takes import (
     unasked,
     ways,
 )
-from clearhead.checking.subject.constructing import unguessed
 from clearhead.checking.subject.locating import imported
 from clearhead.checking.subject.refusals import always, place
 from clearhead.checking.subject.signatures import needed, of_call
@@ -195,9 +194,6 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
             if error.code == "check.made":
                 break
     if without is None and failed is not None:
-        names = unguessed(found) if inspect.isclass(found) else []
-        if names:
-            failed.add_note(f"nothing says what {' and '.join(names[:3])} should be")
         raise failed
     return without if without and without.report.asked else None
 
@@ -271,9 +267,8 @@ def _undeclared(evidence: Evidence) -> Iterator[str]:
         for change in each.before
         if change.kind == "hide" and change.cells is not None
     ]
-    declared = contract.causal is not None or contract.window is not None
     others = [each.shape[0] == each.shape[1] and bool(each.tril().any()) for each in cells]
-    if any(others) and not declared and evidence._window is None:
+    if any(others) and not contract.masked and evidence._window is None:
         yield "hides pairs that a causal mask would not: declare what hides them"
 
 

@@ -34,10 +34,8 @@ from clearhead.errors import ModelError
 # Edits that are made and graded: where the difference to the solution is no edit, and where it is one; the seconds
 # that they may take; and after the first right one, how many more.
 MOST, FEWER, SECONDS, MORE = 900, 250, 8.0, 80
-# Right edits of which the shortest is told.
+# Right edits of which one is told.
 ENOUGH = 6
-# What a word or a number that is nowhere in the program or in the solution adds to the length of an edit.
-STRANGE = 6
 # Lines that the program prints while it is graded, each shown once.
 SHOWN = 3
 # What every lesson explains by itself.
@@ -246,7 +244,9 @@ def _defined(program: Program | None) -> tuple[str, int] | None:
 def mend(
     program: Program, asked: _Asked, lines: Sequence[int]
 ) -> tuple[SourceEdit | None, list[int]]:
-    """Return the shortest edit that makes a program right, if any, and the lines that differ from the solution.
+    """Return the edit that makes a program right, if any, and the lines that differ from the solution.
+
+    Of several, it is the shortest one that ends closest to the solution.
 
     Args:
         program: of the learner.
@@ -254,9 +254,7 @@ def mend(
         lines: that are likely wrong, whose edits are tried first.
     """
     assert program.tree is not None
-    text = solution_of(asked.row.slug)
-    solution = in_words_of(program.tree, text)
-    known = set(re.findall(r"\w+", program.text + text))
+    solution = in_words_of(program.tree, solution_of(asked.row.slug))
     first, others = difference(program, solution, asked.is_right)
     found = [] if first is None else [first]
     until, last = time.process_time() + SECONDS, MOST if first is None else FEWER
@@ -268,23 +266,24 @@ def mend(
             found.append(edit)
             if len(found) == ENOUGH:
                 break
-    return min(found, key=lambda each: _length(each, program, known), default=None), others
+    theirs = ast.unparse(ast.fix_missing_locations(solution))
+
+    def rank(edit: SourceEdit) -> int:
+        text = edit.program.text
+        return _differing(program.text, text) + _differing(text, theirs)
+
+    return min(found, key=rank, default=None), others
 
 
-def _length(edit: SourceEdit, program: Program, known: set[str]) -> int:
-    """Return the number of words that an edit changes; words that occur nowhere else count more."""
-    old, new = (_plain(each.text) for each in (program, edit.program))
-    matcher = SequenceMatcher(None, old, new, autojunk=False)
+def _differing(one: str, other: str) -> int:
+    """Return the number of words and signs that differ between two texts."""
+    matcher = SequenceMatcher(None, _plain(one), _plain(other), autojunk=False)
     parts = [each for each in matcher.get_opcodes() if each[0] != "equal"]
-    put = " ".join(part for _, _, _, first, last in parts for part in new[first:last])
-    strange = set(re.findall(r"\w+|~|is not|-\d+", put)) - known
-    return sum(end - start + last - first for _, start, end, first, last in parts) + STRANGE * len(
-        strange
-    )
+    return sum(end - start + last - first for _, start, end, first, last in parts)
 
 
 def _plain(text: str) -> list[str]:
-    """The words and signs of a program, however it is written."""
+    """The words and signs of a program, however it is laid out."""
     return re.findall(r"\w+|[^\w\s]|^ +", ast.unparse(ast.parse(text)), re.MULTILINE)
 
 

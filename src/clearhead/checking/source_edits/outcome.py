@@ -141,7 +141,7 @@ def _asked(
         return
     yield from asked_parameters(made, row)
     if not any(True for _ in made.parameters()):
-        yield Mistake("output.nondeterministic")
+        yield Mistake("law.again")
     yield from asked_layers(made, row, args, layers_of(made, row)[way])
     yield from compared(of_module(made, row, promised, way))
     yield from _gradients(made, row, promised, way)
@@ -189,7 +189,7 @@ def _gradients(
     lost = [
         name for name, one, other in zip(sides, made, wanted, strict=True) if not _same(one, other)
     ]
-    yield Mistake("grad.blocked", name=", ".join(lost)) if lost else None
+    yield Mistake("grad.wrong", name=", ".join(lost)) if lost else None
 
 
 def _same(found: Tensor | None, expected: Tensor | None) -> bool:
@@ -205,11 +205,11 @@ def _state(module: nn.Module, row: LessonRow) -> Iterator[Mistake | None]:
         return
     for name in module.state_dict():
         if name not in dict(module.named_parameters()):
-            yield Mistake("state.mask-saved", name=name)
+            yield Mistake("state.mask", name=name)
     for part in module.modules():
         for name, each in vars(part).items():
             if isinstance(each, Tensor):
-                yield Mistake("state.mask-plain", name=name)
+                yield Mistake("state.mask", name=name)
 
 
 def _training(module: nn.Module, row: LessonRow, way: int) -> Iterator[Mistake | None]:
@@ -230,7 +230,7 @@ def _training(module: nn.Module, row: LessonRow, way: int) -> Iterator[Mistake |
     out, again = (module(x.expand(DROPPED, -1, -1).clone()) for _ in range(2))
     kept, weights = out @ back, calm[0] @ back
     if not torch.allclose(kept @ value, out, atol=SUMS):
-        yield Mistake("dropout.misplaced", "an output is not made of values and weights")
+        yield Mistake("dropout.wrong", "an output is not made of values and weights")
         return
     some = weights > SUMS
     ratio = (kept / weights.where(some, torch.ones_like(weights)))[:, some]
@@ -239,22 +239,20 @@ def _training(module: nn.Module, row: LessonRow, way: int) -> Iterator[Mistake |
     if share == 0 and torch.allclose(kept, weights.expand_as(kept), atol=SUMS):
         yield Mistake("dropout.never", "all weights stay as they are in training")
     elif share == 0:
-        yield Mistake("dropout.on-scores", "in training the weights change, and none is 0")
+        yield Mistake("dropout.wrong", "in training the weights change, and none is 0")
     elif not left.isclose(out.new_tensor(1 / (1 - rate)), atol=1e-3).all():
         grown = f"those that are left are {left.median().item():.3g} times as large"
-        yield Mistake("dropout.unscaled", f"{grown}, expected {1 / (1 - rate):.3g}")
+        yield Mistake("dropout.wrong", f"{grown}, expected {1 / (1 - rate):.3g}")
     elif abs(share - rate) > 5 * (rate * (1 - rate) / ratio.numel()) ** 0.5:
         yield Mistake(
-            "dropout.unscaled", f"{share:.0%} of the weights are dropped, expected {rate:.0%}"
+            "dropout.wrong", f"{share:.0%} of the weights are dropped, expected {rate:.0%}"
         )
     elif bool(((ratio.abs() > SUMS) == (ratio.abs() > SUMS)[:1]).all()):
-        yield Mistake("dropout.misplaced", "each text loses the same weights")
+        yield Mistake("dropout.wrong", "each text loses the same weights")
     elif torch.equal(out, again):
         yield Mistake("law.again", "two calls in training lose the same weights")
     elif _by_rows(kept, some):
-        yield Mistake(
-            "dropout.misplaced", "whole rows of weights are dropped, expected single weights"
-        )
+        yield Mistake("dropout.wrong", "whole rows of weights are dropped, expected single weights")
     else:
         yield None
 

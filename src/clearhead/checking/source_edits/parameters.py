@@ -20,7 +20,7 @@ def asked_parameters(module: nn.Module, row: LessonRow) -> Iterator[Mistake | No
     own, every = (dict(module.named_parameters(remove_duplicate=each)) for each in (True, False))
     for name in every:
         if name not in own:
-            yield Mistake("parameter.shared", name=name)
+            yield Mistake("parameter.missing", name=name)
     known = {id(each) for each in module.modules()}
     held = {**vars(module), **dict(module.named_buffers(recurse=False))}
     for name, each in held.items():
@@ -41,7 +41,7 @@ def asked_parameters(module: nn.Module, row: LessonRow) -> Iterator[Mistake | No
         ):
             yield Mistake("parameter.dead", name=name)
         if side is None and row.number == MASKS and each.ndim > 1 and _is_mask(each):
-            yield Mistake("state.mask-saved", name=name)
+            yield Mistake("state.mask", name=name)
 
 
 def _is_mask(table: Tensor) -> bool:

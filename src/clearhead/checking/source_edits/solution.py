@@ -20,8 +20,9 @@ def in_words_of(tree: ast.Module, solution: str) -> ast.Module:
         solution: the text of the lesson's own.
     """
     theirs, mine = ast.parse(solution), attributes(tree)
+    free = [each for each in mine if each not in attributes(theirs)]
     held = {
-        each: next((name for name in mine if name == each or _is_alike(name, each)), each)
+        each: each if each in mine else next((name for name in free if _is_alike(name, each)), each)
         for each in attributes(theirs)
     }
     named = {

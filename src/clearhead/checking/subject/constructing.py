@@ -2,9 +2,9 @@
 
 import dataclasses
 import inspect
-import re
 import sys
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from torch import nn
@@ -12,42 +12,13 @@ from torch.nn.parameter import is_lazy
 
 from clearhead._common.foreign_names import DROPOUTS, size_of
 from clearhead.checking.contract import Contract
-from clearhead.checking.subject.signatures import CONFIGS, FLAGS, PLAIN, needed, of_constructor
+from clearhead.checking.subject.signatures import CONFIGS, PLAIN, needed, of_constructor
 from clearhead.checking.thresholds import PARAMETERS
 from clearhead.errors import ModelError
 
 MISSING = object()
 # Every size another, so that a mixed-up axis and the wrong size of a scale show.
 HEADS, HEAD_DIM, VALUE_DIM, WIDTH, LENGTH, CONTEXT = 3, 10, 14, 22, 16, 26
-# Of names that are no size that we know: most likely a width, and what has these words is none.
-WIDTHS = re.compile(r"dim|emb|feat|chan|model|hidden|width|depth|units|size$")
-OTHER_SIZES = re.compile(
-    r"patch|window|kernel|image|img|vocab|batch|block|stride|halo|pool|grid|spat|group|layer|num|n_|count"
-)
-COUNTS = re.compile(r"^(num|n|nb|number)_")
-# Of settings: what makes a model large, and no attention another.
-SMALLER = re.compile(
-    r"^(num_|n_)(hidden_|encoder_|decoder_)?layers?$|^vocab_size$|^intermediate_size$"
-)
-# What names say that are no sizes.
-VALUES: tuple[tuple[tuple[str, ...], Any], ...] = (
-    (("eps",), 1e-5),
-    (("layer_idx", "layer_id", "layer_index", "layer_number", "layer_num", "block_idx"), 0),
-    (("num_layers", "n_layers", "n_layer", "depth", "num_hidden_layers", "layers"), 2),
-    (("vocab",), 53),
-    (("base", "theta"), 10000.0),
-    (("temperature",), HEAD_DIM**0.5),
-    (("scale", "scaling"), None),
-    (("batch", "bs"), 2),
-    (("device",), "cpu"),
-    (("bias",), True),
-    (("causal",), True),
-    (("mlp_ratio", "expansion", "ratio", "mult"), 2),
-    (("intermediate", "ffn", "ff", "mlp", "feedforward", "d_inner"), 34),
-    (("kernel",), 3),
-    (("stride", "groups", "dilation"), 1),
-    (("window",), None),
-)
 
 
 def declared_arguments(cls: type, contract: Contract) -> dict[str, Any]:
@@ -66,7 +37,13 @@ def declared_arguments(cls: type, contract: Contract) -> dict[str, Any]:
 
 
 def guessed_arguments(cls: type, known: Mapping[str, Any], contract: Contract) -> dict[str, Any]:
-    """Arguments for what a constructor wants and that are not given, each size another."""
+    """Return the sizes, and objects of settings with sizes, that a constructor needs and that are not given.
+
+    Args:
+        cls: the class.
+        known: the arguments that are given.
+        contract: its sizes are taken first.
+    """
     mine = of_constructor(cls)
     wanted = [name for name in needed(mine) if name not in known]
     sizes = {size for name in (*wanted, *known) if (size := size_of(name))}
@@ -77,34 +54,20 @@ def guessed_arguments(cls: type, known: Mapping[str, Any], contract: Contract) -
         if name not in known and size_of(name) == "num_heads" and type(each.default) is int
     ]
     fitting = sizes_for(sizes, contract, max(own[0], 1) if own else HEADS)
-    return {name: guess(name, _annotation(cls, mine[name]), fitting) for name in wanted}
-
-
-def unguessed(cls: type) -> list[str]:
-    """The arguments of a class for which no name and no type says what they are."""
-    mine = of_constructor(cls)
-    return [
-        name
-        for name in needed(mine)
-        if mine[name].annotation not in (int, float, bool, str)
-        and not FLAGS.search(name)
-        and not is_config(name)
-        and any(guess(name, mine[name].annotation, _NONE) is each for each in (False, None))
-    ]
-
-
-class _NoSizes(dict[str, int]):
-    def __missing__(self, name: str) -> int:
-        return 1
-
-
-_NONE = _NoSizes()
+    found: dict[str, Any] = {}
+    for name in wanted:
+        size, annotation = size_of(name), _annotation(cls, mine[name])
+        if size is not None:
+            found[name] = fitting[size]
+        elif _is_dataclass(annotation):
+            found[name] = config(annotation, {}, fitting)
+    return found
 
 
 def _annotation(cls: type, parameter: inspect.Parameter) -> Any:
     """The type of a parameter; of a config that does not say it, the dataclass beside its class."""
     found = parameter.annotation
-    if found is not parameter.empty or not is_config(parameter.name):
+    if found is not parameter.empty or not CONFIGS.search(parameter.name):
         return found
     around = vars(sys.modules[cls.__module__])
     known = {n: each for n, each in around.items() if n.endswith("Config") and _is_dataclass(each)}
@@ -139,98 +102,17 @@ def sizes_for(wanted: set[str], contract: Contract, num_heads: int = HEADS) -> d
     return {**found, **contract.sizes}
 
 
-def guess(name: str, annotation: Any, sizes: Mapping[str, int]) -> Any:
-    """A value for a parameter, by its name and its type."""
-    plain, size = name.lower(), size_of(name) or _heads(name)
-    if annotation in (int, float, bool, str) and size is None:
-        by_name = _by_name(plain)
-        if annotation is int and by_name is False and _is_width(plain):
-            return sizes["d_in"]
-        known = isinstance(by_name, annotation) and not (annotation is int and by_name is True)
-        return by_name if known else {int: 2, float: 0.1, bool: False, str: ""}[annotation]
-    if size is not None:
-        return sizes[size]
-    if is_config(plain) or dataclasses.is_dataclass(annotation):
-        return config(annotation, {}, sizes)
-    found = _by_name(plain)
-    return sizes["d_in"] if found is False and _is_width(plain) else found
-
-
-def _is_width(name: str) -> bool:
-    """True of a name that is most likely the width of a token."""
-    return bool(WIDTHS.search(name)) and not OTHER_SIZES.search(name)
-
-
-def _heads(name: str) -> str | None:
-    """The size that a number of heads is, of one side of a model or another."""
-    if not re.search(r"(^|_)(n|num|attention|attn)_?heads?$", name.lower()):
-        return None
-    return "num_kv_heads" if re.search(r"kv|key_value", name.lower()) else "num_heads"
-
-
-def _by_name(name: str) -> Any:
-    if DROPOUTS.search(name):
-        return 0.0
-    for words, value in VALUES:
-        if any(word in name for word in words):
-            return value
-    return 4 if COUNTS.search(name) else False
-
-
-def is_config(name: str) -> bool:
-    """True of what people call an object of settings."""
-    return bool(CONFIGS.search(name))
-
-
-class GuessedConfig:
-    """Settings that answer whatever is asked of them: what is given, else a guess by the name."""
-
-    def __init__(self, given: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-        self.__dict__.update(given)
-        self.__dict__["_sizes"] = sizes
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        value = guess(name, None, self._sizes)
-        self.__dict__[name] = value
-        return value
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
-
-    def __contains__(self, name: str) -> bool:
-        return True
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of a name, as a dict gives it."""
-        return getattr(self, name) if default is None or size_of(name) else default
-
-
 def config(annotation: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
-    """An object of settings: of the annotated dataclass, or one that guesses."""
+    """Return an object of settings: of the annotated dataclass, with its sizes set, or a namespace."""
     if not _is_dataclass(annotation):
-        return GuessedConfig(given, sizes)
-    made: dict[str, Any] = {}
-    special = [each.default for each in dataclasses.fields(annotation) if "token_id" in each.name]
+        return SimpleNamespace(**given)
+    made = dict(given)
     for each in dataclasses.fields(annotation):
         size = size_of(each.name)
-        if each.name in given:
-            made[each.name] = given[each.name]
-        elif size is not None and (
-            isinstance(each.default, int | dataclasses._MISSING_TYPE)
-            or (each.default is None and size == "num_heads")
-        ):
+        is_open = isinstance(each.default, int | dataclasses._MISSING_TYPE)
+        is_open |= each.default is None and size == "num_heads"
+        if size is not None and is_open and each.name not in given:
             made[each.name] = sizes[size]
-        elif each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
-            made[each.name] = guess(each.name, each.type, sizes)
-        elif type(each.default) is int and SMALLER.search(each.name):
-            # What is checked is the same in a small model.
-            smaller = _by_name(each.name)
-            fits = not any(type(one) is int and one >= smaller for one in special)
-            unset = each.default < 0
-            if (unset or smaller < each.default) and ("vocab" not in each.name or fits):
-                made[each.name] = smaller
     return annotation(**made)
 
 

@@ -16,6 +16,7 @@ from clearhead.checking.subject.calling import (
 from clearhead.checking.subject.refusals import raised
 from clearhead.checking.subject.signatures import mask_of_tokens, of_call, settings_of
 from clearhead.errors import ModelError
+from clearhead.recording.attempt import attempt
 
 # Tokens of the call that shows which embedding is handed the ids; few, since positions may be.
 LENGTHS = (5, 3, 2)
@@ -114,11 +115,10 @@ def _embedding_of(model: nn.Module, masked: bool) -> tuple[str, int | None]:
     ran = False
     for limit, tokens in ((limit, tokens) for limit in limits for tokens in LENGTHS):
         ids = torch.randint(1, limit, (2, tokens), generator=torch.Generator().manual_seed(tokens))
-        try:
-            mask = torch.ones_like(ids, dtype=torch.bool) if masked else None
-            handed = _handed(model, tables, ids, _masks(model, mask))
-        except Exception as raised_:  # whatever the code of another raises
-            error = error or raised_
+        mask = torch.ones_like(ids, dtype=torch.bool) if masked else None
+        handed, failed = attempt(_handed, model, tables, ids, _masks(model, mask))
+        if handed is None:
+            error = error or failed
             continue
         ran = True
         place = next((name for name, got in handed.items() if torch.equal(got, ids)), None)

@@ -11,6 +11,7 @@ from typing import Any
 from clearhead._common.text import shown
 from clearhead.checking.subject.refusals import raised
 from clearhead.errors import ArgumentError, ModelError
+from clearhead.recording.attempt import attempt
 
 
 def located(place: str) -> Any:
@@ -82,11 +83,12 @@ def _from_file(path: Path) -> types.ModuleType:
     parts = path.relative_to(root).with_suffix("").parts
     name = ".".join(part for part in parts if part != "__init__")
     if len(parts) > 1:
-        try:
-            return importlib.import_module(name)
-        except Exception:  # what its package imports may be missing, and not be needed here
-            _hollow(root, parts[:-1])
-            return _executed(name, path)
+        module, error = attempt(importlib.import_module, name)
+        if module is not None:
+            return module
+        # What its package imports may be missing, and not be needed here.
+        _hollow(root, parts[:-1])
+        return _executed(name, path)
     try:
         return _executed(f"_checked_{path.stem}", path)
     except ImportError as error:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from clearhead._common.text import bounded, shown
 from clearhead.checking.subject.refusals import traced
+from clearhead.recording.attempt import attempt
 
 # What may be worked out again, for its value alone.
 PLAIN = (
@@ -69,12 +70,7 @@ def parts_of(error: BaseException) -> str:
 def failure_of(error: BaseException) -> FailedExpression | None:
     """The expression that raised an error, in the code that is checked; None where it is not read."""
     trace = traced(error)
-    if trace is None:
-        return None
-    try:
-        return _read(trace)
-    except Exception:  # a text that has changed, a value that cannot be had again
-        return None
+    return None if trace is None else attempt(_read, trace)[0]
 
 
 def _read(trace: types.TracebackType) -> FailedExpression | None:
@@ -96,9 +92,8 @@ def _read(trace: types.TracebackType) -> FailedExpression | None:
     operands = []
     for part in parts:
         text = ast.unparse(part)
-        try:
-            value = _value(text, trace.tb_frame)
-        except Exception:  # what the code of another raises
+        value, failed = attempt(_value, text, trace.tb_frame)
+        if failed is not None:
             continue
         operands.append(Operand(text, value, _made(part, function, trace.tb_lineno)))
     return FailedExpression(node, tuple(operands))

@@ -33,6 +33,7 @@ from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.refusals import raised
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
+from clearhead.recording.attempt import attempt
 
 TAKES = (
     *("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode", "ids", "ids,mask"),
@@ -292,9 +293,8 @@ def _guessed(
 
 def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
     torch.manual_seed(seed)
-    try:
-        return cls(**args)
-    except Exception as error:
+    made, error = attempt(cls, **args)
+    if error is not None:
         given = ", ".join(f"{name}={shown(value)}" for name, value in args.items())
         raise ModelError(
             "check.made",
@@ -303,14 +303,13 @@ def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
             "what its config wants is given as {'config.n_head': 4}. Or give an instance: "
             "attention = Attention(Config()) in a file is file.py:attention.",
         ) from error
+    return made
 
 
 def _copy(original: Any) -> tuple[bool, Any]:
-    """A copy, so that the original is never touched; what cannot be copied is used as it is."""
-    try:
-        return True, duplicate(original)
-    except Exception:  # some objects refuse in their own ways
-        return False, original
+    """Return True and a copy, or False and the original if it cannot be copied."""
+    copied, error = attempt(duplicate, original)
+    return (True, copied) if error is None else (False, original)
 
 
 def _determinism() -> tuple[bool, bool]:

@@ -9,7 +9,7 @@ must not work out 10¹⁰ weights, so of a large matrix it takes rows, which are
 The widget (`drawing/notebook/widget.py`) is the page's module as it is. Instead of a server the kernel is
 asked, with the same routes, by messages; a page without a kernel waits for it once.
 
-The page of a trace (`frontend/src/views/steps/`) has every stage as float32, and the weights between x and
+The page of a trace (`frontend/src/trace.tsx`) has every stage as float32, and the weights between x and
 output (`tracing/traced_projections.py`, which takes a map for plain only if it gives what was traced, to the
 last bit), and writes the arithmetic out in the browser; tests hold its text against the tensors. What a stage
 is made of is read off its arithmetic: the lines of the graph are the origins of one of its numbers.

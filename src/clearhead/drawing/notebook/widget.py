@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Unpack
 
 from clearhead._common.hints import with_hints
+from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.drawing.live.routes import answer, routes_to
 from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import heads_payload, read_run
@@ -18,7 +19,6 @@ from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.photo import photo_of, texts_with, with_photo
 from clearhead.drawing.page.runs import layers_of
 from clearhead.drawing.page.starts import Start
-from clearhead.drawing.page.steps import steps_payload
 from clearhead.drawing.page.written import AskedWrites, Written
 from clearhead.errors import ArgumentError, ArgumentTypeError, missing_extra
 from clearhead.matrix.matrix import AttentionMatrix, PageOptions
@@ -81,7 +81,7 @@ def view(
                 "a trace has tokens of its own, and all of its samples, and no picture; "
                 "trace(…, tokens=…) takes them.",
             )
-        return _widget_class("steps")(steps_payload(thing), None, None)
+        return _widget_class("trace")(trace_payload(thing), None, None)
     if isinstance(thing, Seen):
         thing.need_attention("view")
         page, layers = with_texts(thing, page), layers_of(thing)

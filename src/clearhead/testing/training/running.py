@@ -1,312 +1,247 @@
-"""Laws of how it is trained: padding and the weight of tokens, dropout, going on from a save."""
+"""Laws of training and decoding: gradients, parameters, random numbers, a save, a cache, padding.
+
+A law returns what it measured if it is broken, and nothing if it holds.
+"""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from clearhead.testing.training.probes import (
-    DRAWN,
-    NO_LOGITS,
-    NO_PADDING,
-    NO_TARGETS,
-    Verdict,
-    broken,
-    draws_inputs,
-    held,
-    noise,
-    not_asked,
-    not_judged,
-    other_tokens,
-    rows_of,
+from clearhead.testing.training.calls import (
+    STEPS,
+    Measured,
+    NotAskedError,
+    NotJudgedError,
+    ScriptCalls,
 )
-from clearhead.testing.training.rehearsal import (
-    Rehearsal,
-    Script,
-    draw_by,
-    logits_of,
-    same,
-    targets,
-)
-
-# Steps before a save, and after it.
-STEPS = 3
+from clearhead.testing.training.rehearsal import Rehearsal, Script, draw_by, logits_of, same
 
 
-def padding(script: Script) -> Iterator[Verdict]:
-    """The loss does not move with padding, and every token has one weight, in whatever batch it is."""
-    if script.padding is None:
-        yield not_asked("train.padding", NO_PADDING)
-    else:
-        yield _padding(script)
-    yield _weights(script)
-    yield _accumulated(script)
-
-
-def _padding(script: Script) -> Verdict:
-    code, rehearsal = "train.padding", Rehearsal(script)
-    seen = rehearsal.call()
-    padded = {name: ~script.real(each) for name, each in script.tokens.items() if each.ndim == 2}
-    padded = {name: each for name, each in padded.items() if each.any()}
-    if not padded:
-        return not_judged(
-            code, "nothing is padded in this batch: give one of texts of several lengths"
-        )
-    asked, wrong = targets(seen), 0
-    if asked is not None and isinstance(script.padding, int):
-        wrong = int((asked.used & (asked.ids == script.padding)).sum())
-    elif asked is not None and asked.ids.ndim == 2 and script.causal:
-        following = ~script.real(script.text)[:, 1 : 1 + asked.ids.shape[1]]
-        wrong = int((asked.used[:, : following.shape[1]] & following).sum())
-    if isinstance(script.padding, str):
-        # Labels keep what the loss ignores in them.
-        changed = {
-            name: other_tokens(script, name, there, hidden=True) for name, there in padded.items()
-        }
-        now = rehearsal.call(script.with_entries(**changed))
-    else:
-        with _shaken(rehearsal.model, list(padded.values())) as reached:
-            now = rehearsal.call()
-        if not reached and not wrong:
-            return not_judged(code, "no embedding was seen to take the ids with their padding")
-    by, off = abs(now.loss.item() - seen.loss.item()), 0.0
-    if asked is not None and seen.logits is not None and now.logits is not None:
-        # The loss is one number, which may happen to stay.
-        moved = (now.logits - seen.logits).abs().amax(-1)[asked.used]
-        off = float(moved.max()) if float(moved.max()) > noise(seen.logits) else 0.0
-    if not wrong and not off and by <= 1e-5 * max(1.0, abs(seen.loss.item())):
-        return held(code, "padding changes nothing")
-    measured = f"the loss moves by {by:.3g}" + f", logits of targets by {off:.3g}" * (off > 0)
-    measured += f"; {wrong} targets are padding" * (wrong > 0)
-    likely = "the loss counts padding: ignore_index" if wrong else "padding is attended, or counted"
-    return broken(code, "the loss moves with what stands in padding", measured, likely)
-
-
-@contextmanager
-def _shaken(model: nn.Module, padded: list[Tensor]) -> Iterator[list[nn.Module]]:
-    """Let every embedding of padded ids give something else for padding; the ones that did so far."""
-    reached: list[nn.Module] = []
-
-    def shake(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
-        for there in padded:
-            # A model of the next token is often called without the last one.
-            cut = there[:, : args[0].shape[-1]] if args[0].ndim == 2 else there
-            if args[0].shape == cut.shape and len(args[0].unique()) > 1 and cut.any():
-                reached.append(module)
-                return output + cut[..., None] * output.std()
-        return None
-
-    embeddings = [each for each in model.modules() if isinstance(each, nn.Embedding)]
-    handles = [each.register_forward_hook(shake) for each in embeddings]
-    try:
-        yield reached
-    finally:
-        for each in handles:
-            each.remove()
-
-
-def _weights(script: Script) -> Verdict:
-    code = "train.weights"
-    seen = Rehearsal(script).call()
-    asked = targets(seen)
-    if asked is None or not asked.plain:
-        return not_judged(code, NO_LOGITS if seen.logits is None else NO_TARGETS)
-    if asked.ids.ndim == 1:
-        return not_asked(code, "a sample has one target")
-    counts = asked.used.sum(-1)
-    if counts[counts > 0].unique().numel() < 2:
-        return not_asked(code, "all rows of the batch have as many targets")
-    rows = [asked.weights[row][asked.used[row]] for row in range(len(counts)) if counts[row]]
-    means = torch.stack([each.mean() for each in rows])
-    even = all(bool((each / each.mean() - 1).abs().max() < 0.05) for each in rows)
-    sums = torch.stack([each.sum() for each in rows])
-    if even and means.max() > 1.1 * means.min() and sums.max() < 1.05 * sums.min():
-        low, high = (int(counts[counts > 0][each]) for each in (means.argmin(), means.argmax()))
-        return broken(
-            code,
-            "sequences have one weight each, not tokens",
-            f"a token of {high} weighs {float(means.max() / means.min()):.3g} times one of {low}",
-            "take one mean over all tokens, not a mean of means",
-        )
-    weights = torch.cat(rows)
-    if weights.max() > 1.1 * weights.min():
-        return not_asked(code, "tokens weigh differently, as those of weighted classes do")
-    return held(code, "tokens weigh the same")
-
-
-def _accumulated(script: Script) -> Verdict:
-    code = "train.accumulation"
+def accumulation(calls: ScriptCalls) -> Measured:
+    """The gradient of two accumulated halves against that of the batch."""
+    script, read = calls.script, calls.read
     if script.parts["accumulate"] is None:
-        return not_asked(code, "no accumulate= is given")
-    size = len(script.text)
-    if size < 2:
-        return not_judged(code, "the batch has one sample")
-    if draws_inputs(Rehearsal(script)):
-        return not_asked(code, DRAWN)
-    asked = targets(Rehearsal(script).call())
-    order = torch.arange(size)
-    if asked is not None and asked.ids.ndim == 2:
-        order = asked.used.sum(-1).argsort()  # halves of different numbers of tokens
+        raise NotAskedError("no accumulate= is given")
+    if calls.draws_inputs:
+        raise NotAskedError("the loss draws the inputs of the model")
+    if len(script.text) < 2:
+        raise NotJudgedError("the batch has one sample")
+    rows = torch.arange(len(script.text))
+    if read is not None and read.ids.ndim == 2:
+        rows = read.used.sum(-1).argsort()  # halves of different numbers of tokens
     whole, parted = Rehearsal(script), Rehearsal(script)
     for each in (whole, parted):
         each.model.zero_grad()
-    whole.call(rows_of(script, order)).loss.backward()
-    parted.accumulated([rows_of(script, half) for half in order.tensor_split(2)])
-    pairs = [
-        (a.grad, b.grad)
-        for a, b in zip(whole.model.parameters(), parted.model.parameters(), strict=True)
+    whole.call(script.samples(rows)).loss.backward()
+    parted.run("accumulate", [script.samples(half).batch for half in rows.tensor_split(2)])
+    return _apart(whole.gradient(), parted.gradient(), 2e-3)
+
+
+def _apart(one: Tensor, other: Tensor, share: float) -> Measured:
+    """The distance of two gradients, if it is more than a share of their length."""
+    off = float((one - other).norm() / one.norm().clamp_min(1e-30))
+    if not math.isfinite(off):
+        raise NotJudgedError("the gradient is not finite")
+    return f"the gradients differ by {off:.0%} of their length" if off > share else None
+
+
+def tied(calls: ScriptCalls) -> list[str]:
+    """The pairs of parameters that were one before the steps, or are copies of an embedding."""
+    model: nn.Module = calls.script.parts["model"]
+    named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    parts = [each for each in model.modules() if isinstance(each, nn.Embedding)]
+    embeddings = {id(each.weight) for each in parts}
+    return calls.steps.untied + [
+        f"{name} and {other}"
+        for name, weight in named
+        for other, each in named
+        if id(weight) in embeddings and id(each) not in embeddings
+        if torch.equal(each, weight) and bool(weight.std() > 0)  # zeros are equal and no copies
     ]
-    zero = torch.zeros(())
-    off = math.sqrt(
-        sum(
-            float(((zero if b is None else b) - (zero if a is None else a)).square().sum())
-            for a, b in pairs
-        )
-    )
-    long = math.sqrt(sum(float(a.square().sum()) for a, _ in pairs if a is not None))
-    if off <= 2e-3 * long:
-        return held(code, "accumulated gradients are those of the whole")
-    return broken(
-        code,
-        "gradients of two accumulated batches are not those of both at once",
-        f"they are off by {off / max(long, 1e-30):.0%} of their length",
-        "divide the sum over all tokens by their number; a mean of means weighs short batches more",
-    )
 
 
-def dropping(script: Script) -> Iterator[Verdict]:
-    """Dropout draws anew at each step, again the same on recomputation, and not in eval mode."""
-    rehearsal = Rehearsal(script, training=True)
-    first, second = (rehearsal.call(seed=seed) for seed in (1, 2))
-    if _drops(script.parts["model"]):
-        alike = torch.equal(first.loss, second.loss)
-        if first.logits is not None and second.logits is not None:
-            alike = same(first.logits, second.logits)
-        yield (
-            broken(
-                "train.dropout",
-                "two steps in training drop the same",
-                f"loss {first.loss.item():.6g} and {second.loss.item():.6g} by different seeds",
-                "a seed is set inside a step, a mask is kept, or train() is never called",
-            )
-            if alike
-            else held("train.dropout", "dropout draws anew")
-        )
-    else:
-        yield not_asked("train.dropout", "the model has no dropout")
-    yield _quiet(script)
-    yield _replayed(script)
-
-
-def _drops(model: nn.Module) -> bool:
-    """Return True if a module says that it drops."""
-    return any(
-        isinstance(rate, float) and rate > 0
-        for each in model.modules()
+def dropout(calls: ScriptCalls) -> Measured:
+    """The same step with another seed: the logits change."""
+    rates = [
+        rate
+        for each in calls.script.parts["model"].modules()
         for name, rate in vars(each).items()
-        if "drop" in name or (name == "p" and "Dropout" in type(each).__name__)
-    )
+        if isinstance(rate, float) and ("drop" in name or "Dropout" in type(each).__name__)
+    ]
+    if not any(rate > 0 for rate in rates):
+        raise NotAskedError("the model has no dropout")
+    rehearsal = Rehearsal(calls.script, training=True)
+    one, other = (rehearsal.call(seed=seed) for seed in (1, 2))
+    alike = same((one.loss, one.logits), (other.loss, other.logits))
+    return f"the loss is {one.loss.item():.6g} with both of two seeds" if alike else None
 
 
-def _quiet(script: Script) -> Verdict:
-    code, rehearsal = "train.eval", Rehearsal(script)
-    first, second = (rehearsal.call(seed=seed) for seed in (1, 2))
-    inputs = [(e.arguments, e.keywords) for e in (first, second)]
-    if same(*inputs) and first.logits is not None and second.logits is not None:
-        pair = (first.logits, second.logits)
-    else:
-        # The loss draws its inputs, as masked tokens are: the model alone is asked, with the same ones.
-        pair = _replays(rehearsal, *inputs[0])
-    if pair is None:
-        return not_judged(code, NO_LOGITS)
-    if same(*pair):
-        return held(code, "eval mode draws nothing")
-    by = float((pair[0] - pair[1]).abs().max())
-    return broken(
-        code,
-        "something is drawn in eval mode",
-        f"two calls differ by {by:.3g}",
-        "F.dropout wants training=self.training, or the loss calls train()",
-    )
-
-
-def _replays(
-    rehearsal: Rehearsal, arguments: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[Tensor, Tensor] | None:
-    found = []
+def evaluation(calls: ScriptCalls) -> Measured:
+    """The same call in eval mode with another seed: the logits do not change."""
+    rehearsal, outputs = Rehearsal(calls.script), []
+    args, kwargs = rehearsal.call(seed=1).inputs
+    rehearsal.call(seed=2)
     for seed in (1, 2):
         draw_by(seed)
         with torch.no_grad():
-            found.append(logits_of(rehearsal.model(*arguments, **keywords)))
-    return None if found[0] is None or found[1] is None else (found[0], found[1])
+            outputs.append(logits_of(rehearsal.model(*args, **kwargs)))
+    one, other = outputs
+    if calls.logits is None or one is None or other is None:
+        raise NotJudgedError("the model returns no logits")
+    return (
+        None if same(one, other) else f"two calls differ by {float((one - other).abs().max()):.3g}"
+    )
 
 
-def _replayed(script: Script) -> Verdict:
-    code, found = "train.replay", []
+def replay(calls: ScriptCalls) -> Measured:
+    """The backward pass of the same loss after other random numbers: the gradient does not change."""
+    gradients = []
     for seed in (11, 12):
-        rehearsal = Rehearsal(script, training=True)
+        rehearsal = Rehearsal(calls.script, training=True)
         rehearsal.model.zero_grad()
         loss = rehearsal.call(seed=1).loss
         draw_by(seed)
         loss.backward()
-        grads = [each.grad for each in rehearsal.model.parameters() if each.grad is not None]
-        found.append(torch.cat([each.flatten().double() for each in grads]))
-    off = float((found[0] - found[1]).norm() / found[0].norm().clamp_min(1e-30))
-    if not math.isfinite(off):
-        return not_judged(code, "the gradient is not finite")
-    if off <= 1e-5:
-        return held(code, "the way back draws nothing")
-    return broken(
-        code,
-        "the way back draws other numbers than the way there",
-        f"gradients of one loss differ by {off:.0%} with what is drawn after it",
-        "checkpoint(…, preserve_rng_state=True) drops the same again",
-    )
+        gradients.append(rehearsal.gradient())
+    return _apart(gradients[0], gradients[1], 1e-5)
 
 
-def resuming(script: Script) -> Iterator[Verdict]:
-    """Some steps, a save, and as many steps are twice as many steps, bit for bit."""
-    code = "train.resume"
-    straight, again, first, later = (Rehearsal(script, training=True) for _ in range(4))
+def resume(calls: ScriptCalls) -> Measured:
+    """Some steps, a save and as many steps, against twice as many steps, bit for bit."""
+    straight, again, first, later = (Rehearsal(calls.script, training=True) for _ in range(4))
     runs = []
     for each in (straight, again):
         draw_by(1)
-        losses = [each.step() for _ in range(2 * STEPS)]
-        runs.append((losses, each.states()))
+        runs.append(([each.step() for _ in range(2 * STEPS)], each.states()))
     if not same(*runs):
-        yield not_judged(
-            code, "two runs from the same state differ: what the script draws is not its own"
+        raise NotJudgedError(
+            "two runs from the same state differ: a generator is not saved with it"
         )
-        return
     draw_by(1)
     losses = [first.step() for _ in range(STEPS)]
-    saved = first.saved()
-    before = first.states()
+    saved, before = first.saved(), first.states()
     draw_by(2)
     later.load(saved)
     lost = [name for name, each in later.states().items() if not same(each, before[name])]
     losses += [later.step() for _ in range(STEPS)]
-    ended = straight.states()
-    if not lost and losses == runs[0][0] and same(later.states(), ended):
-        yield held(code, f"{STEPS} steps, a save and {STEPS} more are {2 * STEPS}")
-        return
-    at = next(
-        (n for n, pair in enumerate(zip(losses, runs[0][0], strict=True)) if pair[0] != pair[1]),
-        None,
-    )
-    measured = (
-        f"step {at + 1}: loss {losses[at]:.6g}, and {runs[0][0][at]:.6g} without the save"
-        if at is not None
-        else "the states at the end differ"
-    )
-    yield broken(
-        code,
-        f"{STEPS} steps, a save and {STEPS} more are not {2 * STEPS} steps",
-        measured,
-        f"not as it was after loading: {', '.join(lost)}"
-        if lost
-        else "something that training goes by is not saved: a generator, a counter, what is in no state_dict",
-    )
+    if lost:
+        return f"not loaded: {', '.join(lost)}"
+    steps = [
+        number
+        for number, pair in enumerate(zip(losses, runs[0][0], strict=True))
+        if pair[0] != pair[1]
+    ]
+    if steps:
+        return f"the loss of step {steps[0] + 1} is another one"
+    return None if same(later.states(), straight.states()) else "the states at the end differ"
+
+
+def decoding(calls: ScriptCalls) -> Measured:
+    """The decoded tokens, and the logits of each step, against the argmax of the whole."""
+    if calls.script.parts["generate"] is None:
+        raise NotAskedError("no generate= is given")
+    if calls.logits.ndim != 3:
+        raise NotJudgedError("the logits have no axis of tokens")
+    for script in (_unpadded(calls.script), _padded_left(calls.script)):
+        measured = None if script is None else _decoded(calls.rehearsal, script)
+        if measured:
+            return measured
+    return None
+
+
+def _decoded(rehearsal: Rehearsal, script: Script) -> Measured:
+    text = script.text
+    start, most = text.shape[1] // 2, text.shape[1]
+    if most < 3:
+        raise NotJudgedError("the texts have fewer than 3 tokens")
+    prompts = script.having(**{name: each[:, :start] for name, each in script.aligned.items()})
+    with rehearsal.listening() as heard, torch.no_grad():
+        made = rehearsal.run("generate", prompts.batch, most - start)
+    made = made[:, start:] if made.shape[1] > most - start else made
+    whole = torch.cat([text[:, :start], made, text[:, start + made.shape[1] :]], 1)
+    with torch.no_grad():
+        logits = rehearsal.call(script.having(**{script.name: whole})).logits
+    assert logits is not None
+    expected = logits[:, start - 1 : start - 1 + made.shape[1]]
+    differs = (expected.argmax(-1) != made).any(0).nonzero()
+    if len(differs):
+        return f"token {int(differs[0]) + 1} of {made.shape[1]} is another one"
+    steps = [each for each in (logits_of(output) for *_, output in heard) if each is not None]
+    rows = [each[:, -1] if each.ndim == 3 else each for each in steps if len(each) == len(text)]
+    if len(rows) == made.shape[1]:
+        off = float((torch.stack(rows, 1) - expected).abs().max())
+        if off > _near(expected):
+            return f"the logits of the steps are off by {off:.3g}"
+    return None
+
+
+def _near(logits: Tensor) -> float:
+    """The rounding of logits that are computed in another order."""
+    return 3 * math.sqrt(torch.finfo(logits.dtype).eps) * float(logits.abs().max())
+
+
+def _unpadded(script: Script) -> Script:
+    """The script with the first real tokens of each text, as many as all have."""
+    real = script.real(script.text)
+    most = int(real.sum(-1).min())
+
+    def cut(entry: Tensor) -> Tensor:
+        return torch.stack([row[there][:most] for row, there in zip(entry, real, strict=True)])
+
+    return script.having(**{name: cut(each) for name, each in script.aligned.items()})
+
+
+def _padded_left(script: Script) -> Script | None:
+    """The script with up to two tokens of padding to the left of each text; None if its texts have none."""
+    mask = script.padding
+    if mask is None or (isinstance(mask, str) and mask not in script.aligned):
+        return None
+    plain = _unpadded(script)
+    rows, tokens = plain.text.shape
+    if tokens < 6 or rows < 2:
+        raise NotJudgedError("two texts of 6 tokens and more are needed")
+    places = torch.arange(tokens) - (torch.arange(rows) % 3)[:, None]
+    made = {n: each.gather(1, places.clamp_min(0)) for n, each in plain.aligned.items()}
+    name, fill = (mask, 0) if isinstance(mask, str) else (script.name, mask)
+    return plain.having(**made | {name: made[name].masked_fill(places < 0, fill)})
+
+
+def alone(calls: ScriptCalls) -> Measured:
+    """Each text without its padding against the padded batch."""
+    script = calls.script
+    if script.padding is None:
+        raise NotAskedError("no padding= is declared")
+    if calls.draws_inputs:
+        raise NotAskedError("the loss draws the inputs of the model")
+    scripts = [script] if calls.padding else []
+    if script.parts["generate"] is not None and (left := _padded_left(script)) is not None:
+        scripts.append(left)
+    if not scripts:
+        raise NotJudgedError("the batch has no padding")
+    for each in scripts:
+        for row in range(len(script.text)):
+            if measured := _row_alone(calls, each, row):
+                return measured
+    return None
+
+
+def _row_alone(calls: ScriptCalls, script: Script, row: int) -> Measured:
+    one = script.samples(torch.tensor([row]))
+    real = {n: script.real(e)[row] for n, e in script.entries.items() if e.ndim == 2}
+    short = {n: one.entries[n][:, there] for n, there in real.items() if not there.all()}
+    if not short:
+        return None
+    with torch.no_grad():
+        batch = calls.rehearsal.call(script).logits
+        single = calls.rehearsal.call(one.having(**short)).logits
+    assert batch is not None
+    together = batch[row]
+    if together.ndim == 2 and single is not None:
+        # A model that is called without the last token leaves out the last real one here.
+        kept = script.real(script.text)[row][: len(together)]
+        together = together[kept][: single.shape[1]]
+    if single is None or single[0].shape != together.shape:
+        raise NotJudgedError("alone, the logits have another shape")
+    off = float((single[0] - together).abs().max()) if together.numel() else 0.0
+    return f"logits of row {row} are off by {off:.3g}" if off > _near(batch) else None

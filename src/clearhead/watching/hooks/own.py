@@ -6,7 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
-from clearhead._common.undoing import Undo, register
+from clearhead._common.undoing import Undo
 from clearhead.attention import planning
 from clearhead.attention.problem import Problem
 from clearhead.watching.hooks import tap
@@ -14,8 +14,8 @@ from clearhead.watching.hooks import tap
 
 def install(undo: Undo) -> None:
     """Report the problems that run from now on."""
-    register(undo, planning.editors, _report)
-    register(undo, planning.observers, _observe)
+    tap.register(undo, planning.editors, _report)
+    tap.register(undo, planning.observers, _observe)
 
 
 def _report(

@@ -106,6 +106,25 @@ def install(undo: Undo) -> None:
     _outside()
 
 
+def register(undo: Undo, listeners: list[Any], listener: Any) -> None:
+    """Append a listener to a list, until it is undone.
+
+    Example:
+        >>> listeners = []
+        >>> undo = []
+        >>> register(undo, listeners, print)
+        >>> undo.pop()()
+        >>> listeners
+        []
+    """
+    undo.append(lambda: _remove(listeners, listener))
+    listeners.append(listener)
+
+
+def _remove(listeners: list[Any], listener: Any) -> None:
+    listeners[:] = [each for each in listeners if each is not listener]
+
+
 def _outside() -> None:
     global _state
     _state = threading.local()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clearhead._common.lessons import LESSONS
+from clearhead.checking.words import code_of
 from tests.checking.bank.texts import digest, module_of, patched
 
 HERE = Path(__file__).parent
@@ -62,7 +63,9 @@ def cases_of(lesson: int) -> list[Case]:
         text = each.get("text") or patched(right[each["of"]], each["diff"])
         line = HEAD.count("\n") + each["line"] if "line" in each else None
         known = each.get("named", True), each.get("placed", True)
-        found.append(Case(lesson, tuple(each["codes"]), text, each["label"], line, *known))
+        found.append(
+            Case(lesson, tuple(map(code_of, each["codes"])), text, each["label"], line, *known)
+        )
     return found
 
 

@@ -1,0 +1,66 @@
+"""A few queries of many keys on the CPU: two products around a softmax.
+
+A product reads each key once for all queries and all heads of a group; PyTorch's fused call reads it once for each
+head. Keys and values are not checked for non-finite entries, which takes another pass over them. Such an entry makes a
+score or an entry of the context non-finite, because 0 · ∞ is NaN, and these are few.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.kernels._nonfinite import SMALL
+
+MOST_QUERIES = 16
+
+LEAST_CHECKED = 1 << 18
+"""The number of entries of the key up to which a fused call that checks none of them is faster."""
+
+
+def fits(query: Tensor, key: Tensor, value: Tensor, keys_finite: bool) -> bool:
+    """Return True if `context_by_scores` is at least as fast as the fused call, for CPU tensors without gradients.
+
+    Args:
+        query, key, value: of four dimensions, up to MOST_QUERIES queries.
+        keys_finite: True if the fused call would not check key and value.
+    """
+    if key.numel() <= (LEAST_CHECKED if keys_finite else SMALL):
+        return False
+    if query.dtype not in (
+        torch.float32,
+        torch.float64,
+    ):  # a product would round the scores to 16 bits
+        return False
+    for tensor in (key, value):
+        sample, head, row, step = tensor.stride()
+        if step != 1 or row < tensor.shape[3]:
+            return False
+        if tensor.shape[0] > 1 and sample != tensor.shape[1] * head:  # merging the axes would copy
+            return False
+    return True
+
+
+def context_by_scores(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, visible: Tensor | None = None
+) -> Tensor | None:
+    """Return the context; None if a score or an entry of the context is not finite.
+
+    Args:
+        query, key, value: those that fit.
+        scale: the factor of the scores.
+        visible: the mask, which broadcasts to (batch, num_heads, query_len, kv_len); every query sees a key.
+    """
+    batch, heads, query_len, width = query.shape
+    rows = (query * scale).reshape(batch * key.shape[1], -1, width)
+    # With the key on the left: for wide heads a product with the query on the left takes twice as long.
+    scores = torch.bmm(key.flatten(0, 1), rows.mT).mT
+    if not math.isfinite(scores.sum().item()):
+        return None
+    if visible is not None:
+        hidden = scores.reshape(batch, heads, query_len, -1).masked_fill(~visible, -torch.inf)
+        scores = hidden.view(scores.shape)
+    context = torch.bmm(scores.softmax(dim=-1), value.flatten(0, 1))
+    if not math.isfinite(context.sum().item()):
+        return None
+    return context.view(batch, heads, query_len, -1)

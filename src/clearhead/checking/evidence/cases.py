@@ -1,0 +1,74 @@
+"""Cases: a call, and the output that it must have. The one place where calls are made and compared."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead.checking.hypotheses.matching import distance
+from clearhead.checking.subject.refusals import first_line
+
+Inputs = tuple[Tensor, ...]
+Call = Callable[..., Tensor]
+
+
+class Case(NamedTuple):
+    """A call, the output that it must have, and the largest difference that is rounding.
+
+    `at` describes the call in a report; `expected` is a tensor, or another call.
+    """
+
+    at: str
+    call: Call
+    expected: Tensor | Call
+    tolerance: float
+
+
+class Broken(NamedTuple):
+    """The first case that fails: the sentence, the difference as a share of the largest number, and the case."""
+
+    way: str
+    gap: float
+    at: str
+
+
+def called(run: Call, inputs: Inputs = ()) -> Tensor | Exception:
+    """Return the output of a call without gradients, or the error that it raised."""
+    try:
+        with torch.no_grad():
+            return run(*inputs).detach()
+    except Exception as error:  # code of a user may raise any error
+        return error
+
+
+def converted(inputs: Iterable[Tensor], dtype: torch.dtype) -> Inputs:
+    """Copies of inputs, floating-point ones in another dtype."""
+    return tuple(
+        each.to(dtype, copy=True) if each.is_floating_point() else each.clone() for each in inputs
+    )
+
+
+def gap_of(output: Tensor, expected: Tensor) -> float:
+    """The largest difference as a share of the largest number; inf where shapes or NaN differ."""
+    return distance(output.detach().double(), expected.detach().double())
+
+
+def broken(way: str, cases: Iterable[Case], *, refused: str = "") -> Broken | None:
+    """Return the first case that fails; None if none does.
+
+    A case whose expected output cannot be had is left out. One whose call raises is left out too, unless `refused`
+    names the sentence for it.
+    """
+    for case in cases:
+        expected = case.expected if isinstance(case.expected, Tensor) else called(case.expected)
+        if isinstance(expected, Exception):
+            continue
+        output = called(case.call)
+        if isinstance(output, Tensor):
+            gap = gap_of(output, expected)
+            if gap > case.tolerance:
+                return Broken(way, gap, case.at)
+        elif refused:
+            return Broken(refused, torch.inf, f"{case.at}: {first_line(output)}")
+    return None

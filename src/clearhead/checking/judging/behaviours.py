@@ -1,0 +1,284 @@
+"""Verdicts on behaviours: a call is changed, and what it gives is compared. Each topic is one question."""
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clearhead._common.foreign_names import role, size_of
+from clearhead._common.text import raised_words
+from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.cases import broken, called
+from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.decoding import DecodingEvidence
+from clearhead.checking.evidence.feeding import kept_masks
+from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.laws import by_samples, in_turn, reseeded
+from clearhead.checking.evidence.parts import PartEvidence
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.judging.training import (
+    dead,
+    dropout,
+    fixed_length,
+    gradients,
+    loose,
+    mask_plain,
+    mask_trained,
+    returned,
+    shared,
+)
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict, broken_law
+from clearhead.checking.subject.constructing import arguments_again
+from clearhead.checking.subject.refusals import deliberate, first_line
+from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import SAME
+
+WIDTHS = (("d_out", "d_in"), ("d_context", "d_in"), ("value_head_dim", "head_dim"))
+# Errors of axes that do not fit.
+SHAPES = re.compile(
+    r"shapes? cannot be multiplied|must match the size|size mismatch|expected size|Expected size|"
+    r"only supported on matrices|tensors with 2 dimensions|\.T. on a tensor|same number of dimensions|"
+    r"shape '.*' is invalid|view size"
+)
+DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+# Other widths.
+
+
+def widths(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
+    """Two widths that differ, in a call that works if they are equal, or that are both declared."""
+    error = e.settled.error
+    if isinstance(e, HeadsEvidence):
+        return _value_width(e) if error is None else None
+    if error is None or deliberate(error) or not isinstance(e.given.module, nn.Module):
+        return None
+    args, sizes = e.given.args or _arguments(e, e.given.module), e.contract.sizes
+    named = {size_of(name): name for name in args}
+    for one, other in WIDTHS:
+        known = [args[named[each]] if each in named else sizes.get(each) for each in (one, other)]
+        if None in known or known[0] == known[1]:
+            continue
+        declared = {one, other} <= set(sizes) and SHAPES.search(raised_words(error))
+        if declared or (one in named and _works(e, {**args, named[one]: known[1]})):
+            text = f"{one}={known[0]}, {other}={known[1]}"
+            measured = ("at-sizes", {"sizes": text, "error": first_line(error)})
+            return Found("differ", {"one": one, "other": other}, measured)
+    return None
+
+
+def _arguments(e: TokensEvidence, module: nn.Module) -> dict[str, Any]:
+    """The arguments that make an instance with the widths of its layers."""
+    shown = {"d_in": e.sizes["d_in"]}
+    for mask in kept_masks(module).values():
+        shown["context_length"] = mask.shape[-1]
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Linear) and role(name) in ("q", "qkv"):
+            shown["d_out"] = part.out_features // (3 if role(name) == "qkv" else 1)
+    return arguments_again(module, e.given.contract, shown) or {}
+
+
+def _works(e: TokensEvidence, args: dict[str, Any]) -> bool:
+    def call() -> Tensor:
+        other = e.given.made_again(args)
+        return other(*(e.fitted_context(other) if isinstance(e, CrossEvidence) else e.inputs))
+
+    return isinstance(called(call), Tensor)
+
+
+def _value_width(e: HeadsEvidence) -> Verdict:
+    for sizes, error, words in e.failed:
+        if sizes.value_head_dim == sizes.head_dim:
+            continue
+        # A refusal in words of its own is no mistake. Code that takes all three as one tensor does not know the
+        # width of the value, and returns another one.
+        if "value_head_dim" in e.contract.sizes or (error is not None and not deliberate(error)):
+            text = f"head_dim {sizes.head_dim}, value_head_dim {sizes.value_head_dim}"
+            return Found("value", {}, ("at-sizes", {"sizes": text, "error": words}))
+    return Clear()
+
+
+# The same call again.
+
+
+def repetition(e: Evidence) -> Claim | Verdict:
+    """Equal calls: equal outputs."""
+    measured = ("repeated", {"gap": f"{e.repetition:.3g}"})
+    drawn = e.repetition > SAME[e.subject.dtype]
+    if drawn and e.contract.dropout:
+        return Claim("repetition", "dropout.in-eval", Found("declared", {}, measured))
+    if drawn and has_dropout(e.subject):
+        also = (("law.again", "drawn", {}),)
+        return Claim("repetition", "dropout.in-eval", Found("undeclared", {}, measured, also))
+    if drawn:
+        return Claim("repetition", "law.again", Found("drawn", {}, measured))
+    if e.contract.dropout == 0 and e.training.varies:
+        return Claim("repetition", "law.again", Found("training"))
+    return Clear()
+
+
+def has_dropout(subject: Subject) -> bool:
+    """True if a module has dropout, by its parts or its attributes."""
+    return subject.module is not None and any(
+        isinstance(part, DROPPING) or any("drop" in name for name in vars(part))
+        for part in subject.module.modules()
+    )
+
+
+def modified(e: Evidence) -> Verdict:
+    """The inputs after a call: they are equal to those before."""
+    if not e.written:
+        return Clear("untouched")
+    verb = "is" if len(e.written) == 1 else "are"
+    values = {"names": " and ".join(e.written), "verb": verb}
+    return Found("written", values, ("before-after", {}))
+
+
+def strided(e: Evidence) -> Verdict | None:
+    """Views with other strides: equal outputs."""
+    found, rounded = e.strided, e.rounded if isinstance(e, HeadsEvidence) else None
+    # Another order of sums in 16 bits.
+    rounding = {torch.bfloat16: 4e-2, torch.float16: 1e-2}.get(rounded, 0.0) if rounded else 0.0
+    if found.gap > max(SAME[e.subject.dtype], 1e-5, rounding):
+        return Found("views", {}, ("strides", {"gap": f"{found.gap:.3g}"}))
+    return None if found.refused is not None or found.overlapping > 1e-5 else Clear("views")
+
+
+def again(e: Evidence) -> Verdict:
+    """Several calls of one copy, each against a fresh copy; and the generator of the caller."""
+    if isinstance(e, HeadsEvidence):
+        calls = [each.inputs for each in e.attempts if each.output is not None][:3]
+        calls = [*calls, *calls[:1]]
+    elif isinstance(e, CrossEvidence):
+        x, context = e.inputs
+        calls = [e.inputs, (x, context.flip(-1)), e.inputs]
+    elif isinstance(e, TokensEvidence):
+        short = (e.feed.draw(min(e.feed.lengths), e.seed + 5),)
+        calls = [short, e.inputs, short]
+    else:
+        calls = [e.inputs, e.inputs]
+    wrong = broken("calls", in_turn(e.subject, calls), refused="refused")
+    if wrong is not None:
+        return broken_law(wrong)
+    if reseeded(e.subject, e.inputs):
+        return Found("seeded")
+    return Found("redrawn") if e.training.repeats else Clear()
+
+
+def samples(e: Evidence) -> Verdict | None:
+    """One sample alone, and all in another order: the outputs of the batch."""
+    if isinstance(e, TokensEvidence) and e.feed.plain:
+        return None
+    wrong = broken("alone", by_samples(e.subject, e.inputs, e.output))
+    return Clear() if wrong is None else broken_law(wrong)
+
+
+# Hidden tokens, and queries that see nothing.
+
+
+def nan_behind(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
+    """A NaN in a hidden token: outputs that do not see it are finite."""
+    found = e.leaks
+    if not found:
+        return Clear("nan") if found is not None else None
+    if not e.contract.nan_safe:
+        return None
+    if isinstance(e, HeadsEvidence):
+        names = " and in a hidden ".join(map(str, found))
+        return Found("hidden", {"names": names}, ("nan-key", {}))
+    token = e.inputs[0].shape[-2] - 1
+    return Found("token", {}, ("nan-token", {"token": token, "outputs": found}))
+
+
+def one_token(e: TokensEvidence) -> Verdict | None:
+    """A single token: the output is finite."""
+    if 1 not in e.lengths:
+        return None
+    return Found("one-token") if e.lengths[1] == "NaN" else Clear()
+
+
+def empty_row(e: HeadsEvidence) -> Verdict | None:
+    """A query that sees nothing: the declared output, and finite gradients."""
+    found, declared = e.empty, e.contract.empty_row
+    if found is None or found.refused or declared is None:
+        return None
+    values = {"gives": found.gives, "declared": declared}
+    if found.gives != declared:
+        first = [round(each, 4) for each in found.first]
+        return Found(f"not-{declared}", values, ("rows", {"count": found.rows, "first": first}))
+    if found.gradients:
+        values["names"] = " and ".join(found.gradients)
+        return Found("gradient", values, ("gradient", values))
+    return Clear("empty", values)
+
+
+# 16 bits.
+
+
+def overflow(e: HeadsEvidence | TokensEvidence) -> Verdict:
+    """Other dtypes, and large scores: the error of the plain computation."""
+    names = [str(each).removeprefix("torch.") for each in e.contract.dtypes]
+    for dtype, way, found in e.halves:
+        values = {"dtype": str(dtype).removeprefix("torch."), "plain": f"{found.plain:.2g}"}
+        if not found.fails(dtype):
+            continue
+        if found.refused is not None:
+            text = ("text", {"text": found.refused})
+            return Found("refused", values, text) if dtype in e.contract.dtypes else Clear()
+        infinite = found.error == torch.inf
+        if dtype in e.contract.dtypes or (infinite and e.plain_exp):
+            values["size"] = "not finite" if infinite else f"off by {found.error:.2g}"
+            return Found(way, values, ("plain", values))
+    return Clear("dtypes", {"names": ", ".join(names)}) if names else Clear()
+
+
+class Behaviour(NamedTuple):
+    """One question, the codes of its answers, and the kinds of evidence that it is for, and is not for."""
+
+    codes: str
+    topic: str
+    question: Callable[[Any], Claim | Verdict | None]
+    of: tuple[type[Evidence], ...] = (Evidence,)
+    but: tuple[type[Evidence], ...] = ()
+    excludes: str = ""
+    explains: str = ""
+
+
+HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
+DECODING, WITHIN = (DecodingEvidence,), (HeadsEvidence, TokensEvidence)
+FIRST = (
+    Behaviour(
+        "dropout.in-eval law.again",
+        "repetition",
+        repetition,
+        but=DECODING,
+        excludes="*",
+    ),
+)
+BEHAVIOURS = (
+    Behaviour("input.modified", "inputs", modified, but=DECODING, excludes="strides"),
+    Behaviour("input.strided", "strides", strided, but=DECODING),
+    Behaviour("mask.leaks-nan", "nan", nan_behind, WITHIN, CROSS),
+    Behaviour("mask.empty-row", "empty", empty_row, HEADS),
+    Behaviour("output.non-finite", "dtypes", overflow, WITHIN, CROSS),
+    Behaviour("weights.not-used", "returned", returned, WITHIN),
+)
+TRAINING = (
+    Behaviour("parameter.missing", "parameters", loose, SELF, excludes="parameter.dead"),
+    Behaviour("parameter.missing", "parameters", shared, SELF),
+    Behaviour("parameter.dead", "parameters", dead, WITHIN),
+    Behaviour("grad.wrong", "gradients", gradients, but=DECODING),
+    Behaviour(
+        "dropout.wrong dropout.never",
+        "dropout", dropout, but=DECODING,
+    ),
+    Behaviour("state.mask", "state", mask_trained, SELF, CROSS),
+    Behaviour("state.mask", "state", mask_plain, SELF),
+    Behaviour("shape.fixed", "state", fixed_length, SELF, CROSS),
+)  # fmt: skip
+LAWS = (
+    Behaviour("law.again", "law", again, but=DECODING),
+    Behaviour("law.samples", "law", samples, but=(*DECODING, PartEvidence)),
+)

@@ -1,0 +1,228 @@
+"""Verdicts on training and state: dropout, gradients, parameters, buffers, and the weights that are returned."""
+
+import torch
+from torch import Tensor, nn
+
+from clearhead._common.foreign_names import role, size_of
+from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.feeding import kept_masks
+from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.state import felt_numbers, moves_at_first_alone
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.recipe import RIGHT
+from clearhead.checking.judging.account import account
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
+from clearhead.checking.subject.signatures import of_constructor
+from clearhead.recording.thresholds import SUMS
+
+# The share of dropped numbers is at most this many standard deviations from the probability.
+DEVIATIONS = 6.0
+
+
+def dropout(e: Evidence) -> Claim | Verdict:
+    """Training mode: weights are dropped with the declared probability, and the rest is scaled."""
+    rate, seen = e.contract.dropout, e.training
+    if rate is None and e.subject.module is not None:
+        rates = {part.p for part in e.subject.module.modules() if isinstance(part, nn.Dropout)} - {
+            0
+        }
+        rate = rates.pop() if len(rates) == 1 else None
+    if rate is None or seen.why:
+        return Unknown(seen.why) if rate is not None else Unknown("dropout-undeclared", {}, False)
+    if rate == 0:
+        return Clear()
+    if "scores" in seen.places:
+        way, measured = ("scores", "dropped") if seen.finite else ("nan", "nan-in-training")
+        return Claim("dropout", "dropout.wrong", Found(way, {}, (measured, {})))
+    if seen.finite and not seen.varies:
+        way = "own" if e.contract.dropout is None else "equal"
+        found = Found(way, {"dropout": f"{rate:g}"}, ("equal-calls", {}))
+        return Claim("dropout", "dropout.never", found)
+    if "weights" not in seen.places:
+        if e.contract.dropout is None or not seen.finite:
+            return Clear()
+        if not seen.places:
+            return Unknown("dropout-place")
+        found = Found(seen.places[0], {}, ("places", {"places": ", ".join(seen.places)}))
+        return Claim("dropout", "dropout.wrong", found)
+    way = _unscaled(e, rate)
+    if way is None:
+        known = seen.kept is not None or seen.share is None
+        return Clear("dropout") if known else Unknown("dropout-scale")
+    values = {
+        "dropout": f"{rate:g}",
+        "kept": f"{seen.kept or 0:.3g}",
+        "share": f"{seen.share or 0:.2g}",
+    }
+    measured = "share" if way == "rate" else "survivors" if seen.finite else "nan-in-training"
+    return Claim("dropout", "dropout.wrong", Found(way, values, (measured, values)))
+
+
+def _unscaled(e: Evidence, rate: float) -> str | None:
+    """What is wrong with the scale or the share of the weights that dropout keeps."""
+    seen = e.training
+    if seen.whole:
+        return "again"
+    if seen.kept is None:
+        return None
+    spread = (rate * (1 - rate) / max(seen.count, 1)) ** 0.5
+    off = seen.share is not None and seen.count and abs(seen.share - rate) > DEVIATIONS * spread
+    if abs(seen.kept - 1) < 1e-3:
+        return "unscaled"
+    if abs(seen.kept * (1 - rate) - 1) >= 1e-3:
+        return "otherwise"
+    return "rate" if off else None
+
+
+def gradients(e: Evidence) -> Claim | Verdict:
+    """Each input and parameter moved: autograd gives the change of the output."""
+    found = e.gradients
+    if found.why or found.raised:
+        if "inplace operation" in found.raised:
+            text = ("text", {"text": found.raised})
+            return Claim("gradients", "grad.wrong", Found("overwritten", {}, text))
+        why = f"gradients-{found.why}" if found.why else "backward"
+        return Unknown(why, {"error": found.raised}, False)
+    for code, way, states in (
+        ("grad.wrong", "blocked", ("blocked",)),
+        ("grad.wrong", "wrong", ("wrong", "not finite")),
+    ):
+        names = found.names(*states)
+        for first in (each for each in found.each if each.name in names[:1]):
+            values = {
+                "names": ", ".join(names),
+                "first": first.name,
+                "moves": f"{first.by_difference:.6g}",
+                "autograd": f"{first.by_autograd:.6g}",
+            }
+            return Claim("gradients", code, Found(way, values, ("moves-by", values)))
+    return Clear("gradients")
+
+
+def dead(e: Evidence) -> Verdict:
+    """Each projection moved: the output changes."""
+    found, shapes = e.gradients, e.subject.parameters()
+    if found.raised or found.why == "finite":
+        return Unknown("gradients-before", {}, False)
+    if isinstance(e, HeadsEvidence):
+        names = [each for each in found.names("dead") if each in ("query", "key", "value")]
+        return Found("input", {"names": " and ".join(names)}) if names else Clear()
+    for state, way, roles in (
+        ("dead", "unused", ("q", "k", "v", "qkv", "kv")),
+        ("part dead", "part", ("qkv", "kv")),
+    ):
+        names = [n for n in found.names(state) if n in shapes and role(n) in roles]
+        names = [n for n in names if not moves_at_first_alone(e.subject, e.inputs, n)]
+        if names:
+            text = ", ".join(names)
+            return Found(way, {"names": text}, ("moves-nothing", {"first": text}))
+    return Clear()
+
+
+# State.
+
+
+def loose(e: Evidence) -> Verdict | None:
+    """Projections by tensors that are not parameters."""
+    if e.subject.module is None:
+        return None
+    count = len(list(e.subject.module.parameters()))
+    way = "some" if count else "none"
+    return Found(way, {}, ("parameters", {"count": count})) if e.state.loose else Clear()
+
+
+def shared(e: Evidence) -> Verdict:
+    """One layer several times in a list."""
+    return Found("list", {"name": e.state.shared[0]}) if e.state.shared else Clear()
+
+
+def mask_trained(e: TokensEvidence) -> Verdict | None:
+    """A mask that is a parameter, or too short for the promised length."""
+    if e.subject.module is None:
+        return None
+    for name, shape in e.state.trained.items():
+        values = {"name": name, "shape": shape}
+        return Found("parameter", values, ("among-parameters", values))
+    if e.at_longest:
+        return Found("short", {"tokens": e.promised_length}, ("text", {"text": e.at_longest}))
+    return Clear()
+
+
+def mask_plain(e: Evidence) -> Verdict | None:
+    """A mask that is a plain attribute."""
+    for name in e.state.plain:
+        return Found("attribute", {"name": name, "last": name.rpartition(".")[2]})
+    return None if e.subject.module is None else Clear()
+
+
+def fixed_length(e: TokensEvidence) -> Verdict:
+    """Fewer tokens: a mask of one length is refused."""
+    refused = {tokens: words for tokens, words in e.lengths.items() if words not in ("", "NaN")}
+    if e.subject.module is None or not refused or len(refused) < len(e.lengths):
+        return Clear()
+    whole = e.inputs[0].shape[-2]
+    if not any(each.shape[-1] == whole for each in kept_masks(e.subject.module).values()):
+        return Clear()
+    tokens, words = max(refused.items())
+    fewer = ("fewer", {"tokens": tokens, "error": words.splitlines()[0]})
+    return Found("mask", {"tokens": whole}, fewer)
+
+
+def outside(e: Evidence) -> Verdict:
+    """Another number of the module around the code: the output does not change."""
+    claims = account(e).claims
+    if all(each.topic == "scale" for each in claims):
+        felt = felt_numbers(e.subject, e.state, e.inputs, constants=bool(claims))
+        for name, value in felt.items():
+            values = {"name": name, "value": value, "other": value * 3}
+            return Found("call", values, ("other-number", values))
+    args = dict(e.given.args or {})
+    if e.subject.module is not None:
+        args |= dict.fromkeys(of_constructor(type(e.given.original)))
+    sizes = {size_of(name) for name in args} - {None}
+    for name, value in e.state.built.items():
+        if size_of(name) in sizes:
+            return Found("constructor", {"name": name, "value": value, "size": size_of(name)})
+    return Clear()
+
+
+# The second output.
+
+
+def returned(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
+    """The returned weights: they are those that made the output."""
+    second, right = e.returned, _right_weights(e)
+    if not isinstance(second, Tensor) or right is None or not second.is_floating_point():
+        return None
+    detached, second = not second.requires_grad, second.detach().double()
+    if right.shape[0] == 1 and second.shape[:1] != (1,):
+        right = right[0]
+    if second.ndim == right.ndim - 1:
+        right = right.mean(-3)
+    if second.shape != right.shape or not second.isfinite().all():
+        return None
+    if second.min() < -1e-6:
+        # Scores; detached ones, as of Whisper, are returned on purpose.
+        scores = not detached and torch.allclose(second.softmax(-1), right, atol=SUMS)
+        return Found("scores") if scores else None
+    gap = (second - right).abs().max().item()
+    if gap <= SUMS:
+        return Clear("returned")
+    sums = second.sum(-1)
+    values = {"gap": f"{gap:.3g}", "low": f"{sums.min():.3g}", "high": f"{sums.max():.3g}"}
+    return Found("others", {}, ("returned", values))
+
+
+def _right_weights(e: HeadsEvidence | TokensEvidence) -> Tensor | None:
+    if e.explained is None:
+        return None
+    if isinstance(e, TokensEvidence):
+        if not e.groups or e.groups[0].arranged is None:
+            return None
+        arranged = e.groups[0].arranged
+        return torch.cat([arranged.heads(each.weights) for each in e.groups[0].heads], 1)
+    if not e.explained.known:
+        return None
+    first = e.trials[0].under(e.explained.contract)
+    recipe = e.explained.recipe if e.explained.script else RIGHT.styled(e.explained.recipe.empty)
+    return recipe.weights(first.query, first.key, first.setting)

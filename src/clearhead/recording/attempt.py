@@ -1,0 +1,23 @@
+"""The one place in which an error of the checked code is caught."""
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def attempt(
+    call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+) -> tuple[T, None] | tuple[None, Exception]:
+    """Return the result of a call and None, or None and the error that it raised.
+
+    Args:
+        call: what runs the checked code, which may raise any error.
+        *args: passed to it.
+        **kwargs: passed to it.
+    """
+    try:
+        return call(*args, **kwargs), None
+    except Exception as error:
+        return None, error

@@ -1,0 +1,461 @@
+"""The page of a trace: its numbers, the arithmetic of each, and what is in focus."""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Page, expect
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import ladder
+from clearhead.drawing.element.trace_page import trace_payload
+from clearhead.drawing.page.payload import Payload
+from tests.browser.conftest import DESKTOP, PHONE, Opens, still
+from tests.browser.figures import cell, numbers, point_at, reading
+
+HOSTILE = ["<script>alert(1)</script>", "</script>", "\x1b[31m", "\u202eabc", "שלום", "猫👩‍👩‍👧"]
+NUMBER = r"−?(?:\d+\.\d+|∞)"
+
+
+def journey() -> ch.types.Trace:
+    """The example of the ladder, causal."""
+    rung = ladder.MaskedAttention(3, head_dim=2, mask=ch.causal())
+    rung.requires_grad_(False)
+    return ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=ladder.EXAMPLE_TOKENS)
+
+
+def drawn(opens: Opens, payload: Payload, **options: Any) -> Page:
+    """The page, once there is something to see."""
+    page = opens(payload, **options)
+    page.locator(".reading").wait_for()
+    return page
+
+
+def value(text: str) -> float:
+    return float(text.replace("−", "-").replace("∞", "inf"))
+
+
+def shown(number: float) -> float:
+    """A number as it is printed."""
+    return float(f"{number:.4f}") if math.isfinite(number) else number
+
+
+def result(text: str) -> float:
+    """The number that the first line is about."""
+    found = re.search(rf"= ({NUMBER})", text.split("\n\n")[0])
+    assert found, text
+    return value(found[1])
+
+
+def sums(text: str) -> list[tuple[float, float]]:
+    """Each line of products: what its terms come to, and what it says that they come to."""
+    found = []
+    for line in text.splitlines():
+        if (
+            "·" in line
+            and re.fullmatch(rf".*\) ?= {NUMBER}|.*\d = {NUMBER}", line)
+            and "→" not in line
+        ):
+            left, _, right = line.rpartition(" = ")
+            if not re.match(r"^[(−\d]", left):
+                continue
+            total = 0.0
+            for term in left.split(" + "):
+                if " more: " in term:
+                    total += value(term.partition(": ")[2])
+                    continue
+                one, _, other = term.partition("·")  # a bias is one number
+                total += value(one.strip("()")) * (value(other.strip("()")) if other else 1.0)
+            found.append((total, value(right)))
+    return found
+
+
+def rounding(terms: int, largest: float) -> float:
+    """The error bound of a sum of products of numbers that are rounded to four places."""
+    return terms * (2 * 0.5e-4 * largest + 0.5e-4**2) + 1.0e-4
+
+
+def texts(tensor: Tensor) -> list[str]:
+    return [_text(each) for each in tensor.flatten()]
+
+
+def _text(number: Tensor) -> str:
+    value = float(number)
+    return "−∞" if value == -math.inf else f"{value:.4f}".replace("-", "−")
+
+
+def test_every_number_of_every_stage_is_that_of_the_trace(opens: Opens) -> None:
+    trace = journey()
+    page = drawn(opens, trace_payload(trace))
+    for name, step in trace.steps.items():
+        assert numbers(page, name) == ([] if step.same_as else texts(step.tensor)), name
+    # Hidden pairs look hidden, and have no number.
+    assert page.locator("[data-stage=weights] .hidden").count() == 15
+    assert page.locator("[data-stage=weights] .hidden span:not(:empty)").count() == 0
+
+
+def test_all_stages_of_a_row_are_on_one_screen(opens: Opens) -> None:
+    page = drawn(opens, trace_payload(journey()), size={"width": 1280, "height": 860})
+    places = page.locator(".panel").evaluate_all(
+        "(all) => all.map((each) => each.getBoundingClientRect().bottom)"
+    )
+    assert len(places) == 12
+    assert max(places) <= 860
+    phone = drawn(opens, trace_payload(journey()), size=PHONE)
+    assert phone.evaluate("document.documentElement.scrollHeight") <= 900
+    # One stage at a time, with the same row.
+    phone.get_by_role("button", name="step ›").click()
+    panels = phone.locator(".panel")
+    inside = panels.evaluate_all(
+        """(all) => all.filter((each) => {
+            const { left, right } = each.getBoundingClientRect();
+            return left >= 0 && right <= innerWidth;
+        }).map((each) => each.dataset.stage)"""
+    )
+    assert inside == ["scaled_scores"]
+
+
+def test_the_sum_that_is_written_out_is_the_number(opens: Opens) -> None:
+    trace = journey()
+    page = drawn(opens, trace_payload(trace))
+    for stage in ("scores", "context"):
+        numbers = trace[stage]
+        for row, column in [(0, 0), (3, 1), (5, 0), (4, 1)]:
+            text = point_at(page, stage, row, column)
+            assert result(text) == shown(float(numbers[row, column]))
+            ((total, said),) = sums(text)
+            assert said == result(text)
+            assert abs(total - said) <= rounding(6, 1.0)
+
+
+def test_the_largest_terms_are_written_out(opens: Opens) -> None:
+    query, key = torch.full((1, 1, 1, 30), 0.01), torch.full((1, 1, 1, 30), 1.0)
+    query[..., 29] = 5.0
+    page = drawn(opens, trace_payload(ch.trace(ch.attend, query, key, torch.ones(1, 1, 1, 2))))
+    text = point_at(page, "scores", 0, 0)
+    assert "5.0000·1.0000" in text
+    assert "23 more: 0.2300" in text
+
+
+def test_softmax_is_told_step_by_step(opens: Opens) -> None:
+    trace = journey()
+    page = drawn(opens, trace_payload(trace))
+    masked = trace["masked_scores"].double()
+    for row, column in [(0, 0), (3, 1), (5, 4)]:
+        text = point_at(page, "weights", row, column)
+        scores = masked[row]
+        exps = (scores - scores.max()).exp()
+        assert f"The largest score of the row is {_text(scores.max())}" in text
+        assert f"The exps add up to {_text(exps.sum())}" in text
+        line = (
+            f"{_text(exps[column])} / {_text(exps.sum())} = {_text(trace['weights'][row, column])}"
+        )
+        assert line in text
+        rows = page.locator(".keys tbody tr").all_inner_texts()
+        words = [each.replace("\n", " ").split() for each in rows]
+        for key, found in enumerate(words):
+            hidden = key > row
+            exp = "hidden" if hidden else _text(exps[key])
+            expected = [_text(scores[key]), exp, _text(trace["weights"][row, key])]
+            assert found == [str(key), ladder.EXAMPLE_TOKENS[key], *expected]
+    assert "the mask hides this key: weight 0" in point_at(page, "weights", 1, 4)
+    assert "becomes −∞" in point_at(page, "masked_scores", 1, 4)
+    assert "stays" in point_at(page, "masked_scores", 4, 1)
+
+
+def test_from_x_to_the_output(opens: Opens) -> None:
+    layer = ch.MultiHeadAttention(4, num_heads=2, mask=ch.causal(), bias=True).requires_grad_(False)
+    trace = ch.trace(layer, torch.randn(5, 4), tokens=["it", "was", "a", "long", "day"])
+    page = drawn(opens, trace_payload(trace, head=1))
+    assert page.get_by_role("heading", level=1).inner_text() == "it was a long day"
+    stages = page.locator(".panel").evaluate_all("(all) => all.map((each) => each.dataset.stage)")
+    made = ["W_query", "query", "W_key", "key", "W_value", "value"]
+    own = [name for name in list(trace)[4:-1] if trace.steps[name].same_as is None]
+    assert stages == ["x", *made, *own, "contexts", "W_output", "output"]
+    cell(page, "x.3.1").click()
+    written = {}
+    for stage in stages:
+        text = reading(page)
+        assert text.startswith(stage)
+        written[stage] = sums(text)
+        page.get_by_role("button", name="step ›").click()
+    for stage in ("query", "key", "value", "scores", "context", "output"):
+        ((total, said),) = written[stage]
+        assert abs(total - said) <= rounding(6, 6.0), stage
+    text = point_at(page, "output", 3, 1)
+    assert result(text) == shown(float(trace["output"][3, 1]))
+    assert point_at(page, "contexts", 3, 0).endswith("Number 0 of the context of head 0.")
+    assert point_at(page, "W_query", 4, 0).startswith("W_query bias · head_dim")
+
+
+def test_where_a_number_comes_from_is_marked(opens: Opens) -> None:
+    page = drawn(opens, trace_payload(journey()))
+    point_at(page, "scores", 4, 2)
+    marked = page.locator(".marked").evaluate_all("(all) => all.map((each) => each.dataset.at)")
+    operands = {f"{stage}.{d}" for stage in ("query.4", "key.2") for d in (0, 1)}
+    assert set(marked) == {"scores.4.2", *operands}
+    assert len((page.locator(".paths .from").get_attribute("d") or "").split("M")) == 3
+    # The row in focus is drawn from stage to stage.
+    assert page.locator(".paths .row").get_attribute("d")
+    assert page.locator("tr.focus").count() == 12
+
+
+def test_keys_step_through_stages_and_queries(opens: Opens) -> None:
+    page = drawn(opens, trace_payload(journey()))
+    assert reading(page).startswith("scores 1 journey → 1 journey")
+    page.keyboard.press("ArrowRight")
+    assert reading(page).startswith("scaled_scores 1 journey → 1 journey")
+    assert page.locator(".later").count() == 3
+    page.keyboard.press("ArrowDown")
+    assert reading(page).startswith("scaled_scores 2 starts → 2 starts")
+    for _ in range(12):
+        page.keyboard.press("ArrowRight")
+    assert reading(page).startswith("context 2 starts")
+    assert page.locator(".later").count() == 0
+    # In the cells keys go from number to number.
+    cell(page, "weights.2.2").click()
+    for key, at in (("ArrowLeft", "2.1"), ("ArrowUp", "1.1"), ("End", "1.5"), ("Home", "1.0")):
+        page.keyboard.press(key)
+        expect(cell(page, f"weights.{at}")).to_be_focused()
+    page.get_by_role("button", name="4 one").click()
+    assert reading(page).startswith("weights 4 one → 4 one")
+
+
+def test_heads_and_samples_are_chosen(opens: Opens) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2, mask=ch.causal())
+    layer.requires_grad_(False)
+    trace = ch.trace(layer, torch.randn(3, 5, 8))
+    page = drawn(opens, trace_payload(trace))
+    page.get_by_label("Head").select_option("3")
+    page.get_by_label("Sample").select_option("2")
+    for name, part in (
+        ("weights", trace["weights"][2, 3]),
+        ("key", trace["key"][2, 1]),
+        ("x", trace["x"][2]),
+    ):
+        assert numbers(page, name) == texts(part), name
+    ((total, said),) = sums(point_at(page, "scores", 4, 1))
+    assert said == shown(float(trace["scores"][2, 3, 4, 1]))
+    assert abs(total - said) <= rounding(2, 3.0)
+
+
+def test_every_kind_of_stage_is_explained(opens: Opens) -> None:
+    query, key, val = torch.randn(3, 1, 2, 5, 4)
+    trace = ch.trace(
+        ch.attend,
+        query,
+        key,
+        val,
+        softcap=2.0,
+        bias=torch.randn(5, 5),
+        sinks=torch.tensor([0.5, 1.5]),
+        dropout=0.25,
+    )
+    page = drawn(opens, trace_payload(trace))
+    numbers = {name: trace[name][0, 0] for name in trace}
+    scaled, capped = numbers["scaled_scores"][2, 3], numbers["capped_scores"][2, 3]
+    assert f"2.0000 · tanh({_text(scaled)} / 2.0000) = {_text(capped)}" in point_at(
+        page, "capped_scores", 2, 3
+    )
+    text = point_at(page, "masked_scores", 2, 3)
+    added = re.search(rf"({NUMBER}) \+ \(?({NUMBER})\)? = ({NUMBER})$", text, re.MULTILINE)
+    assert added, text
+    first, second, whole = map(value, added.groups())
+    assert whole == shown(float(numbers["masked_scores"][2, 3]))
+    assert abs(first + second - whole) <= 1.5e-4
+    assert (
+        f"exp({_text(0.5 - max(numbers['masked_scores'][2].max(), torch.tensor(0.5)))})"
+        in point_at(page, "weights", 2, 3)
+    )
+    dropped = numbers["dropped_weights"]
+    gone, kept = (dropped == 0).nonzero()[0].tolist(), (dropped != 0).nonzero()[0].tolist()
+    assert "Dropout drew this weight" in point_at(page, "dropped_weights", *gone)
+    assert (
+        f"{_text(numbers['weights'][tuple(kept)])} / 0.7500 = {_text(dropped[tuple(kept)])}"
+        in point_at(page, "dropped_weights", *kept)
+    )
+
+
+def test_weights_that_are_renormalised_say_so(opens: Opens) -> None:
+    rung = ladder.RenormalisedAttention(3, head_dim=2, mask=ch.causal())
+    rung.requires_grad_(False)
+    trace = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS)
+    page = drawn(opens, trace_payload(trace))
+    text = point_at(page, "weights", 2, 1)
+    found = re.search(rf"^({NUMBER}) / ({NUMBER}) / ({NUMBER}) = ({NUMBER})$", text, re.MULTILINE)
+    assert found, text
+    exp, total, kept, weight = map(value, found.groups())
+    assert weight == shown(float(trace["weights"][2, 1]))
+    assert abs(exp / total / kept - weight) <= 1e-4
+    assert page.locator("[data-stage=weights] .hidden").count() == 15
+
+
+def test_a_long_trace_shows_what_is_around_the_query(opens: Opens) -> None:
+    query, key, val = torch.randn(3, 101, 16)
+    trace = ch.trace(ch.attend, query, key, val, mask=ch.causal())
+    page = drawn(opens, trace_payload(trace))
+    page.locator(".words").get_by_role("button", name="100", exact=True).click()
+    assert reading(page).startswith("scores 100 → 100")
+    panel = page.locator("[data-stage=weights]")
+    assert "rows 89 to 100 of 101" in panel.inner_text()
+    assert "columns 37 to 100 of 101" in panel.inner_text()
+    assert numbers(page, "weights") == texts(trace["weights"][89:, 37:])
+    # Of many terms the last are added up.
+    for stage, column in (("scores", 99), ("context", 3)):
+        ((total, said),) = sums(point_at(page, stage, 100, column))
+        assert said == shown(float(trace[stage][100, column]))
+        assert abs(total - said) <= rounding(8, 4.0)
+    assert "… and 77 more keys, whose exps add up to" in point_at(page, "weights", 100, 99)
+    panel.get_by_label("columns before these").click()
+    assert "columns 0 to 63 of 101" in panel.inner_text()
+
+
+def test_tokens_are_data(opens: Opens) -> None:
+    x = torch.randn(6, 2)
+    page = drawn(opens, trace_payload(ch.trace(ch.attend, x, x, x, tokens=HOSTILE)))
+    text = page.locator("[data-stage=scores] tbody").inner_text()
+    for each in ("<script>alert(1)</script>", "\\x1b[31m", "\\u202eabc"):
+        assert each in text
+    drawn_html = page.locator(".figure").inner_html()
+    assert "\x1b" not in drawn_html
+    assert "\u202e" not in drawn_html
+    assert page.locator("bdi", has_text="שלום").count() > 0
+
+
+@pytest.mark.parametrize(("dark", "size"), [(False, DESKTOP), (True, PHONE)], ids=["light", "dark"])
+def test_everybody_can_use_it(
+    opens: Opens, violations: Callable[[Page], list[str]], dark: bool, size: dict[str, int]
+) -> None:
+    # Hidden pairs, and more keys than columns; few rows, since axe looks at each cell.
+    mask = ch.dense(torch.arange(5 * 31).view(5, 31) % 3 > 0)
+    layer = ch.MultiHeadAttention(8, num_heads=2, mask=mask, dropout=0.5)
+    trace = ch.trace(layer, torch.randn(2, 5, 8), torch.randn(2, 31, 8))
+    page = drawn(opens, trace_payload(trace), dark=dark, size=size)
+    for _ in range(12):
+        page.keyboard.press("ArrowRight")
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+
+
+def test_nothing_is_wider_than_the_window(opens: Opens) -> None:
+    rung = ladder.SelfAttention(3, head_dim=2, value_head_dim=2)
+    tokens = ["a" * 500, "日本語" * 100, "שלום" * 100, "b", "c", "d"]
+    steps = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=tokens)
+    for size in (DESKTOP, {"width": 320, "height": 640}):
+        page = drawn(opens, trace_payload(steps), size=size)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+
+
+def test_no_digit_is_cut_off(opens: Opens) -> None:
+    query, key, content = torch.randn(3, 4, 5).unbind()
+    steps = ch.trace(ch.attend, query * 40, key * 700, content * torch.tensor(1e20))
+    page = drawn(opens, trace_payload(steps))
+    page.get_by_role("button", name="numbers").click()
+    cut = "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).length"
+    assert page.locator(".cell").evaluate_all(cut) == 0
+    assert re.fullmatch(r"−?\de(19|20)", cell(page, "value.0.0").inner_text())
+
+
+@pytest.mark.parametrize("size", [(0, 3, 8), (2, 0, 8)])
+def test_an_empty_axis_leaves_shapes_and_formulas(opens: Opens, size: tuple[int, int, int]) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+    trace = ch.trace(layer, torch.zeros(size))
+    page = opens(trace_payload(trace))
+    assert (
+        page.locator("main")
+        .get_by_role("status")
+        .inner_text()
+        .startswith("There are no numbers to")
+    )
+    listed = page.get_by_role("list", name="Stages").get_by_role("listitem").all_inner_texts()
+    named = {text.split(" ")[0]: text for text in listed}
+    assert [name for name in named if name in trace] == list(trace)
+    assert "W_output" in named
+    for name, step in trace.steps.items():
+        assert f"[{step.shape}]" in named[name]
+        assert named[name].endswith(step.formula)
+
+
+def test_inside_another_page_it_has_no_title_and_writes_no_history(
+    opens: Opens, tmp_path: Path
+) -> None:
+    file = journey().to_html(tmp_path / "steps.html")
+    (tmp_path / "outer.html").write_text(
+        f"""<!doctype html><title>a lesson</title><body style="margin: 0">
+        <script>
+        onmessage = ({{ data }}) => {{
+          if (data.clearhead === "height") document.querySelector("iframe").style.height = `${{data.height}}px`;
+        }};
+        </script>
+        <iframe src="{file.name}#embed=1&stage=scores&query=3" style="border: 0; width: 100%"></iframe>"""
+    )
+    address = (tmp_path / "outer.html").as_uri()
+    page = opens(address, allowed=file.as_uri(), size={"width": 736, "height": 900})
+    frame = page.frame_locator("iframe")
+    frame.locator(".reading").wait_for()
+    assert frame.locator(".reading").inner_text().startswith("scores 3 with → 3 with")
+    assert frame.locator("h1, header").count() == 0
+    still(page.locator("iframe"))
+    inside = "[document.documentElement.scrollHeight, innerHeight, document.documentElement.scrollWidth, innerWidth]"
+    height, seen, broad, wide = page.frames[1].evaluate(inside)
+    assert (height, broad) == (seen, wide)
+    # The page around it says whether it is dark.
+    page.evaluate("frames[0].postMessage({ clearhead: 'theme', theme: 'dark' }, '*')")
+    frame.locator("[data-theme=dark]").wait_for()
+    page.evaluate("frames[0].postMessage({ clearhead: 'theme', theme: null }, '*')")
+    frame.locator("[data-theme=light]").wait_for()
+    steps = page.evaluate("history.length")
+    frame.get_by_role("button", name="step ›").click()
+    page.wait_for_timeout(400)
+    assert page.evaluate("history.length") == steps
+
+
+def test_the_address_says_what_is_shown(opens: Opens, tmp_path: Path) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal()).requires_grad_(False)
+    file = ch.trace(layer, torch.randn(3, 5, 8)).to_html(tmp_path / "steps.html")
+    page = opens(
+        f"{file.as_uri()}#stage=weights&query=4&key=2&head=1&sample=2", allowed=file.as_uri()
+    )
+    page.locator(".reading").wait_for()
+    assert reading(page).startswith("weights 4 → 2")
+    assert page.get_by_label("Sample").input_value() == "2"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => location.hash.includes('query=3')")
+    page.reload()
+    page.locator(".reading").wait_for()
+    assert reading(page).startswith("context 3")
+    page.go_back()
+    expect(page.locator(".reading")).to_contain_text(re.compile("^weights"))
+    page.goto(f"{file.as_uri()}#stage=nowhere&query=5&head=2")
+    page.reload()
+    missing = page.locator(".ch-missing")
+    expect(missing).to_have_text(re.compile("stage=nowhere; query=5; head=2$"))
+
+
+class OverQueries(torch.nn.Module):
+    """A softmax over the wrong axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maps = torch.nn.ModuleList(torch.nn.Linear(3, 2, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (each(x) for each in self.maps)
+        return torch.softmax(query @ key.mT / 2**0.5, dim=-2) @ value
+
+
+def test_what_went_wrong_stands_beside_what_is_expected(opens: Opens) -> None:
+    trace = ch.trace(OverQueries(), torch.randn(4, 3))
+    page = drawn(opens, trace_payload(trace))
+    assert reading(page).startswith("weights")
+    assert "is expected" in reading(page)
+    right = trace["scaled_scores"].softmax(-1)
+    assert numbers(page, "expected_weights") == texts(right)
+    differ = page.locator("[data-stage=weights] .wrong")
+    assert differ.count() == int((right - trace["weights"]).abs().gt(5e-5).sum())
