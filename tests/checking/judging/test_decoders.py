@@ -60,19 +60,18 @@ def found(**options):
 
 
 @pytest.mark.parametrize(
-    ("back", "code", "words"),
+    ("back", "code"),
     [
-        (5, "differs", "the mask is another than declared"),
-        (4, "mask.off-by-one", "one token more back"),
-        (2, "mask.off-by-one", "one token less back"),
-        (1, "differs", "the mask is another than declared"),
-        (None, "mask.missing", "the window is not in force"),
+        (5, "differs"),
+        (4, "mask.off-by-one"),
+        (2, "mask.off-by-one"),
+        (1, "differs"),
+        (None, "mask.missing"),
     ],
 )
-def test_another_window_than_is_declared_is_a_mistake(back, code, words):
+def test_another_window_than_is_declared_is_a_mistake(back, code):
     (finding,) = found(back=back).findings
     assert finding.code == code
-    assert words in finding.sentence
 
 
 def test_the_declared_window_is_right():
@@ -95,7 +94,7 @@ def test_outputs_that_move_with_nothing_have_no_mask_of_a_name(contract):
 
 
 def test_the_future_in_the_whole():
-    assert "full(x) sees the future" in [each.sentence for each in found(future=True).findings]
+    assert "mask.missing" in [each.code for each in found(future=True).findings]
 
 
 def test_a_step_that_gives_another_number_of_outputs():
@@ -161,28 +160,21 @@ def test_a_chunk_that_is_not_masked_is_told_apart_from_another_offset():
     torch.manual_seed(0)
     (finding,) = ch.check(Chunks(), takes="decode", causal=True).findings
     assert finding.code == "cache.wrong"
-    assert "what stands behind it in its chunk" in finding.sentence
 
 
 @pytest.mark.parametrize("made", [StartsAgain, OneBehind, TurnedTwice, ValuesLost])
 def test_other_positions_and_values_with_a_cache_have_one_name(made):
     finding = ch.check(made(), takes="decode", causal=True).findings[0]
     assert finding.code == "rope.offset"
-    assert "a query sees the same tokens" in finding.sentence
 
 
 @pytest.mark.parametrize(
-    ("made", "window", "words"),
-    [
-        (lambda: CutOneLate(8, 2, 4), 3, "the cache keeps keys that the window has left"),
-        (lambda: TrimmedBeforeUse(8, 8, 2, 3), 3, "the cache drops keys that are still needed"),
-    ],
+    "made", [lambda: CutOneLate(8, 2, 4), lambda: TrimmedBeforeUse(8, 8, 2, 3)]
 )
-def test_a_window_that_keeps_too_much_is_told_from_one_that_keeps_too_little(made, window, words):
+def test_a_cache_that_keeps_too_much_or_too_little_past_the_window(made):
     torch.manual_seed(0)
-    (finding,) = ch.check(made(), takes="decode", causal=True, window=(window, 0)).findings
+    (finding,) = ch.check(made(), takes="decode", causal=True, window=(3, 0)).findings
     assert finding.code == "cache.wrong"
-    assert words in finding.sentence
 
 
 @pytest.mark.parametrize("unwritten", [0.0, 1.0])

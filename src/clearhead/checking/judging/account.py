@@ -128,7 +128,8 @@ def _of_heads(e: HeadsEvidence) -> Account:
         if facts is not None and (facts.weights.isnan().any(-1) & facts.visible.any(-1)).any():
             # What sees something and is NaN is so by another mistake than what it sees.
             claims = [each for each in claims if each.topic != "mask"]
-        hidden = any(each.topic == "mask" for each in claims)
+        # A mask that is missing hides no key, so that it leaves no row empty.
+        hidden = any(each.topic == "mask" and each.code != "mask.missing" for each in claims)
         way, code = ("follows", "mask.empty-row") if hidden else ("output", "output.non-finite")
         if facts is not None and facts.fill == torch.inf:
             way, code = "infinity", "output.non-finite"
