@@ -17,13 +17,19 @@ import clearhead as ch
 from clearhead.checking.checking import found_with_takes
 from tests.checking.bank import defined
 
-inverted = defined("functions.inverted")
 plain = defined("functions.plain")
 ARGS = {"d_in": 3, "d_out": 2, "context_length": 6, "dropout": 0.0}
 WIDE = {"d_in": 24, "d_out": 12, "context_length": 9, "dropout": 0.0, "num_heads": 3}
 CausalAttention = defined("modules.CausalAttention")
 CausalAttention004 = defined("modules.CausalAttention004")
 MultiHeadAttention = defined("modules.MultiHeadAttention")
+
+
+def inverted(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.mT / key.shape[-1] ** 0.5
+    future = torch.ones(scores.shape[-2:]).bool().triu(1 + scores.shape[-1] - scores.shape[-2])
+    return scores.masked_fill(~future, -torch.inf).softmax(-1) @ value
+
 
 SOURCE = """
 import torch

@@ -7,7 +7,7 @@ shape: what grows, such as the keys of a KV cache, is written once.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -27,11 +27,8 @@ from clearhead.matrix.totals import Totals
 from clearhead.watching.missing import Missing
 
 KEPT: dict[str, type] = {
-    "matrix": AttentionMatrix,
-    "summary": Summary,
-    "total": Totals,
-    "contexts": Contexts,
-}
+    "matrix": AttentionMatrix, "summary": Summary, "total": Totals, "contexts": Contexts,
+}  # fmt: skip
 """The kind of a call in a file, by what a watch keeps."""
 
 
@@ -244,28 +241,20 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
     values = {key: decode(value, tensors) for key, value in json.items() if key != "is"}
     fields = _fields(kind)
     if values.keys() - fields.keys():
-        raise _content(
-            f"a {name} has the fields {', '.join(fields) or 'none'}; the file gives "
-            f"{', '.join(values) or 'none'}.",
-        )
+        known, given = (", ".join(each) or "none" for each in (fields, values))
+        raise _content(f"a {name} has the fields {known}; the file gives {given}.")
     values: dict[str, Any] = dict.fromkeys(fields) | values
     for key, expected in fields.items():
         if not _is_of(values[key], expected):
+            given = type(values[key]).__name__
             raise _content(
-                f"{key} of a {name} must be {_in_words(expected)}; the file gives "
-                f"{type(values[key]).__name__}.",
+                f"{key} of a {name} must be {_in_words(expected)}; the file gives {given}."
             )
     try:
         context = values.pop("context") if kind is AttentionMatrix else None
         made = kind(**values)
-        if isinstance(made, Record):
-            made.check()
-        if isinstance(made, Contexts):
-            _check_contexts(made)
-        if isinstance(made, Summary):
-            _check_sizes(made)
-        if isinstance(made, Totals):
-            _check_totals(made)
+        if kind in CHECKS:
+            CHECKS[kind](made)
         if isinstance(made, AttentionMatrix):
             _check_mask(made.problem)
             if context is not None:
@@ -284,10 +273,9 @@ def _is_of(value: Any, expected: Any) -> bool:
         return True
     if origin is Literal:
         return isinstance(value, str) and value in allowed
-    if origin is list:
-        return isinstance(value, list) and all(_is_of(each, allowed[0]) for each in value)
-    if origin is dict:
-        return isinstance(value, dict)
+    if origin in (list, dict):
+        listed = isinstance(value, origin)
+        return listed and (origin is dict or all(_is_of(each, allowed[0]) for each in value))
     if allowed:
         return any(_is_of(value, each) for each in allowed)
     # True is an int to Python.
@@ -300,10 +288,8 @@ def _in_words(expected: Any) -> str:
         return " or ".join(map(repr, allowed))
     if origin is list:
         return f"a list of {_in_words(allowed[0])}"
-    if origin is dict:
-        return "a map"
     if allowed:
-        return " or ".join(map(_in_words, allowed))
+        return "a map" if origin is dict else " or ".join(map(_in_words, allowed))
     return "None" if expected is type(None) else expected.__name__
 
 
@@ -337,9 +323,7 @@ def _check_sizes(summary: Summary) -> None:
         if tensor is None:
             continue
         if tensor.shape != torch.Size(shape):
-            raise _content(
-                f"{name} must have shape {list(shape)}; it has {list(tensor.shape)}.",
-            )
+            raise _content(f"{name} must have shape {list(shape)}; it has {list(tensor.shape)}.")
         if tensor.dtype != dtype if dtype is not None else not tensor.dtype.is_floating_point:
             kind = "a floating dtype" if dtype is None else f"{dtype}"
             raise _content(f"{name} must be of {kind}; it is of {tensor.dtype}.")
@@ -355,12 +339,8 @@ def _check_contexts(contexts: Contexts, sizes: tuple[int, ...] | None = None) ->
     fits = isinstance(given, Tensor) and given.ndim == 4 and given.dtype.is_floating_point
     if not fits or sizes not in (None, tuple(given.shape[:3])):
         raise _content("context must be numbers (batch, num_heads, query_len, value_head_dim).")
-    if real is not None and (
-        real.dtype != torch.bool
-        or real.ndim != 2
-        or len(real) not in (1, contexts.batch)
-        or real.shape[1] != contexts.query_len
-    ):
+    rows = ((1, contexts.query_len), (contexts.batch, contexts.query_len))
+    if real is not None and (real.dtype != torch.bool or real.shape not in rows):
         raise _content("real must be bool, (batch, query_len).")
     if contexts.kv_len < 0:
         raise _content(f"kv_len must be a count; got {contexts.kv_len}.")
@@ -391,8 +371,7 @@ Expected = tuple[str, Tensor | None, Sequence[int], torch.dtype | None]
 
 
 def _expected(summary: Summary) -> Iterator[Expected]:
-    """Each tensor of a summary with the shape and the dtype that it must have; None is any
-    floating one."""
+    """Yield each tensor of a summary with its expected shape and dtype; None is any floating one."""
     rows = summary.entropy.shape
     leading, batch = rows[:-1], rows[:-2]
     for name in ("logsumexp", "entropy", "max", "max_score", "distance", "first", "previous"):
@@ -414,3 +393,8 @@ def _expected(summary: Summary) -> Iterator[Expected]:
         number = getattr(counts, field.name, None)
         yield f"roles.counts.{field.name}", number, leading, torch.int64
     yield "real", summary.real, (*(batch or (1,)), rows[-1]), torch.bool
+
+
+CHECKS: dict[type, Callable[[Any], None]] = {
+    Contexts: _check_contexts, Record: Record.check, Summary: _check_sizes, Totals: _check_totals
+}  # fmt: skip
