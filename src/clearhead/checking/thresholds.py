@@ -73,7 +73,7 @@ BEYOND = 8
 # Tokens times parameters up to which it is asked.
 LAW_NUMBERS = 50_000_000
 # Operations of a call, which a loop over tokens makes many, up to which it is.
-LAW_STEPS = 1000
+LAW_STEPS = 1100
 # Weights of a sample, of all heads and layers, up to which it is.
 LAW_PAIRS = 8_000_000
 # Buffers of more tokens than this are not run through whole.

@@ -455,7 +455,7 @@ class ReAttention(Attention):
 class Induced(Attention):
     """As in Set Transformers: tokens attend to points that attended to them."""
 
-    def __init__(self, d_model, num_heads, num_inds):
+    def __init__(self, d_model, num_heads, num_inds=4):
         super().__init__(d_model, num_heads)
         self.points = nn.Parameter(torch.randn(1, num_inds, d_model))
 

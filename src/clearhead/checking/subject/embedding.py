@@ -116,7 +116,7 @@ def _embedding_of(model: nn.Module, masked: bool) -> tuple[str, int | None]:
     for limit, tokens in ((limit, tokens) for limit in limits for tokens in LENGTHS):
         ids = torch.randint(1, limit, (2, tokens), generator=torch.Generator().manual_seed(tokens))
         mask = torch.ones_like(ids, dtype=torch.bool) if masked else None
-        handed, failed = attempt(_handed, model, tables, ids, _masks(model, mask))
+        handed, failed = attempt(_handed, model, tables, ids, mask)
         if handed is None:
             error = error or failed
             continue
@@ -149,9 +149,10 @@ def _handed(
     model: nn.Module,
     tables: Mapping[str, nn.Embedding],
     ids: Tensor,
-    more: Mapping[str, Tensor],
+    mask: Tensor | None,
 ) -> dict[str, Tensor]:
-    """The input of each embedding in a call."""
+    """Return the input of each embedding in a call."""
+    more = _masks(model, mask)
     handed: dict[str, Tensor] = {}
 
     def kept(name: str) -> Any:
