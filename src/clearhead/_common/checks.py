@@ -111,8 +111,7 @@ def as_ints(values: Iterable[object]) -> tuple[int, ...] | None:
 
 
 def as_place(value: object, length: int) -> int | None:
-    """The place from 0 on that a whole number is in so many, of which negative ones count from the end; None for
-    all else, and where there is none.
+    """Return an index normalised into [0, length), or None if it is not an integer or out of range.
 
     Example:
         >>> as_place(2, 3), as_place(-1, 3), as_place(3, 3), as_place(True, 3)

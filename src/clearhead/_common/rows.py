@@ -125,7 +125,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         number are left out.
 
         Args:
-            count: how many, as far as there are so many.
+            count: the number of rows, at most all.
             by: the name of the column; None for the one that the rows are there for, such as the change of
                 effects or the weight of links.
 

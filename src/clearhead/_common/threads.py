@@ -71,8 +71,8 @@ def side_by_side(
     count: int,
     tell: Report,
 ) -> None:
-    """Do all units of some work in so many threads, each with one of PyTorch's; what one raises ends all, and is
-    raised here, as is an interrupt.
+    """Run all units of work in `count` threads, each with one thread of PyTorch; the first error, or an interrupt,
+    ends all and is raised here.
 
     Gradients, inference mode and context variables are those of this thread.
 

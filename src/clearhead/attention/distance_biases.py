@@ -66,7 +66,7 @@ class Alibi(ByPair, kind="alibi"):
         return False
 
     def of_heads(self, heads: Tensor) -> Bias:
-        # Of the paper's slopes not one digit is lost, since they are not made anew of so many heads.
+        # The slopes are taken from the paper's, not recomputed for fewer heads, so no digit is lost.
         exact = self.within(torch.float64) if self.follows else self
         assert isinstance(exact, Alibi)
         return replace(exact, slopes=exact.slopes[heads.to(exact.slopes.device)])

@@ -97,7 +97,7 @@ def check_bias_beside(mask: Mask | None, bias: Bias | None) -> None:
 
 
 def check_sinks(sinks: Tensor, num_heads: int, dtype: torch.dtype, device: torch.device) -> None:
-    """Refuse sinks that are no number for each head beside this query.
+    """Check that sinks has shape (num_heads,) and the dtype and device of the query.
 
     Raises:
         ArgumentTypeError, ShapeError, DtypeError, DeviceError: codes `sinks.type`, `sinks.layout`,

@@ -108,7 +108,7 @@ CONTRACTED = frozenset(("t", "s", "m", "d", "re", "ve", "ll"))
 
 
 def fit(text: str, width: int) -> str:
-    """A text of exactly so many columns: cut with "…", or filled with spaces.
+    """Return a text of exactly `width` columns: cut with "…", or filled with spaces.
 
     Example:
         >>> fit("because", 5), fit("it", 5), fit("日本語", 5)

@@ -191,7 +191,7 @@ def _of_heads(vectors: Tensor, at: HeadsAt) -> Tensor:
 
 
 def _positions(length: int, at: HeadsAt, rows: Tensor | None) -> Tensor | None:
-    """The positions of the queries among so many of another run; None where they are just these."""
+    """Return the positions of the queries among `length` of another run, or None where they are the same."""
     places = at.places
     query, query_len = places.query, places.problem.query_len
     if query is not None and query_len == length == places.tokens:

@@ -142,7 +142,7 @@ def check_alike(path: str, clean: Tensor | None, corrupt: Tensor) -> None:
 
 
 def copies_of(tree: Any, times: int, batch: int) -> Any:
-    """Return copies of the tensors of a tree, those of so many rows so many times, one after the other."""
+    """Return copies of the tensors of a tree; a tensor of `batch` rows is repeated `times` times."""
 
     def copy(each: Any) -> Any:
         if not isinstance(each, Tensor):
@@ -155,7 +155,7 @@ def copies_of(tree: Any, times: int, batch: int) -> Any:
 
 
 def samples_of(output: Any, part: slice, batch: int) -> Any:
-    """Return the output of some samples: what has so many rows is cut, anything else stays as it is."""
+    """Return the output of the samples in `part`: tensors of `batch` rows are cut, anything else is unchanged."""
 
     def cut(each: Any) -> Any:
         is_rows = isinstance(each, Tensor) and each.ndim and each.shape[0] == batch

@@ -119,7 +119,7 @@ class Replay:
         return times if all(self.is_copy(output, at, times, batch) for at in range(times)) else 1
 
     def inputs_of(self, times: int, batch: int) -> Any:
-        """Return the inputs with their batch so many times, one after the other."""
+        """Return the inputs with their batch repeated `times` times."""
         inputs = self._inputs
         return copies_of(dict(inputs) if isinstance(inputs, Mapping) else inputs, times, batch)
 

@@ -98,7 +98,7 @@ def touched(call: Problem, change: Rescoring) -> Touched:
 
 
 def _run_of(chosen: Tensor | None, count: int, call: Problem) -> slice:
-    """The shortest run with all that are chosen, in some sample, of so many."""
+    """Return the shortest slice of [0, count) with everything that is chosen in any sample."""
     if chosen is None or not call.readable:
         return slice(0, count)
     places = chosen.any(dim=0).nonzero()

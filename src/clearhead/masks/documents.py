@@ -176,7 +176,7 @@ def documents(
     Raises:
         ArgumentError: code `documents.which`, unless one of the three is given; `documents.ids`, for
             `queries` or `mask` beside ids.
-        ArgumentTypeError: code `mask.type`, for a `mask` that is none.
+        ArgumentTypeError: code `mask.type`, if `mask` is not a Mask.
         MaskError: codes `mask.lengths` and `mask.offsets`, for such of another kind;
             `mask.documents-pair`, for `queries` of more or fewer documents; `mask.documents-mask`, for
             a mask that does not fit any length; `mask.documents-beside`, for one that counts through

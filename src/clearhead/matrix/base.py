@@ -288,7 +288,7 @@ class BaseMatrix(NoTensor):
 
     def _from_rows(self, queries: Tensor, keys: Tensor) -> Tensor | None:
         """The weights of pairs, (batch, num_heads, pairs), from the rows of their queries; None where the
-        logsumexp is at hand, or so many queries cost less with it."""
+        logsumexp is cached, or computing it is cheaper for this number of queries."""
         if self._all is not None:
             samples, heads = (
                 torch.arange(size, device=self.device) for size in self._all.shape[:2]

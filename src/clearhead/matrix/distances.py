@@ -60,7 +60,7 @@ class Distance(ByPosition):
 
 
 class Near(ByPosition):
-    """Σ weight over the keys at most so many tokens away.
+    """Σ weight over the keys at most `tokens` tokens away.
 
     Args:
         problem: the problem.

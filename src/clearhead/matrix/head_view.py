@@ -56,7 +56,7 @@ class HeadMaps(NamedTuple):
         return None if self.hidden is None else ~self.hidden
 
     def coarser(self, rows: int, columns: int) -> "HeadMaps":
-        """Return maps of so many rows and columns at most: means over rows, sums over columns.
+        """Return maps of at most `rows` rows and `columns` columns: means over rows, sums over columns.
 
         Example:
             >>> HeadMaps(torch.eye(4)[None], None, 4, 4).coarser(2, 2).shares
@@ -148,7 +148,7 @@ class HeadView:
 
     @torch.no_grad()
     def exact(self, every: int = 1) -> HeadMaps:
-        """Return the weights of every so many queries, pair by pair.
+        """Return the weights of one query in `every`, pair by pair.
 
         Raises:
             TooLargeError: code `matrix.too-large`.
@@ -173,7 +173,7 @@ class HeadView:
 
     @torch.no_grad()
     def maps(self, most: int) -> HeadMaps:
-        """Return maps of at most so many cells a side, exact where that is enough; of a summary the maps that it
+        """Return maps of at most `most` cells a side, exact where that is enough; of a summary the maps that it
         was made with, of which it does not know what is hidden."""
         weights = self.weights
         if isinstance(weights, Summary):
@@ -222,7 +222,7 @@ class HeadView:
 
     @torch.no_grad()
     def glance(self, cells: int, pairs: int = PAIRS) -> Glance:
-        """Return what can be known of all heads in passing, in maps of no more rows and columns than so many.
+        """Return what one pass tells about all heads, in maps of at most `cells` rows and columns.
 
         Where working every weight out would take more than `pairs`, some queries are looked at, evenly
         spaced, whose weights are exact; where even a few would, none.
@@ -269,7 +269,7 @@ class HeadView:
 
 
 def side(tokens: int, most: int) -> int:
-    """Return the number of cells for so many tokens: the most that are of one size, save the last ones.
+    """Return the number of cells for `tokens` tokens, at most `most`: all of one size but the last ones.
 
     Example:
         >>> side(100, 256), side(5000, 256), side(100_000, 256)

@@ -1,4 +1,4 @@
-"""Answers of a matrix that is never in memory to whoever takes it for a tensor or an array."""
+"""Errors for the tensor methods that an implicit matrix does not support."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Never, cast

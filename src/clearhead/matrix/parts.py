@@ -111,7 +111,7 @@ def from_every_key(problem: Problem, part: Rectangle) -> Tensor:
 
 
 def _portion(problem: Problem, part: Rectangle, keys: int) -> int:
-    """The number of queries that are worked on at a time, over so many keys."""
+    """Return the chunk size in queries for `keys` keys."""
     # Masks and biases are worked out for all of their samples and heads.
     wide = max(len(part.samples) * len(part.heads), 1)
     if problem.mask is not None:

@@ -30,7 +30,7 @@ def bin_sums(numbers: Tensor, axis: int, most: int) -> Tensor:
 
 
 def block_sums(numbers: Tensor, step: int) -> Tensor:
-    """Sum so many neighbouring rows each, of which the last may be fewer.
+    """Sum each `step` neighbouring rows; the last sum may have fewer.
 
     Example:
         >>> block_sums(torch.ones(5, 1), 2).tolist()
@@ -47,7 +47,7 @@ def block_sums(numbers: Tensor, step: int) -> Tensor:
 
 
 def in_blocks(shares: Tensor, high: int, wide: int) -> Tensor:
-    """Average so many rows of a map each, (query_len, kv_len), and sum so many columns: a cell is still a share
+    """Average each `high` rows of a map, (query_len, kv_len), and sum each `wide` columns: a cell is still a share
     of one.
 
     Example:

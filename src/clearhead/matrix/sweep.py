@@ -195,7 +195,7 @@ def _threads(problem: Problem, reductions: Sequence[Reduction]) -> int:
 
 
 def _sizes(problem: Problem, count: int) -> tuple[int, int]:
-    """The number of key heads and of queries of a chunk, of so many threads."""
+    """Return the number of key heads and of queries of a chunk, for `count` threads."""
     group = problem.num_heads // problem.num_kv_heads
     buffer = BUFFER if problem.query.is_cpu else DEVICE_BUFFER
     rows = max(LEAST_ROWS, buffer // max(1, problem.kv_len))

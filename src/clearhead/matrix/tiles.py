@@ -20,8 +20,7 @@ from clearhead.matrix.reductions import Reduction
 from clearhead.matrix.sweep import HIDDEN, part_of_runs, sweep
 
 EXACT_PAIRS = 40_000_000
-"""Up to so many pairs of width 64 a tile is worked out from query and key: about 0.15 s on two
-cores."""
+"""Number of pairs of width 64 up to which a tile is computed from query and key: about 0.15 s on two cores."""
 
 LEVEL_CELLS = 2048
 """Rows and columns of a level at most. At 50 000 tokens one of its cells is 25 × 25 tokens, which
@@ -96,7 +95,7 @@ def cells_of(first: int, stop: int, most: int, unit: int = 1) -> range:
         first: where the first begins, a multiple of `unit`.
         stop: where the last ends at the latest.
         most: how many cells there may be.
-        unit: a cell holds a multiple of so many tokens.
+        unit: the number of tokens of a cell is a multiple of this.
 
     Example:
         >>> cells_of(10, 30, 4), cells_of(10, 30, 256), cells_of(0, 100, 3, unit=25)
@@ -107,7 +106,7 @@ def cells_of(first: int, stop: int, most: int, unit: int = 1) -> range:
 
 
 def is_exact(problem: Problem, rows: int, columns: int) -> bool:
-    """True for a tile of so many queries and keys that is computed from query and key.
+    """True if a tile of `rows` queries and `columns` keys is computed from query and key.
 
     Example:
         >>> from clearhead.attention.problem import make_problem
@@ -340,7 +339,7 @@ def _slices(rows: range, width: int) -> Iterator[slice]:
 
 
 def _add_columns(into: Tensor, rows: Tensor, first: int, step: int) -> None:
-    """Add (rows, keys), whose first key is `first`, to cells of so many keys."""
+    """Add (rows, keys), whose first key is `first`, to cells of `step` keys."""
     if not rows.numel():
         return
     before, width = first % step, rows.shape[1]

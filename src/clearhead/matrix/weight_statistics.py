@@ -153,7 +153,7 @@ class WeightStatistics(BaseMatrix):
         return self._gather(Distance(self.posed))
 
     def near(self, tokens: int = 8) -> Tensor:
-        """The weight of each query on the keys at most so many tokens away, itself included.
+        """Return the weight of each query on the keys at most `tokens` away, itself included.
 
         The last query sits on the last key, as everywhere.
 

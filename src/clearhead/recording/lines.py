@@ -25,7 +25,7 @@ class Lines(Operations):
         names: of those operations.
         multiplied: numbers that depend on the input were multiplied with each other.
         ended: the call came to its end.
-        broke: the first operation that gave NaN of numbers that are none, by its name and number.
+        broke: the first operation that returned NaN from finite inputs, by its name and number.
         halved: the number of the first operation that rounded to 16 bits, and whether it was of the input.
     """
 

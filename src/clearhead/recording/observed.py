@@ -74,7 +74,7 @@ class ObservedAttention:
         gains: what query and key were multiplied by before, where that is one number each that is not learned.
         layout: where it stands.
         tangled: the weights cannot be traced back to pairs of a query and a key.
-        beside: weights also go to keys that are none, as to a sink.
+        beside: some weight goes to no token, for example to a sink.
         elements: of each score, its place in what the product gave; None where one call does it all.
     """
 

@@ -22,7 +22,7 @@ __tracebackhide__ = True
 # Gradients are held to the largest of them, and a kernel that never held the weights makes them
 # anew, with the rounding of score and logsumexp in the exponent.
 FACTOR, GRADIENT_FACTOR = 3.0, 10.0
-# The share of thousands of weights that are dropped is never so many standard deviations off.
+# The share of dropped weights, among thousands, is always within this number of standard deviations.
 DEVIATIONS = 6.0
 # What is not drawn for: a case and the same case with gradients have the same tensors.
 UNDRAWN = frozenset({"gradients", "bias_gradients", "sinks_gradients"})

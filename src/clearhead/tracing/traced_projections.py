@@ -132,7 +132,7 @@ def of_rung(rung: Rung, inputs: dict[str, Tensor], joined: Tensor) -> dict[str, 
 
 
 def with_batch(tensor: Tensor, axes: int) -> Tensor:
-    """The tensor with the batch axis that one of so many axes has."""
+    """Return the tensor with `axes` axes; a batch axis is added in front if it has one fewer."""
     return tensor if tensor.ndim == axes else tensor[None]
 
 

@@ -204,7 +204,7 @@ class Calls(ABC, Generic[Kept]):
 
     def layers(self, runs: int) -> list[list[Any]]:
         """Return the parts of each layer that the module is: of several, where it attends several times in
-        each of so many runs of the model, with as many queries and keys each time."""
+        each of `runs` runs of the model, with the same number of queries and keys each time."""
         parts: list[Any] = list(self.parts())
         each, rest = divmod(len(parts), runs) if runs else (1, 0)
         sizes = {(call.query_len, call.kv_len) for call in parts[:each]} if each > 1 else ()

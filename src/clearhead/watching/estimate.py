@@ -119,7 +119,7 @@ def sizes_of(
 
     Args:
         model: any model.
-        chosen: True for the path and the place, among so many, of a module that counts; None for all.
+        chosen: a function of path, index and number of modules that is True for a module that counts; None for all.
 
     Raises:
         WatchError: code `watch.sizes`, if sizes cannot be read.

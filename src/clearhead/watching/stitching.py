@@ -240,8 +240,8 @@ def _of_rows(valid: Tensor, rows: Tensor) -> Tensor:
 
 
 def _described(first: Tensor, total: int) -> Mask | None:
-    """The mask of queries that are the last of so many tokens, each of which sees what is from its
-    `first` on: causal, with a window, or in chunks. None for another."""
+    """Return the mask of queries that are the last of `total` tokens and see the keys from `first` on: causal, with
+    a window, or in chunks. None for any other pattern."""
     own = torch.arange(total - len(first), total, device=first.device)
     if bool((first == 0).all()):
         return causal()

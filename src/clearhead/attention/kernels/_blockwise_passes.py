@@ -227,7 +227,7 @@ def _lost(
     sums: Sums,
     place: tuple[slice, slice, slice],
 ) -> Tensor:
-    """The gain of the queries of a part if the sinks took nothing, for each head."""
+    """Return the gradient with respect to the sink logits, per head, negated."""
     assert sinks is not None
     assert context is not None
     share = stages.upcast(sinks)[place[1], None] - sums.top[place] - sums.rest[place]

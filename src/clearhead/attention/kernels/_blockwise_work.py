@@ -37,7 +37,7 @@ SMALL = 1 << 16
 """Samples with masks of their own share a tile while it has fewer scores than this."""
 
 WORTH_CUTTING = 1 << 15
-"""One more tile is worth so many scores fewer."""
+"""A further tile must save at least this number of scores."""
 
 
 class HeadSlice(NamedTuple):

@@ -20,7 +20,7 @@ from clearhead.masks.padding import PaddedTo, Valid
 from clearhead.masks.sliding_window import SlidingWindow
 
 MOST_PAIRS = 1 << 14
-"""Above so many pairs a mask takes no longer to make than the call that it is for."""
+"""Number of pairs above which making the mask takes less time than the call itself."""
 
 MOST = 64
 """The answers that are kept at most, in all and with each mask."""

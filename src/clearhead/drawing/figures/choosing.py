@@ -162,7 +162,7 @@ def of_seen(
 
 
 def _check_size(name: str, number: Any, given: object) -> None:
-    """Refuse a size of a figure, as a number and as it was given, that is none."""
+    """Check that a figure size is a positive number."""
     if given is not None and (
         isinstance(given, bool) or not isinstance(number, int | float) or not 0 < number < inf
     ):

@@ -142,7 +142,7 @@ def of_chosen(
 
 
 def columns_for(count: int) -> int:
-    """The columns of a grid of so many heads: without a gap at the end, if that looks well.
+    """Return the number of columns for a grid of `count` heads, without a gap in the last row where possible.
 
     Example:
         >>> [columns_for(count) for count in (1, 4, 7, 8, 12, 32)]
@@ -180,7 +180,7 @@ def _fill(
 
 
 def _empty(rows: int, columns: int, titled: int) -> np.ndarray:
-    """Axes of a new figure, with titles above so many rows of them."""
+    """Return the axes of a new figure, with space for titles above `titled` rows."""
     wide, high = MAP * columns + 1.8, MAP * rows + 0.2 * titled + 0.6
     shrink = min(1.0, MOST_WIDE / wide, MOST_HIGH / high)
     wide, high = max(4.0, wide * shrink), max(2.4, high * shrink)

@@ -72,7 +72,7 @@ def show(axes: Axes, cells: Cells, place: int, scale: Normalize) -> AxesImage:
 
 
 def show_cells(axes: Axes, cells: Cells, place: int, scale: Normalize) -> QuadMesh:
-    """One of the maps cell by cell: a PDF keeps an image as so many pixels, and these as they are."""
+    """Draw one map as vector cells, which stay sharp in a PDF where an image has a fixed resolution."""
     shares = cells.shares[place]
     first = 0.0 if cells.pooled else -0.5
     lengths = zip((cells.query_len, cells.kv_len), shares.shape, strict=True)

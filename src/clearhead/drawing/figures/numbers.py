@@ -18,7 +18,7 @@ from clearhead.matrix.pooling import bin_sums
 MOST_CELLS = 256
 PER_TOKEN, LEAST, MOST = 0.25, 3.2, 10.0
 WRITTEN = 0.36
-"""A number is written into a cell of so many inches or more."""
+"""Width of a cell in inches from which its number is written into it."""
 
 
 class Quantity(NamedTuple):

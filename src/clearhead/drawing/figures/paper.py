@@ -12,7 +12,7 @@ from clearhead.errors import ArgumentTypeError, ShapeError
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches.
+    """Return an empty figure of `width` by `height` inches.
 
     It is one of pyplot's, as everywhere in Python: a notebook shows it, `plt.show()` opens it,
     `plt.savefig()` writes it, and it is there until it is closed.

@@ -26,7 +26,7 @@ LEGEND = 0.6
 """Inches that a legend takes more than a colour bar."""
 
 LINES = 32
-"""Pairs of so many tokens are set apart by lines."""
+"""Number of tokens up to which lines separate the cells."""
 
 
 def of_mask(

@@ -35,7 +35,7 @@ ACROSS = 12.0
 """Inches; then a new row begins."""
 
 WRITTEN = 0.33
-"""A number is written into a cell of so many inches or more."""
+"""Width of a cell in inches from which its number is written into it."""
 LETTERS_OF_CELL = 6
 """The characters that such a cell has room for."""
 HATCH = "#C0C0C0"

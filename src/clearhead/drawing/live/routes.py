@@ -168,7 +168,7 @@ def _fields(query: str) -> dict[str, str]:
 
 
 def fields_of(query: dict[str, str], /, **counts: int) -> list[tuple[int, ...]]:
-    """The fields of these names and no others, each so many whole numbers."""
+    """Return the fields of a query as integers; `counts` gives the number of integers of each."""
     if query.keys() != counts.keys():
         raise ArgumentError(
             "serve.query",

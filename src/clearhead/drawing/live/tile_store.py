@@ -116,7 +116,7 @@ class Tiles:
         columns: tuple[int, int],
         cells: tuple[int, int],
     ) -> MapTile | Pending | None:
-        """A part of a head's map, in at most so many cells; None where nothing is known of it.
+        """Return a part of a head's map in at most `cells` cells, or None where nothing is known of it.
 
         Worked out from query and key where that takes a fraction of a second. A larger part has
         larger cells than it might, and begins and ends where those do.
@@ -309,7 +309,7 @@ class _ClosedError(Exception):
 
 
 class _Kept:
-    """An LRU cache of so many bytes, which holds the last one in any case."""
+    """An LRU cache of at most `most` bytes, which always holds the last entry."""
 
     def __init__(self, most: int) -> None:
         self.most, self.nbytes = most, 0

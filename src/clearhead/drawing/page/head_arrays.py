@@ -43,7 +43,7 @@ STEPS = (WORD, BYTE, 180, 127, 107, 90, 76, 64, 54, 45, 36, 28, 22, 17)
 """Steps that weights are rounded to, in 16 bits or 8: the most that there is room for."""
 
 EVERY = 7
-"""One query of so many is a sample of how well weights deflate."""
+"""Stride of the queries that are sampled to estimate how well weights compress."""
 
 
 class Arrays(NamedTuple):
@@ -71,7 +71,7 @@ def choose_levels(views: Sequence[HeadView]) -> int:
 
 
 def rounded_maps(maps: HeadMaps, levels: int = BYTE) -> Rounded:
-    """Maps in so many steps; what is hidden differs from 0."""
+    """Return maps rounded to `levels` steps; hidden cells are distinguished from 0."""
     hidden = None if maps.hidden is None else maps.hidden.expand(maps.shares.shape)
     return rounded(maps.shares, levels, hidden=hidden)
 

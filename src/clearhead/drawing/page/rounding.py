@@ -28,7 +28,7 @@ class Rounded(NamedTuple):
 def rounded(
     values: Tensor, levels: int = BYTE, *, power: float = 2, hidden: Tensor | None = None
 ) -> Rounded:
-    """Round numbers that are not negative to so many steps between 0 and the largest.
+    """Round non-negative numbers to `levels` steps between 0 and the largest.
 
     The root of a number moves by half a step at most: 1/(2 levels) of the largest one's root. With
     power 2 a number w below the top t is so kept to ±√(w·t)/levels, or ±t/(4 levels²) near 0.

@@ -156,7 +156,7 @@ class LongScreens(Printer):
 
 
 def coarser(reading: LongReading, cells: int) -> LongReading:
-    """The reading with maps of so many rows and columns at most.
+    """Return the reading with maps of at most `cells` rows and columns.
 
     Example:
         >>> from clearhead.integrations import huggingface

@@ -270,14 +270,14 @@ class CacheMemory(ABC):
             self._sharers = None
 
     def _allocate(self, layout: Layout, slots: int) -> tuple[Tensor, ...]:
-        """Empty stores of so many slots."""
+        """Return empty stores of `slots` slots."""
         return tuple(
             layout.allocate(layout.batch, layout.num_kv_heads, slots, width, dtype=dtype)
             for width, dtype in self._shapes(layout)
         )
 
     def _grow(self, layout: Layout, slots: int) -> None:
-        """Move everything to stores of so many slots."""
+        """Move everything to stores of `slots` slots."""
         old, self._stores = self._stores, self._allocate(layout, slots)
         for store, before in zip(self._stores, old, strict=False):
             store[:, :, : before.shape[2]] = before
@@ -311,11 +311,11 @@ class CacheMemory(ABC):
         return dict(vars(self))
 
     def _cut(self, counts: int | Tensor, lengths: Tensor) -> None:
-        """Cut to so many real tokens, those of the first `lengths` columns, or refuse it."""
+        """Truncate each row to `counts` real tokens, which are in the first `lengths` columns, or raise."""
         return
 
     def _shift(self, free: int) -> None:
-        """Give so many first columns back, fewer than there are; `_seen` still counts all."""
+        """Free the first `free` columns, fewer than all; `_seen` still counts them."""
         assert self._valid is not None
         self._valid = self._columns(self._valid[:, free:])
 

@@ -91,8 +91,8 @@ class PagedCache(Cache):
             )
 
     def _wanted(self, real: Tensor) -> tuple[Tensor, Tensor]:
-        """How many pages each row takes for so many real tokens more, and beside them one in the place
-        of a page that it goes on in and that other rows hold too, or none; (batch,)."""
+        """Return the number of pages that each row needs for `real` more tokens, and 1 where it also needs a copy of
+        a shared page that it continues; both (batch,)."""
         # Before the first tokens there is no row yet.
         lengths = self._lengths if len(self._lengths) else torch.zeros_like(real)
         pages = self._pages if len(self._pages) else self._pages.new_zeros(len(real), 1)
@@ -106,7 +106,7 @@ class PagedCache(Cache):
         return self._filled(lengths + real) - self._filled(lengths), copied.long()
 
     def _filled(self, tokens: Tensor) -> Tensor:
-        """The number of pages that so many tokens fill, the last one perhaps in part."""
+        """Return the number of pages that hold `tokens` tokens; the last one may be partly full."""
         return -(-tokens // self.page_len)
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -140,7 +140,7 @@ class PagedCache(Cache):
         )
 
     def _take_pages(self, real: Tensor) -> Tensor:
-        """The pages of each row, (batch, pages), with room for so many real tokens more."""
+        """Return the pages of each row, (batch, pages), with space for `real` more tokens."""
         assert self._layout is not None
         more, copied = self._wanted(real)
         wanted = int((more + copied).sum())

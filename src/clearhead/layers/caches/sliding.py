@@ -96,7 +96,7 @@ class SlidingCache(Cache):
         self._oldest: int | Tensor = 0
 
     def _oldest_after(self, total: int | Tensor) -> int | Tensor:
-        """The same, after so many tokens were written."""
+        """Return the same after `total` tokens were written."""
         if isinstance(self._oldest, int) and isinstance(total, int):
             return max(self._oldest, total - self._size)
         return torch.maximum(torch.as_tensor(self._oldest), torch.as_tensor(total) - self._size)

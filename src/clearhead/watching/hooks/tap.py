@@ -268,7 +268,7 @@ def is_guarded() -> bool:
 
 @contextmanager
 def appending(keys: int) -> Iterator[None]:
-    """Say of the calls in this block that so many keys stand behind those of the tokens, which are none."""
+    """Mark the calls in this block as having `keys` extra keys at the end that are not tokens."""
     state = _state
     try:
         state.appended = keys

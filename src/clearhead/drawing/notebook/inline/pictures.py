@@ -36,7 +36,7 @@ def shade(shares: Tensor) -> Tensor:
 
 
 def enlarged(places: Tensor, pixels: int) -> Tensor:
-    """Each cell as a square of so many pixels a side."""
+    """Return each cell repeated as a square of `pixels` by `pixels`."""
     return places.repeat_interleave(pixels, 0).repeat_interleave(pixels, 1)
 
 
