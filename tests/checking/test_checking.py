@@ -210,8 +210,8 @@ REFUSED: list[tuple[Callable[[], object], type[ch.errors.ClearheadError], str, s
         refused(subject=plain, takes="qkv", colour="red"),
         ch.errors.ArgumentTypeError,
         "check.declared",
-        "check takes no colour; it takes causal, window, scale, softcap, bias, alibi_slopes, sinks, "
-        "rope, num_heads, num_kv_heads, dropout, empty_row, nan_safe, padded_queries, dtypes, world, "
+        "check takes no colour; it takes causal, window, documents, scale, softcap, bias, alibi_slopes, "
+        "sinks, rope, num_heads, num_kv_heads, dropout, empty_row, nan_safe, padded_queries, dtypes, world, "
         "layout, sizes.",
     ),
     (
@@ -292,7 +292,7 @@ REFUSED: list[tuple[Callable[[], object], type[ch.errors.ClearheadError], str, s
         ch.errors.ArgumentError,
         "check.code",
         "code must be that of a rule that was asked of plain; got 'scale.none'. The nearest are "
-        "scale.missing, scale.wrong, scale.wrong.",
+        "scale.missing, scale.wrong.",
     ),
     (
         without_numbers,
