@@ -69,7 +69,7 @@ class Refusing(Narrow):
 def test_an_instance_is_made_again() -> None:
     report = ch.check(Narrow(6, 4), takes="x")
     assert [each.code for each in report.findings] == ["shape.fixed"]
-    assert report.findings[0].measured.startswith("d_in=6, d_out=4: RuntimeError: ")
+    assert report.findings[0].measured.startswith("d_out=4, d_in=6: RuntimeError: ")
     assert ch.check(Narrow(6, 6), takes="x").ok
 
 
