@@ -116,7 +116,7 @@ class TestFolder:
         text = " ".join(found.stdout.split())
         assert "scale.missing: the scores are not scaled wrong.py:4" in text
         assert "ZeroDivisionError: division by zero failing.py:1" in text
-        assert "TypeError: 'int' object is not subscriptable others.py:7" in text
+        assert "missing 1 required positional argument: 'layers' others.py:4" in text
         assert found.stdout.endswith(
             "1 wrong, 1 not judged, 2 not made, 1 right; 1 more without attention, or that cannot be called\n"
         )

@@ -219,10 +219,8 @@ def test_a_failure_in_words() -> None:
     assert first.endswith(" (error of the plain computation) + rounding.")
     assert second.endswith(" of 798 numbers are beyond it.")
     assert third.startswith("  at [")
-    assert fourth == (
-        "  mistake: mask.top-left, with more keys than queries, the first query sees the first key "
-        "only (clearhead explain mask.top-left)"
-    )
+    assert fourth.startswith("  mistake: mask.top-left, ")
+    assert fourth.endswith(" (clearhead explain mask.top-left)")
     assert fifth == (
         "  case: causal; query (2, 3, 7, 19), key (2, 3, 11, 19), value (2, 3, 11, 19), "
         "causal=True; float32 on cpu; seed 7"

@@ -40,6 +40,8 @@ def difference(
 ) -> tuple[SourceEdit | None, list[int]]:
     """Return the smallest difference that makes a program right, if it is short enough to be told, and its lines.
 
+    A program that differs in more places is another program: no line of it is the mistake.
+
     Args:
         program: of the learner.
         solution: the lesson's own, under the learner's names.
@@ -65,7 +67,7 @@ def difference(
     if len(pieces) > PIECES or any(
         max(each.end - each.start, len(each.new)) > LINES for each in pieces
     ):
-        return None, lines
+        return None, lines if len(pieces) <= PIECES else []
     told = [_told(each, mine) for each in pieces]
     return SourceEdit(first[0], "; ".join(told), _with(program, mine, pieces)), lines
 
