@@ -27,7 +27,7 @@ SHAPED_TESTS := tests/test_stages.py tests/ladder \
 		test_parts.py::test_the_trace_and_the_weights_are_those_of_the_layer \
 		test_drop_in.py::test_it_shares_all_with_a_module_of_pytorch) \
 	$(addprefix tests/layers/caches/,test_bundle.py::test_each_layer_has_its_own \
-		$(addprefix test_base.py::test_,a_padded_row_is_what_it_is_alone beams_part_ways a_cache_in_another_dtype \
+		$(addprefix test_cache.py::test_,a_padded_row_is_what_it_is_alone beams_part_ways a_cache_in_another_dtype \
 			each_row_takes_its_share_of_a_draft))
 # `make test-samples` runs them.
 SAMPLE_TESTS := $(filter-out %/test_packages.py,$(wildcard tests/samples/test_*.py))

@@ -34,7 +34,7 @@ TESTS = (
     "tests/drawing/live/test_server.py",
     "tests/golden/test_numbers.py",
     "tests/integrations/test_transformers_internals.py",
-    "tests/layers/caches/test_base.py",
+    "tests/layers/caches/test_cache.py",
     "tests/matrix/test_sweep.py",
     "tests/test_compiling.py",
     "tests/test_docs.py",
