@@ -26,7 +26,6 @@ TESTS = (
     "tests/_common/test_torch_internals.py",
     "tests/attention/kernels/test_agreement.py",
     "tests/cli/test_explain.py",
-    "tests/cli/test_kernels.py",
     "tests/cli/test_program.py",
     "tests/drawing/figures/test_cells.py",
     "tests/drawing/figures/test_numbers.py",
