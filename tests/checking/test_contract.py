@@ -149,7 +149,9 @@ def test_documents(hide_documents: bool, causal: bool, outcome: str) -> None:
 def test_documents_of_a_fixed_length_are_the_number_of_tokens() -> None:
     contract = ch.Contract(documents=torch.tensor([0, 0, 1]))
     assert contract.sizes == {"tokens": 3}
-    assert contract.documents_of(2).tolist() == [0, 0]
+    documents = contract.documents_of(2)
+    assert documents is not None
+    assert documents.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

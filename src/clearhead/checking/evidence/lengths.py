@@ -229,7 +229,7 @@ def by_decoding(e: DecodingEvidence) -> tuple[Broken | None, int]:
         if operations(counts, tokens) > LAW_STEPS:
             break
         x, chunks = draw(tokens), [tokens // 2, tokens - tokens // 2 - 2, 1, 1]
-        whole, parts = called(e.fresh().full, (x,)), called(stepped, (e.fresh(), x, chunks))
+        whole, parts = called(e.fresh().full, (x,)), called(partial(stepped, e.fresh(), x, chunks))
         if isinstance(whole, Exception) or isinstance(parts, Exception):
             break
         gap, held = gap_of(parts, whole), tokens
