@@ -32,7 +32,7 @@ from benchmarks.harness import environment
 from benchmarks.report import RESULTS, stamp
 from benchmarks.report import place as place_of
 from clearhead import ladder
-from clearhead._common.text import format_bytes
+from clearhead._text import format_bytes
 from clearhead.drawing.page.head_page import write_heads
 from clearhead.drawing.page.page import asset
 from tests.browser.test_ten_figures import TOUCHED

@@ -11,7 +11,7 @@ from torch import nn
 
 import clearhead as ch
 from clearhead import errors
-from clearhead._common.text import bounded, raised_words, shown
+from clearhead._text import bounded, raised_words, shown
 
 ESCAPE = "\x1b]0;owned\x07\x1b[31m\u202e\x9b"
 

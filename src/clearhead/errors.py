@@ -27,7 +27,7 @@ is cut to MOST letters, and its invisible characters are spelled out.
 
 from errno import ENOENT
 
-from clearhead._common.text import bounded
+from clearhead._text import bounded
 
 ADDRESS = ""
 """The address of the repository, such as "https://example.org/clearhead"; empty until there is one."""

@@ -2,7 +2,7 @@
 
 import json
 
-from clearhead._common.text import as_json
+from clearhead._text import as_json
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.report import WIDTH, Finding, Report, sarif
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead._common.text import cell_len
+from clearhead._text import cell_len
 from clearhead.drawing.labels import clusters, fit, gaps, joined, label, names, widest
 
 

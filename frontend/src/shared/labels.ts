@@ -1,5 +1,5 @@
 // Tokens are data: what cannot be seen, or would turn a line around, is spelled out. As
-// clearhead._common.text.printable and drawing/labels.py have it.
+// clearhead._text.printable and drawing/labels.py have it.
 
 const NAMES: Record<string, string> = { "\n": "⏎", "\t": "⇥", "\r": "␍", " ": "␣" };
 // Control, format (direction marks, joiners), surrogates, private, unassigned; other blanks.

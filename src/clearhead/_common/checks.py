@@ -8,8 +8,8 @@ from typing import Any, cast, get_args
 import torch
 from torch import Tensor
 
-from clearhead._common.text import kind_of, shown
 from clearhead._common.torch_internals import is_concrete
+from clearhead._text import kind_of, shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError
 
 # The names of the axes, for messages. `head_dim` is the width of a query and of a key, `num_heads` are of the queries.

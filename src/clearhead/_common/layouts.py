@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_tensor
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 
 LAYOUTS = ("balanced", "contiguous", "zigzag")

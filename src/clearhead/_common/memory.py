@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
-from clearhead._common.text import raised_words
+from clearhead._text import raised_words
 from clearhead.errors import TooLargeError
 
 # PyTorch's allocator on the CPU raises a plain RuntimeError.

@@ -11,7 +11,7 @@ import torch
 from clearhead._common.checks import check_bool, check_sizes
 from clearhead._common.foreign_words import Answering
 from clearhead._common.lazy import drawing
-from clearhead._common.text import readable, shown
+from clearhead._text import readable, shown
 from clearhead.errors import ArgumentError, MissingExtraError, SelectionError
 
 Row = TypeVar("Row", bound=tuple[Any, ...])

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_concrete
+from clearhead._text import shown
 from clearhead.attention.biases import Bias, ByPair, check_beside
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, DtypeError, ShapeError
 from clearhead.masks.spans import Extent

@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from clearhead._common.elements import Drawn
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.attention.kernels import blockwise, eager, flex, fused
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, UnsupportedError

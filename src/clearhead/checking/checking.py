@@ -11,7 +11,7 @@ from torch import nn
 from clearhead._common.hints import hints_at_names, with_hints
 from clearhead._common.lessons import LessonRow
 from clearhead._common.memory import within_memory
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.checking import lessons, words
 from clearhead.checking.contract import FIELDS, Contract
 from clearhead.checking.evidence.base import Evidence

@@ -11,7 +11,7 @@ from torch import Tensor
 from clearhead._common.checks import check_bool, check_dropout, check_sizes, is_number
 from clearhead._common.hints import with_hints
 from clearhead._common.layouts import LAYOUTS as ACROSS
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 
 SIZES = (

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from clearhead import stages
 from clearhead._common.checks import as_int
 from clearhead._common.lessons import LESSONS, LessonRow
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.checking.subject.locating import defined, imported, located
 from clearhead.checking.subject.stubs import reached
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError

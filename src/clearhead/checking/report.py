@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from clearhead._common.elements import Drawn
-from clearhead._common.text import as_json, readable, shown
+from clearhead._text import as_json, readable, shown
 from clearhead.checking.pages import page, section
 from clearhead.errors import ArgumentError
 

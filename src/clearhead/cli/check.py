@@ -15,8 +15,8 @@ import typer
 from rich.console import Console
 
 from clearhead._common.lessons import LESSONS
-from clearhead._common.text import shown
 from clearhead._common.writing import check_writable, replacing
+from clearhead._text import shown
 from clearhead.cli import check_process
 from clearhead.cli.scan import Scan
 from clearhead.errors import ClearheadError

@@ -16,8 +16,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clearhead._common.text import exit_words, raised_words, readable
 from clearhead._common.writing import temporary_folder
+from clearhead._text import exit_words, raised_words, readable
 from clearhead.errors import ClearheadError, ModelError
 
 if TYPE_CHECKING:

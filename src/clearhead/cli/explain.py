@@ -13,7 +13,7 @@ from rich.console import Console
 from clearhead import errors
 from clearhead._common.lessons import lessons_of
 from clearhead._common.pages import PACKAGE, docs
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.cli.error_codes import error_codes
 from clearhead.errors import ArgumentError
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from clearhead._common.text import readable
 from clearhead._common.version import __version__
+from clearhead._text import readable
 from clearhead.cli.check import check
 from clearhead.cli.explain import explain
 from clearhead.cli.lesson import lesson

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from clearhead._common.text import readable
+from clearhead._text import readable
 
 Progress = Callable[[str, float], None]
 """Called with a task, and the share of it that is done."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 from rich.console import Console
 
-from clearhead._common.text import count, format_bytes
+from clearhead._text import count, format_bytes
 from clearhead.cli.loading import load_model
 from clearhead.cli.progress import busy, progress_bars, say
 from clearhead.errors import ArgumentError

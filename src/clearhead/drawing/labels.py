@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from clearhead._common.text import cell_len, printable, readable
+from clearhead._text import cell_len, printable, readable
 
 
 def label(token: str) -> str:

@@ -19,8 +19,8 @@ from clearhead._common.checks import as_int, check_bool
 from clearhead._common.elements import Drawn
 from clearhead._common.foreign_words import Answering
 from clearhead._common.hints import with_hints
-from clearhead._common.text import kind_of, shown
 from clearhead._common.torch_internals import is_compiled
+from clearhead._text import kind_of, shown
 from clearhead.attention.problem import Problem
 from clearhead.editing import entering, hooks
 from clearhead.editing.layer_edit import LayerEdit

@@ -13,7 +13,7 @@ from clearhead._common.foreign_names import side_of
 from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.rows import MeasuredRows
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.editing.edit import followed, is_like
 from clearhead.editing.layer_edit import Means
 from clearhead.editing.measuring import measured

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clearhead._common.checks import as_ints, check_bool, check_number, check_tensor
 from clearhead._common.foreign_words import Answering, no_attribute
-from clearhead._common.text import kind_of, shown
+from clearhead._text import kind_of, shown
 from clearhead.editing.context_operations import Ablate, AddVector, Find, FindMean, Replace
 from clearhead.editing.layer_output import AddToOutput
 from clearhead.editing.operation import Operation

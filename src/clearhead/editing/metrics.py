@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentTypeError, ClearheadError
 
 Metric = Callable[[Any], Tensor | float]

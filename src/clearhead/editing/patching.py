@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from clearhead._common.checks import as_int
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.attention.planning import run
 from clearhead.editing.context_operations import Ablate, Find, OfContext, Replace
 from clearhead.editing.edit import Edit, followed, is_like

@@ -12,7 +12,7 @@ from torch.utils import _pytree
 from clearhead._common.checks import check_choice
 from clearhead._common.foreign_names import side_of
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.attention.planning import run
 from clearhead.editing.context_operations import HeadsAt, OfContext, Replace
 from clearhead.editing.edit import Edit, followed

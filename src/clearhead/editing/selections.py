@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, as_ints
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
 
 

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from clearhead._common.text import shown
 from clearhead._common.torch_internals import private
+from clearhead._text import shown
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.errors import (

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from clearhead._common.lazy import sample
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ModelError, missing_extra
 from clearhead.integrations.image_models import ImageModel, ImageReading
 from clearhead.integrations.text_models import (

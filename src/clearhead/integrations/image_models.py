@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import as_int
-from clearhead._common.text import patch_names, shown
+from clearhead._text import patch_names, shown
 from clearhead.errors import ModelError, WatchError, missing_extra
 from clearhead.integrations.text_models import brief
 from clearhead.matrix.matrix import AttentionMatrix

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from clearhead._common.text import format_bytes, shown
+from clearhead._text import format_bytes, shown
 from clearhead.errors import (
     ArgumentTypeError,
     ModelError,

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError
 from clearhead.masks import Mask
 from clearhead.stages import Stages

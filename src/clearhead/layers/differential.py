@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import check_sizes
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ShapeError
 from clearhead.layers.parts import Part, check_eps, check_head_dim
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_tensor
-from clearhead._common.text import kind_of
 from clearhead._common.torch_internals import can_be_read, is_autocast, is_exporting, is_tracing
+from clearhead._text import kind_of
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,

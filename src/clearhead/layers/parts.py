@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_sizes, is_number
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.attention.biases import Bias
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int, check_sizes, check_tensor, is_number
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.layers.parts import Part, check_head_dim
 from clearhead.layers.scalings import Scaling

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from clearhead._common.checks import check_sizes, is_number
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError
 from clearhead.layers.parts import Part
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clearhead._common.lessons import LESSONS, LessonRow
 from clearhead._common.pages import docs
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 
 FENCE = re.compile(r"(`{3,})(\S*) *(.*)")

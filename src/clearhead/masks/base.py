@@ -15,7 +15,7 @@ from clearhead._common.checks import as_int, check_length
 from clearhead._common.kinds import Filed
 from clearhead._common.lazy import drawing
 from clearhead._common.memory import within_memory
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, MaskError
 from clearhead.masks.spans import Extent, Spans
 

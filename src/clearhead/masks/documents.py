@@ -11,8 +11,8 @@ from torch import Tensor
 from clearhead._common.checks import as_int, check_has_numbers, check_tensor
 from clearhead._common.hints import with_hints
 from clearhead._common.memory import within_memory
-from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_concrete
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask, check_mask
 from clearhead.masks.each_document import EachDocument, way_out

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from clearhead._common.checks import as_int
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import MaskError
 from clearhead.masks.algebra import leaves
 from clearhead.masks.base import Mask

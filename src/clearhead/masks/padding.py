@@ -10,8 +10,8 @@ from torch import Tensor
 
 from clearhead._common.checks import check_tensor
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_concrete, is_transformed
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow

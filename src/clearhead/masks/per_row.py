@@ -8,8 +8,8 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.kinds import Filed
-from clearhead._common.text import shown
 from clearhead._common.torch_internals import can_be_read, is_transformed
+from clearhead._text import shown
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
 
 MOST_TOKENS = 1 << 60

@@ -6,7 +6,7 @@ from torch import Tensor
 from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.elements import Drawn
 from clearhead._common.memory import within_memory
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ShapeError
 from clearhead.matrix.no_tensor import NoTensor
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from clearhead._common.checks import is_number
 from clearhead._common.elements import Drawn
 from clearhead._common.lazy import drawing
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ShapeError
 
 if TYPE_CHECKING:

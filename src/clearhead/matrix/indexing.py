@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_has_numbers, check_tensor
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 
 Index = int | slice | EllipsisType | Sequence[int] | Tensor

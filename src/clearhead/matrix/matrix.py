@@ -14,7 +14,7 @@ from torch import Tensor
 from clearhead._common.checks import as_int, check_bool
 from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Problem, ScoreOptions, make_problem
 from clearhead.attention.sharded.attending import rows_across

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, DtypeError, ShapeError
 from clearhead.matrix.head_numbers import check_same_heads, check_same_roles, pooled_roles
 from clearhead.matrix.indexing import bins

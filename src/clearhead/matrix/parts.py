@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.layouts import key_heads
-from clearhead._common.text import format_bytes
+from clearhead._text import format_bytes
 from clearhead.attention.biases import Bias, DenseBias
 from clearhead.attention.problem import Problem
 from clearhead.errors import TooLargeError, UnsupportedError

@@ -11,7 +11,7 @@ from torch import Tensor
 from clearhead._common.checks import as_place
 from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import SelectionError
 from clearhead.matrix.head_numbers import Roles
 from clearhead.sharding.sharding import Sharding

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_length
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError
 from clearhead.matrix import parts

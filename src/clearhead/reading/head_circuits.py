@@ -9,7 +9,7 @@ from clearhead import stages
 from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
 from clearhead.layers.converting.convert import convert
 from clearhead.layers.converting.families import family_of

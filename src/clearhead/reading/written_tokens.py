@@ -11,7 +11,7 @@ from clearhead import stages
 from clearhead._common.checks import as_int, check_sizes
 from clearhead._common.hints import with_hints
 from clearhead._common.rows import MeasuredRows
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import SelectionError
 from clearhead.watching.finding import path_of_layer
 from clearhead.watching.stream import EndedRun, check_asked

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import FileError, ModelError, missing_extra
 from clearhead.integrations.text_models import quiet
 from clearhead.samples.converters import CONVERTERS

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from clearhead._common.text import shown
 from clearhead._common.writing import temporary_folder
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, MissingExtraError, ModelError
 
 

@@ -20,7 +20,7 @@ from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
 from clearhead._common.layouts import RankLayout, layout_of
 from clearhead._common.memory import bytes_of, within_memory
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, RankError, ShapeError
 from clearhead.masks.base import Mask
 from clearhead.masks.blocks import pairs_of_queries

@@ -11,7 +11,7 @@ from torch import nn
 
 from clearhead._common.checks import check_sizes
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.attention.problem import DTYPES
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.testing.cases import ConformanceCase

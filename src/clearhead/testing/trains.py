@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool
 from clearhead._common.hints import with_hints
-from clearhead._common.text import raised_words, shown
+from clearhead._text import raised_words, shown
 from clearhead.checking import Finding, Report
 from clearhead.checking.subject.subject import undisturbed
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, ModelError

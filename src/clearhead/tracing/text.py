@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.text import cell_len, printable
+from clearhead._text import cell_len, printable
 from clearhead.errors import ArgumentError
 
 MOST_ROWS, MOST_COLUMNS = 16, 12

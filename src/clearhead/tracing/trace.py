@@ -13,7 +13,7 @@ from torch import Tensor
 from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.memory import within_memory
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.attention.functional import attend
 from clearhead.errors import SelectionError, UnsupportedError
 from clearhead.tracing.text import Softmax, arithmetic, fenced, labels, table

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.kinds import Filed
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import FileError, UnsupportedError
 from clearhead.masks.causal import Causal

@@ -11,7 +11,7 @@ from torch import nn
 from clearhead._common.checks import as_int
 from clearhead._common.elements import Drawn
 from clearhead._common.layouts import key_heads
-from clearhead._common.text import format_bytes
+from clearhead._text import format_bytes
 from clearhead.errors import WatchError
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.watching.hooks.running import names_cross

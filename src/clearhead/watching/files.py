@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from clearhead._common.text import format_bytes, shown
 from clearhead._common.writing import place_of, replacing
+from clearhead._text import format_bytes, shown
 from clearhead.errors import (
     FileError,
     UnsupportedError,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from clearhead._common.checks import as_int, as_place, check_head_numbers
 from clearhead._common.rows import MeasuredRows
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix

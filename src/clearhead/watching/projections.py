@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from clearhead._common import foreign_names
 from clearhead._common.foreign_names import ProjectionNames, is_output
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentTypeError, UnsupportedError
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.weights import weights_of

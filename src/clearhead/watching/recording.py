@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_place
-from clearhead._common.text import raised_words, shown
+from clearhead._text import raised_words, shown
 from clearhead.attention.biases import Bias, DenseBias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem

@@ -11,7 +11,7 @@ from clearhead._common.elements import element
 from clearhead._common.foreign_words import Answering
 from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
-from clearhead._common.text import readable
+from clearhead._text import readable
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.matrix import FileOptions, PageOptions
 from clearhead.watching.calls import Kept

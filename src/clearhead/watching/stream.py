@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from clearhead._common.checks import arguments_of, as_int, as_ints, as_place
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
 from clearhead.layers.converting.weights import weights_of, without_accelerate
 from clearhead.matrix.head_numbers import numbers_of_heads

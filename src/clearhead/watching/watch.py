@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_choice
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.matrix import AttentionMatrix

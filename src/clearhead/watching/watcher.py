@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import check_sizes
 from clearhead._common.elements import Drawn
-from clearhead._common.text import readable
 from clearhead._common.torch_internals import is_transformed
+from clearhead._text import readable
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, WatchError, WatchWarning
 from clearhead.matrix.head_numbers import NEED_IDS, ROLES

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import as_place
 from clearhead._common.rows import MeasuredRows
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.head_results import HeadResults

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import is_autocast
+from clearhead._text import format_bytes
 from clearhead.attention.biases import Bias, DenseBias, SelectedBias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.kernels._blockwise_passes import Saved, at_once, backward, forward

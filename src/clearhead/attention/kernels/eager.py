@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.text import format_bytes
+from clearhead._text import format_bytes
 from clearhead.attention.problem import Problem
 from clearhead.masks.tiles import portions
 

@@ -10,7 +10,6 @@ nothing to see gets zeros, and a NaN behind the mask stays there.
 import torch
 from torch import Tensor
 
-from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import (
     can_sync,
     is_autocast,
@@ -20,6 +19,7 @@ from clearhead._common.torch_internals import (
     is_plain,
     is_transformed,
 )
+from clearhead._text import format_bytes
 from clearhead.attention.kernels._by_scores import MOST_QUERIES, context_by_scores, fits
 from clearhead.attention.kernels._fused_calls import (
     are_documents,

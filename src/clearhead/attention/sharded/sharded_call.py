@@ -7,8 +7,8 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_inside_functorch
+from clearhead._text import shown
 from clearhead.attention.biases import as_bias, select_bias
 from clearhead.attention.kernels import blockwise
 from clearhead.attention.mismatches import check_bias_beside

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.elements import Drawn
-from clearhead._common.text import format_bytes
+from clearhead._text import format_bytes
 from clearhead.attention.kernels import blockwise
 from clearhead.attention.planning import Plan, plan_for
 from clearhead.attention.problem import Options

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.foreign_names import KEPT_MASK, SIZE_NAMES, role
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.cases import called
 from clearhead.checking.subject.operands import parts_of

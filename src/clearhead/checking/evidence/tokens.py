@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_beside

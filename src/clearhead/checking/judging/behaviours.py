@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.foreign_names import role, size_of
-from clearhead._common.text import raised_words
+from clearhead._text import raised_words
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cases import broken, called
 from clearhead.checking.evidence.cross import CrossEvidence

@@ -21,8 +21,8 @@ import torch.distributed as dist
 import typing_extensions
 
 from clearhead import errors
-from clearhead._common.text import exit_words, raised_words
 from clearhead._common.writing import temporary_folder
+from clearhead._text import exit_words, raised_words
 from clearhead.checking.ranks.rank_calls import (
     Failure,
     Outcome,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clearhead._common.text import raised_words, shown
+from clearhead._text import raised_words, shown
 from clearhead.errors import ModelError
 
 Report = Callable[[str, float], None]

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from clearhead._common.foreign_names import CONTEXTS
-from clearhead._common.text import raised_words
+from clearhead._text import raised_words
 from clearhead.checking import words
 from clearhead.checking.checking import KINDS, exited, is_part
 from clearhead.checking.contract import Contract

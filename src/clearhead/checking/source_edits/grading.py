@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from clearhead._common.lessons import REASONS, LessonRow, lessons_of
 from clearhead._common.pages import docs
-from clearhead._common.text import raised_words
+from clearhead._text import raised_words
 from clearhead.checking.contract import Contract
 from clearhead.checking.lessons import called_with, promises_of
 from clearhead.checking.report import Finding, Report

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.foreign_names import OUTPUTS
-from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import is_concrete
+from clearhead._text import format_bytes
 from clearhead.checking.subject.signatures import (
     ROTARY,
     Parameters,

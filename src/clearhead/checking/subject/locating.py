@@ -8,7 +8,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.checking.subject.refusals import raised
 from clearhead.errors import ArgumentError, ModelError
 from clearhead.recording.attempt import attempt

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.text import bounded, shown
+from clearhead._text import bounded, shown
 from clearhead.checking.subject.refusals import traced
 from clearhead.recording.attempt import attempt
 

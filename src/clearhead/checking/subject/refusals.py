@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from clearhead._common.text import raised_words
+from clearhead._text import raised_words
 from clearhead.errors import ModelError
 
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import as_int
-from clearhead._common.text import shown
 from clearhead._common.undoing import undoing
+from clearhead._text import shown
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.calling import by_heads, call
 from clearhead.checking.subject.constructing import (

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.checks import as_int
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.drawing.labels import words_of
 from clearhead.errors import (
     ArgumentError,

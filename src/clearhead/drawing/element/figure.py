@@ -12,8 +12,8 @@ from torch import Tensor
 
 from clearhead._common.elements import Drawn, Html, document, element, joined
 from clearhead._common.hints import with_hints
-from clearhead._common.text import shown
 from clearhead._common.writing import replacing
+from clearhead._text import shown
 from clearhead.attention.biases import Bias
 from clearhead.attention.functional import attend
 from clearhead.drawing.element.data import FigureData, figure_data

@@ -1,7 +1,7 @@
 """A mask as a figure: cells to toggle, the runs and blocks that result."""
 
 from clearhead._common.checks import as_place, check_length
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.drawing.element.data import FigureData, StageStart, check_sizes
 from clearhead.drawing.element.figure import Figure
 from clearhead.errors import SelectionError

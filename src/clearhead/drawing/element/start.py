@@ -3,7 +3,7 @@
 import math
 import re
 
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.drawing.element.data import FigureData
 from clearhead.errors import ArgumentError, ArgumentTypeError
 

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from clearhead._common.checks import as_int
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError
 from clearhead.matrix.head_view import HeadMaps
 

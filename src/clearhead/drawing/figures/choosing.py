@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_bool
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.drawing.figures import head_grid, head_map, numbers, received
 from clearhead.drawing.figures.cells import Cells, check_cells
 from clearhead.drawing.figures.lettering import short_paths

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from clearhead._common.checks import as_int, as_place
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 
 

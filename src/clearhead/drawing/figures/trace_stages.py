@@ -9,7 +9,7 @@ from matplotlib.colors import Normalize
 from torch import Tensor
 
 from clearhead._common.checks import check_bool
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.lettering import LETTERS, entitle, tick
 from clearhead.drawing.figures.paper import across, array, given, inches, new_figure

@@ -10,7 +10,7 @@ from functools import partial
 from urllib.parse import parse_qs
 
 from clearhead._common.memory import bytes_of
-from clearhead._common.text import raised_words, shown
+from clearhead._text import raised_words, shown
 from clearhead.drawing.live.tile_store import Pending, Tiles
 from clearhead.drawing.page.written import AskedWrites
 from clearhead.errors import ArgumentError, ClearheadError

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead._common.text import format_bytes
+from clearhead._text import format_bytes
 from clearhead.drawing.page.payload import Deflated, deflated
 from clearhead.drawing.page.rounding import BYTE, WORD, Rounded, rounded
 from clearhead.errors import ArgumentError

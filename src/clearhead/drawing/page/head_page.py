@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
-from clearhead._common.text import count
 from clearhead._common.writing import check_writable
+from clearhead._text import count
 from clearhead.drawing.page.head_arrays import (
     EXACT_BYTES,
     LINKS,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.memory import bytes_of
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import DtypeError
 
 MAGIC = b"clearhead\npage"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
-from clearhead._common.text import format_bytes, patch_names, shown
+from clearhead._text import format_bytes, patch_names, shown
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.png import png
 from clearhead.errors import ArgumentError

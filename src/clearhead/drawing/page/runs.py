@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.drawing.page.texts import PageText, read_text
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.matrix import AttentionMatrix

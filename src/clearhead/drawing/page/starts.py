@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from clearhead._common.checks import as_int
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError
 from clearhead.watching.finding import first_place
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from clearhead._common.text import format_bytes, shown
+from clearhead._text import format_bytes, shown
 from clearhead.drawing.page.head_arrays import Arrays, size_of
 from clearhead.drawing.page.located import Located
 from clearhead.drawing.page.runs import Run

@@ -2,7 +2,7 @@
 
 import re
 
-from clearhead._common.text import readable
+from clearhead._text import readable
 from clearhead.checking.report import Report
 from clearhead.drawing.terminal.shading import Console, Text
 

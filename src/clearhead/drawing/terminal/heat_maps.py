@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead._common.text import cell_len
+from clearhead._text import cell_len
 from clearhead.drawing.labels import clusters, fit, names, widest
 from clearhead.drawing.terminal.shading import (
     DIM,

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from clearhead._common.text import readable
+from clearhead._text import readable
 from clearhead.checking.scanning.trial import NOT_MADE, ScanRow
 from clearhead.drawing.terminal.shading import Console, Text
 

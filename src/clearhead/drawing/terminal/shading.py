@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from clearhead._common.text import cell_len
+from clearhead._text import cell_len
 from clearhead.drawing.colours import colour, ink
 from clearhead.errors import missing_extra
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from clearhead._common.text import cell_len
+from clearhead._text import cell_len
 from clearhead.drawing.labels import fit, label, line_of, names, widest
 from clearhead.drawing.terminal.heat_maps import LABEL
 from clearhead.drawing.terminal.shading import (

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import KEY_AXES, VALUE_AXES, as_int, check_tensor, describe_tensor
-from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_concrete, is_plain
+from clearhead._text import shown
 from clearhead.attention.problem import DTYPES
 from clearhead.errors import (
     ArgumentError,

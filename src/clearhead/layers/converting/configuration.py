@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.errors import ArgumentError
 from clearhead.layers.converting.reader import ModuleReader, as_refusal
 from clearhead.layers.rotary import Layout, Rotary

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
-from clearhead._common.text import kind_of, readable
+from clearhead._text import kind_of, readable
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.families import FAMILIES, Family, family_of

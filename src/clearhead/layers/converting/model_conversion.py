@@ -9,9 +9,9 @@ from torch import nn
 
 from clearhead._common.elements import Drawn
 from clearhead._common.lazy import integration
-from clearhead._common.text import readable
 from clearhead._common.torch_internals import set_grad_enabled
 from clearhead._common.undoing import Undo, undo_all, undoing
+from clearhead._text import readable
 from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.adapters import (

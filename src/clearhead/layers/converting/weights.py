@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.text import raised_words
+from clearhead._text import raised_words
 
 QUANTISED = 2**-6
 """The share by which a product of 8-bit activations may be off; what is not linear is off by more."""

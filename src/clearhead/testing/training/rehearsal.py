@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from clearhead._common.text import raised_words, shown
+from clearhead._text import raised_words, shown
 from clearhead.checking.subject.copying import duplicate, held_by
 from clearhead.errors import ArgumentTypeError, ModelError
 

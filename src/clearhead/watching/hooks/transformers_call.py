@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 
-from clearhead._common.text import shown
+from clearhead._text import shown
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import UnsupportedError
 from clearhead.masks.base import Mask

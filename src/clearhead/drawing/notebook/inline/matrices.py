@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.elements import Html, element
-from clearhead._common.text import format_bytes
+from clearhead._text import format_bytes
 from clearhead.drawing.labels import label
 from clearhead.drawing.notebook.inline.markup import (
     frame,

@@ -6,7 +6,7 @@ import torch
 
 from clearhead._common.elements import Html, element
 from clearhead._common.rows import MeasuredRows
-from clearhead._common.text import count, readable
+from clearhead._text import count, readable
 from clearhead.drawing.notebook.inline.markup import LINE, frame, line, scrolling, title
 from clearhead.matrix.head_numbers import Roles
 

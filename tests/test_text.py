@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead._common.text import bounded, cell_len, format_bytes, printable, readable, shown
+from clearhead._text import bounded, cell_len, format_bytes, printable, readable, shown
 
 
 @pytest.mark.parametrize(
