@@ -11,7 +11,7 @@ def main() -> int:
 
     Without what the command line needs, it says how to install that, and returns 1.
     """
-    # PyTorch's threads spin after each parallel region, which beside other busy processes is most of what a call
+    # PyTorch's threads spin after each parallel region, which next to other busy processes is most of what a call
     # costs. It is read when PyTorch is loaded, so a library cannot say it for others.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:

@@ -225,7 +225,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return [getattr(row, name) for row in self._rows]
 
     def _apart(self, by: str) -> tuple[list[tuple[Any, Row]], list[Row]]:
-        """The rows beside their numbers of a column, and those without one."""
+        """The rows next to their numbers of a column, and those without one."""
         every = list(zip(self._column(by), self._rows, strict=True))
         rows = [(value, row) for value, row in every if not _is_empty(value)]
         return rows, [row for value, row in every if _is_empty(value)]

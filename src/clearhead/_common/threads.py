@@ -1,5 +1,5 @@
 """Threads of our own, each with one of PyTorch's: a parallel region ends when its last thread gets a core, so that
-beside other busy processes many short ones take many times what they compute."""
+next to other busy processes many short ones take many times what they compute."""
 
 import contextvars
 import ctypes

@@ -28,7 +28,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
     """A file to write to, which takes its place if all goes well, and else is gone.
 
     A file that is there keeps its mode and, where that is allowed, its owner; a symbolic link is
-    written through. What a killed process left beside the place is removed.
+    written through. What a killed process left next to the place is removed.
 
     Yields:
         The name to write to, and the place that it will have.
@@ -52,7 +52,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
         named = hashlib.sha256(os.fsencode(place.name)).hexdigest()[:16]
         prefix = f".clearhead-{named}-"
         _remove_leftovers(place.parent, prefix)
-        # Beside its place, so that it can be moved there in one step.
+        # Next to its place, so that it can be moved there in one step.
         # An interrupt may come before what made it has returned, so it has its name before.
         token = secrets.token_hex(8)
         name = str(place.parent / f"{prefix}{token}")
@@ -182,7 +182,7 @@ def _lock(handle: int) -> None:
 
 
 def _remove_leftovers(folder: Path, prefix: str) -> None:
-    """Remove what was written beside a place by a process that is no more."""
+    """Remove what was written next to a place by a process that is no more."""
     with suppress(OSError):  # a folder that may be written to but not listed
         for name in os.listdir(folder):
             if name.startswith(prefix):

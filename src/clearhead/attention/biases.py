@@ -148,7 +148,7 @@ class ByPair(Bias):
 
 
 def check_beside(numbers: Tensor, extent: Extent) -> None:
-    """Refuse numbers of a bias that cannot stand beside a query of that dtype and device.
+    """Refuse numbers of a bias that do not fit a query of that dtype and device.
 
     Raises:
         DtypeError, DeviceError: codes `bias.dtype` and `bias.device`.

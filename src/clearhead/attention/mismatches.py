@@ -1,4 +1,4 @@
-"""The errors for query, key and value, and what stands beside them, that do not go together."""
+"""The errors for query, key and value, and what stands next to them, that do not go together."""
 
 import torch
 from torch import Tensor

@@ -232,7 +232,7 @@ class Problem:
 
 
 class ScoreOptions(TypedDict, total=False):
-    """The options that weights depend on beside query and key, as `attend` takes them."""
+    """The options that weights depend on, apart from query and key, as `attend` takes them."""
 
     mask: Mask | Tensor | None
     bias: Bias | Tensor | None

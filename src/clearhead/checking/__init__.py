@@ -4,7 +4,7 @@
 verdicts give a `Report`. Nothing that comes later changes what came before.
 
 `checking/evidence/` measures, and judges nothing; each part is measured when it is first asked for, and kept.
-A `DispatchMode` (`recording/`) sees every operation of the copy, whatever the layers are called. Beside each
+A `DispatchMode` (`recording/`) sees every operation of the copy, whatever the layers are called. Next to each
 storage lies a shadow of tags: for each number, the element of the last product, or of the input, that it
 stands for. Two products whose sides both depend on the input make an attention (`observed.py`); what was done
 to the scores in between is followed number by number (`weighing.py`): scaled, hidden, filled, added to,

@@ -174,7 +174,7 @@ class Report(Drawn):
         return as_json(self.as_dict())
 
     def to_sarif(self) -> str:
-        """The report as SARIF 2.1.0, which code hosts show beside the line."""
+        """The report as SARIF 2.1.0, which code hosts show next to the line."""
         return sarif([self])
 
     def to_html(self) -> str:

@@ -18,7 +18,7 @@ from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.refusals import first_line, place
 from clearhead.checking.subject.subject import Subject
 
-# What no tick is for beside a mistake of another topic.
+# What no tick is for next to a mistake of another topic.
 BESIDE: Mapping[str, tuple[str, ...]] = {
     "mask": ("leaks", "padding"),
     "padding": ("mask", "leaks"),

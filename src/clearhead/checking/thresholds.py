@@ -19,7 +19,7 @@ HALF_INSIDE = 2e-2
 # NaN is equal to NaN: where less than this share is finite, everything that gives NaN would do.
 MOSTLY = 0.5
 
-# A movement beside which rounding in float64 is nothing, however small a weight is.
+# A movement next to which rounding in float64 is nothing, however small a weight is.
 FELT = 1e-14
 # Equal calls differ by no more than the order of sums on several threads.
 SAME = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -29,11 +29,11 @@ GRADIENT = 2e-2
 # Outputs and gradients of ranks are compared with those of the definition: float32 inside keeps 1e-5 of
 # the largest number, and no mistake is a factor as near to one.
 SUMMED = 1e-4
-# Steps of such differences: a large one where float32 rounds inside, small ones beside a kink.
+# Steps of such differences: a large one where float32 rounds inside, small ones next to a kink.
 STEPS = (1e-3, 1e-5, 1e-6)
-# A step that passes any kink: beside it a weight is nothing.
+# A step that passes any kink: next to it a weight is nothing.
 LEAP = 1e3
-# How far a parameter is moved to be asked beside a kink: beyond all steps, and next to nothing for a weight.
+# How far a parameter is moved to be asked next to a kink: beyond all steps, and next to nothing for a weight.
 NEARBY = 1e-2
 # A direction whose gradient is below this share of the largest says nothing.
 GRADIENT_FLOOR = 1e-3

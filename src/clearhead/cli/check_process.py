@@ -338,7 +338,7 @@ def scan(
 
 
 def _forget(modules: set[str], path: list[str], folder: Path) -> None:
-    """Forget the modules that lie beside a file alone: another folder may have others of their names."""
+    """Forget the modules that lie next to a file alone: another folder may have others of their names."""
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         file = getattr(sys.modules[name], "__file__", None)

@@ -1,4 +1,4 @@
-"""Messages beside the output of a command: what takes long, and where files are."""
+"""Messages next to the output of a command: what takes long, and where files are."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

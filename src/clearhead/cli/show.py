@@ -376,7 +376,7 @@ def _read_text(text: str | None, file: Path | None) -> str:
 
 
 def _no_text(text: str | None, file: Path | None, *others: object) -> str:
-    """Refuse, beside a picture, what is asked of a text."""
+    """Refuse, next to a picture, what is asked of a text."""
     if any(each is not None for each in (text, file, *others)):
         raise ArgumentError(
             "show.image",

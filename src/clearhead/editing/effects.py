@@ -183,7 +183,7 @@ def effects(
     Raises:
         ArgumentTypeError: codes `edit.model`, `inputs.type`, `effects.progress`, `layers.list`, `approximate.type`,
             `effects.heads`, `mean.type`, and `effects.metric`, for a metric that raises or makes no number.
-        ArgumentError: codes `by.value`, `patch.value`, `effects.ablate` for a mean beside corrupt inputs, and
+        ArgumentError: codes `by.value`, `patch.value`, `effects.ablate` for a mean next to corrupt inputs, and
             `effects.heads` for heads where `by` has none.
         EditError: codes `edit.layers`, `edit.heads`, `effects.none`, if nothing attends in a way that can be
             edited, `effects.inputs` for clean and corrupt ones that do not fit, `effects.gradients`, and those

@@ -1,5 +1,5 @@
 """The uses of edits, and which of them are in force: those that this context has entered, as `contextvars`
-has it. So a thread that edits nothing runs the model as it is, beside one that edits it.
+has it. So a thread that edits nothing runs the model as it is, next to one that edits it.
 """
 
 import ctypes

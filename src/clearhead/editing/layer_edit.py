@@ -178,7 +178,7 @@ class LayerEdit(Called):
 
         The weights of the other keys are normalised again; a query that sees nothing more gets
         zeros. Positions are counted from the beginning of the sequence, padding included, also
-        while it grows by a KV cache; beside a cache of clearhead, real tokens. Negative ones count
+        while it grows by a KV cache; next to a cache of clearhead, real tokens. Negative ones count
         from the end as it is then, the last real token of each row: in a generation `query=-1` is
         the token of each step.
 
@@ -220,7 +220,7 @@ class LayerEdit(Called):
     def scale(self, key: Positions = None, *, by: float) -> None:
         """Multiply the weights of some keys, and normalise all again.
 
-        It adds log(by) to their scores, so that 0.5 halves them beside the others.
+        It adds log(by) to their scores, so that 0.5 halves them next to the others.
 
         Args:
             key: as in `hide`.
@@ -247,7 +247,7 @@ class LayerEdit(Called):
         Raises:
             ArgumentTypeError: code `edit.other`.
             EditError: when the layer runs, codes `edit.heads`, `edit.patterns` for other sizes and
-                `edit.conflict` beside hide or scale of the same head.
+                `edit.conflict` next to hide or scale of the same head.
         """
         if isinstance(other, AttentionMatrix):
             find = lambda path: other  # noqa: E731

@@ -68,7 +68,7 @@ def paths(
             the last receiver.
         receivers: layer, head, and which of its inputs, "query", "key" or "value", of this head alone where
             others share it; or a list of such, all at once. None is the output of the model.
-        frozen: "others" freezes the other heads, and beside attention whatever has weights in their blocks; with
+        frozen: "others" freezes the other heads, and next to attention whatever has weights in their blocks; with
             "heads", MLPs are computed anew, and what they make of the sender counts.
         progress: True writes a line on a terminal; or a function of the senders done and all senders.
 
@@ -246,7 +246,7 @@ def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
 
 
 def _parts_beside(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
-    """The modules with weights beside attention, in its blocks; without the norms, which act on what attention adds.
+    """The modules with weights next to attention, in its blocks; without the norms, which act on what attention adds.
 
     A block is what stands in a list of modules, or right around an attention.
     """

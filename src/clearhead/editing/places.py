@@ -33,7 +33,7 @@ class Running(NamedTuple):
 class Places:
     """The positions of a call, counted from the beginning of the sequence.
 
-    Padding is counted, except beside a cache of clearhead, which counts the real tokens of each row.
+    Padding is counted, except next to a cache of clearhead, which counts the real tokens of each row.
 
     Attributes:
         problem: the call.

@@ -1,6 +1,6 @@
 """Runs that begin at the layer that is edited: blocks that end before it give what they gave in a run without edits.
 
-Sound where such a block is a function of its arguments, or writes beside them only to a cache that grows by `update`,
+Sound where such a block is a function of its arguments, or writes next to them only to a cache that grows by `update`,
 whose calls are made again. All else runs: a block in training, one that ran several times, was given something that it
 may write to, changed an argument or an attribute, or has hooks or a `forward` of somebody's inside. A run without
 edits from the last layer, and one from the middle, must give what the whole run gave, bit for bit; one of several

@@ -144,7 +144,7 @@ class TextModel:
         top_k: int | None = None,
         progress: Progress = lambda doing, done: None,
     ) -> LongReading:
-        """Run the model on a text of any length, in O(tokens) memory beside the model's own.
+        """Run the model on a text of any length, in O(tokens) memory next to the model's own.
 
         Args:
             text: the text.

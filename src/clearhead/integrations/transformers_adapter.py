@@ -251,7 +251,7 @@ def run_alone(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _positions_of(module: nn.Module, x: Tensor) -> Any:
-    """The cosines and sines that the model of an attention would hand it, from the class beside its own."""
+    """The cosines and sines that the model of an attention would hand it, from the class next to its own."""
     module_: Any = module
     for name, kind in vars(sys.modules[type(module).forward.__module__]).items():
         if isinstance(kind, type) and name.endswith("RotaryEmbedding"):

@@ -36,7 +36,7 @@ class BatchedAttention(DropoutProjections):
         Args:
             x: (batch, tokens, embed_dim), or (tokens, embed_dim).
             context: (batch, context_tokens, context_dim), with as many axes as x; None is x.
-            mask: for this call, beside the rung's own: a key must be visible in both.
+            mask: for this call, next to the rung's own: a key must be visible in both.
         """
         query, key, value = self.project(x, context)
         visible, scale = self.visible(query, key, as_mask(mask)), query.shape[-1] ** -0.5

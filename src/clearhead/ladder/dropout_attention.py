@@ -14,7 +14,7 @@ from clearhead.stages import Stages, compute
 
 
 class DropoutProjections(MaskedProjections):
-    """A rung with dropout beside its mask: all those that follow.
+    """A rung with dropout next to its mask: all those that follow.
 
     Args:
         embed_dim: width of a token of x.

@@ -24,7 +24,7 @@ class MaskOptions(LayerOptions, total=False):
 
 
 class MaskedProjections(Projections):
-    """A rung with a mask beside its projections: all those that follow.
+    """A rung with a mask next to its projections: all those that follow.
 
     Args:
         embed_dim: width of a token of x.

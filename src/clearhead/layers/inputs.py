@@ -34,7 +34,7 @@ from clearhead.sharding.sharding import Sharding
 
 
 class CallOptions(TypedDict, total=False):
-    """The options of a layer's call beside x and a context, as `MultiHeadAttention.forward` takes them."""
+    """The options of a layer's call next to x and a context, as `MultiHeadAttention.forward` takes them."""
 
     mask: Mask | Tensor | None
     valid: Tensor | None
@@ -122,7 +122,7 @@ class LayerCall(NamedTuple):
 
 
 def check_alone(**others: object) -> None:
-    """Refuse what a layer cannot have beside ranks that share its tokens.
+    """Refuse what a layer cannot have next to ranks that share its tokens.
 
     Raises:
         UnsupportedError: code `layer.across`.

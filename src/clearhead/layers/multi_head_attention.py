@@ -147,7 +147,7 @@ class MultiHeadAttention(AttentionLayer):
             x: (batch, tokens, embed_dim), or (tokens, embed_dim); or a nested tensor of layout
                 torch.jagged, of sequences that do not see each other.
             context: (batch, context_tokens, context_dim), with as many dimensions as x; or nested.
-            mask: for this call, beside the layer's own: a key must be visible in both.
+            mask: for this call, next to the layer's own: a key must be visible in both.
             valid: bool, (batch, tokens), True at real tokens, False at padding, on whichever side;
                 of the context, if there is one. The real tokens of a row are counted from 0.
             positions: whole numbers, (tokens,) or (batch, tokens): the positions of the tokens of x, by
@@ -167,7 +167,7 @@ class MultiHeadAttention(AttentionLayer):
         Raises:
             ShapeError, DtypeError, DeviceError, MaskError, ArgumentTypeError: for input that does
                 not fit, before anything is computed.
-            UnsupportedError: code `layer.nested`, for a nested x or context beside `valid` or
+            UnsupportedError: code `layer.nested`, for a nested x or context next to `valid` or
                 `positions`, or of another layout.
             ArgumentError: codes `layer.cache-causal`, `layer.cache-ahead` and `layer.cache-fixed`, for
                 a cache where a token would see later ones; `layer.cache-context`, for a cache that
@@ -175,8 +175,8 @@ class MultiHeadAttention(AttentionLayer):
                 `layer.cache-window`, for a `SlidingCache` of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
                 where those of the cache are not tokens in order; `layer.positions-bias`, for positions
-                beside a bias and a cache; `kernel.refused`, if the requested
-                kernel cannot run this; `layer.across`, for across= beside a cache, `valid` or a nested
+                next to a bias and a cache; `kernel.refused`, if the requested
+                kernel cannot run this; `layer.across`, for across= next to a cache, `valid` or a nested
                 x.
             RankError: on every rank, if one of them is refused, or they differ.
 

@@ -53,7 +53,7 @@ def sequences_of(tensor: object, **others: object) -> Sequences | None:
     """The sequences of a nested tensor, in a single row; None for any other.
 
     Raises:
-        UnsupportedError: code `layer.nested`, for one that is not jagged, or beside others.
+        UnsupportedError: code `layer.nested`, for one that is not jagged, or next to others.
     """
     if not isinstance(tensor, Tensor) or not tensor.is_nested:
         return None

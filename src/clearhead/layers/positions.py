@@ -211,7 +211,7 @@ def bias_of_positions(bias: Bias | Tensor, placed: Positions, cache: Cache | Non
     """The bias by the positions that a call was given for its tokens.
 
     Raises:
-        UnsupportedError: code `layer.positions-bias`, beside a cache, which counts its tokens; and
+        UnsupportedError: code `layer.positions-bias`, next to a cache, which counts its tokens; and
             `cache.bias`, for a bias that is made for columns.
     """
     if cache is not None:

@@ -11,7 +11,7 @@ known, and the counts of their inside and outside are added.
 
 A mask of two texts that are packed apart (`masks/each_document.py`) asks another mask for each document
 alone: its runs are those of the document, moved to where its keys begin. What counts through the row means
-nothing beside it, so `Mask.cross` tells the algebra, biases and statistics.
+nothing next to it, so `Mask.cross` tells the algebra, biases and statistics.
 
 Masks are not tensors that happen to be bool, because a tensor cannot say what it is for: which is how a 0/1
 tensor gets added to the scores elsewhere.

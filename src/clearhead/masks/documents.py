@@ -168,14 +168,14 @@ def documents(
         lengths: instead of ids, how many tokens each document has, one after the other.
         offsets: instead of ids, where each document begins, and where the last one ends: 0, …, tokens,
             as `cu_seqlens` has them.
-        queries: lengths or offsets of the queries, beside those of the keys; None if they are the
+        queries: lengths or offsets of the queries, next to those of the keys; None if they are the
             same tokens.
-        mask: beside lengths or offsets, the mask of each document alone, made of `causal()`,
+        mask: next to lengths or offsets, the mask of each document alone, made of `causal()`,
             `sliding_window(…)` and `prefix(…)`; None shows all of it.
 
     Raises:
         ArgumentError: code `documents.which`, unless one of the three is given; `documents.ids`, for
-            `queries` or `mask` beside ids.
+            `queries` or `mask` next to ids.
         ArgumentTypeError: code `mask.type`, if `mask` is not a Mask.
         MaskError: codes `mask.lengths` and `mask.offsets`, for such of another kind;
             `mask.documents-pair`, for `queries` of more or fewer documents; `mask.documents-mask`, for

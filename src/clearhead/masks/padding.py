@@ -204,7 +204,7 @@ def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None
         MaskError: codes `mask.negative-length`, `mask.valid-shape`, `mask.dtype` for values that
             cannot be meant; `mask.length-over`, `mask.kv-len`, `mask.batch` when it meets tensors
             of other sizes.
-        ArgumentError: code `mask.side`, for another side, or a side beside a bool tensor.
+        ArgumentError: code `mask.side`, for another side, or a side next to a bool tensor.
         ArgumentTypeError: code `mask.not-whole`, if a length is not a whole number.
 
     Example:

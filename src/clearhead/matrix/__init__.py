@@ -4,7 +4,7 @@ Holds query, key and what goes with them; computes rows or rectangles when index
 rectangle with few keys and many queries uses the logsumexp of all queries, which the fused kernel gives in
 O(tokens) memory, and then only the dot products of the rectangle.
 
-The value that the weights are multiplied by lies beside the problem, where it is known: no weight depends on
+The value that the weights are multiplied by lies next to the problem, where it is known: no weight depends on
 it. ‖value · W‖ scales the columns, so `Norms` scale chunks of a sweep, or results of products; rows divided
 by their sums are the softmax of score + ln norm, an `AttentionMatrix` with one more bias, so that nothing
 that reads weights need know of them.
@@ -28,7 +28,7 @@ the memory of the scores when nobody needs them any more.
 
 A long sweep on the CPU is shared by heads: each thread of ours takes some, with one thread of PyTorch's. Some
 forty operations a chunk are as many parallel regions otherwise, each of which waits for its last thread to get
-a core: beside other busy processes that was twenty times what they compute. Limits of a thread alone are
+a core: next to other busy processes that was twenty times what they compute. Limits of a thread alone are
 OpenMP's and MKL's own, so that nobody else's calls notice; where PyTorch is built on others, or something
 belongs to the calling thread (a mode, a transformation), PyTorch's threads share each operation.
 

@@ -40,7 +40,7 @@ class BaseMatrix(NoTensor):
     """
 
     def __init__(self, problem: Problem, value: Tensor | None = None) -> None:
-        # Beside the problem, so that no weight depends on it, as a NaN in it would make them.
+        # Next to the problem, so that no weight depends on it, as a NaN in it would make them.
         self._value = value
         # Where the ranks of a ring have the keys, its key has no numbers: sizes and sweeps go by it.
         self.posed = problem

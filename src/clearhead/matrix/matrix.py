@@ -352,7 +352,7 @@ def matrix_of(
     problem: Problem, value: Tensor | None = None, tokens: Tensor | None = None
 ) -> AttentionMatrix:
     """The attention matrix of a validated problem, of four dimensions. Its value is left out, unless it is
-    given beside it, and so are the ids of its keys."""
+    given next to it, and so are the ids of its keys."""
     matrix = AttentionMatrix._of(problem.replace(value=problem.key, dropout=None, dims=4), value)
     matrix._tokens = tokens
     return matrix

@@ -45,7 +45,7 @@ def check_fits(part: Rectangle, dtype: torch.dtype) -> None:
     device = part.rows.device
     wanted = math.prod(part.shape) * dtype.itemsize
     free = free_bytes(device)
-    # Beside the result, the portions of it are held once more while they are put together.
+    # Next to the result, the portions of it are held once more while they are put together.
     if 2 * wanted > free:
         raise TooLargeError(
             "matrix.too-large",

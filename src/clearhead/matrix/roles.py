@@ -35,7 +35,7 @@ def roles(
 ) -> Roles:
     """Measure the roles of each head, from a few pairs per query of its attention matrix.
 
-    Exact, in O(tokens) memory; beside the logsumexp it takes O(tokens) time, where the mask describes
+    Exact, in O(tokens) memory; next to the logsumexp it takes O(tokens) time, where the mask describes
     the keys of a query as spans. The definitions are those of `Roles`. The
     patterns of duplicate and induction are those of TransformerLens (`detect_head`), cut to the
     last eight occurrences. The result carries no gradient.

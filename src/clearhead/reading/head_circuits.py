@@ -264,7 +264,7 @@ def _normed(weight: Tensor, norm: nn.Module) -> Tensor:
     width = weight.shape[-1]
     own: Any = next(norm.parameters(), weight)
     x = torch.randn(width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    x = (100 * x).to(own)  # beside which epsilon is nothing
+    x = (100 * x).to(own)  # next to which epsilon is nothing
     # The norm of −x takes the bias away.
     made, moved = ((norm(each) - norm(-each)).to(weight) / 2 for each in (x, x + 100))
     is_centred = bool((made - moved).norm() < 0.1 * made.norm())

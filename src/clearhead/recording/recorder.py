@@ -2,7 +2,7 @@
 
 A `DispatchMode` sees every operation below autograd, whatever the code above looks like:
 `nn.MultiheadAttention`, einsum, `F.linear` with a slice of a weight, one projection for all heads.
-Beside each storage lies a shadow of tags: for every number, the element of the last product, or of the input, that
+Next to each storage lies a shadow of tags: for every number, the element of the last product, or of the input, that
 it stands for. Views share the storage and so the shadow; an operation in place writes through. What only moves
 numbers, or changes them one by one, hands the tags on.
 """
@@ -231,7 +231,7 @@ class Recorder(Operations):
     def _other(
         self, args: tuple[Any, ...], others: list[Tensor], sides: list[Tensor], chance: bool
     ) -> str:
-        """The other operand of a step, beside the numbers of the product."""
+        """The other operand of a step, next to the numbers of the product."""
         if chance:
             return "random"
         if any(any(each is side for side in sides) for each in others):

@@ -118,7 +118,7 @@ def _normalised(found: Sequence[Stage], start: int) -> tuple[str | None, int]:
             full = sums.abs() > SUMS
             if full.any() and bool(((sums - 1).abs() < SUMS)[full].all()):
                 return name, index
-    # Beside a sink, or with one more in the denominator, each row is divided by a number of its own.
+    # Next to a sink, or with one more in the denominator, each row is divided by a number of its own.
     last, powers = found[-1].values, found[start].values
     ratio = (last / powers).masked_fill(~(powers > 0), torch.nan)
     rows = ratio.nanmean(-1)

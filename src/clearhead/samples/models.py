@@ -169,7 +169,7 @@ def _transformers() -> Any:
 
 
 def _converted(sample: SamplePackage, convert: Callable[[Path, Path], None]) -> Path:
-    """The folder beside the package's data that holds the model in safetensors, whole or not at all."""
+    """The folder next to the package's data that holds the model in safetensors, whole or not at all."""
     source, target = sample.folder(), sample.weights()
     if target.is_dir():
         return target

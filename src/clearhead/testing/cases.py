@@ -33,7 +33,7 @@ class ConformanceCase:
     """One question to an attention, drawn anew at each `run`, always the same.
 
     Attributes:
-        features: what is asked for beside the plain attention.
+        features: what is asked for next to the plain attention.
         variant: what else is particular about it, in a word, or "".
         sizes: batch, num_heads, num_kv_heads, query_len, kv_len, head_dim, value_head_dim.
         dtype: of the tensors.

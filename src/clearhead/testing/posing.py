@@ -48,7 +48,7 @@ class Posed:
 
 
 def contract_of(features: frozenset[str], sizes: Sizes) -> Contract:
-    """What a case declares beside its tensors."""
+    """What a case declares next to its tensors."""
     causal = "causal" in features
     return Contract(
         causal=causal,

@@ -62,7 +62,7 @@ def _factor(value: float) -> str:
 
 
 def _sum(left: list[float], right: list[float], got: float) -> str:
-    """The products of numbers and their sum; beside it what the code gave, where that is another."""
+    """The products of numbers and their sum; next to it what the code gave, where that is another."""
     total = sum(a * b for a, b in zip(left, right, strict=True))
     same = math.isclose(total, got, rel_tol=1e-3, abs_tol=1e-4) or not math.isfinite(total)
     words = f"{_products(left, right)} = {number(got if same else total)}"

@@ -350,9 +350,9 @@ def trace(
     context is from that of the kernel which would run this untraced.
 
     Code of your own is read as `check` reads it, operation by operation, whether it is right or wrong: the stages
-    are those that it computed, bit for bit, each with its line. Beside the first one that differs from the
+    are those that it computed, bit for bit, each with its line. Next to the first one that differs from the
     definition stands what it should be. A module is copied, and its mode is left as it is. A function of (query, key),
-    (scores) or (weights, value), by these names, is a part, however it is worked out: its result beside what is right.
+    (scores) or (weights, value), by these names, is a part, however it is worked out: its result next to what is right.
 
     Args:
         thing: `attend`, a `MultiHeadAttention`, a rung of the ladder; or code of your own: a function, an

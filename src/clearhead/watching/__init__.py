@@ -22,7 +22,7 @@ itself are noticed, and the modules that ran and are named as attentions are cou
 seen.
 
 The number of a layer is that of the model's modules that attend, whichever are kept
-(`finding.path_of_layer`). A layer of ours says which of its queries are real beside a cache; elsewhere the
+(`finding.path_of_layer`). A layer of ours says which of its queries are real next to a cache; elsewhere the
 keys do.
 
 What is kept (`watching/recording.py`) is O(tokens). A mask that a model made as a tensor is read back: if it

@@ -20,7 +20,7 @@ from clearhead.watching.recording import POOL, TOP_K, head_numbers
 from clearhead.watching.token_ids import reads_source
 
 ATTENDING_KINDS = re.compile("^(?!linear).*attention|^hybrid", re.IGNORECASE)
-"""The kinds of layers, as a config names them, that attend; a hybrid one does beside something else."""
+"""The kinds of layers, as a config names them, that attend; a hybrid one does next to something else."""
 
 STATISTICS = 7
 """Of each query: logsumexp, entropy, max, max_score, distance, first, previous."""
@@ -72,7 +72,7 @@ class Estimate(Drawn):
         layers: how many modules attend.
         heads: how many heads are kept, of all layers together.
         batch: samples.
-        query_len: tokens that attend; of a decoder beside an encoder, those that it reads.
+        query_len: tokens that attend; of a decoder next to an encoder, those that it reads.
         kv_len: tokens that are attended to; of an encoder, those that it reads.
         nbytes: of what is kept.
         matrix_nbytes: of the matrices of weights, which are never materialised.

@@ -135,7 +135,7 @@ class Paths:
 
 
 class Ran:
-    """The modules of a model that ran, beside those that were seen.
+    """The modules of a model that ran, next to those that were seen.
 
     Args:
         model: the model.

@@ -75,7 +75,7 @@ class TokenIds:
     Args:
         model: its input embedding is listened to, where ids are not given.
         given: (batch, len) or (len,), of a sequence from its beginning; or None.
-        source: those of the text that an encoder beside a decoder reads, likewise.
+        source: those of the text that an encoder next to a decoder reads, likewise.
 
     Raises:
         ArgumentTypeError: code `tokens.type`, for what is no tensor of ids.
@@ -197,7 +197,7 @@ class TokenIds:
 
 
 def has_source(paths: Iterable[str]) -> bool:
-    """Return True for a model with an encoder of a source beside what reads the text, by the paths of
+    """Return True for a model with an encoder of a source next to what reads the text, by the paths of
     its modules.
 
     Example:

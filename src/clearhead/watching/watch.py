@@ -133,7 +133,7 @@ def watch(
             `WatchWarning`. `Seen.missing` lists them.
         source_tokens: in a model of an encoder and a decoder the ids that the encoder reads, likewise;
             `tokens` are then those of the decoder.
-        values: True keeps the value of each call beside its key, as `AttentionMatrix.value`.
+        values: True keeps the value of each call next to its key, as `AttentionMatrix.value`.
         statistics: with keep="total" only these are worked out, of "entropy", "distance" and the roles: "first",
             "previous", "duplicate", "induction"; None is all.
         contexts: True keeps the context of each head as well, as the model went on with it, after dropout: `context` of

@@ -149,7 +149,7 @@ class Watch(Drawn, Generic[Kept]):
 
         Args:
             batch: samples.
-            query_len: tokens that attend; of a decoder beside an encoder, those that it reads.
+            query_len: tokens that attend; of a decoder next to an encoder, those that it reads.
             kv_len: tokens that are attended to, or those of the source; None is query_len.
 
         Raises:

@@ -11,7 +11,7 @@ padding is: a triangle, and a rectangle below it; so are documents), each is a c
 documents, and those with gradients, go by length: those of like length are the samples of one call, padded to the
 longest. Where a mask repeats, as the middle of a window does and documents of one length do, its tiles are the samples
 of one call: those of a window overlap in memory, so that nothing is copied, and one part of the mask serves all. A call
-is a parallel region, which beside other busy processes is most of what it costs. Anything else
+is a parallel region, which next to other busy processes is most of what it costs. Anything else
 goes in tiles of queries, each with the keys that it can see at all and its part of the mask, so that no mask
 of queries × keys is ever whole. A value of another width than the key is padded to it, since PyTorch's fused
 kernels want one width. Few queries of many keys are two products around a softmax (`_by_scores.py`).

@@ -140,7 +140,7 @@ def _run_tiles(
     """The context of all tiles of a piece, and the logsumexp, where it is wanted: a call a sample, in which
     tiles are samples.
 
-    One call is one parallel region, which beside other busy processes is most of what a call costs.
+    One call is one parallel region, which next to other busy processes is most of what a call costs.
     """
     first = piece._replace(tiles=1)
     added, _ = _attn_mask(problem, first)  # each query of a tile sees a key
@@ -292,8 +292,8 @@ def _strip(problem: Problem, piece: Piece) -> Tensor:
 
 
 def in_precision(problem: Problem, added: Tensor) -> Tensor:
-    """The bias in a dtype that the kernel takes beside the query's: on the CPU float32 with 16 bits
-    too, which are not enough for numbers that stand beside sums."""
+    """The bias in a dtype that the kernel takes next to the query's: on the CPU float32 with 16 bits
+    too, which are not enough for numbers that stand next to sums."""
     query = problem.query
     keeps = query.is_cpu and query.dtype in (torch.float16, torch.bfloat16)
     return added if keeps else added.to(query.dtype)

@@ -21,7 +21,7 @@ WIDE_TILE = 256
 """The same where each query sees `WIDE` keys or more, of which a tile's own are a small part."""
 WIDE = 1024
 LEAST_TILES = 4
-"""From how many tiles on one call over all of them is made, with another for the queries beside them."""
+"""From how many tiles on one call over all of them is made, with another for the queries next to them."""
 MOST_CALLS = 16
 """Up to how many rectangles and triangles of a sample each is a call; more documents are called together."""
 WORTH_SLICING = 1 << 19

@@ -208,7 +208,7 @@ def _is_bare(problem: Problem, pieces: list[Piece]) -> bool:
 
 def _sliced(problem: Problem, pieces: list[Piece]) -> tuple[Problem, list[Piece]]:
     """The problem and its calls, with the keys alone that all queries see, if these are all that any sees: what lies
-    beside them need not be there."""
+    next to them need not be there."""
     first = pieces[0]
     if first.whole or not first.is_open or len(pieces) > 1 or not length(first.keys):
         return problem, pieces

@@ -21,7 +21,7 @@ from clearhead.masks.tiles import portions
 from clearhead.sharding.collectives import waiting_for
 
 PORTION = 2048
-"""Queries at a time, so that the contexts of a block are small beside all of them."""
+"""Queries at a time, so that the contexts of a block are small next to all of them."""
 
 
 def refusals(call: ShardedCall) -> list[str]:

@@ -27,7 +27,7 @@ class WayCost(Drawn):
     Attributes:
         forward: sent to other ranks, the comparison of the calls included.
         backward: sent for the gradients of query, key and value.
-        memory: held beside the rank's own query, key, value and context, in the forward pass.
+        memory: held in addition to the rank's own query, key, value and context, in the forward pass.
         refusals: why this way cannot run the call; empty if it can.
     """
 

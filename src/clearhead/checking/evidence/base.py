@@ -203,7 +203,7 @@ def again(subject: Subject, inputs_: Sequence[Tensor], output: Tensor) -> tuple[
 
 
 def with_beside(subject: Subject, masks: bool) -> Subject:
-    """The subject with a mask of real tokens only handed in beside x, if it takes one."""
+    """The subject with a mask of real tokens only passed in addition to x, if it takes one."""
     if not masks:
         return subject
     return replace(subject, beside=lambda x: (torch.ones(x.shape[:2], dtype=torch.bool),))

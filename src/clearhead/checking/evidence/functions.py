@@ -356,7 +356,7 @@ def _empty_rows(
     empty = empty.expand(plan.batch, 1, -1) if empty.ndim == 1 else empty
     uniform = stages.repeat_kv_heads(case.value, plan.num_heads).mean(-2, keepdim=True)
     if subject.dtype == torch.float64:
-        # In float64 a score is still felt beside −1e9, in float32 it is not.
+        # In float64 a score is still felt next to −1e9, in float32 it is not.
         single = heads(subject.within(torch.float32))
         if not single[empty.expand(single.shape[:-1])].abs().le(1e-6).all():
             target = single

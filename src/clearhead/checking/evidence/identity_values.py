@@ -11,7 +11,7 @@ from clearhead.checking.evidence.attempts import heads_first
 
 
 class Weights(NamedTuple):
-    """The weights of a call, (batch, heads, query_len, kv_len), and q·k beside them."""
+    """The weights of a call, (batch, heads, query_len, kv_len), and q·k next to them."""
 
     weights: Tensor
     products: Tensor

@@ -103,7 +103,7 @@ def _columns(flat: Tensor, mine: Tensor) -> Tensor | None:
     rows = flat.double().reshape(batch, tokens, -1)
     columns, nearest = rows[0, 0], head_columns(flat, mine)
     if nearest is None:
-        # Not the same there: those of other sides beside them differ in length, which a rotation keeps.
+        # Not the same there: those of other sides next to them differ in length, which a rotation keeps.
         alike = _of_one_length(columns, mine[0, :, 0])
         if alike is not None:
             return rows[..., alike].unflatten(-1, (heads, dim)).transpose(1, 2)

@@ -45,7 +45,7 @@ class TokensEvidence(Evidence):
 
     @property
     def masked(self) -> Subject:
-        """The subject, with a mask of real tokens beside x if it takes one."""
+        """The subject, with a mask of real tokens next to x if it takes one."""
         return with_beside(self.given, self.given.takes == "x,mask")
 
     @property

@@ -52,7 +52,7 @@ TOUCHES = {
 SEEN_WRONG = 1e-6
 """An error, of the largest number, beyond rounding."""
 DRAWN = 16
-"""Tokens of a mask that fits beside another one in a line."""
+"""Tokens of a mask that fits next to another one in a line."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: ReadStages) -> bool
 
 
 def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
-    """The topics of which nothing is known beside a mistake of another one."""
+    """The topics of which nothing is known next to a mistake of another one."""
     topics = (each for each in (*TOPICS, "heads", "positions") if each != claim.topic)
     return dict.fromkeys(topics, ("hidden-by", {"code": claim.code}))
 

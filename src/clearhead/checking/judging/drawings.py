@@ -49,7 +49,7 @@ def sums_of(weights: Tensor) -> Values:
 
 
 def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) -> Values:
-    """The keys that queries see, beside those that they should see."""
+    """The keys that queries see, next to those that they should see."""
     at = first.setting
     if seen is None:
         assert recipe is not None
@@ -70,7 +70,7 @@ def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) 
 
 
 def dependency(measured: Dependency, expected: Sequence[Sequence[bool]] | None) -> Values:
-    """The outputs that move with each token, beside those that should."""
+    """The outputs that move with each token, next to those that should."""
     marks = ["● moves"] * bool(measured.moves.any())
     marks += ["○ its own query"] * bool(measured.moves.diagonal().any())
     marks += ["· does not"] * bool(not measured.moves.all())

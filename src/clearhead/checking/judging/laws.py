@@ -172,7 +172,7 @@ def _alone(e: TokensEvidence) -> bool:
 
 
 def _moved_apart(e: TokensEvidence) -> bool:
-    """True if keys of one token each stand beside values of other ones, in all groups."""
+    """True if keys of one token each stand next to values of other ones, in all groups."""
     apart = []
     for source in e.sources:
         if source is None or not source.known or source.key.token.shape != source.value.token.shape:

@@ -44,7 +44,7 @@ from clearhead.recording.thresholds import SUMS
 
 # Topics of findings that hold an attention against the definition.
 DEFINED = ("softmax", "scale", "weights", "bias", "softcap", "differs")
-# An outcome beside those of a report: it could not be imported, made or called.
+# An outcome next to those of a report: it could not be imported, made or called.
 NOT_MADE = "not made"
 
 
@@ -220,12 +220,12 @@ def _misread(report: Report) -> bool:
 
 
 class _Seen(NamedTuple):
-    """What a call shows beside its report.
+    """What a call shows next to its report.
 
     Attributes:
         attends: two products make an attention, by weights that were normalised.
         alone: an attention in it has one key, so that nothing of it shows.
-        undeclared: what it does beside the definition, and how that is declared.
+        undeclared: what it does next to the definition, and how that is declared.
         held: why its scale, or the whole of it, is not held against the definition, by topic.
     """
 
@@ -250,7 +250,7 @@ def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, _Seen]:
 
 
 def _undeclared(evidence: Evidence) -> Iterator[str]:
-    """What a call does beside the definition that nobody declared, and how it is declared."""
+    """What a call does next to the definition that nobody declared, and how it is declared."""
     if not isinstance(evidence, TokensEvidence):
         return
     contract = evidence.contract

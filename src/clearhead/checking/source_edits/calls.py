@@ -141,7 +141,7 @@ def of_module(
 
 
 def _decoded(module: Any, x: Tensor, right: Tensor) -> Iterator[ExercisedCall]:
-    """Steps of one word and of several, beside those of another module, with whole texts in between."""
+    """Steps of one word and of several, next to those of another module, with whole texts in between."""
     words = x.shape[1]
     for chunks in ([1] * words, [2, 1, words - 3] if words > 3 else [words]):
         module.reset()

@@ -106,7 +106,7 @@ def layers_of(module: nn.Module, row: LessonRow) -> list[Layers]:
 
 
 def _matrix(parts: Mapping[str, list[Tensor]]) -> NamedMatrix:
-    """The matrix of one side, heads beside each other where each has its own."""
+    """The matrix of one side, heads next to each other where each has its own."""
     weights = (
         [each.mT for each in parts["weight"]] if "weight" in parts else parts.get("matrix", [])
     )

@@ -65,7 +65,7 @@ def guessed_arguments(cls: type, known: Mapping[str, Any], contract: Contract) -
 
 
 def _annotation(cls: type, parameter: inspect.Parameter) -> Any:
-    """The type of a parameter; of a config that does not say it, the dataclass beside its class."""
+    """The type of a parameter; of a config that does not say it, the dataclass next to its class."""
     found = parameter.annotation
     if found is not parameter.empty or not CONFIGS.search(parameter.name):
         return found

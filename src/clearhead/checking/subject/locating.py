@@ -76,7 +76,7 @@ def _from_file(path: Path) -> types.ModuleType:
     root = path.parent
     while (root / "__init__.py").exists():
         root = root.parent
-    # Beside it may lie what it imports.
+    # Next to it may lie what it imports.
     for place in (str(path.parent), str(root)):
         if place not in sys.path:
             sys.path.insert(0, place)

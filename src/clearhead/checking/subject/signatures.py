@@ -118,7 +118,7 @@ def kind_of(parameter: inspect.Parameter, names: Sequence[str] = ()) -> str:
     """What an argument of a call is: "mask", "flag", "dropout", "config", "start", "places", "angles",
     "turns", "vectors", "grid", "optional", "size", or "tensor" for any other.
 
-    `names` are all of the call: a height is one beside a width.
+    `names` are all of the call: a height is one next to a width.
     """
     name = parameter.name
     if name in (*HEIGHT, *WIDTH) and any(
@@ -191,7 +191,7 @@ def mask_of_tokens(names: Sequence[str]) -> str | None:
 def filled(
     run: Any, names: Parameters, named: Mapping[str, Any], x: Tensor, causal: bool
 ) -> dict[str, Any] | None:
-    """The arguments that a call wants beside its tensors; None where nothing can stand for one.
+    """The arguments that a call wants next to its tensors; None where nothing can stand for one.
 
     Masks, caches and biases are none, unless a causal mask is declared, which would come by one; flags
     are off; sizes are those of x; and positions are those of the tokens of x.

@@ -62,7 +62,7 @@ class Subject:
         dtype: what it runs in.
         axes: of query, key and value; fewer than 4 where heads are handed over one by one.
         hands_mask: whether the causal mask is handed to a module that could do without.
-        beside: what is handed in beside the first input, where only that one is asked about.
+        beside: what is handed in next to the first input, where only that one is asked about.
     """
 
     run: Any

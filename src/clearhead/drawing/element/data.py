@@ -216,7 +216,7 @@ def figure_data(
 def _controls(
     trace: Trace, inputs: dict[str, Tensor], numbers: dict[str, Tensor], *, hides: bool
 ) -> Sequence[str]:
-    """Name the controls beside the cells; `hides` says that there is a mask."""
+    """Name the controls next to the cells; `hides` says that there is a mask."""
     queries, keys = numbers["scores"].shape
     width = numbers["query"].shape[-1]
     as_given = not any(name in inputs for name in WEIGHTS)

@@ -176,7 +176,7 @@ def figure(
     It is drawn in a notebook, in a page of its own (`to_html`) and in any page (`to_element`), and
     needs neither a network nor Python then. A number that may be edited is changed with the arrows
     of the keyboard, by a drag sideways or by typing; every stage after it follows, with the number
-    that stood there before beside it. A score that is set by hand is cut from query · key.
+    that stood there before next to it. A score that is set by hand is cut from query · key.
 
     Args:
         query: (…, query_len, head_dim); or a trace; or a layer or a rung of the ladder, followed by its inputs.

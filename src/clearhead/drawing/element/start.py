@@ -19,7 +19,7 @@ FIELDS = {
     "heads": ["heads", "transpose", "back"],
     "rotary": ["rotary"],
 }
-"""What a state says of what is edited beside the cells."""
+"""What a state says of what is edited next to the cells."""
 MOST_DRAWS = 10_000
 NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)
 

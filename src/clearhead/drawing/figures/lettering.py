@@ -190,7 +190,7 @@ def short_paths(paths: Sequence[str]) -> list[str]:
 
 
 def _path(text: str) -> str:
-    """A path that fits beside an axis; its end says more than its beginning."""
+    """A path that fits next to an axis; its end says more than its beginning."""
     if not text or text.isdigit():
         return f"layer {text}" if text else "the model"
     letters = clusters(label(text))

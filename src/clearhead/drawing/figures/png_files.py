@@ -126,7 +126,7 @@ def photo_picture(pixels: Tensor, shares: Tensor, *, title: str) -> Axes:
 def save_png(axes: Axes, path: str | os.PathLike[str]) -> Path:
     """Write the figure of some axes as a PNG: all of it or nothing.
 
-    It is written beside its place and then moved there, so that whatever was at that place stays
+    It is written next to its place and then moved there, so that whatever was at that place stays
     whole if the writing is interrupted. The same picture gives the same bytes.
 
     Args:

@@ -66,7 +66,7 @@ def around_zero(values: np.ndarray) -> Normalize:
 
 
 def add_bar(image: AxesImage | QuadMesh, axes: Sequence[Axes], label: str, extend: str) -> Colorbar:
-    """A colour bar beside the axes, with a unit."""
+    """A colour bar next to the axes, with a unit."""
     figure = figure_of(axes[0])
     if len(axes) == 1:
         bar = figure.colorbar(image, ax=axes[0], shrink=0.8, extend=extend)

@@ -36,7 +36,7 @@ class Run:
     """The attention of a model in one run.
 
     Attributes:
-        name: of the run, beside another one.
+        name: of the run, next to another one.
         layers: in order.
         text, source: the tokens that it read, if they are known; the source in cross-attention.
         sample: the row of the batch.

@@ -5,7 +5,7 @@ A cache is slots, which columns are real, and a rule of where the next token goe
 (`layers/caches/paged.py`). `layers/caches/cache_memory.py` has slots and real columns, and cuts, reorders, moves
 and forks from them, once for all kinds; `layers/caches/cache.py` says positions, mask and order; a kind writes
 `_start` and `_add`. `layers/caches/layout.py` checks what comes. A cache says where its keys stand
-(`positions`), which of them a query may see beside causality (`mask`), and whether columns are as far apart
+(`positions`), which of them a query may see next to causality (`mask`), and whether columns are as far apart
 as tokens (`in_order`). Where they are not, in a ring or in rows of different length, the layer wraps masks
 and biases in `layers/positions.py`, which hands them positions in the place of columns; what is made for
 columns is refused there.

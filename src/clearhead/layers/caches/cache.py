@@ -135,7 +135,7 @@ class Cache(CacheMemory):
         return torch.arange(real, device=self._device)
 
     def mask(self) -> Mask:
-        """The mask, beside causality, of the new queries over the keys that `append` returned.
+        """The mask, next to causality, of the new queries over the keys that `append` returned.
 
         It fits all of the new queries, or the last few of them.
 

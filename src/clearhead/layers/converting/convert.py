@@ -127,8 +127,8 @@ def convert(
             `convert.refused`, with every reason why there is no layer with its outputs;
             `convert.left-over`, for parameters and buffers that have no place in a layer of ours.
         ArgumentTypeError: codes `convert.type` and `inputs.type`.
-        ArgumentError: code `convert.beside`, for an argument of a module beside a model, or of a
-            model beside a module.
+        ArgumentError: code `convert.beside`, for an argument of a module next to a model, or of a
+            model next to a module.
 
     Example:
         >>> import torch, clearhead as ch

@@ -164,7 +164,7 @@ def _names_of_heads(module: nn.Module) -> list[ProjectionNames]:
 
 
 def _read_heads(reader: ModuleReader) -> None:
-    """A list of modules of one head each, with an output projection beside it or without one."""
+    """A list of modules of one head each, with an output projection next to it or without one."""
     prefixes = [f"heads.{index}." for index in range(len(_heads_of(reader.module)))]
     named = zip(prefixes, _names_of_heads(reader.module), strict=True)
     found = [reader.projections(*(prefix + name for name in each.inputs)) for prefix, each in named]

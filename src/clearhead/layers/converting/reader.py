@@ -177,7 +177,7 @@ class ModuleReader:
         return [each for each in found if each is not None] if None not in found else []
 
     def find(self, path: str) -> Any:
-        """The attribute of this path in the module, or beside it; None for nothing."""
+        """The attribute of this path in the module, or next to it; None for nothing."""
         first, *rest = path.split(".")
         found = self.beside.get(first, getattr(self.module, first, None))
         for name in rest:

@@ -5,7 +5,7 @@ nn.TransformerEncoderLayer has one for the whole layer. There query and key are 
 are recomputed from the same input by the same projections, and the value where it is read.
 
 In its masks True hides, and a float mask is added to the scores. `is_causal` is a hint only, that
-the mask beside it is causal.
+the mask next to it is causal.
 """
 
 import inspect
@@ -141,7 +141,7 @@ def _visible(mask: Tensor, mask_type: int | None) -> Mask:
 
 def _edited_forward(*args: Any, **kwargs: Any) -> Any:
     """The layer's own function; edited, the output is that of PyTorch's function of attention, which
-    is edited in turn, beside the weights of the edited call."""
+    is edited in turn, next to the weights of the edited call."""
     if tap.is_guarded():
         return _forward(*args, **kwargs)
     call = _bind(FORWARD, args, kwargs)

@@ -129,7 +129,7 @@ def _leave(module: nn.Module, inputs: Any, output: Any) -> Any:
 
 
 def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Texts | None:
-    """The texts that a module is called with; None where it is handed none beside its own. They are
+    """The texts that a module is called with; None where it is handed none next to its own. They are
     not compared here, where every module comes by."""
     own: Any = inputs[0] if inputs else named.get("hidden_states")
     source: Any = None

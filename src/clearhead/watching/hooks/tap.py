@@ -77,7 +77,7 @@ class Gives(NamedTuple):
 
 
 Put = Callable[[Any, Change, Read | None], Any]
-"""Makes the output with the changed context from that of a function; beside it what reads the edited call,
+"""Makes the output with the changed context from that of a function; next to it what reads the edited call,
 None for one that is not."""
 
 

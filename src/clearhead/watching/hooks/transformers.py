@@ -92,7 +92,7 @@ def _reporting(implementation: str | None, function: Any) -> Any:
 
 
 def _put(output: tuple[Any, ...], change: tap.Change, edited: tap.Read | None) -> tuple[Any, ...]:
-    """The context is (batch, query_len, num_heads, value_head_dim); weights beside it are those of
+    """The context is (batch, query_len, num_heads, value_head_dim); weights next to it are those of
     the edited call, before dropout."""
     context, weights, *others = output
     context = change(context.transpose(1, 2)).transpose(1, 2).contiguous()
