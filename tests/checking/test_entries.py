@@ -116,7 +116,7 @@ def is_the_textbook(entry: Entry, run: Any) -> bool:
 def test_a_right_function_is_the_textbook_and_a_wrong_one_is_not(entry: Entry) -> None:
     # What overflows in a declared dtype is finite in float64.
     unseen = UNSEEN | ({"output.non-finite"} if "dtypes" in entry.declared else set())
-    if not unseen & set(entry.codes):
+    if not unseen & set(map(code_of, entry.codes)):
         made = entry.make()
         run = made.eval() if isinstance(made, nn.Module) else made
         with torch.no_grad():

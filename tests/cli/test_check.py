@@ -365,7 +365,7 @@ def test_a_training_script(script: str) -> None:
     assert "✓ every parameter has a gradient" in found.stdout
     found = invoke(f"{script}:make", "--trains", "--args", "shift=0")
     assert found.exit_code == 1
-    assert found.stdout.startswith("✗ train.target   the target of a token is the token at its own")
+    assert found.stdout.startswith("✗ train.target ")
     assert f"{script}:make: " in found.stdout
 
 
