@@ -31,7 +31,7 @@ def attach(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], lis
         with _LOCK, _collecting_later():
             found = import_module(module)
             value = found if is_module else getattr(found, attribute)
-            # The import of a module `check` may have bound the module to the name of its function.
+            # Kept, so that the next use does not come here; over a module of this name that the import has bound.
             setattr(sys.modules[name], attribute, value)
             return value
 

@@ -10,12 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from clearhead.checking.evidence.base import Evidence
-from clearhead.checking.evidence.cross import CrossEvidence
-from clearhead.checking.evidence.decoding import DecodingEvidence
-from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.parts import PartEvidence
-from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.mask_edits import MASKS
 from clearhead.checking.judging import (
     behaviours,
@@ -28,16 +24,14 @@ from clearhead.checking.judging import (
     training,
 )
 from clearhead.checking.judging.account import account
+from clearhead.checking.judging.behaviours import CROSS, DECODING, HEADS, SELF, WITHIN
 from clearhead.checking.judging.verdicts import Claim, Clear, Unknown, Verdict
 from clearhead.checking.subject.refusals import first_line
 from clearhead.recording.attempt import attempt
 
 ALL = "*"
-HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
-DECODING = (DecodingEvidence,)
 PARTS = (PartEvidence,)
 PADDED = (PaddedEvidence,)
-WITHIN = (HeadsEvidence, TokensEvidence)
 SEEN = tuple(dict.fromkeys(each.code for each in MASKS))
 INNER = "mask softmax scale order product positions"
 
@@ -249,12 +243,6 @@ RULES: tuple[Rule, ...] = (
         for code in (*SEEN, "differs")
     ),
     # Decoding.
-    Rule(
-        "mask.off-by-one",
-        "mask",
-        _named("mask.off-by-one", decoders.full_mask),
-        DECODING,
-    ),
     *(
         Rule(code, "mask", _named(code, decoders.full_mask), DECODING, excludes="decoding")
         for code in (*SEEN, "differs")

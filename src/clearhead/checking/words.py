@@ -1,4 +1,4 @@
-"""What `check` says of a mistake, of a measurement and of what it could not judge: the tables of words.toml."""
+"""Sentences of `check` for mistakes, measurements and what it could not judge: the tables of words.toml."""
 
 import tomllib
 from collections.abc import Mapping

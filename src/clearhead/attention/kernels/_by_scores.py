@@ -27,10 +27,8 @@ def fits(query: Tensor, key: Tensor, value: Tensor, keys_finite: bool) -> bool:
     """
     if key.numel() <= (LEAST_CHECKED if keys_finite else SMALL):
         return False
-    if query.dtype not in (
-        torch.float32,
-        torch.float64,
-    ):  # a product would round the scores to 16 bits
+    # In 16 bits a product would round the scores.
+    if query.dtype not in (torch.float32, torch.float64):
         return False
     for tensor in (key, value):
         sample, head, row, step = tensor.stride()

@@ -13,7 +13,7 @@ from clearhead.masks.spans import Spans
 from clearhead.masks.tiles import host_spans, length
 
 MOST_PAIRS = 1.2
-"""How many times the pairs of its documents a causal call computes at most; others have documents of one length."""
+"""Largest ratio of the pairs that a causal call computes to those of its documents, within a class of lengths."""
 
 
 def run_piece(problem: Problem, piece: Piece) -> Tensor:

@@ -356,7 +356,7 @@ def _shares(
 
 
 def _kind(problem: Problem) -> Hashable:
-    """What the compiled code of a problem depends on, apart from the sizes of its tensors."""
+    """Return what the compiled code of a problem depends on, apart from the sizes of its tensors."""
     bias, spans = problem.bias, problem.spans
     numbers = None if bias is None else bias.numbers
     return (

@@ -1,4 +1,4 @@
-"""Cases: a call, and the output that it must have. The one place where calls are made and compared."""
+"""Cases: a call, and the output that it must have."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
+from clearhead.recording.attempt import attempt
 
 Inputs = tuple[Tensor, ...]
 Call = Callable[..., Tensor]
@@ -35,11 +36,9 @@ class Broken(NamedTuple):
 
 def called(run: Call, inputs: Inputs = ()) -> Tensor | Exception:
     """Return the output of a call without gradients, or the error that it raised."""
-    try:
-        with torch.no_grad():
-            return run(*inputs).detach()
-    except Exception as error:  # code of a user may raise any error
-        return error
+    with torch.no_grad():
+        found = attempt(lambda: run(*inputs).detach())
+    return found[0] if found[1] is None else found[1]
 
 
 def converted(inputs: Iterable[Tensor], dtype: torch.dtype) -> Inputs:

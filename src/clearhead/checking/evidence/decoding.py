@@ -187,7 +187,7 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def stale(self) -> Broken | None:
-        """What one run leaves for another: after a reset, in full(x), or in another object."""
+        """Return what one run leaves for another: after a reset, in full(x), or in another object."""
         if not self.subject.copied:
             return None
         return (

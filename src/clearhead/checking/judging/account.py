@@ -231,7 +231,7 @@ def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: ReadStages) -> bool
 
 
 def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
-    """The topics of which nothing is known next to a mistake of another one."""
+    """Return the topics that a mistake of another topic leaves unknown."""
     topics = (each for each in (*TOPICS, "heads", "positions") if each != claim.topic)
     return dict.fromkeys(topics, ("hidden-by", {"code": claim.code}))
 

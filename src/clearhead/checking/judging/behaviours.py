@@ -249,13 +249,7 @@ class Behaviour(NamedTuple):
 HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
 DECODING, WITHIN = (DecodingEvidence,), (HeadsEvidence, TokensEvidence)
 FIRST = (
-    Behaviour(
-        "dropout.in-eval law.again",
-        "repetition",
-        repetition,
-        but=DECODING,
-        excludes="*",
-    ),
+    Behaviour("dropout.in-eval law.again", "repetition", repetition, but=DECODING, excludes="*"),
 )
 BEHAVIOURS = (
     Behaviour("input.modified", "inputs", modified, but=DECODING, excludes="strides"),
@@ -270,14 +264,11 @@ TRAINING = (
     Behaviour("parameter.missing", "parameters", shared, SELF),
     Behaviour("parameter.dead", "parameters", dead, WITHIN),
     Behaviour("grad.wrong", "gradients", gradients, but=DECODING),
-    Behaviour(
-        "dropout.wrong dropout.never",
-        "dropout", dropout, but=DECODING,
-    ),
+    Behaviour("dropout.wrong dropout.never", "dropout", dropout, but=DECODING),
     Behaviour("state.mask", "state", mask_trained, SELF, CROSS),
     Behaviour("state.mask", "state", mask_plain, SELF),
     Behaviour("shape.fixed", "state", fixed_length, SELF, CROSS),
-)  # fmt: skip
+)
 LAWS = (
     Behaviour("law.again", "law", again, but=DECODING),
     Behaviour("law.samples", "law", samples, but=(*DECODING, PartEvidence)),

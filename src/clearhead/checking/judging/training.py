@@ -59,7 +59,7 @@ def dropout(e: Evidence) -> Claim | Verdict:
 
 
 def _unscaled(e: Evidence, rate: float) -> str | None:
-    """What is wrong with the scale or the share of the weights that dropout keeps."""
+    """Return the way in which the scale or the rate of dropout is wrong, or None."""
     seen = e.training
     if seen.whole:
         return "again"

@@ -220,7 +220,7 @@ def _misread(report: Report) -> bool:
 
 
 class _Seen(NamedTuple):
-    """What a call shows next to its report.
+    """Facts that a call shows in addition to its report.
 
     Attributes:
         attends: two products make an attention, by weights that were normalised.
@@ -250,7 +250,7 @@ def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, _Seen]:
 
 
 def _undeclared(evidence: Evidence) -> Iterator[str]:
-    """What a call does next to the definition that nobody declared, and how it is declared."""
+    """Return the mechanisms of a call that were not declared, and how to declare them."""
     if not isinstance(evidence, TokensEvidence):
         return
     contract = evidence.contract
