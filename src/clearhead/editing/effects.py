@@ -126,7 +126,7 @@ By = Literal["head", "head,position", "layer"]
 
 
 class EffectOptions(TypedDict, total=False):
-    """What `effects` edits, and how it reports."""
+    """Options of `effects`: the heads to edit, and how to report."""
 
     layers: Sequence[str | int] | None
     heads: Heads | None

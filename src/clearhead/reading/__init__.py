@@ -1,4 +1,4 @@
-"""What a running model makes of its attention: logits of layers and heads, circuits, relevance, rollout.
+"""Readings of a running model: logits of layers and heads, circuits, relevance, rollout.
 
 `lens` reads the logits after each layer, `logits_of` the share of each head in a logit, `writes` the tokens that a
 head raises and lowers. They are functions of one stream: the residual of each layer and the output of each head, read

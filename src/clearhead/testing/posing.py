@@ -48,7 +48,7 @@ class Posed:
 
 
 def contract_of(features: frozenset[str], sizes: Sizes) -> Contract:
-    """What a case declares next to its tensors."""
+    """Return the contract of a case with these features and sizes."""
     causal = "causal" in features
     return Contract(
         causal=causal,

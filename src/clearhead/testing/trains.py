@@ -168,7 +168,7 @@ class Answer(NamedTuple):
 
 @cache
 def words() -> Mapping[str, Mapping[str, str]]:
-    """What a report prints of each law."""
+    """Return the sentences of laws.toml, by law."""
     text = resources.files("clearhead.testing.training").joinpath("laws.toml").read_text("utf-8")
     return tomllib.loads(text)
 

@@ -19,7 +19,7 @@ FIELDS = {
     "heads": ["heads", "transpose", "back"],
     "rotary": ["rotary"],
 }
-"""What a state says of what is edited next to the cells."""
+"""Fields of a state for edits other than those of cells."""
 MOST_DRAWS = 10_000
 NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)
 
