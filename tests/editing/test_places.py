@@ -17,7 +17,6 @@ from clearhead.layers import (
     CacheBundle,
     FixedCache,
     GrowingCache,
-    PagedCache,
     SlidingCache,
     StaticCache,
 )
@@ -29,7 +28,6 @@ CACHES: dict[str, Callable[[], Cache]] = {
     "growing": GrowingCache,
     "static": lambda: StaticCache(9),
     "fixed": lambda: FixedCache(9),
-    "paged": lambda: PagedCache(2),
     "sliding": lambda: SlidingCache(5),
     "sliding, spare": lambda: SlidingCache(5, spare=2),
 }
@@ -190,7 +188,7 @@ def test_negative_positions_count_from_the_last_real_token(side: str) -> None:
 @torch.no_grad()
 def test_the_end_is_that_of_each_step() -> None:
     model, x = layer(mask=ch.causal()), text()
-    cache = PagedCache(2)
+    cache = GrowingCache()
     with ch.edit(model) as edit, ch.watch(model) as seen:
         edit[0].hide(query=-1, key=-2)
         for piece, valid in zip(

@@ -175,7 +175,7 @@ def test_a_trace_while_decoding() -> None:
     torch.testing.assert_close(steps["output"], layer(x)[:, 5:])
 
 
-@pytest.mark.parametrize("kind", ["growing", "static", "paged", "quantised"])
+@pytest.mark.parametrize("kind", ["growing", "static", "quantised"])
 @torch.no_grad()
 def test_a_context_is_projected_once(kind: str) -> None:
     layer = MultiHeadAttention(WIDTH, num_heads=HEADS, context_dim=7, head_dim=HEAD_DIM).eval()
@@ -263,7 +263,7 @@ AHEAD = [
 
 
 @pytest.mark.parametrize("ragged", [False, True])
-@pytest.mark.parametrize("kind", ["growing", "static", "fixed", "paged"])
+@pytest.mark.parametrize("kind", ["growing", "static", "fixed"])
 @pytest.mark.parametrize("mask", AHEAD, ids=lambda mask: mask.describe())
 @torch.no_grad()
 def test_what_sees_a_later_token_is_refused_or_the_whole_text_at_once(

@@ -210,7 +210,7 @@ def test_it_shares_all_with_a_module_of_pytorch() -> None:
     assert type(ours) is MultiheadAttention
     assert type(theirs) is nn.MultiheadAttention
     assert torch.equal(
-        ch.MultiHeadAttention.from_torch(ours).query_projection.weight,
+        ch.convert(ours).layer.query_projection.weight,
         theirs.in_proj_weight[:WIDTH],
     )
 

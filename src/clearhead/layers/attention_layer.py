@@ -3,23 +3,25 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.hints import with_hints
 from clearhead._common.torch_internals import is_tracing
 from clearhead.attention.functional import attend, plan
 from clearhead.attention.planning import Plan, kernel_named, plan_for, run
 from clearhead.attention.problem import Problem, make_problem, under_autocast
 from clearhead.attention.sharded.sharded_call import read_across
-from clearhead.errors import ArgumentError
+from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
     CallKeys,
+    CallOptions,
     Form,
     LayerCall,
     Projected,
@@ -39,14 +41,15 @@ from clearhead.layers.positions import (
     bias_of_positions,
     is_causal,
     mask_by_position,
-    next_positions,
     placed_at,
+    positions_from_valid,
 )
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
 from clearhead.masks.dense import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.sharding.dtensors import local_tokens
+from clearhead.sharding.sharding import Sharding
 
 
 class Heads(NamedTuple):
@@ -73,7 +76,10 @@ class AttentionLayer(nn.Module, ABC):
     """
 
     INPUT_PROJECTION = "query_projection"
-    """The name of the projection that x goes into, which tells dtype and device."""
+    """The name of the projection of x, whose dtype and device x has to have."""
+
+    TAKES_CONTEXT = True
+    """Whether keys and values may be made of a context."""
 
     embed_dim: int
     context_dim: int
@@ -105,6 +111,70 @@ class AttentionLayer(nn.Module, ABC):
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:
         """The output, (batch, tokens, output_dim), of the context of each head."""
 
+    def make_problem(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Problem:
+        """Return the problem that the layer passes to a kernel: projected, split into heads, masked.
+
+        Arguments and errors are those of `forward`; a cache takes the tokens.
+        """
+        call = self._check_call(x, context, **options)
+        with Rollback(call.keys.cache, call.source.shape[1]):
+            return self._problem(call)
+
+    @with_hints
+    def weights(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        across: Sharding | tuple[Sharding, Sharding] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> AttentionMatrix:
+        """Return the attention weights of `forward`; they are never materialised.
+
+        Arguments and errors are those of `forward`. A cache is read, and stays as it is.
+
+        Returns:
+            An `AttentionMatrix` of shape (batch, num_heads, tokens, keys).
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+            >>> layer.weights(torch.randn(1, 1000, 8))[..., -1, :].shape
+            torch.Size([1, 2, 1000])
+        """
+        call = self._check_call(x, context, across=across, **options)
+        held = call.form and call.form.held
+        if held is not None:
+            heads, posed = self._posed(call)
+            del posed["dropout"]
+            return AttentionMatrix(heads.query, heads.key, across=held, **posed)
+        call = _on_a_copy(call)
+        # A cache takes values as well.
+        return matrix_of(self._problem(call, values=call.keys.cache is not None))
+
+    @with_hints
+    def plan(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        kernel: str = "auto",
+        across: Sharding | tuple[Sharding, Sharding] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Plan:
+        """Return the kernel that `forward` would run for these arguments, and why not the others."""
+        call = self._check_call(x, context, across=across, **options)
+        held = call.form and call.form.held
+        if held is not None:
+            heads, posed = self._posed(call)
+            return plan(*heads[:3], **posed, kernel=kernel, across=held)
+        return plan_for(self._problem(_on_a_copy(call)), kernel)
+
     def _merge_heads(self, context: Tensor, x: Tensor) -> Tensor:
         for part in self.parts:
             context = part.transform_context(context, x)
@@ -126,6 +196,10 @@ class AttentionLayer(nn.Module, ABC):
             alone = {"cache": cache, "valid": valid, "positions": positions}
             return self._check_across(x, context, across, alone, mask)
         given, is_cross = x, context is not None
+        if is_cross and not self.TAKES_CONTEXT:
+            raise UnsupportedError(
+                "layer.no-context", f"{type(self).__name__} attends to its own text; got a context."
+            )
         cache = cache[self] if isinstance(cache, CacheBundle) else cache
         mask = self.mask if mask is None else and_masks(self.mask, as_mask(mask))
         sequences = sequences_of(x, valid=None if is_cross else valid, positions=positions)
@@ -166,11 +240,13 @@ class AttentionLayer(nn.Module, ABC):
         is_plain = cache is None and valid is None and sequences is None
         if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
             is_row = sequences is not None and sequences.mask is not None
-            key = (
-                sequences.positions
-                if sequences is not None and is_row
-                else next_positions(source.shape[1], valid, cache, x.device)
-            )
+            key = torch.arange(source.shape[1], device=x.device)
+            if sequences is not None and is_row:
+                key = sequences.positions
+            elif cache is not None:
+                key = cache.next_positions(source.shape[1], valid, device=x.device)
+            elif valid is not None:
+                key = positions_from_valid(valid)
             query = torch.arange(x.shape[1], device=x.device) if is_cross else key
             by_position = Positions(query, key, *placed_at(positions, key if is_cross else None))
         absorbs = cache is not None and self._absorbs(cache)
@@ -274,7 +350,10 @@ class AttentionLayer(nn.Module, ABC):
         options = options_of(self.parts, query, positions.key if cache is not None else key)
         bias = options.get("bias")
         if placed is not None and bias is not None:
-            options["bias"], bias = bias_of_positions(bias, placed, cache), None
+            options["bias"], bias = (
+                bias_of_positions(bias, placed, has_cache=cache is not None),
+                None,
+            )
         if not call.keys.is_cross and (mask is not None or bias is not None):
             in_order = call.keys.in_order()
             # Positions are (tokens,) where every row counts its columns.
@@ -303,23 +382,6 @@ class AttentionLayer(nn.Module, ABC):
                 context = self._run(self._problem(call, projected), kernel)
         output = self._join(context, call)
         return output if form is None else form.restore(output)
-
-    def _matrix(self, call: LayerCall) -> AttentionMatrix:
-        held = call.form and call.form.held
-        if held is not None:
-            heads, options = self._posed(call)
-            del options["dropout"]
-            return AttentionMatrix(heads.query, heads.key, across=held, **options)
-        call = _on_a_copy(call)
-        # A cache takes values as well.
-        return matrix_of(self._problem(call, values=call.keys.cache is not None))
-
-    def _plan(self, call: LayerCall, kernel: str) -> Plan:
-        held = call.form and call.form.held
-        if held is not None:
-            heads, options = self._posed(call)
-            return plan(*heads[:3], **options, kernel=kernel, across=held)
-        return plan_for(self._problem(_on_a_copy(call)), kernel)
 
     def _describe_options(self) -> str:
         """The end of `extra_repr`: the options that are not the default ones."""

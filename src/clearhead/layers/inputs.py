@@ -324,8 +324,6 @@ class Rollback:
         self.cache = cache
         # While compiling, an error comes before anything has run.
         self.is_armed = cache is not None and not torch.compiler.is_compiling()
-        if cache is not None and self.is_armed:
-            cache._own()  # what is put back would be shared again
         self.before = cache._snapshot(new) if cache is not None and self.is_armed else {}
 
     def __enter__(self) -> None: ...

@@ -1,22 +1,19 @@
 """Multi-head latent attention (DeepSeek-AI, 2024, https://arxiv.org/abs/2405.04434)."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_dropout, check_sizes
 from clearhead._common.hints import with_hints
-from clearhead.attention.planning import Plan
 from clearhead.layers.attention_layer import AttentionLayer, Heads
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
-from clearhead.layers.inputs import CallOptions, LayerCall, is_plain_linear, split_heads
+from clearhead.layers.inputs import LayerCall, is_plain_linear, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import as_mask
-from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.sharding.sharding import Sharding
 
 
@@ -64,6 +61,7 @@ class LatentAttention(AttentionLayer):
     """
 
     INPUT_PROJECTION = "latent_projection"
+    TAKES_CONTEXT = False
 
     def __init__(
         self,
@@ -150,33 +148,6 @@ class LatentAttention(AttentionLayer):
             across=across,
         )
         return self._attend(call, kernel)
-
-    @with_hints
-    def weights(
-        self,
-        x: Tensor,
-        *,
-        across: Sharding | tuple[Sharding, Sharding] | None = None,
-        **options: Unpack[CallOptions],
-    ) -> AttentionMatrix:
-        """The attention weights of `forward`; a cache is read, and stays as it is.
-
-        Returns:
-            An `AttentionMatrix` of shape (batch, num_heads, tokens, keys).
-        """
-        return self._matrix(self._check_call(x, across=across, **options))
-
-    @with_hints
-    def plan(
-        self,
-        x: Tensor,
-        *,
-        kernel: str = "auto",
-        across: Sharding | tuple[Sharding, Sharding] | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Plan:
-        """The kernel that `forward` would run for these arguments, and why not the others."""
-        return self._plan(self._check_call(x, across=across, **options), kernel)
 
     def extra_repr(self) -> str:
         return (

@@ -1,24 +1,21 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_dropout, check_sizes
 from clearhead._common.hints import hint_at_weights, with_hints
-from clearhead.attention.planning import Plan
-from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
-from clearhead.layers.inputs import CallOptions, LayerCall, Rollback, split_heads
+from clearhead.layers.inputs import LayerCall, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.layers.token_steps import next_token
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import as_mask
-from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.sharding.sharding import Sharding
 
 Layer = TypeVar("Layer", bound="MultiHeadAttention")
@@ -206,45 +203,6 @@ class MultiHeadAttention(AttentionLayer):
         )
         return self._attend(call, kernel)
 
-    def make_problem(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Problem:
-        """The problem that the layer gives to a kernel: projected, split into heads, masked.
-
-        Arguments and errors are those of `forward`; a cache takes the tokens.
-        """
-        call = self._check_call(x, context, **options)
-        with Rollback(call.keys.cache, call.source.shape[1]):
-            return self._problem(call)
-
-    @with_hints
-    def weights(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        *,
-        across: Sharding | tuple[Sharding, Sharding] | None = None,
-        **options: Unpack[CallOptions],
-    ) -> AttentionMatrix:
-        """The attention weights of `forward`; they are never materialised.
-
-        Arguments and errors are those of `forward`. A cache is read, and stays as it is.
-
-        Returns:
-            An `AttentionMatrix` of shape (batch, num_heads, tokens, context_tokens), or of as many
-            keys as the cache returns.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
-            >>> layer.weights(torch.randn(1, 1000, 8))[..., -1, :].shape
-            torch.Size([1, 2, 1000])
-        """
-        return self._matrix(self._check_call(x, context, across=across, **options))
-
     def join(self, context: Tensor, x: Tensor) -> Tensor:
         """Concatenate the contexts of the heads and project them to the output.
 
@@ -256,75 +214,6 @@ class MultiHeadAttention(AttentionLayer):
             (batch, tokens, output_dim).
         """
         return self._merge_heads(context, x if x.ndim == 3 else x[None])
-
-    @with_hints
-    def plan(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        *,
-        kernel: str = "auto",
-        across: Sharding | tuple[Sharding, Sharding] | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Plan:
-        """The kernel that `forward` would run for these arguments, and why not the others."""
-        return self._plan(self._check_call(x, context, across=across, **options), kernel)
-
-    @classmethod
-    def from_torch(
-        cls: type[Layer], module: nn.MultiheadAttention, *, mask: Mask | None = None
-    ) -> Layer:
-        """Make a layer with the weights of PyTorch's, and equal outputs.
-
-        PyTorch's layer takes its mask at every call, with True = may *not* attend; here the layer
-        may bring one. The new layer always takes (batch, tokens, width). In training PyTorch may
-        drop other weights than this layer does: the random numbers are drawn elsewhere.
-
-        Args:
-            module: the layer to read; it is not changed and shares no memory with the new one.
-            mask: the mask of the new layer.
-
-        Raises:
-            UnsupportedError: code `convert.refused`, for options that this layer lacks: bias_k and
-                bias_v, add_zero_attn, kdim other than vdim.
-            ArgumentTypeError: code `convert.type`, for another kind of module.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> theirs = torch.nn.MultiheadAttention(16, 4, batch_first=True)
-            >>> ours = ch.MultiHeadAttention.from_torch(theirs)
-            >>> x = torch.randn(2, 5, 16)
-            >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
-            True
-        """
-        from clearhead.layers.converting import torch_layer
-
-        return torch_layer.from_torch(module, cls, mask)
-
-    def to_torch(self, *, without_mask: bool = False) -> nn.MultiheadAttention:
-        """Make PyTorch's layer with these weights, and equal outputs.
-
-        It takes its mask at each call, as `attn_mask=~mask.to_dense(tokens, tokens)`; so a layer
-        that brings a mask is converted only on demand.
-
-        Args:
-            without_mask: convert although this layer brings a mask.
-
-        Raises:
-            UnsupportedError: code `convert.refused`, with every part that PyTorch's layer lacks:
-                grouped heads, widths of their own, a mask of its own.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> ours = ch.MultiHeadAttention(16, num_heads=4)
-            >>> theirs = ours.to_torch()
-            >>> x = torch.randn(2, 5, 16)
-            >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
-            True
-        """
-        from clearhead.layers.converting import torch_layer
-
-        return torch_layer.to_torch(self, without_mask=without_mask)
 
     def extra_repr(self) -> str:
         text = f"{self.embed_dim}, num_heads={self.num_heads}"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import UnsupportedError
-from clearhead.layers.caches.layout import positions_from_valid
+from clearhead.layers.positions import positions_from_valid
 from clearhead.masks.base import Mask
 from clearhead.masks.documents import documents
 

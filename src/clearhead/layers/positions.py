@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from clearhead.attention.biases import Bias, ByPair, as_bias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.errors import UnsupportedError
-from clearhead.layers.caches.cache import Cache
-from clearhead.layers.caches.layout import positions_from_valid
 from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal, Positioned
@@ -24,13 +22,9 @@ from clearhead.masks.prefix import Prefix
 from clearhead.masks.spans import Extent
 
 
-def next_positions(
-    new: int, valid: Tensor | None, cache: Cache | None, device: torch.device
-) -> Tensor:
-    """Positions of new tokens, int64, (new,) or (batch, new)."""
-    if cache is not None:
-        return cache.next_positions(new, valid, device=device)
-    return torch.arange(new, device=device) if valid is None else positions_from_valid(valid)
+def positions_from_valid(valid: Tensor) -> Tensor:
+    """Return the number of real tokens before each token of its row, int64, (batch, tokens)."""
+    return valid.cumsum(-1) - valid.long()
 
 
 def is_causal(mask: Mask | None) -> bool:
@@ -207,14 +201,14 @@ def bias_by_position(bias: Bias | Tensor, positions: Positions) -> Bias:
     )
 
 
-def bias_of_positions(bias: Bias | Tensor, placed: Positions, cache: Cache | None) -> Bias:
+def bias_of_positions(bias: Bias | Tensor, placed: Positions, *, has_cache: bool) -> Bias:
     """The bias by the positions that a call was given for its tokens.
 
     Raises:
         UnsupportedError: code `layer.positions-bias`, next to a cache, which counts its tokens; and
             `cache.bias`, for a bias that is made for columns.
     """
-    if cache is not None:
+    if has_cache:
         raise UnsupportedError(
             "layer.positions-bias",
             "a cache counts its tokens, and keeps no positions that were given: with a cache, positions= "

@@ -97,8 +97,7 @@ def _append_and_attend(
         return None
     if not (_is_short(query) and _is_short(key) and _is_short(value)):
         return None
-    cache._check_room(batch, 1, None)
-    cache._own()
+    cache._check_room(1)
     keys, values = cache._add(key, value, None)
     scale = 1.0 / math.sqrt(width)
     if fits(query, keys, values, keys_finite=True):

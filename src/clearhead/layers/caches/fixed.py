@@ -137,10 +137,10 @@ class FixedCache(StaticCache):
             return self._valid
         return 0 if self._length is None else self.max_len
 
-    def _check_room(self, batch: int, new: int, valid: Tensor | None) -> None:
+    def _check_room(self, new: int) -> None:
         # The number of tokens is not there to be read in a step that is compiled, or captured as a graph.
         if not (is_tracing() or (self._length is not None and is_capturing(self._length))):
-            super()._check_room(batch, new, valid)
+            super()._check_room(new)
 
     def _start(self, layout: Layout) -> None:
         super()._start(layout)
@@ -187,16 +187,11 @@ class FixedCache(StaticCache):
             return every if self._valid is None else self._valid.copy_(every)
 
     def _snapshot(self, new: int) -> dict[str, Any]:
-        return super()._snapshot(new) | self._written_in_place()
-
-    def _apart(self) -> dict[str, Any]:
-        return super()._apart() | self._written_in_place()
-
-    def _written_in_place(self) -> dict[str, Tensor]:
-        """Copies of the tensors that say what is held."""
-        length, valid = self._length, self._valid
-        copies = {} if length is None else {"_length": length.clone()}
-        return copies if valid is None else copies | {"_valid": valid.clone()}
+        # Both are written to in place.
+        copies = {"_length": self._length, "_valid": self._valid}
+        return super()._snapshot(new) | {
+            name: None if held is None else held.clone() for name, held in copies.items()
+        }
 
     def _forget(self) -> None:
         super()._forget()

@@ -167,11 +167,7 @@ def convert(
         )
     reader = read(module, given)
     unsaid = [reader.unsaid] if reader.unsaid and mask is None else []
-    refuse(
-        "clearhead.convert",
-        f"read this {type(module).__name__} by itself",
-        reader.alone + unsaid,
-    )
+    refuse(f"read this {type(module).__name__} by itself", reader.alone + unsaid)
     # A mask that hides nothing is none.
     both = reader.mask if isinstance(mask, Full) else and_masks(reader.mask, mask)
     layer: Any = build(reader, reader.kind, both)
@@ -210,7 +206,7 @@ def read(
             reader.hide(guess.mask, ", ".join(reader.triangles) or "forward")
         elif guess != reader.guess:
             reader = _read_whole(family, ModuleReader(module, beside, guess))
-    refuse("clearhead.convert", f"read this {type(module).__name__}", reader.reasons)
+    refuse(f"read this {type(module).__name__}", reader.reasons)
     return reader
 
 
