@@ -324,7 +324,7 @@ test_refusals = refusals(
         "FixedCache(5) // prefix(2)",
     ),
     (lambda: cross(filled("growing")), "layer.cache-context", "3 // 4"),
-    (lambda: cross(SlidingCache(3)), "layer.cache-window", "SlidingCache(3)"),
+    (lambda: cross(SlidingCache(3)), "layer.cache-kind", "SlidingCache(3)"),
     (lambda: shared(), "layer.cache-shared"),
     (lambda: made()(X[:1], cache=filled("growing", ragged=True)), "cache.shape", "2 // 1"),
     (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.layers import MultiheadAttention
 from tests.refusals import assert_refused
 from tests.turns import in_turn
@@ -259,13 +259,6 @@ def test_what_is_refused(
     with pytest.raises(error, match=text) as refused:
         MultiheadAttention(WIDTH, HEADS, batch_first=True)(*given, **options)
     assert refused.value.code == f"drop-in.{code}"
-
-
-def test_nested_tensors_are_refused() -> None:
-    nested = torch.nested.nested_tensor([X[0], X[1, :3]], layout=torch.jagged)
-    with pytest.raises(UnsupportedError, match="query must be a tensor with an array") as refused:
-        MultiheadAttention(WIDTH, HEADS, batch_first=True)(nested, nested, nested)
-    assert refused.value.code == "drop-in.nested"
 
 
 @pytest.mark.parametrize("batch_first", [False, True])

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.hints import with_hints
-from clearhead._common.torch_internals import is_tracing
 from clearhead.attention.functional import attend, plan
 from clearhead.attention.planning import Plan, kernel_named, plan_for, run
 from clearhead.attention.problem import Problem, make_problem, under_autocast
@@ -17,7 +16,6 @@ from clearhead.attention.sharded.sharded_call import read_across
 from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
-from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
     CallKeys,
@@ -35,7 +33,6 @@ from clearhead.layers.inputs import (
 from clearhead.layers.nested import is_nested, sequences_of
 from clearhead.layers.parts import Part, options_of
 from clearhead.layers.positions import (
-    Memory,
     Positions,
     bias_by_position,
     bias_of_positions,
@@ -358,10 +355,7 @@ class AttentionLayer(nn.Module, ABC):
             in_order = call.keys.in_order()
             # Positions are (tokens,) where every row counts its columns.
             if mask is not None and (not in_order or positions.key.ndim == 2):
-                memory = None
-                if isinstance(cache, FixedCache) and positions.key.ndim == 1:
-                    memory = Memory(cache.max_len, None if is_tracing() else len(cache))
-                mask = mask_by_position(mask, positions, in_order=in_order, memory=memory)
+                mask = mask_by_position(mask, positions, in_order=in_order)
             if bias is not None and not in_order:
                 options["bias"] = bias_by_position(bias, positions)
         return and_masks(mask, visible), options

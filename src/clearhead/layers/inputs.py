@@ -224,7 +224,7 @@ def check_cache(
         ShapeError: code `cache.shape`.
         UnsupportedError: code `cache.export`.
         ArgumentError: codes `layer.cache-causal`, `layer.cache-ahead`, `layer.cache-context`,
-            `layer.cache-window`, `layer.cache-fixed`, `layer.cache-shared` and `layer.cache-dropout`.
+            `layer.cache-kind`, `layer.cache-fixed`, `layer.cache-shared` and `layer.cache-dropout`.
     """
     if not isinstance(cache, Cache):
         raise ArgumentTypeError(
@@ -254,17 +254,11 @@ def check_cache(
             f"the cache holds {len(cache)} tokens of a context; got one of {context_len}. For "
             "another context, use a new cache, or cache.reset().",
         )
-    if context_len is not None and isinstance(cache, SlidingCache):
+    if context_len is not None and isinstance(cache, FixedCache | SlidingCache):
         raise ArgumentError(
-            "layer.cache-window",
-            f"{cache.describe()} hides what is far from the last token, and the tokens of a context "
-            "are all as near; use a cache of another kind, such as GrowingCache.",
-        )
-    if context_len is not None and isinstance(cache, FixedCache):
-        raise ArgumentError(
-            "layer.cache-fixed",
+            "layer.cache-kind",
             f"{cache.describe()} is for tokens that come one after the other, and a context has all of "
-            "them; use a StaticCache.",
+            "them; use a GrowingCache or a StaticCache.",
         )
     _bind(cache, layer)
 

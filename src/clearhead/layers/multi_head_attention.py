@@ -168,8 +168,8 @@ class MultiHeadAttention(AttentionLayer):
                 `positions`, or of another layout.
             ArgumentError: codes `layer.cache-causal`, `layer.cache-ahead` and `layer.cache-fixed`, for
                 a cache where a token would see later ones; `layer.cache-context`, for a cache that
-                was filled with another context;
-                `layer.cache-window`, for a `SlidingCache` of a context.
+                was filled with another context; `layer.cache-kind`, for a `SlidingCache` or a `FixedCache`
+                of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
                 where those of the cache are not tokens in order; `layer.positions-bias`, for positions
                 next to a bias and a cache; `kernel.refused`, if the requested

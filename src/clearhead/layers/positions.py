@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.attention.biases import Bias, ByPair, as_bias
 from clearhead.attention.distance_biases import Alibi, Relative
@@ -16,7 +16,6 @@ from clearhead.errors import UnsupportedError
 from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal, Positioned
-from clearhead.masks.dense import Dense
 from clearhead.masks.full import Full
 from clearhead.masks.prefix import Prefix
 from clearhead.masks.spans import Extent
@@ -136,41 +135,21 @@ class BiasByPosition(ByPair):
         return f"{self.bias.describe()} by position"
 
 
-class Memory(NamedTuple):
-    """The columns of a cache that returns all of its memory, in which token n is column n.
-
-    Attributes:
-        columns: how many there are.
-        held: how many hold a token; None where it cannot be read.
-    """
-
-    columns: int
-    held: int | None
-
-
-def mask_by_position(
-    mask: Mask, positions: Positions, *, in_order: bool = False, memory: Memory | None = None
-) -> Mask:
-    """The mask with positions in place of columns.
+def mask_by_position(mask: Mask, positions: Positions, *, in_order: bool = False) -> Mask:
+    """Return the mask with positions instead of columns.
 
     In order, columns are as far apart as tokens, and only a mask that counts from the first token
-    changes. A tensor is for the tokens that a memory holds, or for all of its columns.
+    changes.
 
     Raises:
         UnsupportedError: code `cache.mask`, for a mask that is made for columns.
     """
     if isinstance(mask, And | Or):
-        left = mask_by_position(mask.left, positions, in_order=in_order, memory=memory)
-        right = mask_by_position(mask.right, positions, in_order=in_order, memory=memory)
+        left = mask_by_position(mask.left, positions, in_order=in_order)
+        right = mask_by_position(mask.right, positions, in_order=in_order)
         return type(mask)(left, right)
     if isinstance(mask, Not):
-        return Not(mask_by_position(mask.mask, positions, in_order=in_order, memory=memory))
-    if isinstance(mask, Dense) and memory is not None:
-        width = mask.tensor.shape[3]
-        if width in (1, memory.columns):
-            return mask
-        if width == memory.held:
-            return Dense(nn.functional.pad(mask.tensor, (0, memory.columns - width)))
+        return Not(mask_by_position(mask.mask, positions, in_order=in_order))
     if isinstance(mask, Prefix):
         return MaskByPosition(mask, positions)
     # In a ring, where columns are not in order, there is one query, which sees all.

@@ -39,6 +39,15 @@ class Scaling(ABC):
         """The factor that queries and keys are multiplied by as well."""
         return 1.0
 
+    def __post_init__(self) -> None:
+        for name, least in (("factor", 1), ("original_len", 2)):
+            number = getattr(self, name, least)
+            if not is_number(number) or not least <= number < math.inf:
+                raise ArgumentError(
+                    "scaling.value",
+                    f"{name} must be a number, {least} or more; got {shown(number)}.",
+                )
+
 
 @with_hints
 @dataclass(frozen=True)
@@ -59,9 +68,6 @@ class Linear(Scaling):
     """
 
     factor: float
-
-    def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor)
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
         return frequencies / self.factor
@@ -85,9 +91,6 @@ class Ntk(Scaling):
     """
 
     factor: float
-
-    def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor)
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
         return _with_base_times(frequencies, self.factor)
@@ -116,9 +119,6 @@ class Dynamic(Scaling):
 
     factor: float
     original_len: int
-
-    def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor, original_len=self.original_len)
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
         tokens = length.clamp(min=self.original_len).to(frequencies.dtype)
@@ -158,7 +158,7 @@ class Yarn(Scaling):
     truncate: bool = True
 
     def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor, original_len=self.original_len)
+        super().__post_init__()
         _check_order("slow", self.slow, "fast", self.fast)
 
     @property
@@ -210,7 +210,7 @@ class Llama3(Scaling):
     high: float = 4.0
 
     def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor, original_len=self.original_len)
+        super().__post_init__()
         _check_order("low", self.low, "high", self.high)
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
@@ -248,10 +248,6 @@ class LongRope(Scaling):
     factor: float = 1.0
     attention_gain: float | None = None
 
-    def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor)
-        _check_at_least(2, original_len=self.original_len)
-
     @property
     def gain(self) -> float:
         if self.attention_gain is not None:
@@ -274,14 +270,6 @@ def _with_base_times(frequencies: Tensor, factor: float | Tensor) -> Tensor:
     pairs = len(frequencies)
     share = torch.arange(pairs, device=frequencies.device, dtype=frequencies.dtype)
     return frequencies * factor ** (-share / max(pairs - 1, 1))
-
-
-def _check_at_least(least: int, **given: Any) -> None:
-    for name, number in given.items():
-        if not is_number(number) or not least <= number < math.inf:
-            raise ArgumentError(
-                "scaling.value", f"{name} must be a number, {least} or more; got {shown(number)}."
-            )
 
 
 def _check_order(small: str, smaller: Any, large: str, larger: Any) -> None:

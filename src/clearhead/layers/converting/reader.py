@@ -28,12 +28,14 @@ class Fitted(NamedTuple):
         layout: of its rotary positions; None if it does not rotate.
         partly: True if it rotates the part of a head that its configuration says.
         capped: True if it caps its scores at the bound that it holds.
+        norms: "plus 1" if its norms multiply by 1 + their weight, else "copied".
         mask: the mask of a class of the user's; transformers' modules get theirs from the model.
     """
 
     layout: Layout | None = None
     partly: bool = True
     capped: bool = True
+    norms: str = "copied"
     mask: Mask | None = None
 
 
