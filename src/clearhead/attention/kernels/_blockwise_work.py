@@ -134,8 +134,10 @@ def _tiles(problem: Problem, spans: Spans | None) -> Iterator[Tile]:
 
 
 def parts(work: Work, bias: Bias | None) -> Iterator[tuple[Tile, HeadSlice, Edges, Tensor | None]]:
-    """All parts of all tiles, in the order of both passes: with the rectangles of them that are
-    hidden, and the bias."""
+    """Yield every part of every tile, in the order of both passes.
+
+    A part has its tile, its slice of heads, the hidden rectangles at its edges, and its bias or None.
+    """
     for tile in work.tiles:
         hidden: Edges = []
         if work.mask is not None:
@@ -262,8 +264,10 @@ class Pattern:
 
 
 def scramble(numbers: Tensor) -> Tensor:
-    """Whole numbers of 64 bits as random ones, always the same (SplitMix64; Steele et al., 2014,
-    https://doi.org/10.1145/2714064.2660195)."""
+    """Return a hash of each int64, the same at every call.
+
+    The hash is SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
+    """
     numbers = numbers * -7046029254386353131
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
         # An arithmetic shift, without the bits of the sign that it copies.

@@ -11,8 +11,10 @@ from clearhead.errors import UnsupportedError
 
 
 class FirstDerivatives(torch.autograd.Function):
-    """Inputs as they are, whose gradients say why they have none of their own: PyTorch would name an
-    internal operator, or nothing at all."""
+    """Identity whose gradient raises a clear error when it is differentiated again.
+
+    Without it PyTorch's error names an internal operator, or there is none.
+    """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:

@@ -18,8 +18,7 @@ def contain(
     count: Callable[[Problem, Tensor], Tensor],
     read: bool = True,
 ) -> Tensor:
-    """Run a kernel so that a non-finite number shows to the queries that see it, and to no other,
-    forward and backward.
+    """Run a kernel so that a non-finite value reaches only the queries that see it, forward and backward.
 
     As in the definition: the kernel computes with the finite part of the tensors, and NaN is then
     written where the rest may be seen. A query or key whose scores may overflow counts as not finite.
@@ -27,9 +26,9 @@ def contain(
     Args:
         problem: the problem.
         run: the kernel; its result is (batch, num_heads, query_len, value_head_dim).
-        count: of marked keys, how many each query may attend to, or their share: from a problem and
-            marks, 0.0 or 1.0, (batch, num_kv_heads, kv_len, n), to (batch, num_heads, query_len, n).
-        read: False if the numbers cannot be read, or have been: some may be non-finite.
+        count: from a problem and marks, 0.0 or 1.0, (batch, num_kv_heads, kv_len, n), to the number (or
+            share) of marked keys that each query may attend to, (batch, num_heads, query_len, n).
+        read: False if the values cannot be read, or have been: some may be non-finite.
     """
     if read and all_finite(problem):
         return run(problem)
