@@ -79,7 +79,7 @@ def refusal(
     kwargs: Mapping[str, object],
     name: str | None = None,
 ) -> ArgumentTypeError:
-    """The error for arguments of which some are not there.
+    """Return the error for a call with an argument that does not exist.
 
     Args:
         called: what they were given to.

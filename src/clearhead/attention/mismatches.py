@@ -94,7 +94,7 @@ def check_bias_beside(mask: Mask | None, bias: Bias | None) -> None:
         raise UnsupportedError(
             "bias.documents",
             "a bias by distance counts through the whole row, where queries and keys of one document "
-            f"stand apart; got {bias.describe()} beside {mask.describe()}. A bias as a tensor goes.",
+            f"stand apart; got {bias.describe()} with {mask.describe()}. A bias that is a tensor works.",
         )
 
 

@@ -101,7 +101,7 @@ def _announced(name: str, progress: Progress) -> Progress:
 
 @contextmanager
 def _until_stopped() -> Iterator[Callable[[], None]]:
-    """A function that waits for SIGINT or SIGTERM, neither of which is an error meanwhile."""
+    """Yield a function that waits for SIGINT or SIGTERM; in the block neither raises an error."""
     # The signal itself writes into a socket, whichever thread it comes to: a lock that the main thread waits for
     # is not interrupted by a signal to another one.
     mine, other = socket.socketpair()

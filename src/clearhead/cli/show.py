@@ -127,7 +127,7 @@ def show(
 
 
 WRITES = 256
-"""Tokens of a text at most, of which a page has what the heads write at each."""
+"""Largest number of tokens of a text for which the page shows what the heads write at each."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def host_spans(mask: Mask, extent: Extent) -> Spans | None:
 
 
 def portions(total: int, size: int) -> list[slice]:
-    """Split `total` tokens into runs of `size`, of which only the last can be shorter."""
+    """Split `total` tokens into runs of `size`; only the last can be shorter."""
     return [slice(first, min(first + size, total)) for first in range(0, total, size)]
 
 

@@ -10,7 +10,7 @@ from clearhead.sharding.sharding import Sharding
 
 
 class Rounds(Protocol):
-    """The keys of a matrix, of which each rank has a block. Every rank calls each of these."""
+    """The keys of a matrix that is split over ranks, a block each. Every rank calls each of these methods."""
 
     def each(self, use: Callable[[Any, Tensor], None]) -> None:
         """Call `use(problem, positions)` for each block of keys.

@@ -231,7 +231,7 @@ class Pattern:
         self.seed, self.part, self.device = work.seed, work.part, work.extent.device
         # A Python number would divide what is True in float32, also for factors of float64.
         self.kept = torch.tensor(1.0 - (work.dropout or 0.0), dtype=like.dtype, device="cpu")
-        # Whole numbers from −2³¹ on, of which those below the threshold are dropped.
+        # Integers from −2³¹ up; those below the threshold are dropped.
         share = round((work.dropout or 0.0) * 2**32)
         self.threshold = min(share - 2**31, 2**31 - 1)
         self.factors = Buffer(work, like)

@@ -18,7 +18,7 @@ MASK_PORTION = 1 << 22
 TILE = 64
 """Queries of a tile where a mask repeats: fewer make short products, more read keys that few of them see."""
 WIDE_TILE = 256
-"""The same where each query sees `WIDE` keys or more, of which a tile's own are a small part."""
+"""The same where each query sees `WIDE` keys or more, so that a tile's own keys are a small part."""
 WIDE = 1024
 LEAST_TILES = 4
 """From how many tiles on one call over all of them is made, with another for the queries next to them."""
