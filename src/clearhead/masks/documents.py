@@ -57,6 +57,11 @@ class Documents(Mask, kind="documents"):
                 f"the query on {device}.",
             )
 
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        ids = torch.atleast_2d(self.ids.to(extent.device))[:, None]
+        of_queries = ids[..., extent.kv_len - extent.query_len :][..., queries]
+        return of_queries[..., None] == ids[..., None, keys]
+
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         ids = torch.atleast_2d(self.ids.to(key_index.device))
         rows = torch.arange(ids.shape[0], device=ids.device).view(-1, 1, 1, 1)
