@@ -1,6 +1,5 @@
 """The matrix of any problem, with whatever mask, bias, cap and sinks, held against all of its weights."""
 
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -209,27 +208,6 @@ def assert_same_summary(one: Summary, other: Summary, matrix: AttentionMatrix) -
             close(mine, theirs, matrix)
         else:
             assert torch.equal(mine, theirs)
-
-
-@some
-@given(st.integers(1, 9), st.lists(st.integers(0, 9), max_size=2), st.integers(0, 3))
-def test_parts_of_a_text_are_merged(tokens: int, cuts: list[int], few: int) -> None:
-    """As it is read through a cache, in chunks of any size."""
-    query, key, value = torch.randn(3, 2, 4, tokens, 3, dtype=torch.float64).unbind()
-    edges = sorted({0, tokens, *(each for each in cuts if each < tokens)})
-
-    def of(start: int, stop: int) -> tuple[AttentionMatrix, Summary]:
-        matrix = AttentionMatrix(query[:, :, start:stop], key[:, :, :stop], mask=ch.causal())
-        options: dict[str, Any] = {"top_k": few} if 0 < few <= edges[1] else {}
-        segments = torch.arange(stop) % 2 - 1
-        segments[0] = 0
-        return matrix, matrix.summary(value=value[:, :, :stop], segments=segments, **options)
-
-    matrix, whole = of(0, tokens)
-    merged, *rest = [of(*pair)[1] for pair in pairwise(edges)]
-    for part in rest:
-        merged = merged.merge(part)
-    assert_same_summary(merged, whole, matrix)
 
 
 @some

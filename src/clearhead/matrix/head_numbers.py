@@ -15,7 +15,7 @@ from clearhead._common.checks import is_number
 from clearhead._common.elements import Drawn
 from clearhead._common.lazy import drawing
 from clearhead._text import shown
-from clearhead.errors import ArgumentError, ShapeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 
 if TYPE_CHECKING:
     from clearhead.matrix.summary import Summary
@@ -265,31 +265,27 @@ def totalled_roles(call: "Summary") -> Roles:
     return Roles(**scores, counts=RoleCounts(**numbers))
 
 
-def check_same_heads(one: HasHeads, other: HasHeads) -> None:
-    """Refuse numbers of other heads of a layer.
+def check_mergeable(one: HasHeads, other: HasHeads) -> None:
+    """Check that two totals are of one kind, and of the same heads of a layer.
 
     Raises:
+        ArgumentTypeError: code `merge.type`.
+        ShapeError: code `merge.shape`.
         ArgumentError: code `merge.heads`.
     """
+    if not isinstance(other, type(one)):
+        kinds = type(one).__name__, type(other).__name__
+        raise ArgumentTypeError("merge.type", f"merge takes {kinds[0]}; got {kinds[1]}.")
+    if other.num_heads != one.num_heads:
+        raise ShapeError(
+            "merge.shape",
+            f"both totals must have the same heads; got {one.num_heads} and {other.num_heads}.",
+        )
     mine, theirs = numbers_of_heads(one), numbers_of_heads(other)
-    if len(mine) == len(theirs) and mine != theirs:
+    if mine != theirs:
         raise ArgumentError(
             "merge.heads",
             f"both must be of the same heads of the layer; got {shown(mine)} and {shown(theirs)}.",
-        )
-
-
-def check_same_roles(one: Roles, other: Roles) -> None:
-    """Refuse roles that cannot be put together.
-
-    Raises:
-        ArgumentError: code `merge.fields`, unless both have the same roles, with their counts.
-    """
-    if one.measured != other.measured or one.counts is None or other.counts is None:
-        raise ArgumentError(
-            "merge.fields",
-            "both summaries must have the same roles, with the number of queries that each is the mean "
-            f"of; got {one!r} and {other!r}.",
         )
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
-from clearhead.matrix.head_numbers import ROLES, HeadAverages, check_same_heads, numbers_of_heads
+from clearhead.errors import ArgumentError
+from clearhead.matrix.head_numbers import ROLES, HeadAverages, check_mergeable, numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import scores_of_roles
 
@@ -61,16 +61,7 @@ class SomeTotals(Drawn):
             >>> seen[0].merge(seen[0]).queries
             6
         """
-        if not isinstance(other, SomeTotals):
-            raise ArgumentTypeError(
-                "merge.type", f"merge takes SomeTotals; got {type(other).__name__}."
-            )
-        if other.num_heads != self.num_heads:
-            raise ShapeError(
-                "merge.shape",
-                f"both totals must have the same heads; got {self.num_heads} and {other.num_heads}.",
-            )
-        check_same_heads(self, other)
+        check_mergeable(self, other)
         if self.means.keys() != other.means.keys():
             raise ArgumentError(
                 "merge.fields",

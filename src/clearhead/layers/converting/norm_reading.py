@@ -18,11 +18,17 @@ def add_norms(reader: ModuleReader) -> None:
             _add_pair(reader, query, key)
             return
     norm: Any = reader.find("qk_norm")  # in some classes a bool
-    if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
-        # A norm without a weight, the same for query and key.
-        part = reader.add_part(QueryKeyNorm(reader.sizes["head_dim"], eps=norm.eps), "qk_norm")
-        for side in ("query_norm", "key_norm"):
-            reader.pairs.append(TensorPair("", None, f"{part}.{side}.weight", how="ones"))
+    if not isinstance(norm, nn.Module) or isinstance(norm, nn.Identity):
+        return
+    # A norm without a weight, the same for query and key.
+    eps = _eps_of(norm)
+    if eps is None:
+        kind = type(norm).__name__
+        reader.reasons.append(f"qk_norm must be a root mean square norm with an eps; it is {kind}")
+        return
+    part = reader.add_part(QueryKeyNorm(reader.sizes["head_dim"], eps=eps), "qk_norm")
+    for side in ("query_norm", "key_norm"):
+        reader.pairs.append(TensorPair("", None, f"{part}.{side}.weight", how="ones"))
 
 
 def _add_pair(reader: ModuleReader, query: str, key: str) -> None:
@@ -52,8 +58,7 @@ def read_norm(reader: ModuleReader, name: str) -> tuple[Tensor, float] | None:
     """Return weight and eps of a norm; None with a reason if it does not have both."""
     norm = reader.find(name)
     weight = reader.tensor(f"{name}.weight") if reader.has(f"{name}.weight") else None
-    epsilons: list[Any] = [getattr(norm, eps, None) for eps in ("eps", "variance_epsilon")]
-    eps = next((each for each in epsilons if is_number(each) and 0 <= each < 1), None)
+    eps = _eps_of(norm)
     if weight is None or weight.ndim != 1 or eps is None:
         reader.reasons.append(
             f"{name} must be a root mean square norm with a weight of one dimension and an eps; it is "
@@ -61,3 +66,9 @@ def read_norm(reader: ModuleReader, name: str) -> tuple[Tensor, float] | None:
         )
         return None
     return weight, eps
+
+
+def _eps_of(norm: object) -> float | None:
+    """Return what a norm adds to the mean square; None if it does not have it as an attribute."""
+    given: list[Any] = [getattr(norm, name, None) for name in ("eps", "variance_epsilon")]
+    return next((eps for eps in given if is_number(eps) and 0 <= eps < 1), None)
