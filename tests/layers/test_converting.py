@@ -1198,7 +1198,7 @@ def test_rotary_positions_that_are_refused(name: str) -> None:
         ({"group_norm": nn.GroupNorm(1, 13)}, "group_norm.weight (13,), group_norm.bias (13,)"),
     ],
 )
-def test_what_is_left_over(options: dict[str, Any], left: str) -> None:
+def test_what_of_a_diffusion_model_is_left_over(options: dict[str, Any], left: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         ch.convert(Diffusion(**options))
     assert caught.value.code == "convert.left-over"

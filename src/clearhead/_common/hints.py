@@ -98,7 +98,7 @@ def refusal(
         of = f"{of}.{called.__name__}".lstrip(".")
     name = name or of
     way_out = ""
-    if is_method and of == "MultiHeadAttention":
+    if is_method and "MultiHeadAttention" in (kind.__name__ for kind in type(args[0]).mro()):
         way_out = (
             " For code that calls torch.nn.MultiheadAttention there is "
             "clearhead.layers.MultiheadAttention; a module with weights becomes a layer by "
