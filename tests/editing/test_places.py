@@ -116,25 +116,6 @@ def test_the_queries_of_a_context_that_is_held_are_not_known() -> None:
         model(x, context, cache=cache)
 
 
-@torch.no_grad()
-def test_sequences_of_a_nested_tensor_are_counted_one_by_one() -> None:
-    model, rows = layer(mask=ch.causal()), [text(1)[0, :4], text(1)[0]]
-    every: list[dict[str, Any]] = [
-        {"key": 1},
-        {"query": 3, "key": slice(0, 2)},
-        {"query": -1, "key": -2},
-    ]
-    for chosen in every:
-        for mask in (None, ch.sliding_window(left=1)):
-            with ch.edit(model) as edit:
-                edit[0].heads[1].hide(**chosen)
-                if mask is not None:
-                    edit[0].heads[2].hide(mask=mask)
-                found = model(torch.nested.nested_tensor(rows, layout=torch.jagged)).unbind()
-                alone = [model(row) for row in rows]
-            torch.testing.assert_close(torch.cat(found), torch.cat(alone))
-
-
 @pytest.mark.parametrize("options", [{"add_zero_attn": True}, {"add_bias_kv": True}])
 def test_a_key_that_is_no_token_has_no_position(options: dict[str, bool]) -> None:
     model = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **options).double().eval()

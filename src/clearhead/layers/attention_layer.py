@@ -30,7 +30,6 @@ from clearhead.layers.inputs import (
     check_projected,
     check_widths,
 )
-from clearhead.layers.nested import is_nested, sequences_of
 from clearhead.layers.parts import Part, options_of
 from clearhead.layers.positions import (
     Positions,
@@ -199,15 +198,6 @@ class AttentionLayer(nn.Module, ABC):
             )
         cache = cache[self] if isinstance(cache, CacheBundle) else cache
         mask = self.mask if mask is None else and_masks(self.mask, as_mask(mask))
-        sequences = sequences_of(x, valid=None if is_cross else valid, positions=positions)
-        if sequences is not None:
-            if is_cross or cache is not None:
-                sequences = sequences.padded()
-                valid = valid if is_cross else sequences.valid
-            x = sequences.tokens
-        others = sequences_of(context, valid=valid) if is_cross else None
-        if others is not None:
-            context, valid = others.padded().tokens, others.padded().valid
         check_widths(x, context, self.embed_dim, self.context_dim)
         projection = self._modules[self.INPUT_PROJECTION]
         assert projection is not None
@@ -234,13 +224,10 @@ class AttentionLayer(nn.Module, ABC):
             several = max([1, *[part.position_axes for part in self.parts]])
             positions = check_positions(positions, x, several)
         by_position = None
-        is_plain = cache is None and valid is None and sequences is None
+        is_plain = cache is None and valid is None
         if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
-            is_row = sequences is not None and sequences.mask is not None
             key = torch.arange(source.shape[1], device=x.device)
-            if sequences is not None and is_row:
-                key = sequences.positions
-            elif cache is not None:
+            if cache is not None:
                 key = cache.next_positions(source.shape[1], valid, device=x.device)
             elif valid is not None:
                 key = positions_from_valid(valid)
@@ -248,7 +235,7 @@ class AttentionLayer(nn.Module, ABC):
             by_position = Positions(query, key, *placed_at(positions, key if is_cross else None))
         absorbs = cache is not None and self._absorbs(cache)
         keys = CallKeys(valid, cache, is_cross, absorbs)
-        return LayerCall(x, source, mask, keys, by_position, Form(given, sequences))
+        return LayerCall(x, source, mask, keys, by_position, Form(given))
 
     def _check_across(
         self,
@@ -264,9 +251,9 @@ class AttentionLayer(nn.Module, ABC):
         def check() -> tuple[LayerCall, str]:
             here = local_tokens("x", x, pair[0])
             beside = local_tokens("context", context, pair[1])
-            check_alone(**alone, nested=True if is_nested(here) or is_nested(beside) else None)
+            check_alone(**alone)
             call = AttentionLayer._check_call(self, here, beside, mask=mask)
-            call = call._replace(form=Form(x, held=pair))
+            call = call._replace(form=Form(x, pair))
             for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
                 held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
             if self.parts:

@@ -23,7 +23,6 @@ from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import is_in_order
 from clearhead.layers.caches.sliding import SlidingCache
-from clearhead.layers.nested import Sequences
 from clearhead.layers.positions import Positions
 from clearhead.masks.algebra import hides_later
 from clearhead.masks.base import Mask
@@ -73,18 +72,14 @@ class Form(NamedTuple):
 
     Attributes:
         x: as it was given, which may be a DTensor.
-        sequences: of a nested tensor; else None.
         held: which ranks hold the tokens of x, and those of the source; None without across=.
     """
 
     x: Tensor
-    sequences: Sequences | None = None
     held: tuple[Sharding, Sharding] | None = None
 
     def restore(self, output: Tensor) -> Tensor:
         """Return an output (batch, tokens, width) in this form."""
-        if self.sequences is not None:
-            return self.sequences.restore(output)
         output = output if self.x.ndim == 3 else output[0]
         return output if self.held is None else as_given(output, self.x, self.held[0])
 
@@ -110,10 +105,7 @@ class LayerCall(NamedTuple):
     form: Form | None = None
 
     def visible(self) -> Mask | None:
-        """Return the mask of the keys that are real tokens of the query's own sequence; None if all are."""
-        sequences = None if self.form is None else self.form.sequences
-        if sequences is not None and sequences.mask is not None:
-            return sequences.mask
+        """Return the mask of the keys that are real tokens; None if all are."""
         valid, cache, *_ = self.keys
         if cache is not None:
             mask = cache.mask()

@@ -137,7 +137,7 @@ class LatentAttention(AttentionLayer):
         Arguments and errors are those of `MultiHeadAttention.forward`.
 
         Returns:
-            (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
+            (batch, tokens, output_dim), or (tokens, output_dim).
         """
         call = self._check_call(
             x,

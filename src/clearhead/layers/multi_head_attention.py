@@ -141,9 +141,8 @@ class MultiHeadAttention(AttentionLayer):
         that follow. A call that fails leaves the cache as it was.
 
         Args:
-            x: (batch, tokens, embed_dim), or (tokens, embed_dim); or a nested tensor of layout
-                torch.jagged, of sequences that do not see each other.
-            context: (batch, context_tokens, context_dim), with as many dimensions as x; or nested.
+            x: (batch, tokens, embed_dim), or (tokens, embed_dim).
+            context: (batch, context_tokens, context_dim), with as many dimensions as x.
             mask: for this call, next to the layer's own: a key must be visible in both.
             valid: bool, (batch, tokens), True at real tokens, False at padding, on whichever side;
                 of the context, if there is one. The real tokens of a row are counted from 0.
@@ -159,13 +158,11 @@ class MultiHeadAttention(AttentionLayer):
                 context. x has the tokens of this rank, and masks are those of all tokens.
 
         Returns:
-            (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
+            (batch, tokens, output_dim), or (tokens, output_dim).
 
         Raises:
             ShapeError, DtypeError, DeviceError, MaskError, ArgumentTypeError: for input that does
                 not fit, before anything is computed.
-            UnsupportedError: code `layer.nested`, for a nested x or context next to `valid` or
-                `positions`, or of another layout.
             ArgumentError: codes `layer.cache-causal`, `layer.cache-ahead` and `layer.cache-fixed`, for
                 a cache where a token would see later ones; `layer.cache-context`, for a cache that
                 was filled with another context; `layer.cache-kind`, for a `SlidingCache` or a `FixedCache`
@@ -173,8 +170,7 @@ class MultiHeadAttention(AttentionLayer):
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
                 where those of the cache are not tokens in order; `layer.positions-bias`, for positions
                 next to a bias and a cache; `kernel.refused`, if the requested
-                kernel cannot run this; `layer.across`, for across= next to a cache, `valid` or a nested
-                x.
+                kernel cannot run this; `layer.across`, for across= next to a cache or `valid`.
             RankError: on every rank, if one of them is refused, or they differ.
 
         Example:

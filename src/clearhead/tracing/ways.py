@@ -12,7 +12,7 @@ from clearhead._common.hints import hint_at, refusal, with_hints
 from clearhead.attention.functional import attend
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import Options, make_problem
-from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.ladder import (
     ConcatenatedHeads,
     RenormalisedAttention,
@@ -24,7 +24,6 @@ from clearhead.ladder import (
 from clearhead.ladder.rung import Rung
 from clearhead.layers.caches import Cache, CacheBundle
 from clearhead.layers.multi_head_attention import MultiHeadAttention
-from clearhead.layers.nested import is_nested
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import and_masks, as_mask, dense
 from clearhead.stages import Stages
@@ -89,11 +88,6 @@ def _of_layer(
     valid: Tensor | None = None,
     cache: Cache | CacheBundle | None = None,
 ) -> TracedCall:
-    if is_nested(x) or is_nested(context):
-        raise UnsupportedError(
-            "trace.nested",
-            "a trace takes one text, or padded texts with valid=; got a nested tensor.",
-        )
     # A trace leaves the cache of the caller as it is.
     problem = layer.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
     computed = eager.compute(problem)
