@@ -12,13 +12,13 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.matrix import parts
 from clearhead.matrix.links import strongest_links
-from clearhead.matrix.merging import tensors_of
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.totals import totals_of
 from clearhead.matrix.weight_gradients import WeightGradients
 from clearhead.types import Summary
 from tests.attention.kernels.definition import Tensors, defined
 from tests.attention.kernels.problems import problems
+from tests.matrix.tensors import tensors_of
 from tests.matrix.test_reductions import CASES, close
 from tests.matrix.test_sweep import SIZES, chunks_of
 
