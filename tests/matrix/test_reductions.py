@@ -16,7 +16,7 @@ from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.matrix.chunk import Chunk, ChunkPlace
-from clearhead.matrix.distances import Distance, Near
+from clearhead.matrix.distances import Distance
 from clearhead.matrix.reductions import (
     Context,
     Entropy,
@@ -94,8 +94,6 @@ CASES: dict[str, Case] = {
         lambda a: a.received(), lambda w, group: w.sum(dim=2).unflatten(1, (-1, group)).sum(dim=2)
     ),
     "distance": Case(lambda a: a.distance(), lambda w, _: (w * tokens_away(w)).sum(dim=-1)),
-    "near, further than any key": Case(lambda a: a.near(2**70), lambda w, _: w.sum(dim=-1)),
-    "near": Case(lambda a: a.near(2), lambda w, _: (w * (tokens_away(w) <= 2)).sum(dim=-1)),
     "mass of a set": Case(
         lambda a: a.mass(sets(a.shape[-1]) == 0),
         lambda w, _: w[..., sets(w.shape[3]) == 0].sum(dim=-1),
@@ -107,10 +105,6 @@ CASES: dict[str, Case] = {
     ),
     "pool of everything": Case(lambda a: a.pool(1, 1), lambda w, _: mapped(w, 1, 1)),
     "pool of single weights": Case(lambda a: a.pool(*a.shape[-2:]), lambda w, _: w),
-    "zoom": Case(
-        lambda a: a.pool(1, 1, queries=slice(-2, None), keys=slice(None, 2)),
-        lambda w, _: w[:, :, -2:, :2].sum(dim=(2, 3), keepdim=True),
-    ),
     "largest": Case(lambda a: a.top_k(1).weights, lambda w, _: largest(w, 1)),
     "all of the largest": Case(
         lambda a: a.top_k(a.shape[-1]).weights, lambda w, _: largest(w, w.shape[3])
@@ -546,7 +540,6 @@ ALL: dict[str, Callable[[Problem], Reduction]] = {
     "entropy": Entropy,
     "entropy again": Entropy,
     "distance": Distance,
-    "near": lambda problem: Near(problem, 2),
     "first": lambda problem: OfKey(problem, torch.zeros(problem.query_len, dtype=torch.int64)),
     "mass": lambda problem: Mass(problem, torch.ones(1, problem.kv_len, 1).to(problem.query.dtype)),
     "largest": lambda problem: Largest(problem, 2),

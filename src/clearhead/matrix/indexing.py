@@ -149,13 +149,6 @@ def as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tensor
     return index.to(device)
 
 
-def read_slice(given: slice | None, size: int, device: torch.device) -> Tensor:
-    """The indices of a slice; all of them for None."""
-    if given is not None and not isinstance(given, slice):
-        raise SelectionError("matrix.index", f"queries and keys take a slice; got {shown(given)}.")
-    return as_indices(slice(None) if given is None else given, size, device)
-
-
 def read_segments(
     segments: Tensor, sizes: tuple[int, int], device: torch.device
 ) -> tuple[Tensor, bool]:
