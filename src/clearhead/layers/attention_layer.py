@@ -89,8 +89,7 @@ class AttentionLayer(nn.Module, ABC):
 
     @abstractmethod
     def _project(self, call: LayerCall, *, values: bool = True) -> Projected:
-        """Project a call, to what the parts transform and a cache holds; without `values`, no value if it is not
-        needed."""
+        """Project a call to query, key and value; without `values`, to no value if it is not needed."""
 
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
@@ -321,8 +320,7 @@ class AttentionLayer(nn.Module, ABC):
         return problem.replace(real_queries=real)
 
     def _mask_and_options(self, call: LayerCall) -> tuple[Mask | None, dict[str, Any]]:
-        """The mask of a call and the options of its parts; by position where columns are not in
-        order."""
+        """Return the mask of a call and the options of its parts, by position where columns are not in order."""
         mask, visible, cache = call.mask, call.visible(), call.keys.cache
         positions = call.positions
         if positions is None:

@@ -211,6 +211,7 @@ class MultiHeadAttention(AttentionLayer):
         return self._merge_heads(context, x if x.ndim == 3 else x[None])
 
     def extra_repr(self) -> str:
+        """Return the arguments, for `repr`."""
         text = f"{self.embed_dim}, num_heads={self.num_heads}"
         if self.num_kv_heads != self.num_heads:
             text += f", num_kv_heads={self.num_kv_heads}"

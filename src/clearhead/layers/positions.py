@@ -45,8 +45,10 @@ class Positions(NamedTuple):
     placed: "Positions | None" = None
 
     def rows(self) -> int | None:
-        """The rows that have positions of their own, if there are; no property, which Dynamo does not
-        follow of a tuple in PyTorch 2.10."""
+        """Return the number of rows if they have positions of their own; None if not.
+
+        This is no property, which Dynamo does not follow of a tuple in PyTorch 2.10.
+        """
         rows = max(each.shape[0] if each.ndim == 2 else 1 for each in (self.query, self.key))
         return rows if rows > 1 else None
 
@@ -71,18 +73,22 @@ class MaskByPosition(Mask):
 
     @property
     def batch(self) -> int | None:
+        """The number of rows with positions of their own, or the batch of the mask; None for one for all."""
         return self.positions.rows() if self.mask.batch is None else self.mask.batch
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the positions, or of the length."""
         return self.positions.key.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return which pairs are visible, by their positions."""
         query, key = self.positions.at(query_index, key_index, extent.query_len)
         # Of equal lengths, so that the mask adds no offset of its own.
         return self.mask.visible(query, key, extent._replace(query_len=extent.kv_len))
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return f"{self.mask.describe()} by position"
 
 
@@ -95,23 +101,29 @@ class BiasByPosition(ByPair):
 
     @property
     def numbers(self) -> Tensor | None:
+        """The numbers of the bias; None if it has none."""
         return self.bias.numbers
 
     @property
     def may_hide(self) -> bool:
+        """True if the bias may be −∞."""
         return self.bias.may_hide
 
     def check(self, extent: Extent) -> None:
+        """Check that the bias fits an extent."""
         self.bias.check(extent)
 
     def within(self, dtype: torch.dtype) -> Bias:
+        """Return the bias with numbers of this dtype."""
         return replace(self, bias=self.bias.within(dtype))
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return the bias of pairs by their positions."""
         query, key = self.positions.at(query_index, key_index, extent.query_len)
         return self.bias.at(query, key, extent._replace(query_len=extent.kv_len))
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return f"{self.bias.describe()} by position"
 
 

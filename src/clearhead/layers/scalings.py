@@ -70,14 +70,16 @@ class Linear(Scaling):
     factor: float
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
+        """Return the changed frequencies; arguments as for `Scaling`."""
         return frequencies / self.factor
 
 
 @with_hints
 @dataclass(frozen=True)
 class Ntk(Scaling):
-    """A larger base, so that slow pairs are stretched and fast ones stay (bloc97, 2023, "NTK-aware
-    scaled RoPE"; Peng et al., 2023, section 3.1, https://arxiv.org/abs/2309.00071).
+    """A larger base, so that slow pairs are stretched and fast ones stay.
+
+    Sources: bloc97, 2023, "NTK-aware scaled RoPE"; Peng et al., 2023, section 3.1, https://arxiv.org/abs/2309.00071.
 
     Args:
         factor: ratio of the new length to the old one, 1 or more.
@@ -93,14 +95,16 @@ class Ntk(Scaling):
     factor: float
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
+        """Return the changed frequencies; arguments as for `Scaling`."""
         return _with_base_times(frequencies, self.factor)
 
 
 @with_hints
 @dataclass(frozen=True)
 class Dynamic(Scaling):
-    """A base that grows with the text once it is longer than those of the training (emozilla, 2023;
-    Peng et al., 2023, appendix B, https://arxiv.org/abs/2309.00071).
+    """A base that grows with the text once it is longer than the texts of the training.
+
+    Sources: emozilla, 2023; Peng et al., 2023, appendix B, https://arxiv.org/abs/2309.00071.
 
     Keys in a KV cache keep the rotation that they were appended with.
 
@@ -121,6 +125,7 @@ class Dynamic(Scaling):
     original_len: int
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
+        """Return the changed frequencies; arguments as for `Scaling`."""
         tokens = length.clamp(min=self.original_len).to(frequencies.dtype)
         return _with_base_times(
             frequencies, self.factor * tokens / self.original_len - (self.factor - 1)
@@ -130,8 +135,9 @@ class Dynamic(Scaling):
 @with_hints
 @dataclass(frozen=True)
 class Yarn(Scaling):
-    """Slow pairs stretched, fast ones left, a ramp between them, and a gain (Peng et al., 2023,
-    https://arxiv.org/abs/2309.00071).
+    """Slow pairs stretched, fast ones left, a ramp between them, and a gain.
+
+    Source: Peng et al., 2023, https://arxiv.org/abs/2309.00071.
 
     Args:
         factor: ratio of the new length to the old one, 1 or more.
@@ -163,11 +169,13 @@ class Yarn(Scaling):
 
     @property
     def gain(self) -> float:
+        """The factor that queries and keys are multiplied by as well."""
         if self.attention_gain is not None:
             return self.attention_gain
         return 0.1 * math.log(self.factor) + 1
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
+        """Return the changed frequencies; arguments as for `Scaling`."""
         pairs = len(frequencies)
 
         def pair(turns: float) -> float:
@@ -186,8 +194,9 @@ class Yarn(Scaling):
 @with_hints
 @dataclass(frozen=True)
 class Llama3(Scaling):
-    """Long waves stretched, short ones left, and those between in part (Llama 3.1, 2024,
-    https://arxiv.org/abs/2407.21783).
+    """Long waves stretched, short ones left, and those between in part.
+
+    Source: Llama 3.1, 2024, https://arxiv.org/abs/2407.21783.
 
     Args:
         factor: ratio of the new length to the old one, 1 or more.
@@ -214,6 +223,7 @@ class Llama3(Scaling):
         _check_order("low", self.low, "high", self.high)
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
+        """Return the changed frequencies; arguments as for `Scaling`."""
         turns = self.original_len * frequencies / (2 * math.pi)
         kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
         return frequencies * kept + frequencies / self.factor * (1 - kept)
@@ -222,8 +232,9 @@ class Llama3(Scaling):
 @with_hints
 @dataclass(frozen=True)
 class LongRope(Scaling):
-    """A factor of its own for each pair, found by search: some for short texts, others for long ones
-    (Ding et al., 2024, https://arxiv.org/abs/2402.13753).
+    """A factor for each pair, found by search: some for short texts, others for long ones.
+
+    Source: Ding et al., 2024, https://arxiv.org/abs/2402.13753.
 
     Args:
         short: the factors for texts of up to original_len tokens, one a pair.
@@ -250,11 +261,13 @@ class LongRope(Scaling):
 
     @property
     def gain(self) -> float:
+        """The factor that queries and keys are multiplied by as well."""
         if self.attention_gain is not None:
             return self.attention_gain
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_len))
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
+        """Return the changed frequencies; arguments as for `Scaling`."""
         if not len(self.short) == len(self.long) == len(frequencies):
             raise ArgumentError(
                 "scaling.pairs",

@@ -115,7 +115,9 @@ def _append_and_attend(
 
 
 def _is_short(tensor: Tensor) -> bool:
-    """Return True if all numbers together are so short a vector that each row counts as finite: by a product, as the
-    projections just made, whose code is at hand where that of any other sum would be fetched from memory."""
+    """Return True if all numbers together are so short a vector that each row counts as finite.
+
+    This is a product, as the projections just made, whose code is in the cache of the processor.
+    """
     numbers = tensor.reshape(1, -1)
     return F.linear(numbers, numbers).item() <= stages.SAFE_LENGTH**2

@@ -30,6 +30,7 @@ class Distance(PerQuery):
         # behind it, distances are taken pair by pair. Farther away the sign of p − j is that of −j,
         # so that the sum is ∓ Σ weight · j ± p · Σ weight: products with two vectors, which lose
         # no digits there.
+        """Return the numbers of the queries of a chunk, (heads, queries)."""
         weights = chunk.weights
         queries, width = weights.shape[1:]
         position, origin, last = self._positions_of(chunk)

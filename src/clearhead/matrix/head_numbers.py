@@ -32,8 +32,10 @@ NEED_IDS = frozenset({"duplicate", "induction"})
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoleCounts:
-    """The number of queries that the score of each role is the mean of, int64, (batch, num_heads);
-    None for a role that was not measured. Means of several texts are weighted by it."""
+    """The number of queries that each role is the mean of, int64, (batch, num_heads); None if not measured.
+
+    Means of several texts are weighted by it.
+    """
 
     previous: Tensor | None = None
     first: Tensor
@@ -128,28 +130,45 @@ class HasHeads(Protocol):
     """The heads of a matrix, a summary or totals, with their numbers in the layer."""
 
     @property
-    def num_heads(self) -> int: ...
+    def num_heads(self) -> int:
+        """The number of query heads."""
+
     @property
-    def heads(self) -> Tensor | tuple[int, ...] | None: ...
+    def heads(self) -> Tensor | tuple[int, ...] | None:
+        """The number of each head in its layer; None where all are here."""
 
 
 class Attended(Protocol):
     """A matrix of attention weights or the summary of one: what everything that draws takes."""
 
     @property
-    def ndim(self) -> int: ...
+    def ndim(self) -> int:
+        """The number of dimensions, 2 to 4."""
+
     @property
-    def batch(self) -> int: ...
+    def batch(self) -> int:
+        """The number of samples."""
+
     @property
-    def num_heads(self) -> int: ...
+    def num_heads(self) -> int:
+        """The number of query heads."""
+
     @property
-    def num_kv_heads(self) -> int: ...
+    def num_kv_heads(self) -> int:
+        """The number of key heads."""
+
     @property
-    def query_len(self) -> int: ...
+    def query_len(self) -> int:
+        """The number of queries."""
+
     @property
-    def kv_len(self) -> int: ...
+    def kv_len(self) -> int:
+        """The number of keys."""
+
     @property
-    def real(self) -> Tensor | None: ...
+    def real(self) -> Tensor | None:
+        """The queries that are not padding; None if all are."""
+
     def _statistic(self, name: str) -> Tensor: ...
 
 
@@ -226,8 +245,10 @@ def head_averages(layer: str, calls: Sequence["Summary"]) -> HeadAverages:
 
 
 def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The score of a role summed over the queries that have the choice, and how many these are,
-    (num_heads,) each; None where it was not measured."""
+    """Return the sum of a role over the queries that have the choice, and their number, (num_heads,) each.
+
+    None if the role was not measured.
+    """
     score = None if call.roles is None else getattr(call.roles, name)
     if call.roles is None or score is None:
         return None

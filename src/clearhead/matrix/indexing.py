@@ -32,8 +32,10 @@ def complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, i
 def index_of(
     index: Index | tuple[Index, ...], shape: torch.Size
 ) -> tuple[list[tuple[Tensor | slice, bool]], list[int]]:
-    """An index read, axis by axis of four, each with True for a single int; and the axes to squeeze, the
-    last first: an int drops its axis, and a leading axis that the matrix never had goes as well."""
+    """Return an index, axis by axis of four, each with True for a single int; and the axes to squeeze.
+
+    The last axis to squeeze comes first. An int drops its axis, and so does a leading axis that the matrix never had.
+    """
     given = index if isinstance(index, tuple) else (index,)
     axes = complete(given, shape)
     picked = [read_index(each, size, axis) for axis, (each, size) in enumerate(axes)]
@@ -139,6 +141,7 @@ def _check_range(low: int, high: int, size: int, axis: int) -> None:
 
 
 def as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tensor:
+    """Return an index as whole numbers, int64; raise SelectionError for a slice that is not of ints."""
     if isinstance(index, slice):
         try:
             start, stop, step = index.indices(size)

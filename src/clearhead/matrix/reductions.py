@@ -61,8 +61,9 @@ class Reduction(ABC):
 
 
 def in_order(reductions: Iterable[R]) -> list[R]:
-    """Reductions that provide a statistic first, those that destroy a tensor last, and behind them those that take
-    its memory and read nothing in it.
+    """Return reductions in order: those that provide a statistic first, those that destroy a tensor last.
+
+    At the end come those that take the memory of a tensor and read nothing in it.
 
     Example:
         >>> from clearhead.attention.problem import make_problem
@@ -111,6 +112,7 @@ class PerQuery(Reduction):
         self.result: Tensor = like.new_full(problem.query.shape[:3], self.of_nothing)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         found = self.of(chunk)
         if chunk.block is not None:
             found = self.together(self.result[chunk.place], found)
@@ -128,6 +130,7 @@ class LogSumExp(PerQuery):
     of_nothing, together = -math.inf, staticmethod(torch.logaddexp)
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return the numbers of the queries of a chunk, (heads, queries)."""
         return chunk.logsumexp
 
 
@@ -138,6 +141,7 @@ class Maximum(PerQuery):
     together = staticmethod(torch.maximum)
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return the numbers of the queries of a chunk, (heads, queries)."""
         return chunk.maximum
 
 
@@ -148,6 +152,7 @@ class MaxScore(PerQuery):
     of_nothing, together = -math.inf, staticmethod(torch.maximum)
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return the numbers of the queries of a chunk, (heads, queries)."""
         if not chunk.scores.shape[-1]:
             return chunk.scores.new_full(chunk.scores.shape[:-1], -torch.inf)
         best = chunk.best_score
@@ -166,6 +171,7 @@ class Entropy(PerQuery):
     destroys = frozenset({"scores"})
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return the numbers of the queries of a chunk, (heads, queries)."""
         if not chunk.scores.shape[-1]:
             return chunk.total
         # In the place of the scores: fresh memory takes as long as all of the arithmetic.
@@ -187,6 +193,7 @@ class OfKey(PerQuery):
         self.keys = keys
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return the numbers of the queries of a chunk, (heads, queries)."""
         keys, there = chunk.find(self.keys[chunk.queries])
         width = chunk.weights.shape[-1]
         if not width:
@@ -210,6 +217,7 @@ class Mass(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         member = self.member[chunk.sample if self.member.shape[0] > 1 else 0, chunk.columns]
         self.result[chunk.place] += chunk.times(member)
 
@@ -236,9 +244,11 @@ class Largest(Reduction):
 
     @property
     def result(self) -> TopK:
+        """The result, in the shape and dtype that the class says."""
         return TopK(self.weights, self.keys)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         weights = chunk.weights
         width = weights.shape[-1]
         k = min(self.k, width)
@@ -325,9 +335,11 @@ class Pooled(Reduction):
 
     @property
     def result(self) -> Tensor:
+        """The result, in the shape and dtype that the class says."""
         return self.sums.to(self.dtype)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         rows = self.row_bins[chunk.queries]
         first, last = (int(edge) for edge in rows.aminmax())
         sums = chunk.row_sums(rows - first, last + 1 - first)
@@ -341,6 +353,7 @@ class Pooled(Reduction):
             into.index_add_(-1, self.column_bins[chunk.columns], sums.double())
 
     def share(self, sharding: Sharding) -> None:
+        """Sum the result with that of the other ranks, or bring it to its dtype."""
         self.sums = sharding.sum(self.sums, "pooled maps")
 
 
@@ -357,17 +370,20 @@ class Received(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         sums = chunk.column_sums
         grouped = sums.unflatten(0, (chunk.kv_heads.stop - chunk.kv_heads.start, -1)).sum(dim=1)
         self.result[chunk.sample, chunk.kv_heads][:, chunk.columns] += grouped
 
     def share(self, sharding: Sharding) -> None:
+        """Sum the result with that of the other ranks, or bring it to its dtype."""
         self.result = sharding.sum(self.result, "what keys receive")
 
 
 class Context(Reduction):
-    """Weights times values: `result` is (batch, num_heads, query_len, value_head_dim), in the
-    dtype of the value.
+    """Weights times values: `result` is (batch, num_heads, query_len, value_head_dim).
+
+    It has the dtype of the value.
 
     Args:
         problem: the problem.
@@ -385,9 +401,11 @@ class Context(Reduction):
         self.result = like.new_zeros(shape)
 
     def share(self, sharding: Sharding) -> None:
+        """Sum the result with that of the other ranks, or bring it to its dtype."""
         self.result = self.result.to(self.value.dtype)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         heads_of_value = chunk.heads if self.per_head else chunk.kv_heads
         value = stages.upcast(self.value[chunk.sample, heads_of_value][:, chunk.columns])
         heads, queries, keys = chunk.weights.shape

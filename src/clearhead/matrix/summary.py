@@ -1,5 +1,7 @@
-"""The summary of a matrix of attention weights: a few numbers for each query and each key, kept
-when query and key are not."""
+"""The summary of a matrix of attention weights: a few numbers for each query and each key.
+
+It is kept when query and key are not.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -147,8 +149,9 @@ class Summary:
         return self.received.shape[-1]
 
     def _statistic(self, name: str) -> Tensor:
-        """A field with axes of batch and heads: (batch, num_heads, query_len), and for "received"
-        (batch, num_kv_heads, kv_len).
+        """Return a field with axes of batch and heads.
+
+        It is (batch, num_heads, query_len), and for "received" (batch, num_kv_heads, kv_len).
         """
         field = getattr(self, name)
         return field.reshape((1,) * (4 - self.ndim) + field.shape)

@@ -72,8 +72,9 @@ class Totals(Drawn):
         return self.entropy.shape[0]
 
     def merge(self, other: "Totals") -> "Totals":
-        """The totals of both, each query of either counted once. A role that one did not measure, as
-        without ids, is None.
+        """Return the totals of both, each query of either counted once.
+
+        A role that one did not measure, as without ids, is None.
 
         Raises:
             ArgumentTypeError: code `merge.type`, for what are no totals.

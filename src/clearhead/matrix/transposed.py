@@ -39,7 +39,7 @@ class Transposed:
         return torch.Size(sizes[4 - problem.dims :])
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """The transposed weights times vectors of the queries, in O(tokens) memory; differentiable.
+        """The transposed weights times vectors of the queries: `result` is (batch, num_heads, kv_len, width).
 
         Args:
             vectors: (batch, num_heads, query_len, width), or (query_len, width) for all samples
@@ -108,8 +108,7 @@ class Transposed:
 
 
 class TransposedSum(Reduction):
-    """The transposed weights times vectors of the queries: `result` is
-    (batch, num_heads, kv_len, width).
+    """The transposed weights times vectors of the queries: `result` is (batch, num_heads, kv_len, width).
 
     Args:
         problem: the problem.
@@ -123,6 +122,7 @@ class TransposedSum(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         vectors = stages.upcast(self.vectors[chunk.place])
         if chunk.visible is None:
             product = torch.bmm(chunk.weights.mT, vectors)
@@ -131,12 +131,15 @@ class TransposedSum(Reduction):
         self.result[chunk.sample, chunk.heads, chunk.keys] += product
 
     def share(self, sharding: Sharding) -> None:
+        """Sum the result with that of the other ranks, or bring it to its dtype."""
         self.result = sharding.sum(self.result, "transposed products")
 
 
 class _TransposedProduct(torch.autograd.Function):
-    """Pᵀ · vectors. Seen from the other side it is attention: ⟨Pᵀ x, g⟩ = ⟨x, P g⟩, so that its
-    gradients are those of attention with g as the value."""
+    """Pᵀ · vectors, as a function with gradients.
+
+    As ⟨Pᵀ x, g⟩ = ⟨x, P g⟩, its gradients are those of attention with g as the value.
+    """
 
     @staticmethod
     def forward(

@@ -75,8 +75,9 @@ class WeightStatistics(BaseMatrix):
         return self._gather(Maximum(self.posed))
 
     def max_score(self) -> Tensor:
-        """The largest score of each query, as the softmax gets it: scaled, softcapped, with the bias;
-        −∞ for one that may attend to nothing.
+        """Return the largest score of each query, as the softmax gets it: scaled, softcapped, with the bias.
+
+        It is −∞ for a query that may attend to nothing.
 
         What grows before a training diverges, and what QK-clip limits at every step (Kimi K2, 2025,
         https://arxiv.org/abs/2507.20534).
@@ -283,8 +284,9 @@ class WeightStatistics(BaseMatrix):
         )
 
     def _statistic(self, name: str) -> Tensor:
-        """A field of `summary` by its name, with axes of batch and heads: (batch, num_heads,
-        query_len), and for "received" (batch, num_kv_heads, kv_len).
+        """Return a field of `summary` by its name, with axes of batch and heads.
+
+        It is (batch, num_heads, query_len), and for "received" (batch, num_kv_heads, kv_len).
         """
         if name in ("entropy", "distance", "max", "received"):
             found = getattr(self, name)()

@@ -155,8 +155,9 @@ class Cache(Slots):
 
     @property
     def in_order(self) -> bool:
-        """True if the keys that `append` returned stand in the order of their tokens, in every row
-        without padding between them, so that columns are as far apart as their tokens.
+        """True if the keys that `append` returned are in the order of their tokens.
+
+        In every row there is no padding between them, so that columns are as far apart as their tokens.
 
         If not, a window or a bias by distance has to go by `positions`, as the layer's do.
 
@@ -176,8 +177,9 @@ class Cache(Slots):
 
     @property
     def finite(self) -> bool:
-        """True if everything held is known to be finite; on the CPU only, where each token is
-        looked at once, so that a step need not look at all of them again.
+        """True if everything held is known to be finite.
+
+        Known on the CPU only, where each token is checked once, so that a step need not check all of them again.
 
         Example:
             >>> import torch

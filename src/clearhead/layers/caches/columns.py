@@ -68,6 +68,7 @@ class GrowingCache(ColumnCache):
     """
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return "GrowingCache()"
 
 
@@ -104,6 +105,7 @@ class StaticCache(ColumnCache):
         self.max_len = self._limit = max_len
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return f"StaticCache({self.max_len})"
 
     def _forget(self) -> None:
@@ -113,8 +115,9 @@ class StaticCache(ColumnCache):
 
 @with_hints
 class QuantisedCache(ColumnCache):
-    """A KV cache of any length in int8 (Zafrir et al., 2019, https://arxiv.org/abs/1910.06188;
-    Liu et al., 2024, https://arxiv.org/abs/2402.02750), with one scale for each head of each token.
+    """A KV cache of any length in int8, with one scale for each head of each token.
+
+    Sources: Zafrir et al., 2019, https://arxiv.org/abs/1910.06188; Liu et al., 2024, https://arxiv.org/abs/2402.02750.
 
     A number x is kept as round(x / scale), where scale is the largest |x| of its head and token
     over 127, and is returned as a float: a copy, since only the whole numbers are kept. Keys and
@@ -132,6 +135,7 @@ class QuantisedCache(ColumnCache):
     """
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return "QuantisedCache()"
 
     @property

@@ -51,8 +51,9 @@ class FixedCache(StaticCache):
     def of(
         cls, keys: Tensor, values: Tensor, length: Tensor, valid: Tensor | None = None
     ) -> "FixedCache":
-        """A cache that holds these tensors, as `state` returns them. Exported, it does not write to
-        them, but makes new ones.
+        """Return a cache that holds these tensors, as `state` returns them.
+
+        Exported, it does not write to them, but makes new ones.
 
         Args:
             keys: (batch, num_kv_heads, max_len, head_dim).
@@ -116,14 +117,17 @@ class FixedCache(StaticCache):
         return (*self._stores, self._length, *padded)
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return f"FixedCache({self.max_len})"
 
     def mask(self) -> Mask:
+        """Return the mask, in addition to causality, of the new queries over the keys that `append` returned."""
         held = Held(self._held())
         return held if self._valid is None else held & padding(self._valid)
 
     @property
     def in_order(self) -> bool:
+        """True if the keys that `append` returned are in the order of their tokens."""
         return False  # the last query does not sit on the last key
 
     def __len__(self) -> int:
@@ -207,17 +211,21 @@ class Held(Mask):
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the positions, or of the length."""
         return self.length.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return which pairs are visible, by their positions."""
         return key_index <= query_index + (self.length - extent.query_len)
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return the run of keys that each query sees."""
         _, _, query_len, kv_len, device, _ = extent
         stop = torch.arange(query_len, device=device)[None] + (self.length - query_len + 1)
         return one_run(torch.zeros_like(stop), stop, kv_len)
 
     def common_run(self, extent: Extent) -> slice | None:
+        """Return the keys that a single query sees; None for several queries."""
         return (
             slice(0, max(0, min(int(self.length), extent.kv_len)))
             if extent.query_len == 1
@@ -225,6 +233,7 @@ class Held(Mask):
         )
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return "held by the cache"
 
 

@@ -44,7 +44,8 @@ def layout_of(key: Tensor, value: Tensor, held: Layout | None) -> Layout:
     """Return the layout of new keys and values.
 
     Args:
-        key, value: the new tokens.
+        key: the keys of the new tokens.
+        value: their values.
         held: the layout of the tokens held; None before there are any.
 
     Raises:

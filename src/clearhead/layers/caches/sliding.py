@@ -59,14 +59,17 @@ class SlidingCache(Cache):
         self._size = self.window + self.spare
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         spare = f", spare={self.spare}" if self.spare else ""
         return f"SlidingCache({self.window}{spare})"
 
     @property
     def positions(self) -> Tensor:
+        """The position of each key that `append` returned, (kv_len,) or (batch, kv_len)."""
         return super().positions if self._shown else self._places()[0].clamp(min=0)
 
     def mask(self) -> Mask:
+        """Return the mask, in addition to causality, of the new queries over the keys that `append` returned."""
         if self._shown is not None:
             return self._shown[1]
         if self._valid is None and min(self._seen, self._size) <= self.window:
@@ -76,11 +79,14 @@ class SlidingCache(Cache):
 
     @property
     def in_order(self) -> bool:
+        """True if the keys that `append` returned are in the order of their tokens."""
         return self._valid is None and (self._shown is not None or self._seen <= self._size)
 
     def _places(self) -> tuple[Tensor, int | Tensor]:
-        """The position of the token at each place of the ring, below 0 where there is none, and of
-        the last one; (places,) and a number, or (batch, places) and (batch, 1)."""
+        """Return the position of the token in each slot of the ring, and of the last token.
+
+        Positions are below 0 where there is no token: (slots,) and a number, or (batch, slots) and (batch, 1).
+        """
         total = self._counts()
         last = total - 1 if isinstance(total, int) else total[:, None] - 1
         places = torch.arange(min(self._seen, self._size), device=self._device)

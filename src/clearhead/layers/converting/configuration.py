@@ -118,8 +118,7 @@ def _factor(found: Mapping[str, Any], config: Any) -> float:
 
 
 def _yarn_gain(found: Mapping[str, Any], config: Any) -> float | None:
-    """The gain that is said, or that of DeepSeek, from two factors of its logarithm; None for the usual
-    one."""
+    """Return the gain of the parameters, or of DeepSeek's two factors of its logarithm; None for the usual one."""
     factors = [found.get(name) for name in ("mscale", "mscale_all_dim")]
     if found.get("attention_factor") is not None or not all(factors):
         return found.get("attention_factor")

@@ -195,8 +195,10 @@ def _calls(
 
 
 def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, int]:
-    """The output, or the first of a tuple, and how many the tuple holds; 0 for a tensor, −1 for one
-    that holds more than None behind it."""
+    """Return the output, or the first of a tuple, and the length of the tuple.
+
+    The length is 0 for a tensor, and −1 for a tuple with more than None after the first.
+    """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given = [each.clone() for each in inputs]

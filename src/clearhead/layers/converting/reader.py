@@ -113,8 +113,7 @@ class ModuleReader:
         return model_type(self.module)
 
     def check_forward(self) -> None:
-        """Refuse what another forward than that of the classes computes: hooks, and a forward that was
-        put in the place of one."""
+        """Add a reason for each hook, and for each forward that replaces that of its class."""
         for root, module in [("", self.module), *self.beside.items()]:
             for path, each in module.named_modules(prefix=root):
                 name = path or "the module"
@@ -187,8 +186,7 @@ class ModuleReader:
         return found
 
     def output_of(self, names: ProjectionNames) -> list[str]:
-        """The name of the projection of the output, alone in a list; an empty list if there is none,
-        or only an identity."""
+        """Return the name of the output projection in a list; [] if there is none, or only an identity."""
         if "output" in self.beside:
             return ["output"]
         there = [
@@ -208,7 +206,9 @@ class ModuleReader:
         """Take these as the projections of the layer; False with reasons, if they are none.
 
         Args:
-            query, key, value: the projections of the inputs.
+            query: the projection of the queries.
+            key: that of the keys.
+            value: that of the values.
             output: that of the output; None is none, for which ours is the identity.
             num_heads: number of query heads; None if the module says only their width.
         """
