@@ -63,6 +63,11 @@ class Documents(Mask, kind="documents"):
                 f"the query on {device}.",
             )
 
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        ids = torch.atleast_2d(self.ids.to(extent.device))[:, None]
+        of_queries = ids[..., extent.kv_len - extent.query_len :][..., queries]
+        return of_queries[..., None] == ids[..., None, keys]
+
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         """Return True for each pair of tokens with the same document id."""
         ids = torch.atleast_2d(self.ids.to(key_index.device))

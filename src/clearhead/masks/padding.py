@@ -170,11 +170,13 @@ class Valid(Mask, kind="valid"):
         if self.runs is None:
             yield self
 
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        valid = self._rows[:, None, None, keys]
+        return valid.expand(-1, -1, queries.stop - queries.start, -1)
+
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         """Return True for each pair whose key is marked as valid."""
         valid = self._rows
-        if key_index.shape[:3] == (1, 1, 1):
-            return valid[:, None, None, key_index.flatten()]
         rows = torch.arange(valid.shape[0], device=valid.device).view(-1, 1, 1, 1)
         return valid[rows, key_index]
 

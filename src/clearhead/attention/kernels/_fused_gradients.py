@@ -20,10 +20,12 @@ class FirstDerivatives(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
-        return tuple(each.view_as(each) for each in inputs)
+        return inputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if not torch.is_grad_enabled():  # no second derivative can follow
+            return grads
         # With the inputs, so that a gradient hangs on all of them.
         return _NoSecond.apply(*grads, *ctx.saved_tensors)
 

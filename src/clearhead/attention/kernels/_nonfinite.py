@@ -60,10 +60,10 @@ def all_finite(problem: Problem, *, with_value: bool = True) -> bool:
         return False
     if not query.is_cpu:
         return _short_by_one_read(query, key, value, problem.factor)
-    if with_value and not problem.keys_finite and query.numel() <= SMALL >= key.numel():
-        alike = query.shape[1] == key.shape[1] and query.shape[3] == value.shape[3]
-        if alike and short_together(query, key, value, problem.factor):
-            return True
+    is_small = query.numel() <= SMALL >= key.numel() and query.shape[3] == value.shape[3]
+    is_asked = with_value and is_small and not problem.keys_finite
+    if is_asked and short_together(query, key, value, problem.factor):
+        return True
     if not stages.rows_finite(query, problem.factor):
         return False
     if problem.keys_finite:
@@ -83,7 +83,11 @@ def _short_by_one_read(query: Tensor, key: Tensor, value: Tensor, factor: float)
 def short_together(query: Tensor, key: Tensor, value: Tensor, factor: float = 1.0) -> bool:
     """Return True if all entries together are so short a vector that each row counts as finite.
 
-    The tensors have the same heads and widths. Small ones are read fastest when they are joined.
+    Small ones are read fastest when they are joined.
     """
-    every = torch.cat((query, key, value), dim=2)
+    parts = query, key, value
+    if query.shape[1] == key.shape[1]:
+        every = torch.cat(parts, dim=2)
+    else:
+        every = torch.cat([part.reshape(-1) for part in parts])
     return torch.linalg.vector_norm(every).item() * factor <= stages.SAFE_LENGTH
