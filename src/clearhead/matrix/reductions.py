@@ -23,8 +23,7 @@ NONE: frozenset[str] = frozenset()
 class Reduction(ABC):
     """Something gathered from all weights of a problem.
 
-    A sweep hands each chunk to every reduction. It orders them by what they declare, so that the
-    order in which they are asked for makes no difference.
+    A sweep passes each chunk to every reduction, and orders them by what they declare.
 
     Attributes:
         reads: the tensors and statistics of a chunk that it reads.
@@ -33,16 +32,6 @@ class Reduction(ABC):
         finite: True if the numbers that it multiplies with weights are all finite. If not, a chunk
             says which pairs are visible: a weight of 0 does not take a NaN away.
         by_head: True if chunks of different heads change different numbers, so that threads may share them.
-
-    Example:
-        >>> import torch
-        >>> from clearhead.attention.problem import make_problem
-        >>> from clearhead.matrix.sweep import sweep
-        >>> problem = make_problem(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))
-        >>> maximum = Maximum(problem)
-        >>> sweep(problem, [maximum])
-        >>> maximum.result
-        tensor([[[0.2500, 0.2500, 0.2500]]])
     """
 
     reads: frozenset[str] = frozenset({"weights"})
@@ -64,13 +53,6 @@ def in_order(reductions: Iterable[R]) -> list[R]:
     """Return reductions in order: those that provide a statistic first, those that destroy a tensor last.
 
     At the end come those that take the memory of a tensor and read nothing in it.
-
-    Example:
-        >>> from clearhead.attention.problem import make_problem
-        >>> problem = make_problem(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))
-        >>> asked = Entropy(problem), LogSumExp(problem), Largest(problem, 1)
-        >>> [type(each).__name__ for each in in_order(asked)]
-        ['Largest', 'LogSumExp', 'Entropy']
     """
 
     def place(each: R) -> tuple[int, bool]:

@@ -363,10 +363,7 @@ class ModuleReader:
 
 
 def has_projections(names: ProjectionNames, module: nn.Module) -> bool:
-    """Return True for a module with layers, or bare matrices, of these names.
-
-    The output's may be elsewhere, unless there is one layer for query, key and value.
-    """
+    """Return True for a module with layers or matrices of these names; a separate output may be elsewhere."""
     wanted = names.inputs if len(names.inputs) == 3 else names.inputs + names.output
     found = [getattr(module, name, None) for name in wanted]
     return all(isinstance(each, nn.Module | nn.Parameter) for each in found)
