@@ -24,7 +24,6 @@ from clearhead.layers.inputs import (
     LayerCall,
     Projected,
     Rollback,
-    check_alone,
     check_cache,
     check_positions,
     check_projected,
@@ -88,8 +87,8 @@ class AttentionLayer(nn.Module, ABC):
     output_projection: nn.Linear
 
     @abstractmethod
-    def _project(self, call: LayerCall, *, values: bool = True) -> Projected:
-        """Project a call to query, key and value; without `values`, to no value if it is not needed."""
+    def _project(self, call: LayerCall) -> Projected:
+        """Project a call to query, key and value."""
 
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
@@ -147,9 +146,7 @@ class AttentionLayer(nn.Module, ABC):
             heads, posed = self._posed(call)
             del posed["dropout"]
             return AttentionMatrix(heads.query, heads.key, across=held, **posed)
-        call = _on_a_copy(call)
-        # A cache takes values as well.
-        return matrix_of(self._problem(call, values=call.keys.cache is not None))
+        return matrix_of(self._problem(_on_a_copy(call)))
 
     @with_hints
     def plan(
@@ -251,7 +248,13 @@ class AttentionLayer(nn.Module, ABC):
         def check() -> tuple[LayerCall, str]:
             here = local_tokens("x", x, pair[0])
             beside = local_tokens("context", context, pair[1])
-            check_alone(**alone)
+            also = [name for name, other in alone.items() if other is not None]
+            if also:
+                raise UnsupportedError(
+                    "layer.across",
+                    f"across= goes without {', '.join(alone)}; got {', '.join(also)}. Padding of all "
+                    "tokens is mask=clearhead.padding(…).",
+                )
             call = AttentionLayer._check_call(self, here, beside, mask=mask)
             call = call._replace(form=Form(x, pair))
             for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
@@ -264,19 +267,17 @@ class AttentionLayer(nn.Module, ABC):
         return pair[0].agree(check, x)
 
     def _posed(
-        self, call: LayerCall, projected: Projected | None = None, *, values: bool = True
+        self, call: LayerCall, projected: Projected | None = None
     ) -> tuple[Heads, dict[str, Any]]:
         """The heads of a call, and the options of `attend`; its cache takes the tokens.
 
         Args:
             call: the call.
             projected: x and the source as they were projected and transformed; None to do both here.
-            values: False if only the weights are wanted.
         """
-        query, key, value, unrotated = projected or self._project(call, values=values)
+        query, key, value, unrotated = projected or self._project(call)
         if call.positions is not None and projected is None:
             query, key = self._transform(query, key, call)
-        value = key if value is None else value
         valid, cache, *_ = call.keys
         if cache is not None:
             # A norm may have brought the keys back to float32, which a kernel would not.
@@ -304,11 +305,9 @@ class AttentionLayer(nn.Module, ABC):
             query, key = part.transform_query_key(query, key, *pair)
         return (query, key) if held is None else (query[:, :, :-1], key[:, :, :-1])
 
-    def _problem(
-        self, call: LayerCall, projected: Projected | None = None, *, values: bool = True
-    ) -> Problem:
+    def _problem(self, call: LayerCall, projected: Projected | None = None) -> Problem:
         """The problem that a call poses to a kernel; its cache takes the tokens."""
-        heads, options = self._posed(call, projected, values=values)
+        heads, options = self._posed(call, projected)
         real, cache, is_cross, _ = call.keys
         options["keys_finite"] = cache is not None and heads.is_cached and cache.finite
         problem = make_problem(heads.query, heads.key, heads.value, **options)

@@ -41,8 +41,8 @@ class CallOptions(TypedDict, total=False):
     cache: Cache | CacheBundle | None
 
 
-Projected = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
-"""Query, key; value, or None if it is not wanted; the part of the query that no position rotates, or None."""
+Projected = tuple[Tensor, Tensor, Tensor, Tensor | None]
+"""Query, key, value; the part of the query that no position rotates, or None."""
 
 
 class CallKeys(NamedTuple):
@@ -113,27 +113,11 @@ class LayerCall(NamedTuple):
         return None if valid is None else padding(valid)
 
 
-def check_alone(**others: object) -> None:
-    """Refuse what a layer cannot have next to ranks that share its tokens.
-
-    Raises:
-        UnsupportedError: code `layer.across`.
-    """
-    also = [name for name, other in others.items() if other is not None]
-    if also:
-        raise UnsupportedError(
-            "layer.across",
-            f"across= goes without {', '.join(others)}; got {', '.join(also)}. Padding of all tokens "
-            "is mask=clearhead.padding(…).",
-        )
-
-
 def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim: int) -> None:
     """Refuse an x and a context whose shapes do not fit a layer or each other.
 
     Raises:
-        ShapeError: codes `layer.input`, `layer.context`, `layer.context-missing` and
-            `layer.context-batch`.
+        ShapeError: codes `layer.input`, `layer.context` and `layer.context-missing`.
         ArgumentTypeError: codes `x.type`, `context.type`, and `….layout`.
     """
     check_tensor("x", x)
@@ -153,16 +137,12 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
                 "call it as layer(x, context).",
             )
         return
-    if context.ndim != x.ndim or context.shape[-1] != context_dim:
+    alike = context.ndim == x.ndim and context.shape[:-2] == x.shape[:-2]
+    if not alike or context.shape[-1] != context_dim:
         raise ShapeError(
             "layer.context",
-            f"context must have shape (batch, tokens, context_dim={context_dim}), with as "
-            f"many dimensions as x; got {tuple(context.shape)} for x of {tuple(x.shape)}.",
-        )
-    if x.ndim == 3 and context.shape[0] != x.shape[0]:
-        raise ShapeError(
-            "layer.context-batch",
-            f"x and context must have the same batch; got {x.shape[0]} and {context.shape[0]}.",
+            f"context must have shape (batch, tokens, context_dim={context_dim}), with the "
+            f"batch of x; got {tuple(context.shape)} for x of {tuple(x.shape)}.",
         )
 
 
@@ -354,24 +334,21 @@ def _is_cast(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_autocast(tensor)
 
 
-def split_heads(
-    projected: Tensor, num_heads: int, dim: int, name: str, *, may_share: bool = False
-) -> Tensor:
+def split_heads(projected: Tensor, num_heads: int, dim: int, name: str) -> Tensor:
     """Split (batch, tokens, num_heads · dim) into (batch, num_heads, tokens, dim), without a copy.
 
-    With `may_share` it may be an equal share of the heads, as tensor parallelism leaves it. Any other width is
-    refused: ShapeError `layer.projected`.
+    It may be an equal share of the heads, as tensor parallelism leaves it. Any other width raises ShapeError, code
+    `layer.projected`.
     """
     batch, tokens, width = projected.shape
     here = num_heads
     if width != num_heads * dim:
         here = width // dim
-        if may_share and here and width % dim == num_heads % here == 0:
+        if here and width % dim == num_heads % here == 0:
             return projected.view(batch, tokens, here, dim).transpose(1, 2)
-        share = ", or in tensor parallelism an equal share of them" if may_share else ""
         raise ShapeError(
             "layer.projected",
-            f"{name} must give num_heads × head_dim = {num_heads} × {dim} numbers a token{share}; it "
-            f"gives {width}.",
+            f"{name} must give num_heads × head_dim = {num_heads} × {dim} numbers a token, or in "
+            f"tensor parallelism an equal share of them; it gives {width}.",
         )
     return projected.view(batch, tokens, here, dim).transpose(1, 2)

@@ -10,7 +10,7 @@ from clearhead._common.hints import with_hints
 from clearhead.layers.attention_layer import AttentionLayer, Heads
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
-from clearhead.layers.inputs import LayerCall, is_plain_linear, split_heads
+from clearhead.layers.inputs import LayerCall, Projected, is_plain_linear, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import as_mask
@@ -156,9 +156,7 @@ class LatentAttention(AttentionLayer):
             f"rotary_dim={self.rotary_dim}, latent_dim={self.latent_dim}{self._describe_options()}"
         )
 
-    def _project(
-        self, call: LayerCall, *, values: bool = True
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _project(self, call: LayerCall) -> Projected:
         x = call.x
         if self.query_latent_dim is not None:
             x = self.query_norm(self.query_latent_projection(x))
@@ -184,7 +182,7 @@ class LatentAttention(AttentionLayer):
         query = torch.cat([unrotated, query], dim=-1)
         key = self.key_projection(latent[:, 0])
         key = split_heads(key, self.num_heads, self.head_dim, "key_projection")
-        key = torch.cat([key, shared.expand(-1, self.num_heads, -1, -1)], dim=-1)
+        key = torch.cat([key, shared.expand(-1, key.shape[1], -1, -1)], dim=-1)
         value = self.value_projection(latent[:, 0])
         value = split_heads(value, self.num_heads, self.value_head_dim, "value_projection")
         # Projected up, the numbers are no longer those that the cache has looked at.

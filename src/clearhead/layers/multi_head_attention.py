@@ -1,7 +1,7 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -11,14 +11,12 @@ from clearhead.errors import ArgumentError
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
-from clearhead.layers.inputs import LayerCall, split_heads
+from clearhead.layers.inputs import LayerCall, Projected, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.layers.token_steps import next_token
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import as_mask
 from clearhead.sharding.sharding import Sharding
-
-Layer = TypeVar("Layer", bound="MultiHeadAttention")
 
 
 @with_hints
@@ -228,23 +226,15 @@ class MultiHeadAttention(AttentionLayer):
             error.args = (f"{error}\n\t{hint}" if hint else str(error),)
             raise
 
-    def _project(
-        self, call: LayerCall, *, values: bool = True
-    ) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        dim, kv_heads = self.head_dim, self.num_kv_heads
+    def _project(self, call: LayerCall) -> Projected:
+        heads = self.num_kv_heads
         query = self.query_projection(call.x)
-        query = split_heads(query, self.num_heads, dim, "query_projection", may_share=True)
-        key = split_heads(
-            self.key_projection(call.source), kv_heads, dim, "key_projection", may_share=True
-        )
-        value = None
-        if values:
-            value = self.value_projection(call.source)
-            value = split_heads(
-                value, kv_heads, self.value_head_dim, "value_projection", may_share=True
-            )
-            for part in self.parts:
-                value = part.transform_value(value)
+        key, value = self.key_projection(call.source), self.value_projection(call.source)
+        query = split_heads(query, self.num_heads, self.head_dim, "query_projection")
+        key = split_heads(key, heads, self.head_dim, "key_projection")
+        value = split_heads(value, heads, self.value_head_dim, "value_projection")
+        for part in self.parts:
+            value = part.transform_value(value)
         return query, key, value, None
 
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:

@@ -79,7 +79,7 @@ def _is_next(layer: AttentionLayer, x: Tensor, cache: ColumnCache) -> bool:
 
 
 def _append_and_attend(
-    cache: ColumnCache, query: Tensor, key: Tensor, value: Tensor | None
+    cache: ColumnCache, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor | None:
     """The context of what was projected; None where it is not as the cache wants it, or may not be finite.
 
@@ -87,7 +87,7 @@ def _append_and_attend(
     """
     assert cache._layout is not None
     batch, kv_heads, width, value_width, dtype, _ = cache._layout
-    if value is None or not type(query) is type(key) is type(value) is Tensor:
+    if not type(query) is type(key) is type(value) is Tensor:
         return None
     if not (key.shape == value.shape == (batch, kv_heads, 1, width) and width == value_width):
         return None
