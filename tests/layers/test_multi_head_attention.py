@@ -320,15 +320,6 @@ def test_weights_are_those_of_the_trace(name: str) -> None:
     close(weights[:], traced)
 
 
-def test_weights_need_no_values() -> None:
-    layer, inputs = made("any widths")
-    called: list[str] = []
-    for name in ("query_projection", "key_projection", "value_projection", "output_projection"):
-        layer.get_submodule(name).register_forward_hook(lambda *_, name=name: called.append(name))
-    layer.weights(*inputs)[:]
-    assert called == ["query_projection", "key_projection"]
-
-
 def test_weights_are_those_before_dropout() -> None:
     layer = ch.MultiHeadAttention(10, num_heads=2, dropout=0.5).double()
     x = drawn(BATCH, TOKENS, 10)
