@@ -117,9 +117,10 @@ class Rehearsal:
             for generator in held_by(parts[name], torch.Generator).values()
         ]
         copied, error = attempt(duplicate, parts)
-        if copied is None:
+        if error is not None:
             words = f"the laws train a copy, and the script cannot be copied: {raised_words(error)}"
             raise ModelError("trains.copy", words) from error
+        assert copied is not None
         self.parts: dict[str, Any] = copied
         self.model: nn.Module = copied["model"]
         self.optimizer: torch.optim.Optimizer = copied["optimizer"]
