@@ -361,12 +361,12 @@ def trace(
         'weights'
     """
     with within_memory(INSTEAD):
+        given = inputs if thing is attend else (thing, *inputs)
+        function: Callable[..., TracedCall] = user_call
         if thing is attend or isinstance(thing, MultiHeadAttention):
             function = attend_call if thing is attend else layer_call
-            given = inputs if thing is attend else (thing, *inputs)
             check_call(function, given, options)
-            return Trace(function(*given, **options), tokens, source_tokens)
-        return Trace(user_call(thing, *inputs, **options), tokens, source_tokens)
+        return Trace(function(*given, **options), tokens, source_tokens)
 
 
 def _check_index(index: int, count: int, axis: str) -> None:
