@@ -171,6 +171,7 @@ class Valid(Mask, kind="valid"):
             yield self
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        """Return the valid keys for every query, without an index for each pair."""
         valid = self._rows[:, None, None, keys]
         return valid.expand(-1, -1, queries.stop - queries.start, -1)
 

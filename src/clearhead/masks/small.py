@@ -79,8 +79,10 @@ def holds_copies(mask: Mask) -> bool:
 
 
 def shown_small(mask: Mask, extent: Extent) -> tuple[Tensor, Tensor | None]:
-    """Return a mask of at most MOST_PAIRS pairs as a tensor, and which queries see something, (…, queries, 1); None
-    for all. A query that sees nothing is shown everything."""
+    """Return a mask of at most MOST_PAIRS pairs as a tensor, and which queries see something, (…, queries, 1).
+
+    None is all of them. A query that sees nothing is shown everything.
+    """
     asked: Hashable = None
     answers: Answers | None = vars(mask).get(ANSWERS)
     if answers is None:
