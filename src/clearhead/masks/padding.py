@@ -171,7 +171,7 @@ class Valid(Mask, kind="valid"):
             yield self
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return the valid keys for every query, without an index for each pair."""
+        """Return the mask for a range of queries and a range of keys: bool, four dimensions."""
         valid = self._rows[:, None, None, keys]
         return valid.expand(-1, -1, queries.stop - queries.start, -1)
 

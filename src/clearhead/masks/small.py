@@ -79,9 +79,9 @@ def holds_copies(mask: Mask) -> bool:
 
 
 def shown_small(mask: Mask, extent: Extent) -> tuple[Tensor, Tensor | None]:
-    """Return a mask of at most MOST_PAIRS pairs as a tensor, and which queries see something, (…, queries, 1).
+    """Return a mask of at most MOST_PAIRS pairs as a tensor, and which queries see something, or None if all do.
 
-    None is all of them. A query that sees nothing is shown everything.
+    The second is (…, queries, 1). The row of a query that sees nothing is all True.
     """
     asked: Hashable = None
     answers: Answers | None = vars(mask).get(ANSWERS)
