@@ -450,23 +450,6 @@ def test_laws(weights: AttentionMatrix, data: st.DataObject) -> None:
         close(back, forth, weights)
 
 
-@settings(max_examples=15)
-@given(free_matrices(), st.data())
-def test_zooms_tile_the_map(weights: AttentionMatrix, data: st.DataObject) -> None:
-    query_len, kv_len = weights.shape[2:]
-    row = data.draw(st.integers(1, query_len))
-    column = data.draw(st.integers(1, kv_len))
-    total = 0
-    for queries in (slice(None, row), slice(row, None)):
-        for keys in (slice(None, column), slice(column, None)):
-            bins = len(range(query_len)[queries]), len(range(kv_len)[keys])
-            if all(bins):
-                total = total + weights.pool(1, 1, queries=queries, keys=keys)
-                part = eager.compute(weights.problem).weights[:, :, queries, keys]
-                close(weights.pool(*bins, queries=queries, keys=keys), part, weights)
-    close(torch.as_tensor(total), weights.pool(1, 1), weights)
-
-
 def test_heads_stay_apart() -> None:
     order = torch.tensor([2, 0, 1])
     query, key = torch.randn(2, 2, 3, 7, 5, dtype=torch.float64).unbind()
