@@ -242,7 +242,7 @@ X = torch.zeros(BATCH, QUERIES, WIDTH)
             {"key_padding_mask": torch.ones(5, 2, dtype=torch.bool)},
             ShapeError,
             "key_padding_mask",
-            r"\(batch, kv_len\) = \(2, 5\), .* got \(5, 2\)",
+            r"\(batch, kv_len\) = \(2, 5\); got \(5, 2\)",
         ),
         (
             (X, X, X),

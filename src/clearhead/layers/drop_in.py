@@ -1,5 +1,6 @@
 """PyTorch's nn.MultiheadAttention with our kernels under it: its arguments, its returns, its weights."""
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -210,8 +211,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         whole = (batch * heads, query_len, kv_len)
         mask, bias = None, None
         for name, given, shapes in (
-            ("attn_mask", attn_mask, (whole[1:], whole)),
-            ("key_padding_mask", padded, ((batch, kv_len),)),
+            (
+                "attn_mask",
+                attn_mask,
+                {"query_len, kv_len": whole[1:], "batch · num_heads, …": whole},
+            ),
+            ("key_padding_mask", padded, {"batch, kv_len": (batch, kv_len)}),
         ):
             if given is None:
                 continue
@@ -229,7 +234,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         return mask, bias
 
 
-def _check_mask(name: str, mask: object, shapes: tuple[tuple[int, ...], ...]) -> None:
+def _check_mask(name: str, mask: object, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Check that a mask is bool or floating, and has one of the shapes."""
     check_tensor(name, mask)
     assert isinstance(mask, Tensor)
@@ -238,8 +243,9 @@ def _check_mask(name: str, mask: object, shapes: tuple[tuple[int, ...], ...]) ->
             "drop-in.mask-type",
             f"{name} must be bool, True = hidden, or floating, added to the scores; got {mask.dtype}.",
         )
-    if tuple(mask.shape) not in shapes:
+    if tuple(mask.shape) not in shapes.values():
         raise ShapeError(
             f"drop-in.{name}",
-            f"{name} must have shape {' or '.join(map(str, shapes))}; got {tuple(mask.shape)}.",
+            f"{name} must have shape {' or '.join(f'({axes}) = {shape}' for axes, shape in shapes.items())}; "
+            f"got {tuple(mask.shape)}.",
         )
