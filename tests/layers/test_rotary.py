@@ -12,6 +12,8 @@ from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as interleaved
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as halves
+from transformers.models.qwen2_vl import modeling_qwen2_vl
+from transformers.models.qwen3_vl import modeling_qwen3_vl
 
 import clearhead as ch
 from clearhead.layers import (
@@ -198,12 +200,19 @@ test_refusals = refusals(
     (lambda: Rotary(4, rotated_dim=6), "rotary.dim", "4 // 6"),
     (lambda: Rotary(4, base=1.0), "rotary.base", "1.0"),
     (lambda: Rotary(4, layout=wrong("neox")), "rotary.layout", "'neox'"),
+    (lambda: Rotary(4, axes=[0, -1]), "rotary.axes", "2 // [0, -1]"),
+    (lambda: Rotary(4, axes=[0]), "rotary.axes", "2 // [0]"),
+    (
+        lambda: Rotary(4, axes=[0, 1])(torch.zeros(1, 1, 3, 4), torch.zeros(3, 1, 3).long()),
+        "rotary.shape",
+        "… // 4 // , or (axes=2, batch, len) // (1, 1, 3, 4) // (3, 1, 3)",
+    ),
     (lambda: Rotary(4, scaling=wrong(2.0)), "rotary.scaling", "float"),
     (lambda: Rotary(4)(torch.zeros(3, 4), torch.zeros(3)), "positions.type", "torch.float32"),
     (
         lambda: Rotary(4)(torch.zeros(1, 2, 3, 4), torch.arange(2)),
         "rotary.shape",
-        "… // 4 // (1, 2, 3, 4) // (2,)",
+        "… // 4 //  // (1, 2, 3, 4) // (2,)",
     ),
     (lambda: Linear(0.5), "scaling.value", "factor // 1 // 0.5"),
     (
@@ -233,3 +242,34 @@ def test_a_gain_is_that_which_is_given() -> None:
     short, long = [1.0, 2.0], [2.0, 4.0]
     assert LongRope(short, long, 8, factor=4.0, attention_gain=1.5).gain == 1.5
     assert LongRope(short, long, 8).gain == 1.0
+
+
+AXES: dict[str, tuple[Any, Any, list[int]]] = {
+    "in sections": (
+        modeling_qwen2_vl.Qwen2VLRotaryEmbedding,
+        transformers.models.qwen2_vl.configuration_qwen2_vl.Qwen2VLTextConfig,
+        [0, 1, 1, 2, 2, 2],
+    ),
+    "in turn": (
+        modeling_qwen3_vl.Qwen3VLTextRotaryEmbedding,
+        transformers.models.qwen3_vl.configuration_qwen3_vl.Qwen3VLTextConfig,
+        [0, 1, 2, 0, 0, 2],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_several_positions_of_a_token_are_those_of_transformers(name: str) -> None:
+    kind, config, axes = AXES[name]
+    rope = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [1, 2, 3]}
+    if name == "in turn":
+        rope["mrope_section"] = [3, 1, 2]
+    sizes = {"hidden_size": DIM, "num_attention_heads": 1, "head_dim": DIM}
+    theirs = kind(config(**sizes, rope_parameters=rope))
+    query, places = torch.randn(2, 3, LENGTH, DIM), torch.randint(0, 50, (3, 2, LENGTH))
+    expected, _ = halves(query, query, *theirs(query, places))
+    ours = Rotary(DIM, base=100.0, axes=axes)
+    torch.testing.assert_close(ours(query, places), expected, rtol=0, atol=1e-5)
+    alike = places[:1].expand(3, -1, -1)
+    torch.testing.assert_close(ours(query, alike), Rotary(DIM, base=100.0)(query, places[0]))
+    assert ours.extra_repr().endswith(f"axes={axes}")

@@ -146,8 +146,9 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
         )
 
 
-def check_positions(positions: Tensor, x: Tensor) -> Tensor:
-    """Return the positions that a call gives for the tokens of x, int64, (tokens,) or (batch, tokens).
+def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
+    """The positions that were given for the tokens of x, int64, (tokens,) or (batch, tokens), or, for parts
+    that go by several, (axes, batch, tokens).
 
     Raises:
         ArgumentTypeError: codes `positions.type` and `positions.layout`.
@@ -159,11 +160,16 @@ def check_positions(positions: Tensor, x: Tensor) -> Tensor:
             "positions.type", f"positions must be whole numbers; got {positions.dtype}."
         )
     batch, tokens, _ = x.shape
-    if positions.shape not in ((tokens,), (1, tokens), (batch, tokens)):
+    several = [(axes, 1, tokens), (axes, batch, tokens)] if axes > 1 else []
+    if positions.shape not in ((tokens,), (1, tokens), (batch, tokens), *several):
+        also = f", or (axes, batch, tokens) = ({axes}, {batch}, {tokens})" if several else ""
+        hint = (
+            "" if several else " Several, as M-RoPE has, are for a part such as Rotary(…, axes=)."
+        )
         raise ShapeError(
             "layer.positions",
             f"positions must have shape (tokens,) = ({tokens},), or (batch, tokens) = ({batch}, "
-            f"{tokens}): one number for each token; got {tuple(positions.shape)}.",
+            f"{tokens}): one number for each token{also}; got {tuple(positions.shape)}.{hint}",
         )
     if positions.device != x.device:
         raise DeviceError(
