@@ -565,6 +565,20 @@ class CausalAttention(nn.Module):
         return context if self.split is None else self.out_proj(context)
 
 
+class Wrapper(nn.Module):
+    """As in the tutorials: modules of one head, side by side."""
+
+    def __init__(self, heads: list[nn.Module], proj: nn.Module | None = None) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(heads)
+        self.proj = proj
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        context = torch.cat([head(x) for head in self.heads], dim=-1)
+        return context if self.proj is None else self.dropout(self.proj(context))
+
+
 class Head(nn.Module):
     """As in the lecture on nanoGPT, where scores are scaled by the width of a head."""
 
@@ -687,6 +701,10 @@ class Thirds(nn.Module):
         return self.out_proj(context.transpose(1, 2).flatten(2))
 
 
+def heads(count: int = 3, **options: Any) -> list[nn.Module]:
+    return [CausalAttention(13, 5, bias=True, **options) for _ in range(count)]
+
+
 OWN_CLASSES: dict[str, Callable[[], nn.Module]] = {
     "nanoGPT": lambda: NanoGPT(bias=False, causal=True),
     "nanoGPT, open, with bias": lambda: NanoGPT(bias=True, causal=False),
@@ -695,7 +713,9 @@ OWN_CLASSES: dict[str, Callable[[], nn.Module]] = {
     "one causal head with bias": lambda: CausalAttention(13, 7, bias=True),
     "split heads": lambda: CausalAttention(13, 15, bias=False, heads=3),
     "split heads with bias": lambda: CausalAttention(13, 15, bias=True, heads=5),
-    "the lecture's head": lambda: Head(13, 5),
+    "a list of heads": lambda: Wrapper(heads()),
+    "a list of heads with a projection": lambda: Wrapper(heads(), nn.Linear(15, 11)),
+    "the lecture's heads": lambda: Wrapper([Head(13, 5) for _ in range(3)], nn.Linear(15, 13)),
     "diffusion, to itself": Diffusion,
     "diffusion, with norms": lambda: Diffusion(norm="rms"),
     "diffusion, with a scale": lambda: Diffusion(scale=0.7),
@@ -996,12 +1016,23 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
         lambda: changed(attention_of("llama4_text"), qk_norm=nn.Tanh()),
         ["qk_norm must be a root mean square norm with an eps; it is Tanh"],
     ),
+    "a head that is no matrix": (
+        lambda: Wrapper([*heads(1), changed(heads(1)[0], W_key=nn.Tanh())]),
+        [
+            "heads.1.W_key must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+            "torch.nn.modules.activation.Tanh"
+        ],
+    ),
     "norms that take the mean away": (
         lambda: attention_of("cohere", use_qk_norm=True),
         [
             "q_norm must be a root mean square norm with a weight of one dimension and an eps; it is CohereLayerNorm",
             "k_norm must be a root mean square norm with a weight of one dimension and an eps; it is CohereLayerNorm",
         ],
+    ),
+    "heads of other sizes": (
+        lambda: Wrapper([CausalAttention(13, 5, bias=True), CausalAttention(13, 7, bias=True)]),
+        ["heads must have matrices of the same shapes as each other"],
     ),
     "heads that do not divide": (
         lambda: changed(NanoGPT(bias=True, causal=True), n_head=4),
@@ -1261,7 +1292,7 @@ def test_what_a_copy_that_is_run_shows() -> None:
     )
     # The lecture's first version divides by the width of the input.
     with pytest.raises(UnsupportedError, match="its output is not that of its weights"):
-        ch.convert(Head(13, 5, by=13))
+        ch.convert(Wrapper([Head(13, 5, by=13)]))
     # A tutorial's mask is 1 where it hides; one that is 1 where it shows hides the past.
     with pytest.raises(UnsupportedError, match="its output is not that of its weights"):
         ch.convert(CausalAttention(13, 7, bias=False, mask="tril"))

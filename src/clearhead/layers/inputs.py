@@ -147,8 +147,9 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
 
 
 def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
-    """The positions that were given for the tokens of x, int64, (tokens,) or (batch, tokens), or, for parts
-    that go by several, (axes, batch, tokens).
+    """Return the positions that a call gives for the tokens of x, int64, (tokens,) or (batch, tokens).
+
+    For parts that use several positions per token they are (axes, batch, tokens).
 
     Raises:
         ArgumentTypeError: codes `positions.type` and `positions.layout`.

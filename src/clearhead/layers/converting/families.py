@@ -122,6 +122,37 @@ def _packed(reader: ModuleReader, names: ProjectionNames) -> bool:
     return reader.project_heads(every, output, heads)
 
 
+def _heads_of(module: nn.Module) -> list[nn.Module]:
+    """The modules of one head each that a module lists, if it does."""
+    heads = getattr(module, "heads", None)
+    return list(heads) if isinstance(heads, nn.ModuleList) else []
+
+
+def _names_of_heads(module: nn.Module) -> list[ProjectionNames]:
+    """The names of the projections in each of the modules that a module lists; empty if they have none."""
+    found = [
+        next((names for names in TUTORIALS if has_projections(names, head)), None)
+        for head in _heads_of(module)
+    ]
+    return [names for names in found if names is not None] if None not in found else []
+
+
+def _read_heads(reader: ModuleReader) -> None:
+    """A list of modules of one head each, with an output projection next to it or without one."""
+    prefixes = [f"heads.{index}." for index in range(len(_heads_of(reader.module)))]
+    named = zip(prefixes, _names_of_heads(reader.module), strict=True)
+    found = [reader.projections(*(prefix + name for name in each.inputs)) for prefix, each in named]
+    output = reader.projections(*reader.output_of(TUTORIALS[0]))
+    if reader.reasons:
+        return
+    if len({tuple(each.weight.shape for each in head) for head in found}) > 1:
+        reader.reasons.append("heads must have matrices of the same shapes as each other")
+        return
+    reader.project_heads(found, output[0] if output else None)
+    reader.drop(*(f"{prefix}dropout" for prefix in prefixes))
+    reader.leave("dropout")
+
+
 FAMILIES = (
     Family("torch.nn.MultiheadAttention", torch_layer.recognises, torch_layer.read),
     _family(GPT2, _packed),
@@ -138,8 +169,12 @@ FAMILIES = (
         words=f"{BERT.describe()}, and the projection of the output as output=",
         of_library=True,
     ),
-    _family(TUTORIALS[0], _separate),
-    *(_family(names, _separate, words="") for names in TUTORIALS[1:]),
+    Family(
+        f"{TUTORIALS[0].describe()}, or a list of heads",
+        lambda module: bool(_names_of_heads(module)),
+        _read_heads,
+    ),
+    *(_family(names, _separate, words="") for names in TUTORIALS),
     _family(T5, _separate),
     _family(DIFFUSION, _separate),
 )
