@@ -190,6 +190,7 @@ def _remove_leftovers(folder: Path, prefix: str) -> None:
 
 
 def _remove_leftover(file: Path) -> None:
+    """Delete a file that an interrupted process left, unless a live process still writes it; never raise OSError."""
     with suppress(OSError):
         if fcntl is None:
             os.unlink(file)

@@ -156,6 +156,7 @@ def attend_by(flex: Flex, problem: Problem) -> Tensor:
 
 
 def _run(flex: Flex, problem: Problem, blocks: torch_flex.BlockMask | None) -> Tensor:
+    """Return the context of one call of FlexAttention; sinks take their share of the weights afterwards."""
     wanted = _hides(problem) or problem.sinks is not None
     context, total = _call(flex, problem, _scores(problem), blocks, wanted)
     if problem.sinks is not None:
@@ -172,6 +173,7 @@ def _zero_empty_rows(problem: Problem, context: Tensor, total: Tensor | None) ->
 
 
 def _hides(problem: Problem) -> bool:
+    """Return True if the bias may contain −∞."""
     return problem.bias is not None and problem.bias.may_hide
 
 
