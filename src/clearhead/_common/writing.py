@@ -175,7 +175,7 @@ def _regular(target: Path) -> tuple[Path, os.stat_result | None]:
 
 
 def _lock(handle: int) -> None:
-    """Mark a file as one that is being written, for as long as its process lives."""
+    """Lock an open file until its handle is closed or the process ends; a no-op without fcntl."""
     if fcntl is not None:
         with suppress(OSError):  # some file systems have no locks
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -91,6 +91,7 @@ def cells_of(
 def _part(
     recorder: Recorder, observed: ObservedAttention, batch: int, lengths: tuple[int, int]
 ) -> _Part | None:
+    """Return query, key and weights of one attention by sample and token, or None if their tokens are unknown."""
     tags = observed.layout.scores.tags
     if any(each is None for each in tags):
         return None
@@ -112,6 +113,7 @@ def _part(
 
 
 def _channel(tags: Tags | None, which: int) -> Tensor:
+    """Return the samples (0) or the tokens (1) of tags; one zero without tags."""
     return torch.zeros(1, 1, dtype=torch.int64) if tags is None else tags[which]
 
 
@@ -195,6 +197,7 @@ def _stages(observed: ObservedAttention) -> tuple[Stage, ...]:
 
 
 def _as_one_text(part: _Part, lengths: tuple[int, int]) -> _Part:
+    """Return the part with all samples joined into one text."""
     query, key = (
         side._replace(sample=torch.zeros_like(side.sample), token=side.sample * length + side.token)
         for side, length in zip((part.query, part.key), lengths, strict=True)

@@ -67,11 +67,13 @@ class Lines(Operations):
 
 
 def _tensors(found: Any) -> list[Tensor]:
+    """Return the strided tensors in a tree."""
     leaves = [each for each in tree_leaves(found) if isinstance(each, Tensor)]
     return [each for each in leaves if each.layout is torch.strided]
 
 
 def _has_nan(tensors: list[Tensor]) -> bool:
+    """Return True if a floating tensor holds a NaN."""
     return any(each.is_floating_point() and bool(each.isnan().any()) for each in tensors)
 
 

@@ -157,6 +157,7 @@ def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | No
 
 
 def _of_linear(linear: nn.Linear, given: Tensor, parts: str = "") -> TracedProjection:
+    """Return the projection that a linear layer made of `given`."""
     bias = None if linear.bias is None else linear.bias.detach()
     return TracedProjection(given.detach(), linear.weight.detach().T, bias, parts)
 
@@ -174,5 +175,6 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def _maybe_stack(biases: list[Tensor | None]) -> Tensor | None:
+    """Return the biases as one tensor, or None if one is missing."""
     given = [bias for bias in biases if bias is not None]
     return torch.stack(given) if given and len(given) == len(biases) else None

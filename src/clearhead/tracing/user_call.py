@@ -89,6 +89,7 @@ def user_call(thing: Any, *inputs: Tensor, **options: Any) -> UserCall:
 
 
 def _of_recording(recording: Recording) -> UserCall:
+    """Return the call that a recording of the user's code shows."""
     cells, read_stages = recording.cells, StagesOfCode(recording)
     whole, read = cells.whole, read_stages.read
     query_len, kv_len = whole.scores.shape[-2:]
@@ -137,6 +138,7 @@ def _verdict(recording: Recording, expected: Expected | None) -> str:
 
 
 def _notes(recording: Recording) -> Iterator[str]:
+    """Yield the remarks on a recording, a sentence each."""
     cells = recording.cells
     if cells.others:
         count = cells.others

@@ -88,10 +88,12 @@ class StagesOfCode:
         return self.steps[-1].same_as or self.steps[-1].name
 
     def _numbered(self, name: str) -> str:
+        """Return the name of a stage, with a number if there is one of this name already."""
         count = sum(each.startswith(name) for each in self.values)
         return f"{name}_{count + 1}" if count else name
 
     def _add_scores(self) -> None:
+        """Add the scores and the stages up to the softmax."""
         left_out = not bool(self.recording.cells.computed.all())
         formula = "query · keyᵀ" + "; −∞ where the loop computed none" * left_out
         self._add("scores", self._attention.scores, formula, self._attention.layout.scores.place)
@@ -122,6 +124,7 @@ class StagesOfCode:
                 self._add(name, self.values[self.steps[-1].name], formula)
 
     def _add_weights(self) -> None:
+        """Add the weights and the stages after the softmax."""
         read, scores = self.read, self._current()
         found = self._attention.stages
         place = next((each.place for each in found if each.values is read.shares), 0)
@@ -293,6 +296,7 @@ def _leading_axes(recording: Recording) -> tuple[tuple[str, ...], tuple[int, ...
 
 
 def _row_of(name: str) -> str:
+    """Return the stage whose axes a stage has: itself if AXES has it, else "scores"."""
     return name if name in AXES else "scores"
 
 
@@ -320,6 +324,7 @@ def _hidden(values: Tensor, before: Tensor) -> Tensor:
 
 
 def _written(number: float) -> str:
+    """Return a number with four significant digits, and − and ∞ as signs."""
     if math.isinf(number):
         return "−∞" if number < 0 else "+∞"
     return f"{number:.4g}".replace("-", "−")

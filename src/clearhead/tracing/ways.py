@@ -74,6 +74,7 @@ def _of_attend(
     kernel: str = "auto",
     **options: Unpack[Options],
 ) -> TracedCall:
+    """Return the trace of `attend`: the stages of the eager kernel."""
     problem = make_problem(query, key, value, **options)
     lead = ("batch", "num_heads")[4 - problem.dims :] if problem.dims > 2 else ()
     computed = Stages(*(problem.restore(tensor) for tensor in eager.compute(problem)))
@@ -89,6 +90,7 @@ def _of_layer(
     valid: Tensor | None = None,
     cache: Cache | CacheBundle | None = None,
 ) -> TracedCall:
+    """Return the trace of a layer's call."""
     if is_nested(x) or is_nested(context):
         raise UnsupportedError(
             "trace.nested",

@@ -124,11 +124,10 @@ def how(problem: Problem) -> str:
 
 
 def attend(problem: Problem) -> Tensor:
-    """The context, (batch, num_heads, query_len, value_head_dim).
+    """Return the context, (batch, num_heads, query_len, value_head_dim).
 
     Raises:
-        UnsupportedError: code `kernel.compilations`, where PyTorch would go on uncompiled, with all of
-            tokens × tokens.
+        UnsupportedError: code `kernel.compilations`, where PyTorch would run uncompiled, with queries × keys numbers.
     """
     from torch._dynamo import config, exc  # the compiler, which takes seconds to import
 

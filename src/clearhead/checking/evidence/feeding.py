@@ -45,7 +45,7 @@ class Feed:
 
     @staticmethod
     def as_wide_as_long(subject: Subject, main: Tensor, output: Tensor) -> bool:
-        """True if the output has a number for each other token, as weights have: they came first."""
+        """Return True if the output's last axis is as long as the text, at two lengths, as of weights."""
         if output.shape[-1] != main.shape[-2]:
             return False
         short = shortened(subject, main, main.shape[-2] - 1)

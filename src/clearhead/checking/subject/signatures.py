@@ -208,6 +208,7 @@ def filled(
 
 
 def _filling(kind: str, name: str, run: Any, x: Tensor) -> Any:
+    """Return a value for an argument of this kind, such as a size or positions; None if unknown."""
     tokens, width = x.shape[-2], x.shape[-1]
     if kind == "size":
         of_heads = x.shape[1] if x.ndim > 3 else None

@@ -170,6 +170,7 @@ class PagedCache(Cache):
         return first + positions % self.page_len
 
     def _real(self) -> int | Tensor:
+        """Return the number of tokens that all rows have, or which columns are real, bool, (batch, longest)."""
         longest = int(self._lengths.max()) if len(self._lengths) else 0
         if (self._lengths == longest).all():
             return longest
