@@ -212,7 +212,7 @@ def _add_columns(into: Tensor, rows: Tensor, first: int, step: int) -> None:
 
 
 def _shares(sums: Tensor, rows: range) -> Tensor:
-    """The weights of each row, averaged over its queries."""
+    """Return the sums of each row of cells divided by its number of queries, float32."""
     counts = torch.full((len(rows), 1), float(rows.step), dtype=torch.float64, device=sums.device)
     if len(rows):
         counts[-1] = rows.stop - rows[-1]

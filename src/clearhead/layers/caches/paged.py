@@ -183,6 +183,7 @@ class PagedCache(Cache):
         self._pages = self._pages.where(first < self._lengths[:, None], 0)
 
     def _take(self, rows: Tensor) -> None:
+        """Keep the given rows of the batch, in this order."""
         rows = rows.cpu()
         self._pages, self._lengths = self._pages[rows], self._lengths[rows]
 
