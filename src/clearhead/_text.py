@@ -115,10 +115,10 @@ def kind_of(value: object) -> str:
 
     Example:
         >>> kind_of(3), kind_of(int)
-        ('int', 'the class int, and no object: int()')
+        ('int', 'the class int; write int()')
     """
     if isinstance(value, type):
-        return f"the class {value.__name__}, and no object: {value.__name__}()"
+        return f"the class {value.__name__}; write {value.__name__}()"
     return type(value).__name__
 
 

@@ -84,7 +84,7 @@ class Bias(Filed, ABC):
 
     @property
     def by_distance(self) -> bool:
-        """True if the bias depends on the distance alone, for each head; `at` then also takes keys that do not exist."""
+        """True if each head's bias depends on the distance alone; `at` then also takes keys that do not exist."""
         return False
 
     def check(self, extent: Extent) -> None:
