@@ -106,7 +106,7 @@ def test_a_folder_is_read_and_its_tests_are_not(package: Path) -> None:
     found = sources(str(package))
     assert names(found) == {
         "broken.py": [],
-        "core.py": ["attends"],
+        "core.py": ["weighted", "attends"],
         "guarded.py": ["FastAttention", "SlowAttention"],
         "model.py": ["Encoder", "LatentAttention"],
     }

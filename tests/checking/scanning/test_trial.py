@@ -332,7 +332,7 @@ class Untold(Attention):
 
 
 class Rotated(Attention):
-    """As in Llama: positions come as complex numbers."""
+    """As in Llama: pairs are complex numbers, rotated by their positions."""
 
     def __init__(self, d_model, num_heads):
         super().__init__(d_model, num_heads)
@@ -341,13 +341,16 @@ class Rotated(Attention):
     def scores(self, query, key):
         def turned(x):
             pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
-            return torch.view_as_real(pairs * self.angles).flatten(-2)
+            rates = 10000.0 ** (-torch.arange(0, self.head_dim, 2) / self.head_dim)
+            angles = torch.arange(x.shape[-2])[:, None] * rates.to(x.dtype)
+            return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(
+                -2
+            )
 
         return super().scores(turned(query), turned(key))
 
-    def forward(self, x, start_pos, freqs_cis, mask):
+    def forward(self, x, start_pos, mask):
         assert start_pos == 0
-        self.angles = freqs_cis
         return super().forward(x)
 
 
