@@ -82,31 +82,43 @@ def line(
 
 
 def strips(
-    view: HeadView,
-    kind: str,
+    values: Tensor,
+    names: Sequence[str],
+    label: str,
     *,
-    title: str,
     tokens: Sequence[str] | None,
     log: bool,
     most: int,
     ax: object,
+    blank: str = "padding",
+    across: str = "query",
 ) -> Axes:
-    """A number of each query of some heads, a strip each; NaN is white."""
-    count, heads, quantity = view.weights.query_len, view.numbers, QUANTITIES[kind]
-    means, detail = binned(view.statistic(kind), most)
+    """Draw a strip of numbers for each row of `values`, (rows, queries or keys); NaN is white.
+
+    Args:
+        values: the numbers.
+        names: the name of each row.
+        label: the name and unit of the numbers.
+        tokens: a word for each column, or None.
+        log: a logarithmic scale.
+        most: the most cells of a strip; neighbours are averaged.
+        ax: axes, or None for a new figure.
+        blank: the meaning of NaN.
+        across: the name of the columns.
+    """
+    count = values.shape[1]
+    means, detail = binned(values, most)
     wide = min(max(PER_TOKEN * count, LEAST), MOST)
-    axes = one(ax, wide + 1.8, 0.25 * len(heads) + 1.6)
-    values = masked(means, means.isnan())
-    scale, extend = scales.upwards([values], log=log)
-    edges = (-0.5, count - 0.5, len(heads) - 0.5, -0.5)
-    image = axes.imshow(values, cmap=scales.WEIGHTS, norm=scale, aspect="auto", extent=edges)
+    axes = one(ax, wide + 2.0, min(0.25 * len(names) + 1.6, 14.0))
+    array = masked(means, means.isnan())
+    scale, extend = scales.upwards([array], log=log)
+    edges = (-0.5, count - 0.5, len(names) - 0.5, -0.5)
+    image = axes.imshow(array, cmap=scales.WEIGHTS, norm=scale, aspect="auto", extent=edges)
     tick(axes, "x", count, tokens)
-    number(axes, "y", [str(head) for head in heads])
-    name_axis(axes, "x", "\n".join(filter(None, ["query", detail])))
-    name_axis(axes, "y", "head")
-    entitle(axes, title)
-    blank = "; white: padding" if bool(means.isnan().any()) else ""
-    scales.add_bar(image, [axes], quantity.label() + blank, extend)
+    number(axes, "y", names)
+    name_axis(axes, "x", "\n".join(filter(None, [across, detail])))
+    white = f"; white: {blank}" if bool(means.isnan().any()) else ""
+    scales.add_bar(image, [axes], label + white, extend)
     return axes
 
 
@@ -119,25 +131,25 @@ def by_layer(
     log: bool,
     ax: object,
 ) -> Axes:
-    """A number for each head of each layer; layers may have fewer heads than others."""
+    """Draw a number for each head of each layer; layers may have fewer heads than others."""
     values = torch.full((len(layers), len(heads)), torch.nan, dtype=torch.float64)
     for row, each in enumerate(layers):
         values[row, : len(each)] = each
-    array = masked(values, values.isnan())
-    axes = one(
-        ax, min(0.42 * len(heads) + 2.4, 14.0), min(max(0.32 * len(layers) + 1.2, 2.4), 14.0)
+    axes = strips(
+        values,
+        names,
+        f"mean {quantity.label()}",
+        tokens=[str(head) for head in heads],
+        log=log,
+        most=len(heads),
+        ax=ax,
+        blank="there is none",
+        across="head",
     )
-    scale, extend = scales.upwards([array], log=log)
-    image = axes.imshow(array, cmap=scales.WEIGHTS, norm=scale, aspect="auto")
-    number(axes, "x", [str(head) for head in heads])
-    number(axes, "y", names)
-    name_axis(axes, "x", "head")
-    blank = "; white: there is none" if bool(values.isnan().any()) else ""
-    scales.add_bar(image, [axes], f"mean {quantity.label()}" + blank, extend)
     wide, high = inches(axes)
     if wide / len(heads) >= WRITTEN and high / len(layers) >= WRITTEN / 2:
         texts = [["" if np.isnan(v) else _brief(v) for v in line] for line in values.tolist()]
-        scales.write_numbers(axes, image, texts, "x-small")
+        scales.write_numbers(axes, axes.images[0], texts, "x-small")
     return axes
 
 
