@@ -118,9 +118,9 @@ def _answers(
         while (answer := answers.get(timeout=limit)) is not ENDED:
             yield answer
             limit = timeout
-    except queue.Empty as error:
+    except queue.Empty:
         words = f"checking {place} took more than {limit:g} seconds, and was ended; --timeout gives it more."
-        raise ModelError("check.timeout", words) from error
+        raise ModelError("check.timeout", words) from None
     finally:
         with suppress(OSError):  # it is gone, with the processes that it started
             if hasattr(os, "killpg"):
