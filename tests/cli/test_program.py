@@ -62,7 +62,7 @@ from tests.surface import MODULES, ROOT
         ),
         (
             ["show", "a", "--png", "/nowhere/a.png"],
-            "[picture.path] /nowhere/a.png cannot be written",
+            "[file.unwritable] /nowhere/a.png could not be written",
         ),
         (["show", "--file", "/nowhere"], "[show.file] /nowhere could not be read: No such file"),
         (["show", "word " * 600], "it has 602"),

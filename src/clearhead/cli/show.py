@@ -94,12 +94,10 @@ def show(
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
     pair = None if find is None else _read_find(find, layer)
     pair = pair if why is None else _read_why(why, find, layer, head)
-    if png is not None:
-        from clearhead.drawing.figures.png_files import check_place
-
-        png = check_place(png)
-    for written in filter(None, (html, save)):
+    for written in filter(None, (png, html, save)):
         check_writable(written)
+    if png is not None:
+        import clearhead.drawing.figures  # noqa: F401 — says at once what is to be installed
     from clearhead.drawing.page.located import LONG
 
     console = Console()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.drawing.figures.png_files import check_place, head_picture, save_png
-from clearhead.errors import ArgumentError, MissingExtraError
+from clearhead.drawing.figures.png_files import head_picture, save_png
+from clearhead.errors import FileError, MissingExtraError
 
 HOSTILE = ["$x^2$", "$\\frac{", "[red]", "\x1b[31m", "\u202eabc", "😀", "猫", "\n", "", "a" * 40]
 
@@ -72,8 +72,8 @@ def test_an_interruption_leaves_the_old_file_and_no_other(
     file.write_bytes(b"the old picture")
     axes = head_picture(square(2), ["a", "b"], title="")
 
-    def interrupted(self: object, part: Path, **options: object) -> None:
-        part.write_bytes(b"half a pict")
+    def interrupted(self: object, part: str, **options: object) -> None:
+        Path(part).write_bytes(b"half a pict")
         raise KeyboardInterrupt
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", interrupted)
@@ -92,12 +92,11 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert target.read_bytes().startswith(b"\x89PNG")
 
 
-def test_places_where_nothing_can_be_written(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="there is no such folder") as refusal:
-        check_place(tmp_path / "nowhere" / "head.png")
-    assert refusal.value.code == "picture.path"
-    with pytest.raises(ArgumentError, match="it is no file"):
-        check_place(tmp_path)
+def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
+    axes = head_picture(square(2), ["a", "b"], title="")
+    with pytest.raises(FileError) as refusal:
+        save_png(axes, tmp_path / "nowhere" / "head.png")
+    assert refusal.value.code == "file.unwritable"
 
 
 def test_a_failure_to_write_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +105,7 @@ def test_a_failure_to_write_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
     axes = head_picture(square(2), ["a", "b"], title="")
-    with pytest.raises(ArgumentError, match="could not be written: No space left on device"):
+    with pytest.raises(FileError, match="could not be written: No space left on device"):
         save_png(axes, tmp_path / "head.png")
 
 

@@ -90,7 +90,7 @@ def of_attention(
         title = ", ".join([*where, *_head(one, weights)])
         return numbers.line(view, kind, title=title, tokens=rows, log=log, most=most, ax=ax)
     values, names = view.statistic(kind), [f"head {number}" for number in view.numbers]
-    label = QUANTITIES[kind].label()
+    label = QUANTITIES[kind]
     axes = numbers.strips(values, names, label, tokens=rows, log=log, most=most, ax=ax)
     entitle(axes, ", ".join(where))
     return axes

@@ -1,7 +1,6 @@
 """A number for each query or for each head: a line, a strip per head, layers × heads."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,34 +20,14 @@ WRITTEN = 0.36
 """Width of a cell in inches from which its number is written into it."""
 
 
-class Quantity(NamedTuple):
-    """Something that there is a number of for each query.
-
-    Attributes:
-        name: what it is called on an axis.
-        unit: what it is counted in.
-    """
-
-    name: str
-    unit: str
-
-    def label(self) -> str:
-        """Name and unit, for an axis.
-
-        Example:
-            >>> Quantity("entropy", "nats").label()
-            'entropy (nats)'
-        """
-        return f"{self.name} ({self.unit})"
-
-
 QUANTITIES = {
-    "entropy": Quantity("entropy", "nats"),
-    "distance": Quantity("distance", "tokens"),
-    "max": Quantity("largest weight", "share of 1"),
-    "first": Quantity("weight on the first key", "share of 1"),
-    "previous": Quantity("weight on the token before", "share of 1"),
+    "entropy": "entropy (nats)",
+    "distance": "distance (tokens)",
+    "max": "largest weight (share of 1)",
+    "first": "weight on the first key (share of 1)",
+    "previous": "weight on the token before (share of 1)",
 }
+"""The name and the unit of each number that there is for a query."""
 
 
 def line(
@@ -76,7 +55,7 @@ def line(
         axes.set_ylim(bottom=0)
     tick(axes, "x", count, tokens)
     name_axis(axes, "x", "\n".join(filter(None, ["query", detail])))
-    name_axis(axes, "y", quantity.label())
+    name_axis(axes, "y", quantity)
     entitle(axes, title)
     return axes
 
@@ -126,7 +105,7 @@ def by_layer(
     layers: Sequence[Tensor],
     names: Sequence[str],
     heads: Sequence[int],
-    quantity: Quantity,
+    quantity: str,
     *,
     log: bool,
     ax: object,
@@ -138,7 +117,7 @@ def by_layer(
     axes = strips(
         values,
         names,
-        f"mean {quantity.label()}",
+        f"mean {quantity}",
         tokens=[str(head) for head in heads],
         log=log,
         most=len(heads),

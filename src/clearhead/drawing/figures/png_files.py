@@ -6,10 +6,10 @@ from pathlib import Path
 
 from torch import Tensor
 
+from clearhead._common.writing import replacing
 from clearhead.drawing.figures import head_map
 from clearhead.drawing.figures.cells import Cells, masked
 from clearhead.drawing.figures.paper import figure_of
-from clearhead.errors import ArgumentError
 
 # Behind the figures, which say what to install where matplotlib is not there.
 # isort: split
@@ -61,57 +61,20 @@ def head_picture(
 
 
 def save_png(axes: Axes, path: str | os.PathLike[str]) -> Path:
-    """Write the figure of some axes as a PNG: all of it or nothing.
+    """Write the figure of some axes as a PNG, whole or not at all; returns its path.
 
-    It is written next to its place and then moved there, so that whatever was at that place stays
-    whole if the writing is interrupted. The same picture gives the same bytes.
-
-    Args:
-        axes: what `head_picture` returns.
-        path: the file; its folder must be there.
-
-    Returns:
-        The file's absolute path.
+    The same picture gives the same bytes.
 
     Raises:
-        ArgumentError: code `picture.path`, if no file can be written there.
+        FileError: code `file.unwritable`, if the place cannot be written to.
 
     Example:
-        >>> import tempfile, pathlib
+        >>> import tempfile
         >>> axes = head_picture(torch.eye(2), ["to", "be"], title="layer 3, head 5")
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_png(axes, pathlib.Path(folder) / "head.png").name
+        ...     save_png(axes, f"{folder}/head.png").name
         'head.png'
     """
-    file = check_place(path)
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        figure_of(axes).savefig(part, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-        os.replace(part, file)
-    except OSError as error:
-        raise ArgumentError(
-            "picture.path", f"{file} could not be written: {error.strerror or error}."
-        ) from error
-    finally:
-        part.unlink(missing_ok=True)
-    return file
-
-
-def check_place(path: str | os.PathLike[str]) -> Path:
-    """The absolute path of a file that can be made, or made anew.
-
-    Raises:
-        ArgumentError: code `picture.path`, if its folder is not there, or something that is no
-            file is in its place.
-
-    Example:
-        >>> check_place("head.png").is_absolute()
-        True
-    """
-    # A link is followed: what it points to is replaced, and it stays a link.
-    file = Path(path).expanduser().resolve()
-    if not file.parent.is_dir():
-        raise ArgumentError("picture.path", f"{file} cannot be written: there is no such folder.")
-    if file.exists() and not file.is_file():
-        raise ArgumentError("picture.path", f"{file} cannot be written: it is no file.")
-    return file
+    with replacing(path) as (name, target):
+        figure_of(axes).savefig(name, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return target
