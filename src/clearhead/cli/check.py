@@ -159,7 +159,18 @@ def check(
         one = {"args": args, "watch": watch or None, "html": html, "world": world}
         _refuse(one, "is for one class or function: file.py:Name.")
         asked = {"declared": {**declared, "sizes": known}, "takes": takes, "seed": seed}
-        _scan(places, asked, timeout or 60.0, memory, everything, strict, as_json, sarif)
+        scan = Scan()
+        try:
+            scan.run(places, asked, timeout or 60.0, memory)
+        except ClearheadError as error:
+            print(f"clearhead: {error}", file=sys.stderr)
+            raise typer.Exit(3) from error
+        _print_scan(scan, places, as_json, everything)
+        if sarif is not None:
+            from clearhead.checking.report import sarif as as_sarif
+
+            _write(sarif, as_sarif(scan.reports))
+        raise typer.Exit(scan.exit_code(strict))
     (place,) = places
     asked = {"place": place, "arguments": of_constructor}
     if not trains:
@@ -193,38 +204,14 @@ def check(
         raise typer.Exit(1 if report.findings or strict else 2)
 
 
-def _scan(
-    places: list[str],
-    asked: dict[str, Any],
-    timeout: float,
-    memory: float | None,
-    everything: bool,
-    strict: bool,
-    as_json: bool,
-    sarif: Path | None,
-) -> None:
-    """Try all that attends at the places, print it, and exit."""
-    scan = Scan()
-    try:
-        scan.run(places, asked, timeout, memory)
-    except ClearheadError as error:
-        print(f"clearhead: {error}", file=sys.stderr)
-        raise typer.Exit(3) from error
-    reports = [row.report for row in scan.rows if row.report is not None]
+def _print_scan(scan: Scan, places: list[str], as_json: bool, everything: bool) -> None:
     if as_json:
         print(json.dumps(scan.as_dict(), indent=2))
-    else:
-        scan.show([report for report in reports if everything and report.findings])
-        for row in LESSONS.values():
-            if [Path(place).name for place in places] == [row.file]:
-                print(
-                    f"\nOf lesson {row.number}? clearhead check {places[0]} --lesson {row.number}"
-                )
-    if sarif is not None:
-        from clearhead.checking.report import sarif as as_sarif
-
-        _write(sarif, as_sarif(reports))
-    raise typer.Exit(scan.exit_code(strict))
+        return
+    scan.show([report for report in scan.reports if everything and report.findings])
+    for row in LESSONS.values():
+        if [Path(place).name for place in places] == [row.file]:
+            print(f"\nOf lesson {row.number}? clearhead check {places[0]} --lesson {row.number}")
 
 
 def _refuse(options: dict[str, Any], words: str) -> None:

@@ -66,6 +66,11 @@ class Scan:
             except KeyboardInterrupt:
                 self.interrupted = True
 
+    @property
+    def reports(self) -> "list[Report]":
+        """The reports of the rows that have one."""
+        return [row.report for row in self.rows if row.report is not None]
+
     def as_dict(self) -> dict[str, Any]:
         """The rows and their totals, as JSON knows them."""
         return {

@@ -90,8 +90,8 @@ def of_attention(
         title = ", ".join([*where, *_head(one, weights)])
         return numbers.line(view, kind, title=title, tokens=rows, log=log, most=most, ax=ax)
     values, names = view.statistic(kind), [f"head {number}" for number in view.numbers]
-    label = QUANTITIES[kind]
-    axes = numbers.strips(values, names, label, tokens=rows, log=log, most=most, ax=ax)
+    labels = QUANTITIES[kind], "query", "padding"
+    axes = numbers.strips(values, names, labels, tokens=rows, log=log, most=most, ax=ax)
     entitle(axes, ", ".join(where))
     return axes
 
@@ -164,12 +164,11 @@ def of_seen(
     return numbers.strips(
         torch.stack(rows),
         short,
-        received.UNIT,
+        (received.UNIT, "attended to (key)", "padding"),
         tokens=words,
         log=log,
         most=most or numbers.MOST_CELLS,
         ax=ax,
-        across="attended to (key)",
     )
 
 

@@ -95,7 +95,7 @@ def of_chosen(
     side = wide / columns
     # The colour bar is below, where it takes nothing of the width of a column.
     rows = math.ceil(count / columns)
-    axes = grid_of(count, columns, side, min(MOST_HIGH / rows, side + 0.1 + 0.7 / rows))
+    axes = grid_of(count, columns, side, min(MOST_HIGH / rows, side + 0.2 + 0.8 / rows))
     image = _fill(axes, [(cells, 0) for cells in maps], log=log, bar=False, draw=show_cells)
     for place, (each, title) in enumerate(zip(axes, titles, strict=True)):
         each.set_title(title, fontsize=SIZE_OF_PAPER, parse_math=False)

@@ -63,28 +63,25 @@ def line(
 def strips(
     values: Tensor,
     names: Sequence[str],
-    label: str,
+    labels: tuple[str, str, str],
     *,
     tokens: Sequence[str] | None,
     log: bool,
     most: int,
     ax: object,
-    blank: str = "padding",
-    across: str = "query",
 ) -> Axes:
     """Draw a strip of numbers for each row of `values`, (rows, queries or keys); NaN is white.
 
     Args:
         values: the numbers.
         names: the name of each row.
-        label: the name and unit of the numbers.
+        labels: the name and unit of the numbers, the name of the columns, and the meaning of NaN.
         tokens: a word for each column, or None.
         log: a logarithmic scale.
         most: the most cells of a strip; neighbours are averaged.
         ax: axes, or None for a new figure.
-        blank: the meaning of NaN.
-        across: the name of the columns.
     """
+    label, across, blank = labels
     count = values.shape[1]
     means, detail = binned(values, most)
     wide = min(max(PER_TOKEN * count, LEAST), MOST)
@@ -117,13 +114,11 @@ def by_layer(
     axes = strips(
         values,
         names,
-        f"mean {quantity}",
+        (f"mean {quantity}", "head", "there is none"),
         tokens=[str(head) for head in heads],
         log=log,
         most=len(heads),
         ax=ax,
-        blank="there is none",
-        across="head",
     )
     wide, high = inches(axes)
     if wide / len(heads) >= WRITTEN and high / len(layers) >= WRITTEN / 2:
