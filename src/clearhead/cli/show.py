@@ -112,10 +112,10 @@ def show(
         tokens = reader.count(sentence)
         name = reader.name, "its encoder only" if reader.encoder_only else ""
         # A page has what heads write at every token, the terminal at one.
-        limits = {"find": (find, LONG), "why": (why, LONG)}
-        limits["writes"] = (writes or None, LONG if html is None else WRITES)
+        limits = {"find": (find is not None, LONG), "why": (why is not None, LONG)}
+        limits["writes"] = (writes, LONG if html is None else WRITES)
         for option, (given, most) in limits.items():
-            if given is not None and tokens > most:
+            if given and tokens > most:
                 with_page = " with --html" if option == "writes" and html is not None else ""
                 raise ArgumentError(
                     f"show.{option}",

@@ -106,7 +106,7 @@ def check_words(
 def _words(name: str, words: object, count: int, of: str) -> list[str] | None:
     if words is None:
         return None
-    listed = list(words) if isinstance(words, Sequence) and not isinstance(words, str) else [words]
+    listed: list[Any] = list(words) if isinstance(words, Sequence) else [words]
     odd = next((word for word in listed if not isinstance(word, str)), None)
     if odd is not None or isinstance(words, str):
         raise ArgumentTypeError(

@@ -51,8 +51,11 @@ def _pictures(mask: Mask, query_len: int, kv_len: int) -> list[Html]:
     mask.check(mask.extent(query_len, kv_len))
     counts = block_counts(mask, query_len, kv_len, block).expand(*mask.leading, -1, -1).cpu()
     sizes = _sizes(query_len, block[0])[:, None] * _sizes(kv_len, block[1])
-    parts = list(product(*map(range, counts.shape[:2])))
-    drawn = [_part(_name(*part, mask), counts[part], sizes) for part in parts[:MOST_PARTS]]
+    parts = list(product(range(counts.shape[0]), range(counts.shape[1])))
+    drawn = [
+        _part(_name(sample, head, mask), counts[sample, head], sizes)
+        for sample, head in parts[:MOST_PARTS]
+    ]
     visible, pairs = int(counts.sum()), int(sizes.sum()) * len(parts)
     same = "" if mask.sizes() else " (it fits any length)"
     words = f"{query_len} queries × {kv_len} keys{same}: {visible:,} of {pairs:,} pairs visible"
