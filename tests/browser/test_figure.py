@@ -507,7 +507,6 @@ def test_tokens_are_moved_and_turned_by_their_place(opens: Opens, tmp_path: Path
     steps = ch.trace(ch.attend, QUERY[order], KEY[order], VALUE[order])
     assert numbers(page, "weights") == texts(steps["weights"])
     page.get_by_role("button", name="starts, place 3").click()
-    page.get_by_role("button", name="journey, place 2").click()
     assert state(page) == "order=2.1.0"
     page.get_by_role("button", name="rotary").click()
     turn = ch.layers.Rotary(2)
@@ -565,15 +564,6 @@ def test_a_query_is_split_into_heads_and_joined_again(opens: Opens, tmp_path: Pa
     assert page.locator("[data-stage=joined] tr").nth(2).locator(".hue1").count() == 2
     page.get_by_role("button", name="4", exact=True).click()
     assert page.locator("ch-figure").evaluate("(each) => each.state") == "heads=4&back=0"
-
-
-def test_a_line_on_the_mask_by_keys(opens: Opens, tmp_path: Path) -> None:
-    page = opens(ch.causal().figure(4).to_html(tmp_path / "mask.html").as_uri())
-    page.locator('[data-at="mask.0.0"]').focus()
-    page.keyboard.press("Shift+ArrowRight")
-    page.keyboard.press("Shift+ArrowRight")
-    state = page.locator("ch-figure").evaluate("(each) => each.state")
-    assert state == "mask=1110.1100.1110.1111"
 
 
 def test_scores_become_weights_in_other_ways(
