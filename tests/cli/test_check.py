@@ -35,9 +35,12 @@ ARGS = "d_in=3,d_out=2,context_length=6"
 
 
 def answers(task: str, asked: dict[str, Any], *limits: Any) -> Iterator[Any]:
-    yield pickle.loads(
-        pickle.dumps(check_process._reported(task, pickle.loads(pickle.dumps(asked))))
+    """What another process would send, through its pickles."""
+    asked = pickle.loads(pickle.dumps(asked))
+    found = (
+        check_process.scan(**asked) if task == "scan" else [check_process._reported(task, asked)]
     )
+    yield from (pickle.loads(pickle.dumps(each)) for each in found)
 
 
 @pytest.fixture(autouse=True)
