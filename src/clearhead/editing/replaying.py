@@ -284,6 +284,7 @@ def _mark(each: Any) -> int:
 
 
 def _is_unchanged(before: Sequence[tuple[Any, int]], after: Sequence[tuple[Any, int]]) -> bool:
+    """Return True if both lists have the same objects, each in the same version."""
     return len(before) == len(after) and all(
         one[0] is other[0] and one[1] == other[1] for one, other in zip(before, after, strict=True)
     )
