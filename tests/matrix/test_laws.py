@@ -213,14 +213,11 @@ def assert_same_summary(one: Summary, other: Summary, matrix: AttentionMatrix) -
 @some
 @given(matrices)
 def test_a_batch_is_its_samples(each: Drawn) -> None:
-    """A summary of each, merged again; and the totals of all."""
+    """The summary of each, and the totals of all, merged."""
     whole = summary_with_roles(each.matrix)
-    samples = [whole.sample(place) for place in range(each.matrix.shape[0])]
-    merged, *rest = samples
-    total, *others = [totals_of(sample) for sample in samples]
-    for sample, other in zip(rest, others, strict=True):
-        merged, total = merged.merge(sample, along="batch"), total.merge(other)
-    assert_same_summary(merged, whole, each.matrix)
+    total, *others = [totals_of(whole.sample(place)) for place in range(each.matrix.shape[0])]
+    for other in others:
+        total = total.merge(other)
     expected = totals_of(whole)
     for name in ("queries", "entropy", "max", "max_score", "distance"):
         torch.testing.assert_close(getattr(total, name), getattr(expected, name))
