@@ -129,14 +129,3 @@ def test_a_file_of_other_totals_is_refused(tmp_path: Path) -> None:
             files.read(files.write(tmp_path / "b", {"a": bad}))
 
 
-def test_an_estimate_is_what_totals_take() -> None:
-    layer = ch.MultiHeadAttention(8, num_heads=2)
-    watching: Any = ch.watch(layer, keep="total")
-    with torch.no_grad(), watching as seen:
-        layer(torch.randn(2, 5, 8))
-    found = seen[0]
-    assert found.distance is not None
-    tensors = [found.entropy, found.distance, found.max, found.max_score]
-    for name in found.roles.measured:
-        tensors += [getattr(found.roles, name), getattr(found.roles.counts, name)]
-    assert watching.estimate(2, 5).nbytes == sum(each.nbytes for each in tensors)

@@ -140,7 +140,6 @@ def test_fast_paths_stay_and_their_contexts_are_worked_out() -> None:
         found = model(x, src_key_padding_mask=hidden)
     with torch.no_grad():
         assert torch.equal(found, model(x, src_key_padding_mask=hidden))
-    assert seen.plan()[0].kernel == "fast path of nn.TransformerEncoderLayer"
     matrix = seen[0]
     assert matrix.context is not None
     torch.testing.assert_close(matrix.context, matrix.dense() @ matrix.value)
@@ -271,24 +270,6 @@ def test_what_needs_matrices_refuses_contexts() -> None:
     assert_refused(lambda: watch(layer, contexts=1), "contexts.type", "contexts // 1")
 
 
-def test_an_estimate_counts_contexts() -> None:
-    layer = ch.MultiHeadAttention(64, num_heads=2)
-    for options in ({"keep": "contexts"}, {"contexts": True}):
-        watching = watch(layer, **options)
-        with torch.no_grad(), watching as seen:
-            layer(torch.randn(2, 9, 64))
-        held = watching.estimate(batch=2, query_len=9).nbytes
-        context = 2 * 9 * 64 * 4
-        beside = 2 * 9 * 8 if "keep" in options else 2 * context
-        assert held == context + beside
-        assert seen[0].context.nbytes == context
-    plain, more = (
-        watch(layer, keep="total", contexts=each).estimate(1, 9).nbytes for each in (False, True)
-    )
-    assert more - plain == 64 * 8
-    shown = repr(watch(layer, keep="contexts"))
-    assert shown == "watch(MultiHeadAttention): the contexts of each call"
-    assert "query and key, and the contexts, of each call" in repr(watch(layer, contexts=True))
 
 
 def test_a_call_that_raised_has_no_context() -> None:

@@ -15,7 +15,6 @@ from clearhead._text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.matrix.some_totals import SomeTotals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
 from clearhead.watching.stitching import stitch
@@ -388,5 +387,5 @@ def _line(kept: object) -> str:
     """A matrix, a summary or a result in a line; of a tensor its kind and its shape."""
     if isinstance(kept, Tensor):
         return f"{type(kept).__name__} {list(kept.shape)}"
-    whole = isinstance(kept, AttentionMatrix | Summary | Totals | SomeTotals)
+    whole = isinstance(kept, AttentionMatrix | Summary | Totals)
     return repr(kept) if whole else " ".join(shown(kept).split())

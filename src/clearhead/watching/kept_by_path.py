@@ -11,7 +11,6 @@ from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices, Results
 from clearhead.watching.context_calls import ContextCalls
 from clearhead.watching.finding import check_layers, path_of_layer
-from clearhead.watching.kernels import KernelCalls
 from clearhead.watching.missing import Missing
 
 Keep = Literal["matrix", "gradients", "contexts", "summary", "total"]
@@ -35,7 +34,6 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         self._keep = keep
         self._modules: dict[str, Calls[Any]] = {}
         self._runs = 0
-        self._kernels: dict[str, list[KernelCalls]] = {}
         self._numbers: dict[str, int] = {}
         self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(
             ("tokens", "source_tokens")

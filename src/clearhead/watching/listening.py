@@ -41,7 +41,7 @@ def _every() -> list[Any]:
     return [each for each in installing.users() if hasattr(each, "every_thread")]
 
 
-def _record(read: tap.Read, child: str | None) -> list[tap.Change]:
+def _record(read: tap.Read, child: str | None, gives: tap.Gives) -> list[tap.Change]:
     if in_backward():
         return []  # the recomputation of a checkpoint, which was seen in the forward pass
     stack = running.stack()
@@ -52,7 +52,7 @@ def _record(read: tap.Read, child: str | None) -> list[tap.Change]:
         set_grad_enabled(False)
         # What is kept outlives inference mode.
         with tap.guard(), torch.inference_mode(False) if inference else nullcontext():
-            takes = [each.record(name, read_once) for each, name in _watching(stack, child)]
+            takes = [each.record(name, read_once, gives) for each, name in _watching(stack, child)]
             return [take for take in takes if take is not None]
     finally:
         set_grad_enabled(gradients)

@@ -15,7 +15,6 @@ from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.norms import Norms
 from clearhead.watching.calls import Kept
 from clearhead.watching.kept_by_path import KeptByPath
-from clearhead.watching.kernels import Kernels, kernels_of
 from clearhead.watching.projections import output_projection
 
 PORTION = 1 << 22
@@ -168,26 +167,6 @@ class WholeRecord(KeptByPath[Kept]):
             tensor([0., 0.], dtype=torch.float64)
         """
         return difference_of(self, other)
-
-    def plan(self) -> Kernels:
-        """Return the kernel that each layer ran on, and why: of layers of clearhead and models on
-        `attn_implementation="clearhead"` the one that was chosen, of others the function that they called.
-
-        Raises:
-            ArgumentError: code `watch.plan`, for a record that is not of one run of a model, such as one of a file.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
-            >>> with torch.no_grad(), ch.watch(layer) as seen:
-            ...     output = layer(torch.randn(1, 5, 8))
-            >>> seen.plan()[0].kernel, seen.plan()[0].how
-            ('fused', 'one fused call on cpu, with the causal flag')
-            >>> seen.plan()[0].plan.reasons["flex"]
-            ('it is compiled for CUDA; the tensors are on cpu',)
-        """
-        numbers = {path: self.number(path) for path in self.layers}
-        return kernels_of(self._kernels, numbers)
 
     def norms(
         self, layer: str | int, model: nn.Module | None = None, *, call: int | None = None

@@ -186,31 +186,15 @@ FORWARD = tuple(inspect.signature(_forward).parameters)
 FAST_ATTENTION = argument_names("_native_multi_head_attention")
 FAST_ENCODER_LAYER = argument_names("_transformer_encoder_layer_fwd")
 
-_observed_forward = tap.reporting(
-    _forward,
-    _read_forward,
-    applies=_works_out_weights,
-    kernel="nn.MultiheadAttention, with its weights",
-)
+_observed_forward = tap.reporting(_forward, _read_forward, applies=_works_out_weights)
 
 FUNCTIONS = [
     (_fastpath_enabled, _edited_fastpath_enabled),
     (_forward, _edited_forward),
-    (
-        _fast_attention,
-        tap.reporting(
-            _fast_attention, _read_fast_attention, kernel="fast path of nn.MultiheadAttention"
-        ),
-    ),
+    (_fast_attention, tap.reporting(_fast_attention, _read_fast_attention)),
     (
         _fast_encoder_layer,
-        tap.reporting(
-            _fast_encoder_layer,
-            _read_fast_encoder_layer,
-            child="self_attn",
-            kernel="fast path of nn.TransformerEncoderLayer",
-        ),
+        tap.reporting(_fast_encoder_layer, _read_fast_encoder_layer, child="self_attn"),
     ),
 ]
-
 """The functions that PyTorch's layers call themselves, and the same reporting each call."""
