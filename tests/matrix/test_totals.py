@@ -1,6 +1,5 @@
 """Totals of batches are those of all texts, each counted as it is."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.totals import Totals, totals_of
-from clearhead.watching import files
 from tests.refusals import assert_refused
 
 
@@ -115,17 +113,3 @@ def test_what_does_not_merge() -> None:
     assert_refused(whole.plot, "watch.results", "plot // 'total'")
     assert "Totals [num_heads=2] of 27 queries" in repr(whole)
     assert "27 queries" in whole._repr_html_()
-
-
-def test_a_file_of_other_totals_is_refused(tmp_path: Path) -> None:
-    good = totals()
-    assert files.read(files.write(tmp_path / "a", {"a": good}))["a"].queries == 5
-    for bad in (
-        replace(good, max=torch.zeros(3, dtype=torch.float64)),
-        replace(good, entropy=torch.zeros(2)),
-        replace(good, queries=-1),
-    ):
-        with pytest.raises(ch.errors.FileError, match=r"totals must be"):
-            files.read(files.write(tmp_path / "b", {"a": bad}))
-
-

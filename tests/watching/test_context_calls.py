@@ -270,8 +270,6 @@ def test_what_needs_matrices_refuses_contexts() -> None:
     assert_refused(lambda: watch(layer, contexts=1), "contexts.type", "contexts // 1")
 
 
-
-
 def test_a_call_that_raised_has_no_context() -> None:
     calls, query = ContextCalls(), torch.randn(1, 2, 3, 4)
     calls.add(make_problem(query, query, query))

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,34 +237,6 @@ def test_a_header_that_says_something_else(
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("max", "max must have shape [2, 4, 5]"),
-        ("received", "received must have shape"),
-        ("pooled", "pooled must have shape [2, 4, "),
-        ("context", "context must have shape [2, 4, 5, "),
-    ],
-)
-def test_a_summary_of_wrong_sizes(name: str, text: str, tmp_path: Path) -> None:
-    summary = matrix().summary(value=torch.randn(2, 2, 7, 6), pool=(2, 2))
-
-    def shorten(head: dict[str, Any]) -> None:
-        shape = head["content"][name]["shape"]
-        shape[0] -= 1
-
-    path = rewritten(files.write(tmp_path / "a.clearhead", summary), shorten)
-    assert text in refused(path, "file.content")
-
-
-def test_keys_beyond_the_matrix(tmp_path: Path) -> None:
-    summary = matrix().summary(top_k=2)
-    assert summary.top_k is not None
-    summary.top_k.keys[0, 0, 0, 0] = 7
-    path = files.write(tmp_path / "a.clearhead", summary)
-    assert "top_k.keys must be from -1 on and below kv_len=7" in refused(path, "file.content")
-
-
-@pytest.mark.parametrize(
     ("mask", "text"),
     [
         (
@@ -322,25 +293,6 @@ def test_a_side_that_is_none(tmp_path: Path) -> None:
     assert "side of a padded_to must be 'right' or 'left'; the file gives str." in refused(
         rewritten(path, turn), "file.content"
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "text"),
-    [
-        ("entropy", torch.int64, "entropy must be of a floating dtype; it is of torch.int64."),
-        ("real", torch.float32, "real must be of torch.bool; it is of torch.float32."),
-        ("entropy", 0, "entropy must have 1 to 3 dimensions; it has 0."),
-        ("entropy", 4, "entropy must have 1 to 3 dimensions; it has 4."),
-    ],
-)
-def test_a_summary_of_other_numbers(
-    name: str, dtype: torch.dtype | int, text: str, tmp_path: Path
-) -> None:
-    summary = replace(matrix().summary(), real=torch.ones(2, 5, dtype=torch.bool))
-    known = getattr(summary, name)
-    other = known.to(dtype) if isinstance(dtype, torch.dtype) else torch.zeros((1,) * dtype)
-    summary = replace(summary, **{name: other})
-    assert text in refused(files.write(tmp_path / "a.clearhead", summary), "file.content")
 
 
 def test_a_header_nested_too_deeply(tmp_path: Path) -> None:

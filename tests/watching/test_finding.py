@@ -162,8 +162,6 @@ def test_heads_count_from_the_end() -> None:
     assert_refused(lambda: three(heads=[-1, -1]), "heads.value", "[-1, -1]")
 
 
-
-
 def test_tokens_count_from_the_end(seen: ch.types.Seen[ch.AttentionMatrix]) -> None:
     assert list(seen.find(-1, sample=1)) == list(seen.find(4, sample=1))
     assert {(link.layer, link.key) for link in seen.find(key=-1)} == {("first", 4), ("second", 2)}

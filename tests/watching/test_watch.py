@@ -970,8 +970,6 @@ def test_what_a_watch_says_of_itself() -> None:
     )
 
 
-
-
 def test_a_summary_is_that_of_the_matrix() -> None:
     model = three_layers()
     x = torch.randn(2, 71, 8)
