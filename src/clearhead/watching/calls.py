@@ -17,6 +17,7 @@ from clearhead.errors import WatchError
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
+from clearhead.watching.continuing import Link, Links
 from clearhead.watching.stitching import stitch
 
 _numbers = count()
@@ -50,27 +51,8 @@ class Keys:
         """Return some keys, (batch, num_kv_heads, count, head_dim), and their values, likewise."""
         return [room[:, :, start : start + count] for room in self._rooms]
 
-    def place(self, *held: Tensor, query_len: int) -> int | None:
-        """Append the keys, and values, that `held` has beyond these; returns the place of its first.
-
-        It begins with all of these or, behind a window, with the last of them, before as many as there
-        are queries. None if it begins with others.
-        """
-        count, own = held[0].shape[2], self.part(0, self.length)
-        if held[0].is_meta or list(map(_kind, held)) != list(map(_kind, own)):
-            return None
-        if count >= self.length and _equal(held, own, slice(0, self.length), slice(None)):
-            self._append([each[:, :, self.length :] for each in held])
-            return 0
-        again = count - query_len
-        if 0 < again < self.length:
-            start = self.length - again
-            if _equal(held, own, slice(0, again), slice(start, None)):
-                self._append([each[:, :, again:] for each in held])
-                return start
-        return None
-
-    def _append(self, new: list[Tensor]) -> None:
+    def append(self, new: list[Tensor]) -> None:
+        """Append keys, and their values."""
         total = self.length + new[0].shape[2]
         for number, (room, more) in enumerate(zip(self._rooms, new, strict=True)):
             if total > room.shape[2]:
@@ -86,15 +68,6 @@ class Keys:
         for number, room in enumerate(self.part(0, self.length)):
             if self._rooms[number].shape[2] > self.length:
                 self._rooms[number] = room.clone(memory_format=torch.contiguous_format)
-
-
-def _kind(tensor: Tensor) -> tuple[object, ...]:
-    return tensor[:, :, :0].shape, tensor.dtype, tensor.device
-
-
-def _equal(held: Sequence[Tensor], own: Sequence[Tensor], these: slice, those: slice) -> bool:
-    pairs = zip(held, own, strict=True)
-    return all(torch.equal(each[:, :, these], other[:, :, those]) for each, other in pairs)
 
 
 @dataclass
@@ -115,6 +88,8 @@ class Call:
     """The place in the graph that made it, if one did: the model may write to the tensor afterwards."""
     no_gradient: Tensor | None = None
     """Zeros of its shape, (batch, all heads, query_len, value_head_dim), in the memory of one."""
+    link: Link | None = None
+    """The link to the call before; None if it does not continue it."""
     handed_on: Tensor | None = None
     """The context of the kept heads as the model went on with it, where that is kept."""
     made: AttentionMatrix | None = None
@@ -217,7 +192,7 @@ class Matrices(Calls[AttentionMatrix]):
 
     def __init__(self, others: Sequence["Matrices"] = ()) -> None:
         self._calls: list[Call] = []
-        self._others = others
+        self._others, self._links = others, Links()
         self._stitched: tuple[int, AttentionMatrix | str] = (0, "")
 
     def add(
@@ -227,6 +202,7 @@ class Matrices(Calls[AttentionMatrix]):
         *,
         graph: bool = False,
         tokens: Tensor | None = None,
+        link: Link | None = None,
     ) -> Call:
         """Keep a call whose mask and bias are copies, its value if one is given, and the ids of its keys; or one
         that is a matrix already. With `graph` nothing is copied that the graph of the call holds."""
@@ -235,24 +211,31 @@ class Matrices(Calls[AttentionMatrix]):
             made = call if call.ndim == 4 else matrix_of(call.problem, call._value)
             made._context = call._context
             keys = Keys(made.problem.key, copy=False)
-            self._calls.append(Call(made.problem, keys, 0, made.kv_len, made=made))
+            link = self._links.of("", made.problem, made.value)
+            self._calls.append(Call(made.problem, keys, 0, made.kv_len, link=link, made=made))
             return self._calls[-1]
         query, key = call.query.detach(), call.key.detach()
         held = [key] if value is None else [key, value.detach()]
         shared = graph and not key.is_inference()
         query = query if shared else query.clone()
         versions = [(each, each._version) for each in (query, *held)] if shared else []
-        keys = self._calls[-1].keys if self._calls and not shared else None
-        fresh = call.kv_len if call.cross else call.query_len
-        start = None if keys is None else keys.place(*held, query_len=fresh)
-        if keys is None or start is None:
-            keys, start = Keys(*held, copy=not shared, tokens=tokens), 0
-        else:
+        if link is not None and not shared and self._is_same(link, call):
+            keys, start = self._calls[-1].keys, self._calls[-1].start + link.start
+            keys.append([each[:, :, link.count :] for each in held])
             keys.take_tokens(start, tokens)
+        else:
+            keys, start = Keys(*held, copy=not shared, tokens=tokens), 0
         none = key[:, :, :0].clone()
         kept = call.replace(query=query, key=none, value=none)
-        self._calls.append(Call(kept, keys, start, key.shape[2], graph, versions))
+        self._calls.append(Call(kept, keys, start, key.shape[2], graph, versions, link=link))
         return self._calls[-1]
+
+    def _is_same(self, link: Link, call: Problem) -> bool:
+        """True if each sample of a call continues itself at the end of the call before."""
+        own = torch.arange(call.batch, device=call.device)
+        before = self._calls[-1].problem.key
+        alike = before.shape[0] == call.batch and before.dtype == call.key.dtype
+        return alike and link.is_last and torch.equal(link.rows, own)
 
     def graphs(self) -> list[Call]:
         """Return the calls that are kept with their graphs, in order."""
@@ -287,8 +270,10 @@ class Matrices(Calls[AttentionMatrix]):
         # More calls may have come since.
         if self._stitched[0] != len(self._calls):
             every = self.all()
-            text = [each.all() for each in self._of_the_text()]
-            found = every[0] if len(every) == 1 else stitch(every, *text)
+            of_text = [each._calls for each in self._of_the_text()] or [self._calls]
+            links = [call.link for call in of_text[0]]
+            text = None if of_text[0] is self._calls else [each.matrix() for each in of_text[0]]
+            found = every[0] if len(every) == 1 else stitch(every, links, text)
             if isinstance(found, AttentionMatrix) and len(every) > 1:
                 tokens = self._calls[-1].keys.tokens(0, found.kv_len)
                 if tokens is not None and tokens.shape == (found.batch, found.kv_len):

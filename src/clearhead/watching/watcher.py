@@ -18,6 +18,7 @@ from clearhead.errors import ArgumentError, WatchError, WatchWarning
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.calls import Kept
 from clearhead.watching.context_calls import worked_out
+from clearhead.watching.continuing import Link, Links
 from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
 from clearhead.watching.kept_by_path import Keep, Kind
@@ -128,7 +129,7 @@ class Watch(Drawn, Generic[Kept]):
         self._trouble: Exception | None = None
         self._attended: dict[str, int] = {}
         self._places: dict[str, int] = {}
-        self._copies = Copies()
+        self._copies, self._links = Copies(), Links()
         self.seen: Seen[Kept] = Seen(type(model).__name__, self._wanted.kind)
 
     def __repr__(self) -> str:
@@ -215,7 +216,8 @@ class Watch(Drawn, Generic[Kept]):
     def _kept(self, name: str, problem: Problem, gives: tap.Gives) -> tap.Change | None:
         """Keep a call, and return what takes its context."""
         wanted, every, heads = self._wanted, problem, self._wanted.heads
-        tokens, first = self._known_of(problem, name)
+        link = self._links.of(name, problem, problem.value if wanted.has_values else None)
+        tokens, first = self._known_of(problem, name, link)
         if heads is not None:
             heads = head_numbers(heads, problem.num_heads, name)
             problem = kept_heads(problem, heads, name)
@@ -234,8 +236,10 @@ class Watch(Drawn, Generic[Kept]):
             self.seen._add(name, made, **run)
         else:
             graph = wanted.keep == "gradients"
-            more = {"value": value, "graph": graph, "tokens": tokens}
-            call = self.seen._add(name, problem, **({} if wanted.keep == "contexts" else more))
+            more = {"value": value, "graph": graph, "tokens": tokens, "link": link}
+            call = self.seen._add(
+                name, problem, **({"link": link} if wanted.keep == "contexts" else more)
+            )
             call.heads = heads
             take = call.take if graph and not gives.ablated else None
             return (
@@ -270,12 +274,14 @@ class Watch(Drawn, Generic[Kept]):
             self.seen._add(name, with_mean_of(context, totals, problem, heads), **run)
         return context
 
-    def _known_of(self, problem: Problem, name: str) -> tuple[Tensor | None, Tensor | None]:
+    def _known_of(
+        self, problem: Problem, name: str, link: Link | None
+    ) -> tuple[Tensor | None, Tensor | None]:
         """The ids of the keys of a call and the places of first tokens, if they are needed and known."""
         wanted = self._wanted
         if wanted.keep not in ("summary", "total"):
-            return None if wanted.keep == "contexts" else self._ids.of(problem, name), None
-        return self._ids.of(problem, name), self._ids.first_of(problem, name)
+            return None if wanted.keep == "contexts" else self._ids.of(problem, name, link), None
+        return self._ids.of(problem, name, link), self._ids.first_of(problem, name, link)
 
     def _forget_early(self, *, so_far: bool) -> None:
         """Forget what was kept of modules behind which too many attended, of those that count from the end."""
