@@ -50,7 +50,7 @@ with other strides, in 16 bits, in training, with a NaN behind the mask, longer,
 gradients or dependencies are compared. `evidence/cases.py` is the one place where such calls are made, their errors
 caught and their outputs compared.
 
-A scan (`checking/scanning/`) asks the same of a package of which nothing is known. Sources are read, not
+A scan (`checking/scanning/`) asks the same of a package without declarations. Sources are read, not
 imported: a definition that multiplies and normalises, in its own lines or through the names in them, is worth
 trying (`sources.py`). It is made with sizes by their names, and called as its parameters suggest: foreign
 signatures are read in `subject/signatures.py` alone; it attends if weights that were normalised stand between
@@ -76,11 +76,11 @@ is the custom of most tutorials. These are reported.
 
 Attention that ranks share (`checking/ranks/`) is called on processes that are forked for it, or on every rank of the
 caller's group. Outputs and gradients are compared with the definition on one process, and the report says which
-tokens of which rank differ. A process that hangs is asked for its stack by a signal, which faulthandler answers
+tokens differ on which rank. A process that hangs is asked for its stack by a signal, which faulthandler answers
 also inside a collective.
 
 An error is a finding where equal widths mend it: the class is made again, with the arguments that the sizes
-or the instance show (`constructing.py`). What refuses in so many words, by `raise` or `assert`, is left alone
+or the instance show (`constructing.py`). An input that raises, by `raise` or `assert`, is accepted as refused
 (`refusals.py`).
 
 The rates of the banks in `tests/checking/bank` are held by tests; a part of the bank is set aside and held by

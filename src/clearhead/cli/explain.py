@@ -27,8 +27,8 @@ def explain(
 ) -> None:
     """Explain a finding of check or an error code.
 
-    For a finding it prints what is wrong, with wrong and with right code, and a law of attention as
-    numbers; for an error what is expected. An unknown code is answered with the nearest ones.
+    For a finding it prints what is wrong, with wrong and with right code; for an error what is expected. An
+    unknown code is answered with the nearest ones.
     """
     now = _aliases().get(code, code)
     paragraphs = _explain_finding(now) + _explain_error(code)
@@ -58,17 +58,13 @@ def print_page(text: str) -> None:
 
 
 def _explain_finding(code: str) -> list[str]:
-    """Return the section of a finding, the figure of a law, and the lessons that speak of it."""
+    """Return the section of a finding, and the lessons that speak of it."""
     if code not in _findings():
         return []
-    from clearhead.cli.law_figures import figure
-
-    drawn = figure(code)
     told = [each.pointer(code).rpartition(": ") for each in lessons_of(code)]
     lessons = [f"{where}: `{command}`" for where, _, command in told]
     return [
         _findings()[code].strip(),
-        *([f"```text\n{drawn}\n```"] if drawn else []),
         *([f"Lessons: {'; '.join(lessons)}."] if lessons else []),
     ]
 

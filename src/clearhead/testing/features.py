@@ -9,7 +9,7 @@ class Feature:
 
     Attributes:
         passed: how a case asks for it, in words.
-        needs: each is a choice of features of which one must be declared as well.
+        needs: for each entry, at least one of its features must be declared as well.
         apart: features that never stand in a case together with this one.
         with_others: whether it stands in cases together with other features.
         lengths: (query_len, kv_len) of the cases for it alone.

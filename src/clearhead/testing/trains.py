@@ -54,7 +54,7 @@ def check_training(
 ) -> Report:
     """Ask the laws of training of a script: what trains, and learns what it should not, breaks one.
 
-    All is asked of copies, of which some make steps: model, optimizer, generators and mode are as
+    All of this runs on copies, and some copies are trained: model, optimizer, generators and mode are as
     they were. One step is `zero_grad`, `loss(model, batch).backward()`, `optimizer.step()` and a
     step of each scheduler in `state`.
 

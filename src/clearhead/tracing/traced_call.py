@@ -175,7 +175,7 @@ class TracedCall(NamedTuple):
         else:
             changes = bool(bias or hidden)
             yield f"capped_scores{bias}{hidden}" if changes else "no mask, no bias", changes
-            sinks = "" if problem.sinks is None else ", beside a sink per head"
+            sinks = "" if problem.sinks is None else ", with a sink per head"
             weights = f"softmax(masked_scores) over the keys{sinks}"
         yield weights, True
         rate = problem.dropout or 0.0

@@ -66,7 +66,7 @@ class Recording:
         )
 
     def tokens(self) -> dict[str, Tensor]:
-        """The inputs of which query, key and value are made: x, and the sequence attended to."""
+        """Return the inputs of the projections: x, and the sequence attended to."""
         if self.by_sides:
             return {}
         first, other = self.floats[0], self.floats[min(1, len(self.floats) - 1)]

@@ -92,7 +92,7 @@ def _of_layer(
     if is_nested(x) or is_nested(context):
         raise UnsupportedError(
             "trace.nested",
-            "a trace takes one text, or texts that are padded, beside valid=; got a nested tensor.",
+            "a trace takes one text, or padded texts with valid=; got a nested tensor.",
         )
     # A trace leaves the cache of the caller as it is.
     problem = layer.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))

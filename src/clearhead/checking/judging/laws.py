@@ -89,7 +89,7 @@ def value(e: TokensEvidence) -> Verdict | None:
 
 
 def centred(e: TokensEvidence) -> Verdict | None:
-    """Values of several tokens each, out of which what all share is taken."""
+    """Return values of several tokens each, minus what all of them share."""
     if e.recorded is None:
         return None
     for each, source in zip(e.observed, e.sources, strict=True):

@@ -89,7 +89,7 @@ def _moved(where: Sequence[int]) -> bool:
 
 
 def _turned(where: Sequence[int]) -> bool:
-    """True if every token stands so many places on, round the end."""
+    """True if every token is rotated by the same number of positions."""
     return len({(place - token) % len(where) for token, place in enumerate(where)}) == 1
 
 

@@ -234,7 +234,7 @@ def figure(
             what = "further tensors" if inputs else f"{named[0]}="
             raise ArgumentError(
                 "figure.options",
-                f"a trace has its numbers, options and tokens already; got {what} beside it.",
+                f"a trace has its numbers, options and tokens already; got {what} as well.",
             )
         steps = query
     elif isinstance(query, MultiHeadAttention | Rung):
@@ -245,7 +245,7 @@ def figure(
         raise ArgumentTypeError(
             "figure.thing",
             "figure takes query, key and value, a Trace, or a layer or a rung with its inputs; got "
-            f"{type(query).__name__} and {len(inputs)} tensors beside it.",
+            f"{type(query).__name__} and {len(inputs)} more tensors.",
         )
     name = "" if title is None else label(title).replace("␣", " ")
     made = figure_data(

@@ -161,6 +161,6 @@ def _check_size(numbers: int) -> None:
     if numbers > MOST_NUMBERS:
         raise TooLargeError(
             "trace.page-size",
-            f"the stages are {numbers:,} numbers, of which a page holds {MOST_NUMBERS:,} at most. "
+            f"the stages are {numbers:,} numbers; a page holds {MOST_NUMBERS:,} at most. "
             "sample= and head= take a part of them; AttentionMatrix is for long texts.",
         )

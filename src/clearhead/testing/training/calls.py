@@ -67,7 +67,7 @@ def targets(call: LossCall) -> Targets | None:
     left = 1 - logits.softmax(-1).gather(-1, ids[..., None])[..., 0].clamp_max(1 - 1e-12)
     plain = bool((rows.sum(-1).abs() <= 1e-3 * size)[used].all())
     if not plain and logits.logsumexp(-1).abs().max() < 1e-3:
-        # The model returns log-probabilities, of which the loss picks one.
+        # The model returns log-probabilities, and the loss picks one.
         left, plain = torch.ones_like(left), True
     return Targets(ids, torch.where(used, -down / left, 0.0), plain)
 
