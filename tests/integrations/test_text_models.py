@@ -10,7 +10,7 @@ import torch
 import transformers
 
 import clearhead as ch
-from clearhead.errors import ModelError, SelectionError, TooLargeError, WatchError
+from clearhead.errors import ModelError, SelectionError, WatchError
 from clearhead.integrations import huggingface
 from clearhead.integrations.huggingface import TextModel, load, readable_tokens
 from clearhead.integrations.text_models import IMPORTED, _byte_letters, _from_bytes, quiet
