@@ -95,7 +95,6 @@ def made() -> dict[str, Any]:
         "Circuits": ch.reading.circuits(layer),
         "Contexts": contexts[0],
         "Conversion": ch.convert(theirs),
-        "RunDifference": seen.difference(seen),
         "Edit": edit,
         "EditReport": edit.report,
         "Effects": ch.effects(layer, x, lambda out: out.sum(), progress=False),
@@ -152,7 +151,7 @@ def test_names_are_escaped() -> None:
     x = torch.randn(1, 5, 8)
     with torch.no_grad(), ch.watch(model["<b>"]) as seen:
         model["<b>"](x)
-    rows = [seen.find(0, 1), seen.table(), seen.difference(seen)]
+    rows = [seen.find(0, 1), seen.table()]
     for each in rows:
         named = type(each)([row._replace(layer="<b>\x1b[31m") for row in each])
         drawn = named._repr_html_()
