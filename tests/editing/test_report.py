@@ -159,27 +159,6 @@ def test_effects_of_a_part_say_so() -> None:
         ch.effects(model, x, layers=["0"], **options)
 
 
-def test_more_weights_than_calls_are_of_attention_that_was_not_edited() -> None:
-    class Output:
-        attentions = (torch.eye(LEN)[None, None],) * 2
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer()
-
-        def forward(self, x: Tensor) -> Output:
-            self.layer(x)
-            return Output()
-
-    model = Model()
-    edit = ch.edit(model)
-    edit["*"].heads[0].ablate()
-    with pytest.warns(EditWarning, match="returned 2 attentions, and 1 calls"), edit:
-        model(torch.randn(1, LEN, WIDTH))
-    assert [each.path for each in edit.missing] == [""]
-
-
 def test_weights_that_are_returned_are_no_softmax_of_its_own() -> None:
     model, x = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), torch.randn(1, LEN, WIDTH)
     with warnings.catch_warnings(action="error"), ch.edit(model) as edit, ch.watch(model) as seen:

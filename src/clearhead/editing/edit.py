@@ -103,7 +103,7 @@ class Edit(Answering, Drawn):
             >>> edit.missing
             []
         """
-        return self._parts.missing(self.attended, self.calls.total())
+        return self._parts.missing(self.attended)
 
     def __getitem__(self, layer: str | int) -> "LayerEdit":
         """Return a layer to edit.
@@ -185,8 +185,6 @@ class Edit(Answering, Drawn):
             self._parts.enter(path, module)
 
     def _leave_module(self, module: nn.Module, output: object) -> None:
-        if module is self._model:
-            self._parts.leave(output)
         stack = self._stack
         if any(each.module is module for each in reversed(stack)):
             # A module that raised before its hook ran is still on top.

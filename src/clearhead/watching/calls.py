@@ -304,68 +304,29 @@ class Results(Calls[Kept]):
 
 
 class Accumulated(Calls[Totals]):
-    """The calls of one module, merged as they come: each with those that have its place in the other runs of
-    the model, as long as all calls of a run have as many queries and keys."""
+    """The calls of one module, merged as they come: each with those of the same place in other runs of the model."""
 
     def __init__(self) -> None:
         self._places: list[Totals] = []
-        self._next = 0
-        self._first: object = None
-        self._run: object = None
-        self._sizes: object = None
-        self._apart = True
 
-    def add(self, call: Totals, run: object = None, sizes: object = None) -> None:
-        """Keep the totals of a call.
-
-        Args:
-            call: its totals.
-            run: the run of the model that it belongs to; None if that is not known.
-            sizes: of its queries and keys.
-        """
-        if not self._places:
-            self._first = self._run = run
-            self._sizes = sizes
-        elif run != self._run:
-            self._end_run()
-            self._next, self._run, self._sizes = 0, run, sizes
-        is_new = self._next == len(self._places)
-        if is_new:
+    def add(self, call: Totals, place: int = 0) -> None:
+        """Keep the totals of a call; `place` is the number of calls of the module in the run before it."""
+        if place < len(self._places):
+            self._places[place] = self._places[place].merge(call)
+        else:
             self._places.append(call)
-        else:
-            self._places[self._next] = self._places[self._next].merge(call)
-        if run is None or sizes != self._sizes or (is_new and run != self._first):
-            self._apart = False
-        if self._apart:
-            self._next += 1
-        else:
-            self._merge()
-
-    def _end_run(self) -> None:
-        # A run of fewer calls than another tells no layers apart.
-        if self._apart and self._next != len(self._places):
-            self._merge()
-
-    def _merge(self) -> None:
-        self._apart, self._next = False, 0
-        self._places = [reduce(_merged, self._places)]
 
     def all(self) -> tuple[Totals, ...]:
-        self._end_run()
         return tuple(self._places)
 
     def several(self) -> str:
         return ""
 
     def whole(self) -> Totals:
-        return reduce(_merged, self.all())
+        return reduce(Totals.merge, self._places)
 
     def layers(self, runs: int) -> list[list[Totals]]:
-        return [[each] for each in self.all()]
-
-
-def _merged(one: Any, other: Any) -> Any:
-    return one.merge(other)
+        return [[each] for each in self._places]
 
 
 def _line(kept: object) -> str:

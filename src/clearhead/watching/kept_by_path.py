@@ -202,10 +202,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         both._numbers = dict(self._numbers)
         both.missing = list(dict.fromkeys([*self.missing, *other.missing]))
         both._runs = self._runs + other._runs
-        for run, record in enumerate((self, other)):
+        for record in (self, other):
             for name in self.layers:
-                for each in record.calls(name):
-                    both._add(name, each, run=run)
+                for place, each in enumerate(record.calls(name)):
+                    both._add(name, each, place=place)
         return both
 
     def need_attention(self, verb: str, *, totals: bool = False) -> None:

@@ -1,6 +1,5 @@
 """Reports of the hooks, handed to the watches that are entered: each gets what its model does."""
 
-import os
 from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import cache
@@ -85,13 +84,3 @@ class _Following:
 
 
 _following = _Following()
-
-
-def _renew_locks() -> None:
-    # Another thread of the parent may have held them.
-    for each in _every():
-        each.renew_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)

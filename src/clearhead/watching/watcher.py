@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from clearhead._text import readable
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, WatchError, WatchWarning
 from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Kept
 from clearhead.watching.context_calls import worked_out
 from clearhead.watching.continuing import Link, Links
@@ -128,6 +130,7 @@ class Watch(Drawn, Generic[Kept]):
         self._ran = self._running = False
         self._trouble: Exception | None = None
         self._attended: dict[str, int] = {}
+        self._in_run = Counter[str]()
         self._places: dict[str, int] = {}
         self._copies, self._links = Copies(), Links()
         self.seen: Seen[Kept] = Seen(type(model).__name__, self._wanted.kind)
@@ -227,13 +230,12 @@ class Watch(Drawn, Generic[Kept]):
         elif wanted.keep == "summary":
             self.seen._add(name, summarised(problem, tokens, first))
         elif wanted.keep == "total":
-            sizes = problem.query_len, problem.kv_len
-            run = {"run": self.seen._runs if self._running else None, "sizes": sizes}
-            made = totalled(problem, tokens, first)
+            place = self._in_run[name] if self._running else 0
+            self._in_run[name] += 1
+            add = partial(self._add_totals, name, place, totalled(problem, tokens, first))
             if wanted.contexts:
-                add = partial(self._add_totals, name, made, problem, heads, run)
-                return self._handing_on(gives, every, add)
-            self.seen._add(name, made, **run)
+                return self._handing_on(gives, every, partial(add, problem, heads))
+            add()
         else:
             graph = wanted.keep == "gradients"
             more = {"value": value, "graph": graph, "tokens": tokens, "link": link}
@@ -263,15 +265,17 @@ class Watch(Drawn, Generic[Kept]):
     def _add_totals(
         self,
         name: str,
-        totals: Any,
-        problem: Problem,
-        heads: tuple[int, ...] | None,
-        run: dict[str, Any],
-        context: Tensor,
-    ) -> Tensor:
-        """Add the totals of a call with the mean of its context, which is there now, and return that context."""
+        place: int,
+        totals: Totals,
+        problem: Problem | None = None,
+        heads: tuple[int, ...] | None = None,
+        context: Any = None,
+    ) -> Any:
+        """Add the totals of a call, with the mean of its context where that is kept; return the context."""
         with torch.inference_mode(False), self._lock:
-            self.seen._add(name, with_mean_of(context, totals, problem, heads), **run)
+            if problem is not None:
+                totals = with_mean_of(context, totals, problem, heads)
+            self.seen._add(name, totals, place=place)
         return context
 
     def _known_of(
@@ -298,6 +302,7 @@ class Watch(Drawn, Generic[Kept]):
         if module is self._model:
             self._ran = self._running = True
             self.seen._runs += 1
+            self._in_run.clear()
             self._ids.forget()
         self._parts.enter(name, module, inputs)
         self._ids.read(module, inputs)
@@ -308,7 +313,6 @@ class Watch(Drawn, Generic[Kept]):
         if module is self._model:
             self._running = False
             self._ids.forget()
-            self._parts.leave(output)
 
     def witness(self, stack: list[nn.Module], kind: str, shape: tuple[int, ...]) -> None:
         """Note what attends and cannot be read."""
@@ -316,12 +320,8 @@ class Watch(Drawn, Generic[Kept]):
         assert found is not None  # else it would not be told
         self._parts.witness(found[1], found[0], kind, shape)
 
-    def renew_lock(self) -> None:
-        """Take a lock that no other thread has."""
-        self._lock = threading.RLock()
-
     def _missing(self) -> list[Missing]:
-        found = self._parts.missing(self._attended, sum(self._attended.values()))
+        found = self._parts.missing(self._attended)
         # What was not seen has no number, and those behind it would have others.
         return [each for each in found if self._layers.numbers or self._layers.has(each.path)]
 

@@ -168,14 +168,11 @@ def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
 def _edited_fastpath_enabled() -> bool:
     """As PyTorch has it; False while a model runs that is edited, since the fast paths give no context of a
     head. The switch itself is one for all threads."""
-    if not _is_scripting():
-        # torch.compile knows PyTorch's own by the name that this one has now.
-        is_enabled: bool = _mha._is_fastpath_enabled
-        return is_enabled and (torch.compiler.is_compiling() or not tap.is_edited())
-    return True
+    # torch.compile knows PyTorch's own by the name that this one has now.
+    is_enabled: bool = _mha._is_fastpath_enabled
+    return is_enabled and (torch.compiler.is_compiling() or not tap.is_edited())
 
 
-_is_scripting = private("jit.is_scripting")
 _mha = private("backends.mha")
 _fastpath_enabled = _mha.get_fastpath_enabled
 _forward = F.multi_head_attention_forward
