@@ -366,30 +366,6 @@ def test_what_is_empty_claims_little(tmp_path: Path) -> None:
     assert files.read(files.write(path, {"a": empty[:, :, :9]}))["a"].shape == (0, 1, 9, 4)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "code", "text"),
-    [
-        (
-            b'"0":',
-            b'"0":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"0":',
-            "unreadable",
-            "'0'",
-        ),
-        (b'\\"scale\\"', b'\\"query\\"', "content", "'query'"),
-    ],
-)
-def test_names_that_come_twice(
-    old: bytes, new: bytes, code: str, text: str, tmp_path: Path
-) -> None:
-    path = files.write(tmp_path / "a.clearhead", matrix())
-    whole = path.read_bytes()
-    assert whole.count(old) == 1
-    start = 8 + int.from_bytes(whole[:8], "little")
-    head = whole[8:start].replace(old, new)
-    path.write_bytes(len(head).to_bytes(8, "little") + head + whole[start:])
-    assert f"{text} is there twice" in refused(path, f"file.{code}")
-
-
 def test_a_map_with_a_key_twice(tmp_path: Path) -> None:
     pairs = [["a", 1], ["a", 2]]
     path = rewritten(

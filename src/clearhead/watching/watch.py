@@ -34,6 +34,8 @@ Layers = str | int | Sequence[str | int]
 class WatchOptions(TypedDict, total=False):
     """The options of `watch` that do not decide what a record holds."""
 
+    layers: Layers | None
+    heads: Sequence[int] | None
     tokens: Tensor | None
     strict: bool
     source_tokens: Tensor | None
@@ -45,43 +47,25 @@ class WatchOptions(TypedDict, total=False):
 @overload
 def watch(
     model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
+    *,
     keep: Literal["matrix", "gradients"] = "matrix",
     **options: Unpack[WatchOptions],
 ) -> Watch[AttentionMatrix]: ...
 @overload
 def watch(
-    model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
-    *,
-    keep: Literal["contexts"],
-    **options: Unpack[WatchOptions],
+    model: nn.Module, *, keep: Literal["contexts"], **options: Unpack[WatchOptions]
 ) -> Watch[Contexts]: ...
 @overload
 def watch(
-    model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
-    *,
-    keep: Literal["summary"],
-    **options: Unpack[WatchOptions],
+    model: nn.Module, *, keep: Literal["summary"], **options: Unpack[WatchOptions]
 ) -> Watch[Summary]: ...
 @overload
 def watch(
-    model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
-    *,
-    keep: Literal["total"],
-    **options: Unpack[WatchOptions],
+    model: nn.Module, *, keep: Literal["total"], **options: Unpack[WatchOptions]
 ) -> Watch[Totals]: ...
 @overload
 def watch(
     model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
     *,
     keep: Callable[[str, AttentionMatrix], Result],
     **options: Unpack[WatchOptions],
@@ -89,8 +73,7 @@ def watch(
 @with_hints
 def watch(
     model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
+    *,
     keep: Keep | Callable[[str, AttentionMatrix], Any] = "matrix",
     **options: Unpack[WatchOptions],
 ) -> Watch[Any]:
@@ -170,11 +153,12 @@ def watch(
             "keep.value",
             f'keep must be "matrix", "contexts", "gradients", "summary", "total" or a function; got {shown(keep)}.',
         )
-    given: dict[str, Any] = {"threads": "own", **options}
+    given: dict[str, Any] = {"threads": "own", "layers": None, **options}
     for name in ("values", "contexts"):
         check_bool(name, given.setdefault(name, False))
     check_choice("threads", threads := given.pop("threads"), Threads)
-    wanted = Wanted(keep, read_heads(heads), **given)
+    layers, heads = ChosenLayers(given.pop("layers")), read_heads(given.pop("heads", None))
+    wanted = Wanted(keep, heads, **given)
     wanted.check()
     TokenIds(model, wanted.tokens, wanted.source_tokens)  # checks the ids
-    return Watch(model, ChosenLayers(layers), wanted, threads == "all")
+    return Watch(model, layers, wanted, threads == "all")
