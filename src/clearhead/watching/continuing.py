@@ -38,7 +38,8 @@ class Links:
     """The links between the calls of each module, found call by call."""
 
     def __init__(self) -> None:
-        self._prints: dict[str, Tensor] = {}
+        self.prints: dict[str, Tensor] = {}
+        """The fingerprints of the keys of the last call of each module, (batch, kv_len)."""
 
     def of(self, name: str, problem: Problem, value: Tensor | None = None) -> Link | None:
         """Return the link of a call to the call before of the same module; None if it does not continue it.
@@ -52,13 +53,13 @@ class Links:
             >>> link.rows.tolist(), link.start, link.count
             ([0, 1], 0, 4)
         """
-        known = self._prints.pop(name, None)
+        known = self.prints.pop(name, None)
         if problem.key.is_meta:
             return None
         prints = fingerprints(problem.key)
         if value is not None:
             prints = prints + 3 * fingerprints(value)
-        self._prints[name] = prints
+        self.prints[name] = prints
         count = problem.kv_len - (0 if problem.cross else problem.query_len)
         if known is None or known.device != prints.device or not 0 < count <= known.shape[1]:
             return None

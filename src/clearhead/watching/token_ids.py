@@ -143,20 +143,30 @@ class TokenIds:
             self._ids[name] = ids
         return ids
 
-    def first_of(self, problem: Problem, name: str, link: Link | None = None) -> Tensor | None:
+    def first_of(self, problem: Problem, name: str, prints: Tensor | None) -> Tensor | None:
         """Return the key of a call that is the first token of each sample, (batch, 1), −1 where a window has
-        left it behind; None where nothing is known but the keys of the call. Arguments as for `of`."""
-        query_len, kv_len = problem.query_len, problem.kv_len
-        if problem.cross or problem.key.is_meta or not 0 < query_len <= kv_len:
+        left it behind; None where nothing is known but the keys of the call.
+
+        Args:
+            problem: the call.
+            name: the path of its module.
+            prints: the fingerprints of its keys, (batch, kv_len); None if they are not known.
+        """
+        before, batch = problem.kv_len - problem.query_len, problem.batch
+        if problem.cross or prints is None or before < 0 or not problem.query_len:
             return None
         place = first_keys(matrix_of(problem))
-        has_begun = place >= 0
-        if link is not None and name in self._firsts:
-            before, had_begun = self._firsts[name]
-            place = torch.where(had_begun[link.rows], before[link.rows] - link.start, place)
-            has_begun = had_begun[link.rows] | has_begun
-        self._firsts[name] = place, has_begun
-        return place.clamp(min=-1) if query_len < kv_len else None
+        own, has_begun = prints.gather(1, place.clamp(min=0)), place >= 0
+        known = self._firsts.get(name)
+        if before and known is not None and len(known[1]) == batch:
+            of_first, begun = known
+            again = torch.isin(prints[:, :before], of_first)
+            at = again.to(torch.uint8).argmax(dim=1, keepdim=True)
+            at = at.where(again.any(dim=1, keepdim=True), -1)
+            place, own = torch.where(begun, at, place), torch.where(begun, of_first, own)
+            has_begun = begun | has_begun
+        self._firsts[name] = own, has_begun
+        return place if before else None
 
     def _is_source(self, name: str) -> bool:
         """True for a module that reads the source."""

@@ -285,7 +285,9 @@ class Watch(Drawn, Generic[Kept]):
         wanted = self._wanted
         if wanted.keep not in ("summary", "total"):
             return None if wanted.keep == "contexts" else self._ids.of(problem, name, link), None
-        return self._ids.of(problem, name, link), self._ids.first_of(problem, name, link)
+        return self._ids.of(problem, name, link), self._ids.first_of(
+            problem, name, self._links.prints.get(name)
+        )
 
     def _forget_early(self, *, so_far: bool) -> None:
         """Forget what was kept of modules behind which too many attended, of those that count from the end."""
