@@ -96,7 +96,9 @@ def _question(
     softcap: object,
 ) -> Hashable | None:
     """Return what a call is recognised by; None for one that is made in full."""
-    numbers = scale, type(scale), softcap, type(softcap)
+    numbers = scale, softcap
+    if not {type(scale), type(softcap)} <= {float, type(None)}:
+        return None
     if bias is not None:
         # The slopes of a paper are nobody's parameters.
         if type(bias) is not Alibi or not bias.follows or query.dtype != torch.float32:
@@ -124,7 +126,7 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -
     if any(step != 1 or row < shape[3] for *_, row, step in strides):
         return None
     problem = make_problem(query, key, value, **given)
-    if problem.scale <= 0 or type(problem.softcap) not in (float, type(None)):
+    if problem.scale <= 0:
         return None
     masked, causal, keys = problem.mask is not None, False, None
     by_scores = problem.softcap is not None or problem.bias is not None

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from clearhead import errors
 from clearhead._common.lessons import lessons_of
-from clearhead._common.pages import PACKAGE, docs
+from clearhead._common.pages import PACKAGE
 from clearhead._text import shown
 from clearhead.cli.error_codes import error_codes
 from clearhead.errors import ArgumentError
@@ -89,8 +89,7 @@ def _explain_error(code: str) -> list[str]:
 @cache
 def _findings() -> Mapping[str, str]:
     """Return the explanation of each finding, of check and of training, by its code."""
-    pages = PACKAGE / "checking" / "mistakes.md", docs("training.md")
-    texts = [each.read_text(encoding="utf-8") for each in pages]
+    texts = [page.read_text(encoding="utf-8") for page in PACKAGE.glob("*/mistakes.md")]
     return {heading: body for text in texts for heading, body in SECTION.findall(text)}
 
 

@@ -167,7 +167,7 @@ def _begins(lengths: list[int], device: torch.device | str = "cpu") -> Tensor:
 
 
 def _places_of(lengths: list[int], first: list[int]) -> Tensor:
-    """The document of each token, and its position; `first` is that of the first token of each."""
+    """Return the document of each token, and its position; `first`: the start position of each document."""
     tokens = sum(lengths)
     counts = torch.tensor(lengths, dtype=torch.int64, device="cpu")
     documents = torch.arange(len(lengths), device="cpu").repeat_interleave(

@@ -213,7 +213,7 @@ def figure(
             `trace.tokens`, for words that do not fit.
         ArgumentTypeError: codes `figure.thing`, `figure.names`, `figure.predict`, `figure.start` and `figure.title`.
         TooLargeError: code `figure.size`, for a stage of more than 64 × 64 numbers.
-        UnsupportedError: code `figure.stages`, for dropout, sinks and weights that are renormalised.
+        UnsupportedError: code `figure.stages`, for dropout, sinks and stages of other kinds.
         ClearheadError: what `trace` raises.
 
     Example:
