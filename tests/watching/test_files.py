@@ -241,12 +241,12 @@ def test_a_header_that_says_something_else(
     [
         (
             {"is": "causal", "offset": 3},
-            "offset of a causal must be PerRow or None; the file gives int",
+            "PerRow | None; the file gives int",
         ),
         ({"is": "full", "x": 1}, "a full has the fields none; the file gives x."),
         (
             {"is": "sliding_window", "offset": None, "left": True, "right": 0},
-            "left of a sliding_window must be int or None; the file gives bool.",
+            "left of a sliding_window must be int | None; the file gives bool.",
         ),
         (
             {"is": "padded_to", "lengths": None, "side": "up", "longest": 3},
@@ -280,7 +280,7 @@ def test_lengths_that_are_no_list_of_whole_numbers(lengths: Any, tmp_path: Path)
 
     mask = ch.documents(lengths=[3, 4], queries=[4, 1], mask=ch.causal())
     path = rewritten(files.write(tmp_path / "a.clearhead", matrix(mask=mask)), turn)
-    assert "key_lengths of a each_document must be a list of int; the file gives " in refused(
+    assert "key_lengths of a each_document must be list[int]; the file gives " in refused(
         path, "file.content"
     )
 
@@ -290,8 +290,9 @@ def test_a_side_that_is_none(tmp_path: Path) -> None:
         head["content"]["mask"]["side"] = "up"
 
     path = files.write(tmp_path / "a.clearhead", matrix(mask=ch.padding([3, 7])))
-    assert "side of a padded_to must be 'right' or 'left'; the file gives str." in refused(
-        rewritten(path, turn), "file.content"
+    assert (
+        "side of a padded_to must be typing.Literal['right', 'left']; the file gives str."
+        in refused(rewritten(path, turn), "file.content")
     )
 
 

@@ -247,9 +247,7 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
     for key, expected in fields.items():
         if not _is_of(values[key], expected):
             given = type(values[key]).__name__
-            raise _content(
-                f"{key} of a {name} must be {_in_words(expected)}; the file gives {given}."
-            )
+            raise _content(f"{key} of a {name} must be {_name(expected)}; the file gives {given}.")
     try:
         context = values.pop("context") if kind is AttentionMatrix else None
         made = kind(**values)
@@ -282,15 +280,8 @@ def _is_of(value: Any, expected: Any) -> bool:
     return isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
 
 
-def _in_words(expected: Any) -> str:
-    origin, allowed = get_origin(expected), get_args(expected)
-    if origin is Literal:
-        return " or ".join(map(repr, allowed))
-    if origin is list:
-        return f"a list of {_in_words(allowed[0])}"
-    if allowed:
-        return "a map" if origin is dict else " or ".join(map(_in_words, allowed))
-    return "None" if expected is type(None) else expected.__name__
+def _name(expected: Any) -> str:
+    return expected.__name__ if isinstance(expected, type) else str(expected)
 
 
 def _are_numbers(given: Any, count: int) -> bool:

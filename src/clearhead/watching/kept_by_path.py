@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Self, overload
 
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
@@ -22,8 +22,6 @@ KINDS: dict[str, Callable[[list[Any]], Calls[Any]]] = {
     "total": lambda others: Accumulated(),
 }
 """Makes what has the calls of a module, from those of the modules before it, by what is kept of each."""
-
-Default = TypeVar("Default")
 
 
 class KeptByPath(Mapping[str, Kept], Generic[Kept]):
@@ -214,15 +212,9 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         Raises:
             ArgumentError: code `watch.results`.
         """
-        if self._keep == "contexts" or (self._keep == "total" and not totals):
+        if self._keep in ("contexts", "function") or (self._keep == "total" and not totals):
             raise ArgumentError(
                 "watch.results", f"{verb} needs matrices or summaries; keep= was {self._keep!r}."
-            )
-        if self._keep == "function":
-            raise ArgumentError(
-                "watch.results",
-                f"{verb} needs matrices or summaries; keep= was a function, and what it returned is "
-                "not read.",
             )
 
     def path(self, layer: str | int) -> str:
@@ -269,22 +261,6 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
                 f"{reason}; calls({shown(layer)}) has them all.",
             )
         return module.whole()
-
-    @overload
-    def get(self, layer: str | int, default: None = None, /) -> Kept | None: ...
-    @overload
-    def get(self, layer: str | int, default: Kept | Default, /) -> Kept | Default: ...
-    def get(self, layer: str | int, default: Any = None, /) -> Any:
-        """Return `self[layer]`, or the default if no such module attended.
-
-        Raises:
-            SelectionError: code `watch.several`, as `self[layer]` does.
-        """
-        try:
-            self.path(layer)
-        except SelectionError:
-            return default
-        return self[layer]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce, wraps
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,18 +70,9 @@ Put = Callable[[Any, Change, Read | None], Any]
 None for one that is not."""
 
 
-class Editor(Protocol):
-    """Is asked about each call before it is reported."""
-
-    def is_running(self) -> bool:
-        """Return True while a model runs that is edited."""
-        ...
-
-    def edit(self, read: Read, child: str | None) -> Edited | None: ...
-
-
-editors: list[Editor] = []
-"""One at most."""
+editors: list[Any] = []
+"""One at most. `edit(read, child)` returns what edits a call before it is reported, `Edited` or None; `is_running()` is
+True while a model runs that is edited."""
 
 value_readers: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those that read the value of a call as well; without any, a hook need not work it out."""
