@@ -221,7 +221,7 @@ class Matrices(Calls[AttentionMatrix]):
         versions = [(each, each._version) for each in (query, *held)] if shared else []
         if link is not None and not shared and self._is_same(link, call):
             keys, start = self._calls[-1].keys, self._calls[-1].start + link.start
-            keys.append([each[:, :, link.count :] for each in held])
+            keys.append([each[:, :, link.shared :] for each in held])
             keys.take_tokens(start, tokens)
         else:
             keys, start = Keys(*held, copy=not shared, tokens=tokens), 0

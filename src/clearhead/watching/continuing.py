@@ -20,18 +20,18 @@ class Link(NamedTuple):
     Attributes:
         rows: the sample of the call before that each sample continues, int64, (batch,).
         start: the place in the call before of the first key of this call.
-        count: the number of keys that both have.
+        shared: the number of keys that both have.
         is_last: True if these are the last keys of the call before.
     """
 
     rows: Tensor
     start: int
-    count: int
+    shared: int
     is_last: bool
 
     def past(self, of_before: Tensor) -> Tensor:
         """Return what the call before knew of the keys that both have, from (batch before, keys before)."""
-        return of_before[self.rows, self.start : self.start + self.count]
+        return of_before[self.rows, self.start : self.start + self.shared]
 
 
 class Links:
@@ -50,7 +50,7 @@ class Links:
             >>> links.of("", make_problem(key[:, :, :4], key[:, :, :4], key[:, :, :4])) is None
             True
             >>> link = links.of("", make_problem(key[:, :, 4:], key, key))
-            >>> link.rows.tolist(), link.start, link.count
+            >>> link.rows.tolist(), link.start, link.shared
             ([0, 1], 0, 4)
         """
         known = self.prints.pop(name, None)
