@@ -26,8 +26,9 @@ from functools import wraps
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+
+from clearhead._shapes import Bool, Float
 
 NAMES = (
     "scores",

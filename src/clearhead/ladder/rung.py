@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from typing import Any, Literal, TypeVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
+from clearhead._shapes import Float
 from clearhead._text import shown
 from clearhead.errors import ArgumentError
 from clearhead.masks import Mask

@@ -64,6 +64,7 @@ class Documents(Mask, kind="documents"):
             )
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        """Return the mask for a range of queries and a range of keys: bool, four dimensions."""
         ids = torch.atleast_2d(self.ids.to(extent.device))[:, None]
         of_queries = ids[..., extent.kv_len - extent.query_len :][..., queries]
         return of_queries[..., None] == ids[..., None, keys]

@@ -171,6 +171,7 @@ class Valid(Mask, kind="valid"):
             yield self
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        """Return the mask for a range of queries and a range of keys: bool, four dimensions."""
         valid = self._rows[:, None, None, keys]
         return valid.expand(-1, -1, queries.stop - queries.start, -1)
 

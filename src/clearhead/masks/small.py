@@ -79,8 +79,10 @@ def holds_copies(mask: Mask) -> bool:
 
 
 def shown_small(mask: Mask, extent: Extent) -> tuple[Tensor, Tensor | None]:
-    """Return a mask of at most MOST_PAIRS pairs as a tensor, and which queries see something, (…, queries, 1); None
-    for all. A query that sees nothing is shown everything."""
+    """Return a mask of at most MOST_PAIRS pairs as a tensor, and which queries see something, or None if all do.
+
+    The second is (…, queries, 1). The row of a query that sees nothing is all True.
+    """
     asked: Hashable = None
     answers: Answers | None = vars(mask).get(ANSWERS)
     if answers is None:
