@@ -578,12 +578,14 @@ def test_results_are_not_read_as_attention(tmp_path: Path) -> None:
         model(x)
     with watch(model) as matrices:
         model(x)
-    assert_refused(seen.table, "watch.results", "table")
-    assert_refused(lambda: seen.find(0), "watch.results", "find")
-    assert_refused(seen.plot, "watch.results", "plot")
-    assert_refused(lambda: seen.to_html(tmp_path / "page.html"), "watch.results", "to_html")
-    assert_refused(lambda: seen.save(tmp_path / "file"), "watch.results", "save")
-    assert_refused(lambda: ch.view(seen), "watch.results", "view")
+    assert_refused(seen.table, "watch.results", "table // 'function'")
+    assert_refused(lambda: seen.find(0), "watch.results", "find // 'function'")
+    assert_refused(seen.plot, "watch.results", "plot // 'function'")
+    assert_refused(
+        lambda: seen.to_html(tmp_path / "page.html"), "watch.results", "to_html // 'function'"
+    )
+    assert_refused(lambda: seen.save(tmp_path / "file"), "watch.results", "save // 'function'")
+    assert_refused(lambda: ch.view(seen), "watch.results", "view // 'function'")
     with pytest.raises(ArgumentError, match=r"watch\.results"):
         matrices.to_html(tmp_path / "page.html", other=seen)
 
