@@ -535,7 +535,7 @@ def test_what_a_function_returns_is_kept_and_nothing_else() -> None:
         output = model(x.requires_grad_())
         model(y)
     assert output.requires_grad
-    assert repr(watch(model, keep=entropy)) == "watch(Stack): a result of each call"
+    assert repr(watch(model, keep=entropy)) == "watch(Stack, keep='function')"
     for path in matrices:
         for (name, found), matrix in zip(seen.calls(path), matrices.calls(path), strict=True):
             assert name == path
@@ -966,9 +966,9 @@ def test_a_value_that_is_not_finite_changes_no_weight() -> None:
 
 def test_what_a_watch_says_of_itself() -> None:
     model = three_layers()
-    assert repr(watch(model)) == "watch(Sequential): query and key of each call"
+    assert repr(watch(model)) == "watch(Sequential, keep='matrix')"
     assert repr(watch(model, layers=["0", "1*"], heads=[2], keep="summary")) == (
-        "watch(Sequential): a summary of each call of '0', '1*', heads [2]"
+        "watch(Sequential, keep='summary') of '0', '1*', heads [2]"
     )
 
 

@@ -86,8 +86,8 @@ class Edit(Answering, Drawn):
             ...     edit[0].heads[1].hide(key=0)
             ...     output = layer(torch.randn(3, 5, 8))
             >>> edit.report
-            layer        operation      calls  heads  queries  weights
-            (the model)  heads[1].hide      1      1       15       15
+            layer        operation      calls  heads  queries
+            (the model)  heads[1].hide      1      1       15
         """
         return EditReport(
             [each.tally.counts(layer, what) for layer, what, each in self._operations]

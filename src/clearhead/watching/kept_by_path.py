@@ -262,6 +262,18 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             )
         return module.whole()
 
+    def get(self, layer: str | int, default: Any = None, /) -> Any:
+        """Return `self[layer]`, or the default if no such module attended.
+
+        Raises:
+            SelectionError: code `watch.several`, as `self[layer]` does.
+        """
+        try:
+            self.path(layer)
+        except SelectionError:
+            return default
+        return self[layer]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
 

@@ -177,7 +177,7 @@ def _of_growing_keys(
         # The keys of the call are the last so far, its own included.
         start = before + call.query_len - call.kv_len
         real = _of_rows(reach.valid, some)
-        least = int(reach.first.min()) if len(reach.first) else 0
+        least = int(reach.first.min())
         known, again = valid[:, start + least :], real[:, least : call.kv_len - call.query_len]
         if not _equal(known, again):
             return f"call {number} has other padding than the call before"
@@ -247,9 +247,7 @@ def _reach(call: Problem) -> Reach | None:
         before = torch.arange(call.kv_len, device=call.device) < first
         return Reach(first, visible[:, 0, 0] | before)
     valid, rest = _padded(call)
-    if not call.query_len:
-        return Reach(torch.zeros(0, dtype=torch.int64, device=call.device), valid)
-    if not rest:
+    if not rest or not call.query_len:
         return None
     mask = reduce(lambda one, other: one & other, rest)
     spans = mask.spans(call.extent)

@@ -111,7 +111,7 @@ class Watch(Drawn, Generic[Kept]):
         >>> model = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
         >>> watching = ch.watch(model, heads=[1])
         >>> watching
-        watch(TransformerEncoderLayer): query and key of each call, heads [1]
+        watch(TransformerEncoderLayer, keep='matrix'), heads [1]
     """
 
     def __init__(
@@ -137,14 +137,11 @@ class Watch(Drawn, Generic[Kept]):
 
     def __repr__(self) -> str:
         wanted = self._wanted
-        matrix = "query, key and value" if wanted.has_values else "query and key"
-        kinds = {"matrix": matrix, "summary": "a summary", "function": "a result"}
-        kinds["contexts"] = "the contexts"
-        if wanted.contexts and wanted.keep != "contexts":
-            kinds = {name: f"{kind}, and the contexts," for name, kind in kinds.items()}
+        keep = "function" if callable(wanted.keep) else wanted.keep
+        more = "".join(f", {name}=True" for name in ("values", "contexts") if getattr(wanted, name))
         heads = "" if wanted.heads is None else f", heads {list(wanted.heads)}"
-        of = f"{kinds.get(wanted.kind, 'the totals')} of each call{self._layers}{heads}"
-        return readable(f"watch({type(self._model).__name__}): {of}")
+        name = type(self._model).__name__
+        return readable(f"watch({name}, keep={keep!r}{more}){self._layers}{heads}")
 
     def __enter__(self) -> Seen[Kept]:
         if any(each is self for each in installing.users()):
