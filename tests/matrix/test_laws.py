@@ -15,7 +15,6 @@ from clearhead.matrix.links import strongest_links
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.totals import totals_of
 from clearhead.matrix.weight_gradients import WeightGradients
-from clearhead.types import Summary
 from tests.attention.kernels.definition import Tensors, defined
 from tests.attention.kernels.problems import problems
 from tests.matrix.tensors import tensors_of
@@ -200,14 +199,6 @@ def test_products_are_those_of_the_whole(each: Drawn, data: st.DataObject) -> No
         close(matrix @ value[:, 0], each.weights @ value[:, 0], matrix)
     vectors = torch.randn(query_len, 2, dtype=torch.float64)
     close(matrix.mT @ vectors, each.weights.mT @ vectors, matrix)
-
-
-def assert_same_summary(one: Summary, other: Summary, matrix: AttentionMatrix) -> None:
-    for mine, theirs in zip(tensors_of(one), tensors_of(other), strict=True):
-        if mine.is_floating_point():
-            close(mine, theirs, matrix)
-        else:
-            assert torch.equal(mine, theirs)
 
 
 @some
