@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import clearhead as ch
-from clearhead.matrix.merging import tensors_of
+from tests.matrix.tensors import tensors_of
 from tests.sharding import ranks
 from tests.sharding.calls import CALLS, Call
 from tests.sharding.test_sharded_plan import counted

@@ -26,6 +26,7 @@ class Distance(PerQuery):
         return positions, self.offset + queries.start, self.offset + queries.stop - 1
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return Σ weight · |query position − key position| of each query of a chunk."""
         # Positions are counted from the first query of the chunk. In the chunk and as many tokens
         # behind it, distances are taken pair by pair. Farther away the sign of p − j is that of −j,
         # so that the sum is ∓ Σ weight · j ± p · Σ weight: products with two vectors, which lose

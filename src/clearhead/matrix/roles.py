@@ -78,6 +78,7 @@ def roles(
 
 
 def _measured(means: "_Means", ids: Tensor | None) -> Roles:
+    """Return the scores of each role and the number of queries that they are means of."""
     with torch.no_grad():
         scores: dict[str, Tensor] = {}
         counts: dict[str, Tensor] = {}
@@ -168,30 +169,6 @@ def summary_with_roles(
     ids = None if tokens is None or problem.cross else _ids(tokens, problem)
     found = _measured(_Means(matrix, counting("real", real, problem), first), ids)
     return replace(summary, roles=found, real=real)
-
-
-def scores_of_roles(
-    matrix: AttentionMatrix,
-    names: Sequence[str],
-    tokens: Tensor | None = None,
-    first: Tensor | None = None,
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the scores of some roles by name, and how many queries each is the mean of, (batch, num_heads).
-
-    Roles that cannot be measured are missing. Arguments are those of `summary_with_roles`.
-
-    Example:
-        >>> matrix = ch.AttentionMatrix(torch.eye(5), torch.eye(5), mask=ch.causal())
-        >>> list(scores_of_roles(matrix, ["first", "induction"]))
-        ['first']
-    """
-    if not names:
-        return {}
-    problem = matrix.problem
-    means = _Means(matrix, counting("real", matrix.real, problem), first)
-    ids = None if tokens is None or problem.cross else _ids(tokens, problem)
-    every = means.measures(ids)
-    return {name: (every[name](), means.number) for name in names if name in every}
 
 
 def _ids(given: object, problem: Problem) -> Tensor:

@@ -294,6 +294,7 @@ class WeightStatistics(BaseMatrix):
         return self.summary()._statistic(name)
 
     def _gather(self, reduction: PerQuery | Pooled | Received) -> Tensor:
+        """Compute a reduction and return its result in the user's dimensions."""
         sweep(self.posed, [reduction])
         return self._restore(reduction.result)
 
@@ -303,5 +304,6 @@ class WeightStatistics(BaseMatrix):
         return member.to(self.dtype), single
 
     def _of_sets(self, mass: Mass, single: bool) -> Tensor:
+        """Return the weight on each set of keys; without the last axis if there is a single set."""
         result = self._restore(mass.result)
         return result[..., 0] if single else result
