@@ -99,7 +99,7 @@ def loads_unsafely(node: ast.AST) -> bool:
 
 
 OF_ITS_OWN_PROCESS = ("clearhead.cli.check_process", "pickle")
-"""Reads what a process that it started itself writes to a pipe: that process runs as the same user, and is no sandbox."""
+"""A pipe from a process that the command started: it runs as the same user, and is no sandbox."""
 
 
 def violations(modules: dict[str, Path]) -> list[str]:
