@@ -116,8 +116,9 @@ class Around(torch.nn.Module):
 
 def test_what_is_not_judged_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "linear.py"
-    file.write_text(LINEAR, encoding="utf-8")
-    asked = (f"{file}:Around", "--args", "config.width=3")
+    made = "\nfrom types import SimpleNamespace\naround = Around(SimpleNamespace(width=3))\n"
+    file.write_text(LINEAR + made, encoding="utf-8")
+    asked = (f"{file}:around",)
     found = invoke(*asked)
     assert found.exit_code == 2, found.output
     assert found.stdout.startswith("✓ inputs untouched")
