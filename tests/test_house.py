@@ -98,10 +98,6 @@ def loads_unsafely(node: ast.AST) -> bool:
     return safe != [True]
 
 
-OF_ITS_OWN_PROCESS = ("clearhead.cli.check_process", "pickle")
-"""A pipe from a process that the command started: it runs as the same user, and is no sandbox."""
-
-
 def violations(modules: dict[str, Path]) -> list[str]:
     """Every breach of the house in these modules, one line each."""
     found: list[str] = []
@@ -112,7 +108,7 @@ def violations(modules: dict[str, Path]) -> list[str]:
                 found.append(
                     f"{path}:{line}: `annotations` hides the shapes from the run-time check"
                 )
-            if top in NEVER_IMPORTED and (module, top) != OF_ITS_OWN_PROCESS:
+            if top in NEVER_IMPORTED:
                 found.append(f"{path}:{line}: {top} is never imported")
             if top in EXTRAS and package_of(module) not in EXTRAS[top]:
                 allowed = ", ".join(sorted(EXTRAS[top]))
