@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from clearhead._common.torch_internals import broadcast_shape
+from clearhead.recording.attempt import attempt
 from clearhead.recording.operations import (
     DRAWS,
     FUSED,
@@ -150,9 +151,9 @@ class Recorder(Operations):
         outputs = [each for each in tree_leaves(output) if isinstance(each, Tensor)]
         outputs = [each for each in outputs if each.layout is torch.strided]
         self._kept += outputs
-        try:
-            self._follow(name, func, args, kwargs, outputs, before)
-        except Exception:  # what cannot be followed is the beginning of something new
+        _, error = attempt(self._follow, name, func, args, kwargs, outputs, before)
+        if error is not None:
+            # An operation that cannot be followed starts new tags.
             for each in outputs:
                 self._begin("other", name, each)
         return output
