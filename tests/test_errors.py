@@ -284,7 +284,8 @@ MASKS = [
     (
         call(ch.dense, BOOL.numpy()),
         "mask.type",
-        "mask // a Mask, such as clearhead.causal(), or a bool tensor // ndarray. torch.as_tensor(…) makes a tensor of it",
+        "mask // a Mask, such as clearhead.causal(), or a bool tensor // ndarray. torch.as_tensor(…)"
+        " makes a tensor of it",
     ),
     (call(ch.dense, BOOL.to_sparse()), "mask.layout", "mask // torch.sparse_coo"),
     (
