@@ -11,7 +11,7 @@ from matplotlib import pyplot
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.editing import measuring
+from clearhead.editing import replaying
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
 from clearhead.reading.logit_shares import LogitShare
 from tests.refusals import assert_refused, wrong
@@ -194,7 +194,7 @@ def test_positions_and_layers_are_patched_alone() -> None:
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> ch.types.Effects:
     with monkeypatch.context() as patched:
-        patched.setattr(measuring, "TOKENS", 0)
+        patched.setattr(replaying, "TOKENS", 0)
         return effects(*args, **options)
 
 
@@ -215,7 +215,7 @@ def test_several_edits_in_one_run_are_those_alone(monkeypatch: pytest.MonkeyPatc
         alone = one_by_one(monkeypatch, attending, *given, **options)
         assert set(batches) == {2}
         for tokens in (20, 30, 256, 10_000):
-            monkeypatch.setattr(measuring, "TOKENS", tokens)
+            monkeypatch.setattr(replaying, "TOKENS", tokens)
             counts.clear()
             together = effects(attending, *given, **options, progress=lambda *n: counts.append(n))
             assert max(batches) == 2 * min(tokens // 10, 40)

@@ -100,6 +100,7 @@ def _claimed(code: str, topic: str) -> Callable[[Any], Verdict | None]:
 
 
 def _inside(code: str, topic: str, **more: Any) -> Rule:
+    """Return a rule about one attention, which claims what its topic and code say."""
     return Rule(code, topic, _claimed(code, topic), WITHIN, **more)
 
 

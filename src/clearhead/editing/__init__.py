@@ -26,7 +26,8 @@ Operations on z are `OfContext` (`editing/context_operations.py`); a query takes
 and another length is refused at the latest when the block ends. In `effects` every patch is a replaced z, since
 upstream of it is the corrupt run, so two runs give all of them (`editing/patching.py`). Of a short text several edits
 are one run, on copies of the inputs; a copy without an edit must have the output of a run alone
-(`editing/measuring.py`).
+(`editing/measuring.py`). A run begins at the edited block where the output of the blocks before it
+can be given again (`editing/replaying.py`).
 `paths` freezes by the same replaced z, and next to attention the outputs of whatever has weights in its blocks
 and no norm (`editing/paths.py`): a norm acts on what a head adds, and has to be computed.
 """

@@ -16,20 +16,13 @@ from clearhead._common.rows import MeasuredRows
 from clearhead._text import shown
 from clearhead.editing.edit import followed, is_like
 from clearhead.editing.layer_edit import Means
-from clearhead.editing.measuring import (
-    Metric,
-    Patched,
-    Progress,
-    Runs,
-    check_metric,
-    copies_in_a_run,
-    measured,
-    number_of,
-    reporter,
-)
+from clearhead.editing.measuring import measured
+from clearhead.editing.metrics import Metric, Progress, check_metric, number_of, reporter
 from clearhead.editing.patching import (
     Heads,
     Patch,
+    Patched,
+    Runs,
     ablated_contexts,
     by_gradients,
     check_heads,
@@ -157,7 +150,9 @@ def effects(
 
     With `corrupt` inputs the model runs on these, and each head in turn gets what it has for the `clean` inputs
     (activation patching: Vig et al., 2020, https://arxiv.org/abs/2004.12265). Runs are without gradients, in the mode
-    that the model is in: `model.eval()` first, or dropout is in the numbers. Of short texts several edits are one
+    that the model is in: `model.eval()` first, or dropout is in the numbers. A run begins at the block that is edited
+    where those before it are functions of their arguments, so that they give again what they gave once; what they
+    gave is kept, O(layers × tokens), and `metric` must read it from the output. Of short texts several edits are one
     run, on copies of the inputs, where all that the model takes and returns are rows of samples; an effect may then
     differ in its last digits from that of a run of its own.
 
@@ -230,8 +225,7 @@ def effects(
     edited = clean if corrupt is None else corrupt
     with torch.no_grad(), followed(model) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
-        output = called(model, edited)
-        baseline = number_of(metric(output))
+        baseline = number_of(metric(called(model, edited)))
     named = None if wanted is None else {(*head_of(plain, *head), at) for *head, at in wanted}
     attended = {
         path: number
@@ -270,11 +264,7 @@ def effects(
         if named is None or {place, place._replace(position=None)} & named
     ]
     runs = Runs(model, edited, metric, contexts)
-    if approximate:
-        changes = _estimated(runs, places)
-    else:
-        copies = copies_in_a_run(model, edited, plain.sizes, len(places))
-        changes = measured(runs, places, output, max(plain.sizes)[0], copies, done)
+    changes = _estimated(runs, places) if approximate else measured(runs, places, plain.sizes, done)
     rows = [
         effect(place.layer, place.head, number, baseline, whole, place.position)
         for place, number in zip(places, changes, strict=False)

@@ -1,20 +1,23 @@
-"""The contexts that heads are patched with, and the effect of them by gradients."""
+"""The contexts that heads are patched with, runs that patch several of them, and the effect by gradients."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree
 
 from clearhead._common.checks import as_int
 from clearhead._text import shown
 from clearhead.attention.planning import run
+from clearhead.editing.context_operations import Ablate, Find, OfContext, Replace
 from clearhead.editing.edit import Edit, followed, is_like
 from clearhead.editing.layer_edit import LayerEdit, Means
-from clearhead.editing.measuring import Runs
 from clearhead.editing.operation import Operation
+from clearhead.editing.selections import selection
 from clearhead.errors import ArgumentTypeError, EditError
+from clearhead.matrix.contexts import Contexts
 from clearhead.watching.seen import Seen
 from clearhead.watching.stream import called
 from clearhead.watching.watch import watch
@@ -23,6 +26,43 @@ Patch = Literal["z", "pattern", "value", "query", "key"]
 Head = tuple[str | int, int]
 Heads = Head | Sequence[Any]
 """A head, several, or rows of a table that have a layer and a head."""
+
+
+class Patched(NamedTuple):
+    """What is patched in one of the runs.
+
+    Attributes:
+        layer: the path of the module.
+        head: which head; None for all of the layer.
+        position: of the query; None for all.
+    """
+
+    layer: str
+    head: int | None
+    position: int | None = None
+
+    def operation(self, find: Find | None, samples: slice | None) -> OfContext:
+        """Return what does it, for some samples of the batch: another context, or none at all."""
+        heads = slice(None) if self.head is None else (self.head,)
+        query = selection("query", self.position)
+        made = Ablate(heads, query) if find is None else Replace(heads, query, find)
+        made.samples = samples
+        return made
+
+
+class Runs(NamedTuple):
+    """A model and its inputs, to be run with an edit.
+
+    Attributes:
+        model, inputs: what runs, and on what.
+        metric: the number of an output.
+        contexts: what heads say instead, by the path of the module; None for nothing.
+    """
+
+    model: nn.Module
+    inputs: object
+    metric: Callable[[Any], Any]
+    contexts: Mapping[str, Tensor] | None
 
 
 def contexts_in(model: nn.Module, inputs: object) -> dict[str, Tensor]:
@@ -99,6 +139,34 @@ def check_alike(path: str, clean: Tensor | None, corrupt: Tensor) -> None:
             f"the clean and the corrupt run must have as many samples and tokens; {path or 'the model'} has {sizes} "
             f"and {tuple(corrupt.shape)}, (batch, heads, tokens, width). Pad both texts alike.",
         )
+
+
+def copies_of(tree: Any, times: int, batch: int) -> Any:
+    """Return copies of the tensors of a tree; a tensor of `batch` rows is repeated `times` times."""
+
+    def copy(each: Any) -> Any:
+        if not isinstance(each, Tensor):
+            return each
+        if times == 1 or not each.ndim or each.shape[0] != batch:
+            return each.detach().clone()
+        return each.detach().repeat(times, *[1] * (each.ndim - 1))
+
+    return _pytree.tree_map(copy, tree)
+
+
+def samples_of(output: Any, part: slice, batch: int) -> Any:
+    """Return the output of the samples in `part`: tensors of `batch` rows are cut, anything else is unchanged."""
+
+    def cut(each: Any) -> Any:
+        is_rows = isinstance(each, Tensor) and each.ndim and each.shape[0] == batch
+        return each[part] if is_rows else each
+
+    return _pytree.tree_map(cut, output)
+
+
+def as_found(contexts: Mapping[str, Tensor], times: int) -> Find:
+    """Return what finds the contexts of a module, each sample as often as it stands in a batch."""
+    return lambda path, heads: Contexts(contexts[path].repeat(times, 1, 1, 1), 0)
 
 
 def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:

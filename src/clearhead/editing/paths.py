@@ -17,9 +17,10 @@ from clearhead.attention.planning import run
 from clearhead.editing.context_operations import HeadsAt, OfContext, Replace
 from clearhead.editing.edit import Edit, followed
 from clearhead.editing.effects import Effects, effect
-from clearhead.editing.measuring import Progress, as_found, check_metric, number_of, reporter
+from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
 from clearhead.editing.patching import (
     Heads,
+    as_found,
     check_alike,
     check_heads,
     contexts_in,
@@ -175,9 +176,9 @@ class _Runs:
         order = list(self.own)
         behind = order[order.index(path) + 1 :]
         with followed(self.model) as edits:
-            edits.add(path, "sender", Replace((head,), None, as_found(self.said)))
+            edits.add(path, "sender", Replace((head,), None, as_found(self.said, 1)))
             for each in behind:
-                edits.add(each, "frozen", Replace(slice(None), None, as_found(self.own)))
+                edits.add(each, "frozen", Replace(slice(None), None, as_found(self.own, 1)))
             if self.inputs is None:
                 return self._frozen()
             layers = [name for name, _ in self.inputs]

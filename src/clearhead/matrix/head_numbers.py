@@ -120,6 +120,7 @@ class Roles(Drawn):
         return f"Roles [{', '.join(sizes)}] of {', '.join(measured)}"
 
     def _repr_html_(self) -> str:
+        """Return the roles as an HTML table for a notebook."""
         return drawing("notebook.inline.tables").roles_html(self)
 
 

@@ -165,6 +165,7 @@ def _read_whole(place: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _without_waiting(path: str, flags: int) -> int:
+    """Open a file without blocking on a pipe, and return its descriptor."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

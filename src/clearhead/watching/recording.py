@@ -111,6 +111,7 @@ class Copies:
         return mask  # its tensors are its own
 
     def _bias(self, bias: Bias) -> Bias:
+        """Return a bias with copies of its tensors, which the model may write to."""
         if isinstance(bias, DenseBias):
             tensor = unbroadcast(bias.tensor.detach())
             return DenseBias(_memoised(self._biases, tensor, lambda copy: copy))

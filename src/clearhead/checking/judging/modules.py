@@ -38,6 +38,7 @@ AFTER: Sequence[tuple[str, Callable[[Arranged], Found | None]]] = (
 
 
 def _if(wrong: object, way: str, measured: tuple[str, Values] | None = None) -> Found | None:
+    """Return the finding of this kind if `wrong` is true, else None."""
     return Found(way, {}, measured) if wrong else None
 
 

@@ -148,7 +148,7 @@ def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any])
 
 
 def _are_two(own: weakref.ref[Tensor] | None, source: weakref.ref[Tensor]) -> bool:
-    """True for two texts; a part of a text is the same one."""
+    """Return True if `source` is another text than `own`; a part of a text, or an equal tensor, is the same text."""
     mine, other = None if own is None else own(), source()
     if mine is None or other is None:
         return own is None

@@ -100,3 +100,18 @@ def _put(output: tuple[Any, ...], change: tap.Change, edited: tap.Read | None) -
         matrix = matrix_of(edited())
         weights = matrix.dense().to(weights.dtype) if isinstance(weights, Tensor) else matrix
     return context, weights, *others
+
+
+def grows_by_update(cache: object) -> bool:
+    """Return True for a cache of transformers that holds keys and values and is written to by `update` alone.
+
+    Example:
+        >>> grows_by_update([])
+        False
+    """
+    loaded: Any = sys.modules.get("transformers.cache_utils")
+    if loaded is None or type(cache) is not loaded.DynamicCache:
+        return False
+    layers = {type(each).__name__ for each in getattr(cache, "layers", ())}
+    is_plain = layers <= {"DynamicLayer", "DynamicSlidingWindowLayer"}
+    return is_plain and not getattr(cache, "offloading", False)

@@ -1,0 +1,84 @@
+"""The metric that edits are measured by, and the report of the runs that are done."""
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from torch import Tensor
+
+from clearhead._text import shown
+from clearhead.errors import ArgumentTypeError, ClearheadError
+
+Metric = Callable[[Any], Tensor | float]
+"""Returns a number of the output of a model."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of edits that are done, and of all."""
+
+
+def check_metric(metric: Any) -> Callable[[Any], Any]:
+    """Return a metric that names the output of the model where it takes that for something else.
+
+    Raises:
+        ArgumentTypeError: code `effects.metric`, for what is no function, and where the metric raises.
+    """
+    if not callable(metric):
+        raise ArgumentTypeError(
+            "effects.metric", f"metric must make one number of an output; got {shown(metric)}."
+        )
+
+    def of_output(output: Any) -> Any:
+        try:
+            return metric(output)
+        except ClearheadError:
+            raise
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            parts = f" with {', '.join(output)}" if isinstance(output, Mapping) else ""
+            raise ArgumentTypeError(
+                "effects.metric",
+                f"metric gets the output of the model, here {type(output).__name__}{parts}, and must make one number "
+                f"of it, such as output.logits[0, -1, 3]; it raised {type(error).__name__}: {error}.",
+            ) from error
+
+    return of_output
+
+
+def reporter(progress: object) -> Progress:
+    """Return what reports the runs that are done: a line on a terminal, nothing, or a function of the caller's.
+
+    Raises:
+        ArgumentTypeError: code `effects.progress`.
+    """
+    if callable(progress):
+        return cast(Progress, progress)
+    if not isinstance(progress, bool):
+        raise ArgumentTypeError(
+            "effects.progress",
+            "progress must be True, False, or a function of the runs done and all runs; got "
+            f"{shown(progress)}.",
+        )
+    return _line if progress else lambda done, total: None
+
+
+def number_of(metric: object) -> float:
+    """Return what a metric made, as a number.
+
+    Raises:
+        ArgumentTypeError: code `effects.metric`.
+    """
+    if isinstance(metric, Tensor) and metric.numel() == 1:
+        metric = metric.detach().item()
+    if not isinstance(metric, int | float) or math.isnan(metric):
+        got = tuple(metric.shape) if isinstance(metric, Tensor) else metric
+        raise ArgumentTypeError(
+            "effects.metric", f"metric must make one number of an output; got {shown(got)}."
+        )
+    return float(metric)
+
+
+def _line(done: int, total: int) -> None:
+    """A line on a terminal that counts."""
+    if sys.stderr.isatty():
+        end = "\r" if done < total else "\r\x1b[K"
+        print(f"effects: {done} of {total} runs", end=end, file=sys.stderr, flush=True)

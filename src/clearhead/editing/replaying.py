@@ -1,0 +1,312 @@
+"""Runs that begin at the layer that is edited: blocks that end before it give what they gave in a run without edits.
+
+Sound where such a block is a function of its arguments, or writes next to them only to a cache that grows by `update`,
+whose calls are made again. All else runs: a block in training, one that ran several times, was given something that it
+may write to, changed an argument or an attribute, or has hooks or a `forward` of somebody's inside. A run without
+edits from the last layer, and one from the middle, must give what the whole run gave, bit for bit; one of several
+copies of the inputs, to which each block gives as many copies, the same to rounding.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.utils import _pytree
+
+from clearhead._common.checks import arguments_of
+from clearhead._common.undoing import undoing
+from clearhead.editing.edit import followed
+from clearhead.editing.patching import copies_of, samples_of
+from clearhead.watching.hooks import installing, running, tap
+from clearhead.watching.hooks.transformers import grows_by_update
+from clearhead.watching.stream import called
+
+TOKENS = 256
+"""Tokens in one run of several edits: products of more are no faster for each token."""
+
+PLAIN = bool | int | float | complex | str | torch.dtype | torch.device
+
+
+@dataclass
+class _Replayed:
+    """The one call of a block.
+
+    Attributes:
+        ended: when, in a count of what began and ended.
+        output: a copy.
+        updates: what it gave to each cache among its arguments.
+    """
+
+    ended: int
+    output: Any
+    updates: list[list[tuple[Any, Any]]]
+
+
+class Replay:
+    """The blocks of a model as they ran without edits, for inputs that stay the same: their outputs, and what they gave
+    to a cache, O(layers × tokens).
+
+    Attributes:
+        output: of the model.
+    """
+
+    def __init__(self, model: nn.Module, inputs: object, layers: Sequence[str]) -> None:
+        self._model, self._inputs = model, inputs
+        self._thread = threading.get_ident()
+        self._clock, self._began = 0, dict[nn.Module, int]()
+        self._copies = 1, 0
+        self._attend = _at(model, layers)
+        self._kept: dict[nn.Module, _Replayed] = {}
+        self._calls: dict[nn.Module, int] = {}
+        blocks = [] if _is_seen(model) else _blocks(model, layers)
+        with torch.no_grad(), followed(model), undoing() as undo:
+            for each in blocks:
+                _put(undo, each, self._keeping)
+            tap.register(undo, running.followers, self)
+            self.output = called(model, inputs)
+        self._kept = {each: kept for each, kept in self._kept.items() if self._calls[each] == 1}
+        if self._kept and not self._holds(layers):
+            self._kept.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    @contextmanager
+    def before(self, layers: Sequence[str], times: int = 1, batch: int = 0) -> Iterator[None]:
+        """Have the blocks that end before the first of these layers begins give what they gave.
+
+        Args:
+            layers: the paths of those that are edited.
+            times: how many copies of the inputs the model runs on.
+            batch: the samples of one copy.
+        """
+        first = min(map(self._begins, layers))
+        self._copies = times, batch
+        with undoing() as undo:
+            for module, kept in self._kept.items():
+                if kept.ended < first:
+                    _put(undo, module, self._again)
+            yield
+
+    def copies(self, sizes: Collection[tuple[int, int]], count: int) -> int:
+        """Return the number of edits in a run, each on a copy of the inputs: 1 unless all that the model takes and
+        returns are rows of samples, and where a hook of the user sees the run.
+
+        Args:
+            sizes: batch and query_len of each call of attention.
+            count: the number of edits.
+        """
+        given, named = arguments_of(self._inputs)
+        batch = max(sizes)[0]
+        times = min(count, TOKENS // max(1, batch * max(query_len for _, query_len in sizes)))
+        if (
+            times < 2
+            or any(each._forward_hooks or each._forward_pre_hooks for each in self._model.modules())
+            or any(each != batch for each, _ in sizes)
+            or not all(
+                each is None or isinstance(each, PLAIN) or _is_rows(each, batch)
+                for each in [*given, *named.values()]
+            )
+        ):
+            return 1
+        last = max(self._attend, key=self._begins)
+        output = self._run([last], self.inputs_of(times, batch), times, batch)
+        return times if all(self.is_copy(output, at, times, batch) for at in range(times)) else 1
+
+    def inputs_of(self, times: int, batch: int) -> Any:
+        """Return the inputs with their batch repeated `times` times."""
+        inputs = self._inputs
+        return copies_of(dict(inputs) if isinstance(inputs, Mapping) else inputs, times, batch)
+
+    def is_copy(self, output: Any, at: int, times: int, batch: int) -> bool:
+        """Return True if an output holds rows of samples alone, and those of one copy are the output of the inputs by
+        themselves, to half of its digits."""
+        rows, leaves = slice(at * batch, (at + 1) * batch), _pytree.tree_leaves(output)
+        return all(
+            each is None or grows_by_update(each) or _is_rows(each, times * batch)
+            for each in leaves
+        ) and _are(_is_close, samples_of(output, rows, times * batch), self.output)
+
+    def _holds(self, layers: Sequence[str]) -> bool:
+        """Return True where runs without edits give what the whole one gave."""
+        order = sorted(layers, key=self._begins)
+        runs = (self._run([path], self._inputs) for path in (order[-1], order[len(order) // 2]))
+        return all(_are(_is_same, each, self.output) for each in runs)
+
+    def _run(self, layers: Sequence[str], inputs: object, times: int = 1, batch: int = 0) -> Any:
+        """The output of a run without edits; None where it raised."""
+        try:
+            with torch.no_grad(), followed(self._model), self.before(layers, times, batch):
+                return called(self._model, inputs)
+        except Exception:
+            return None
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def _begins(self, path: str) -> int:
+        return self._began.get(self._attend.get(path, self._model), 0)
+
+    def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self._began.setdefault(module, self._tick())
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        pass
+
+    def _keeping(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def keep(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return forward(*args, **kwargs)
+            self._calls[module] = self._calls.get(module, 0) + 1
+            caches, others = _split(args, kwargs)
+            is_plain = all(map(_is_plain, others))
+            before = _state(module, others) if is_plain else None
+            updates: list[list[tuple[Any, Any]]] = [[] for _ in caches]
+            with undoing() as undo:
+                for cache, calls in zip(caches, updates, strict=True):
+                    _listen(undo, cache, calls)
+                output = forward(*args, **kwargs)
+            is_same = before is not None and _is_unchanged(before, _state(module, others))
+            if is_same and all(map(_is_plain, _pytree.tree_leaves(output))):
+                self._kept[module] = _Replayed(self._tick(), copies_of(output, 1, 0), updates)
+            return output
+
+        return keep
+
+    def _again(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        kept = self._kept[module]
+
+        def again(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return forward(*args, **kwargs)
+            for cache, calls in zip(_split(args, kwargs)[0], kept.updates, strict=True):
+                for given in calls:
+                    some, named = copies_of(given, *self._copies)
+                    cache.update(*some, **named)
+            return copies_of(kept.output, *self._copies)
+
+        return again
+
+
+def _is_rows(each: Any, count: int) -> bool:
+    return isinstance(each, Tensor) and each.ndim > 0 and len(each) == count
+
+
+def _is_seen(model: nn.Module) -> bool:
+    """Return True where somebody may look at a run: another edit or watch, hooks of all modules, or a compiler."""
+    compiled = (getattr(each, "_compiled_call_impl", None) for each in model.modules())
+    hooks = torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks
+    is_compiled = any(each is not None for each in compiled) or hasattr(model, "_orig_mod")
+    return bool(installing.users()) or is_compiled or any(hooks)
+
+
+def _at(model: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
+    every = dict(model.named_modules(remove_duplicate=False))
+    return {path: every[path] for path in layers if path in every}
+
+
+def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
+    """Blocks: the modules of a list of which some attend, unless it could be seen that one did not run."""
+    attend = {id(each) for each in _at(model, layers).values()}
+    found: dict[nn.Module, None] = {}
+    for some in model.modules():
+        if isinstance(some, nn.ModuleList | nn.Sequential) and any(
+            id(each) in attend for each in some.modules()
+        ):
+            found.update(dict.fromkeys(each for each in some if _is_alone(each)))
+    return list(found)
+
+
+def _is_alone(block: nn.Module) -> bool:
+    inside = list(block.modules())
+    if any(each.training or isinstance(each, torch.jit.ScriptModule) for each in inside):
+        return False
+    return not any(
+        each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each)
+        for each in inside[1:]
+    )
+
+
+def _put(undo: list[Any], module: nn.Module, make: Callable[..., Any]) -> None:
+    forward, own = module.forward, vars(module).get("forward")
+    undo.append(
+        (lambda: vars(module).pop("forward", None))
+        if own is None
+        else lambda: vars(module).update(forward=own)
+    )
+    vars(module)["forward"] = make(module, forward)
+
+
+def _listen(undo: list[Any], cache: Any, calls: list[tuple[Any, Any]]) -> None:
+    update = cache.update
+
+    def listening(*args: Any, **kwargs: Any) -> Any:
+        calls.append(copies_of((args, kwargs), 1, 0))
+        return update(*args, **kwargs)
+
+    undo.append(lambda: vars(cache).pop("update", None))
+    vars(cache)["update"] = listening
+
+
+def _split(args: Any, kwargs: Any) -> tuple[list[Any], list[Any]]:
+    """The caches among arguments, and the others."""
+    every = [*args, *kwargs.values()]
+    caches = [each for each in every if grows_by_update(each)]
+    return caches, [each for each in every if not any(each is some for some in caches)]
+
+
+def _is_plain(each: object) -> bool:
+    """Return True for what cannot be written to, and for tensors, which tell when they are."""
+    if type(each) is tuple:
+        return all(map(_is_plain, each))
+    is_tensor = isinstance(each, Tensor) and not each.is_inference()
+    return each is None or is_tensor or isinstance(each, PLAIN)
+
+
+def _state(module: nn.Module, given: Sequence[Any]) -> list[tuple[Any, int]]:
+    """State that a call may change: tensors by their version, containers by their length, attributes by identity."""
+    held = [each for one in module.modules() for each in vars(one).values()]
+    held += [each for one in module.modules() for each in one.buffers(recurse=False)]
+    return [(each, _mark(each)) for each in [*held, *_pytree.tree_leaves(list(given))]]
+
+
+def _mark(each: Any) -> int:
+    if isinstance(each, Tensor):
+        return each._version
+    return len(each) if isinstance(each, list | dict | set) else 0
+
+
+def _is_unchanged(before: Sequence[tuple[Any, int]], after: Sequence[tuple[Any, int]]) -> bool:
+    """Return True if both lists have the same objects, each in the same version."""
+    return len(before) == len(after) and all(
+        one[0] is other[0] and one[1] == other[1] for one, other in zip(before, after, strict=True)
+    )
+
+
+def _are(alike: Callable[[Tensor, Tensor], bool], one: Any, other: Any) -> bool:
+    """Return True for trees of which each tensor is like the other's."""
+    some, others = _pytree.tree_leaves(one), _pytree.tree_leaves(other)
+    return len(some) == len(others) and all(
+        mine.shape == theirs.shape and alike(mine, theirs)
+        if isinstance(mine, Tensor) and isinstance(theirs, Tensor)
+        else type(mine) is type(theirs)
+        for mine, theirs in zip(some, others, strict=True)
+    )
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one, other)
+
+
+def _is_close(one: Tensor, other: Tensor) -> bool:
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    off = torch.linalg.vector_norm(one - other)
+    return bool(off <= torch.finfo(one.dtype).eps ** 0.5 * torch.linalg.vector_norm(other))
