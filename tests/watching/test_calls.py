@@ -23,7 +23,7 @@ class Linked(Matrices):
     """The calls of one module, linked as a watch links them."""
 
     def add(self, call: Any, value: Tensor | None = None, **options: Any) -> Any:
-        links = self.__dict__.setdefault("linked", Links())
+        links = vars(self).setdefault("linked", Links())
         return super().add(call, value, link=links.of("", call, value), **options)
 
 
