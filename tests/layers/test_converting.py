@@ -1396,7 +1396,7 @@ FAMILIES = """
   - timm: qkv, proj
   - DistilBERT: q_lin, k_lin, v_lin, out_lin
   - BERT, RoBERTa: query, key, value, and the projection of the output as output=
-  - the tutorials: W_query, W_key, W_value, out_proj
+  - the tutorials: W_query, W_key, W_value, out_proj, or a list of heads
   - T5: q, k, v, o
   - diffusion models: to_q, to_k, to_v, to_out"""
 
