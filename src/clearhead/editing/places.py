@@ -65,7 +65,8 @@ class Places:
     @cached_property
     def key_end(self) -> Tensor | int:
         """The position behind the last real key, of each row where rows differ: a key that no query
-        may see is padding."""
+        may see is padding.
+        """
         if self.ended is not None:
             return self.ended
         call, mask = self.problem, self.problem.mask

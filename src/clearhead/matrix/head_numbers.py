@@ -132,10 +132,12 @@ class HasHeads(Protocol):
     @property
     def num_heads(self) -> int:
         """The number of query heads."""
+        ...
 
     @property
     def heads(self) -> Tensor | tuple[int, ...] | None:
         """The number of each head in its layer; None where all are here."""
+        ...
 
 
 class Attended(Protocol):
@@ -144,30 +146,37 @@ class Attended(Protocol):
     @property
     def ndim(self) -> int:
         """The number of dimensions, 2 to 4."""
+        ...
 
     @property
     def batch(self) -> int:
         """The number of samples."""
+        ...
 
     @property
     def num_heads(self) -> int:
         """The number of query heads."""
+        ...
 
     @property
     def num_kv_heads(self) -> int:
         """The number of key heads."""
+        ...
 
     @property
     def query_len(self) -> int:
         """The number of queries."""
+        ...
 
     @property
     def kv_len(self) -> int:
         """The number of keys."""
+        ...
 
     @property
     def real(self) -> Tensor | None:
         """The queries that are not padding; None if all are."""
+        ...
 
     def _statistic(self, name: str) -> Tensor: ...
 

@@ -111,8 +111,10 @@ class Call:
         return vars(self)
 
     def take(self, context: Tensor) -> Tensor:
-        """Hold the graph of the context, and return it; where nothing before it requires a gradient, the
-        graph begins here."""
+        """Hold the graph of the context, and return it.
+
+        Where nothing before it requires a gradient, the graph begins here.
+        """
         if torch.is_grad_enabled() and not context.requires_grad:
             # No leaf, which the model could not write to.
             context = context.detach().requires_grad_().clone()
@@ -178,7 +180,8 @@ class Calls(ABC, Generic[Kept]):
 
     def layers(self, runs: int) -> list[list[Any]]:
         """Return the parts of each layer that the module is: of several, where it attends several times in
-        each of `runs` runs of the model, with the same number of queries and keys each time."""
+        each of `runs` runs of the model, with the same number of queries and keys each time.
+        """
         parts: list[Any] = list(self.parts())
         each, rest = divmod(len(parts), runs) if runs else (1, 0)
         sizes = {(call.query_len, call.kv_len) for call in parts[:each]} if each > 1 else ()
@@ -204,8 +207,10 @@ class Matrices(Calls[AttentionMatrix]):
         tokens: Tensor | None = None,
         link: Link | None = None,
     ) -> Call:
-        """Keep a call whose mask and bias are copies, its value if one is given, and the ids of its keys; or one
-        that is a matrix already. With `graph` nothing is copied that the graph of the call holds."""
+        """Keep a call whose mask and bias are copies, its value if one is given, and the ids of its keys.
+
+        Or one that is a matrix already. With `graph` nothing is copied that the graph of the call holds.
+        """
         if isinstance(call, AttentionMatrix):
             # Of a file, which nothing writes to, and whose keys are shared already.
             made = call if call.ndim == 4 else matrix_of(call.problem, call._value)

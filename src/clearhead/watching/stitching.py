@@ -219,7 +219,8 @@ def _of_rows(valid: Tensor, rows: Tensor) -> Tensor:
 
 def _described(first: Tensor, total: int) -> Mask | None:
     """Return the mask of queries that are the last of `total` tokens and see the keys from `first` on: causal, with
-    a window, or in chunks. None for any other pattern."""
+    a window, or in chunks. None for any other pattern.
+    """
     own = torch.arange(total - len(first), total, device=first.device)
     if bool((first == 0).all()):
         return causal()
@@ -270,8 +271,10 @@ def _reach(call: Problem) -> Reach | None:
 
 
 def _valid(call: Problem) -> Tensor | None:
-    """True for the keys that are visible, (batch or 1, kv_len); None for a mask that is not the same for all
-    queries and heads."""
+    """True for the keys that are visible, (batch or 1, kv_len).
+
+    None for a mask that is not the same for all queries and heads.
+    """
     valid, rest = _padded(call)
     if rest and call.query_len != 1:
         return None

@@ -178,8 +178,7 @@ class TokenIds:
 
 
 def has_source(paths: Iterable[str]) -> bool:
-    """Return True for a model with an encoder of a source next to what reads the text, by the paths of
-    its modules.
+    """Return True for a model with an encoder of a source next to what reads the text, by the paths of its modules.
 
     Example:
         >>> has_source(["encoder.layers.0"]), has_source(["encoder.layers.0", "decoder.layers.0"])

@@ -179,8 +179,10 @@ class Watch(Drawn, Generic[Kept]):
             self._raise_trouble()
 
     def path_of(self, stack: list[nn.Module], child: str | None) -> str | None:
-        """Return the path of the innermost running module of this model, or of the child that it
-        does the work of; None if none is running."""
+        """Return the path of the innermost running module of this model, or of the child that it does the work of.
+
+        None if none is running.
+        """
         found = self._paths.innermost(stack)
         if found is None:
             return None
@@ -188,8 +190,10 @@ class Watch(Drawn, Generic[Kept]):
         return found[1] if part is None else part
 
     def record(self, name: str, read: tap.Read, gives: tap.Gives) -> tap.Change | None:
-        """Keep a call that a module makes, and its context with keep="gradients". A failure is raised when the
-        block ends: until then the model goes on as if it was not watched."""
+        """Keep a call that a module makes, and its context with keep="gradients".
+
+        A failure is raised when the block ends: until then the model goes on as if it was not watched.
+        """
         with self._lock:
             if name in self._parts.holding:
                 return None  # it is listed as missing

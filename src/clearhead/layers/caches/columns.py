@@ -18,21 +18,21 @@ STEPS = 127
 class ColumnCache(Cache):
     """A cache in which a token takes the slot of its column, so that tokens are in order; `append` returns views."""
 
-    max_len: int | None = None
+    _limit: int | None = None
 
     def _start(self, layout: Layout) -> None:
-        shape = (layout.batch, layout.num_kv_heads, self.max_len or 0)
+        shape = (layout.batch, layout.num_kv_heads, self._limit or 0)
         expected = [(*shape, *store, layout.device) for store in self._shapes(layout)]
         # After a reset the memory of a fixed length is there, and stays if it fits.
         if [(*store.shape, store.dtype, store.device) for store in self._stores] != expected:
-            self._stores = self._allocate(layout, self.max_len or 0)
+            self._stores = self._allocate(layout, self._limit or 0)
 
     def _check_room(self, new: int) -> None:
         held = len(self)
-        if self.max_len is not None and held + new > self.max_len:
+        if self._limit is not None and held + new > self._limit:
             raise TooLargeError(
                 "cache.full",
-                f"the cache has room for max_len={self.max_len} tokens and holds {held}; got "
+                f"the cache has room for max_len={self._limit} tokens and holds {held}; got "
                 f"{new} more.",
             )
 
@@ -102,7 +102,7 @@ class StaticCache(ColumnCache):
     def __init__(self, max_len: int) -> None:
         super().__init__()
         check_sizes(max_len=max_len)
-        self.max_len: int = max_len
+        self.max_len = self._limit = max_len
 
     def describe(self) -> str:
         """Return the object as it is written, with its arguments."""
