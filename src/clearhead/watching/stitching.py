@@ -23,7 +23,7 @@ from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.real_queries import counting, real_queries
-from clearhead.watching.continuing import Link
+from clearhead.watching.continuing import Continuation
 
 Held = Sequence[Tensor]
 """The key of a call, and its value where that is known."""
@@ -47,7 +47,7 @@ class Reach(NamedTuple):
 
 def stitch(
     matrices: Sequence[AttentionMatrix],
-    links: Sequence[Link | None],
+    links: Sequence[Continuation | None],
     text: Sequence[AttentionMatrix] | None = None,
 ) -> AttentionMatrix | str:
     """Return the one matrix that the calls are rows of, or why they are not.
@@ -85,7 +85,7 @@ def stitch(
 
 
 def continued(
-    matrices: Sequence[AttentionMatrix], links: Sequence[Link | None]
+    matrices: Sequence[AttentionMatrix], links: Sequence[Continuation | None]
 ) -> list[Tensor] | str:
     """Return the samples of each call of self-attention that those of the last one continue, or why a call does not
     continue the call before.
