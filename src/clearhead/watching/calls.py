@@ -131,6 +131,11 @@ class Call:
         return context
 
     def matrix(self) -> AttentionMatrix:
+        """Return the attention matrix of the call, built at the first use.
+
+        Raises:
+            WatchError: code `watch.written`, if the model wrote to query, key or value in place afterwards.
+        """
         if any(each._version != version for each, version in self.versions):
             raise WatchError(
                 "watch.written",
@@ -179,8 +184,10 @@ class Calls(ABC, Generic[Kept]):
         return self.all() if self.several() else (self.whole(),)
 
     def layers(self, runs: int) -> list[list[Any]]:
-        """Return the parts of each layer that the module is: of several, where it attends several times in
-        each of `runs` runs of the model, with the same number of queries and keys each time.
+        """Return the parts of the module as a list for each layer that it stands for; one list unless it repeats.
+
+        A module that attends n times in each of `runs` runs of the model, with the same number of queries and keys
+        each time, is n layers.
         """
         parts: list[Any] = list(self.parts())
         each, rest = divmod(len(parts), runs) if runs else (1, 0)
@@ -247,6 +254,7 @@ class Matrices(Calls[AttentionMatrix]):
         return [call for call in self._calls if call.graph]
 
     def close(self) -> None:
+        """Free the memory reserved for more keys, and the modules that are not needed for stitching."""
         self._others = self._of_the_text()
         for call in self._calls:
             call.keys.trim()
@@ -260,13 +268,16 @@ class Matrices(Calls[AttentionMatrix]):
         return [self._others[at] for at in same[-1:] if text]
 
     def all(self) -> tuple[AttentionMatrix, ...]:
+        """Return the matrix of every call, in order."""
         return tuple(call.matrix() for call in self._calls)
 
     def several(self) -> str:
+        """Return why the calls cannot be stitched to one matrix, in words; "" if they can."""
         stitched = self._stitch()
         return stitched if isinstance(stitched, str) else ""
 
     def whole(self) -> AttentionMatrix:
+        """Return the matrix that the calls are rows of; only valid if `several()` is ""."""
         stitched = self._stitch()
         assert not isinstance(stitched, str)
         return stitched
@@ -298,13 +309,16 @@ class Results(Calls[Kept]):
         self._calls.append(call)
 
     def all(self) -> tuple[Kept, ...]:
+        """Return the result of every call, in order."""
         return tuple(self._calls)
 
     def several(self) -> str:
+        """Return that a result is of one call, in words, if there are several; "" for a single call."""
         kind = "summary" if isinstance(self._calls[0], Summary) else "result"
         return f"a {kind} is of one call" if len(self._calls) > 1 else ""
 
     def whole(self) -> Kept:
+        """Return the result of the first call."""
         return self._calls[0]
 
 
@@ -322,15 +336,19 @@ class Accumulated(Calls[Totals]):
             self._places.append(call)
 
     def all(self) -> tuple[Totals, ...]:
+        """Return the totals of each call of a run, in order, merged over the runs."""
         return tuple(self._places)
 
     def several(self) -> str:
+        """Return "", because totals of any calls can be merged."""
         return ""
 
     def whole(self) -> Totals:
+        """Return the totals of all calls, merged."""
         return reduce(Totals.merge, self._places)
 
     def layers(self, runs: int) -> list[list[Totals]]:
+        """Return one list for each call of a run, which holds its totals; `runs` is ignored."""
         return [[each] for each in self._places]
 
 

@@ -58,14 +58,17 @@ class ContextCalls(Calls[Contexts]):
         return tuple(self._loaded) or tuple(map(_contexts, self._calls.all()))
 
     def several(self) -> str:
+        """Return why the calls cannot be put together to one context, in words; "" if they can."""
         if self._loaded:
             return "they were apart when they were saved" if len(self._loaded) > 1 else ""
         return self._calls.several()
 
     def whole(self) -> Contexts:
+        """Return the contexts of all calls as one; only valid if `several()` is ""."""
         return self._loaded[0] if self._loaded else _contexts(self._calls.whole())
 
     def close(self) -> None:
+        """Free the memory reserved for more calls."""
         self._calls.close()
 
 

@@ -84,8 +84,9 @@ def _rows_of(known: Tensor, again: Tensor) -> Tensor | None:
 
 
 def fingerprints(key: Tensor) -> Tensor:
-    """Return a number of each key, (batch, kv_len), int64, which differs where keys differ: a sum of whole numbers,
-    which does not depend on the order.
+    """Return a checksum of each key, (batch, kv_len), int64; different keys have different ones, up to collisions.
+
+    It is a weighted sum of the key's bits read as integers. Integer sums do not depend on the order of summation.
 
     Example:
         >>> fingerprints(torch.tensor([[[[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]]]))[0, ::2]

@@ -133,8 +133,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return found
 
     def numbering(self) -> dict[str, Any]:
-        """Return what a file must say of heads that are not all of a layer's, of runs whose calls are apart, of
-        layers that are not all of the model's, and of what was not seen.
+        """Return what a file needs in addition to the results: numbers of heads, runs and layers; {} if nothing.
+
+        These are the heads of a layer if some were left out, the runs if a module is several layers, the numbers of
+        the layers if some were left out, and the parts of the model that were not seen.
         """
         apart = any(name not in self._modules for name, _ in self.apart())
         kept = {name: module.all()[0] for name, module in self._modules.items()}
@@ -153,8 +155,9 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return {name: each for name, each in said.items() if each}
 
     def head_numbers(self, layer: str | int) -> tuple[int, ...]:
-        """Return the number in the layer of each head that was kept: not from 0 on with `watch(heads=)`, or where
-        ranks share the heads of a layer.
+        """Return the number, within its layer, of each head that was kept.
+
+        The numbers are not 0, 1, … after `watch(heads=)`, and where ranks share the heads of a layer.
 
         Raises:
             SelectionError: code `watch.layer`, if no such module attended.

@@ -27,8 +27,9 @@ OUTPUTS = frozenset(
 def output_projection(
     model: object, path: str, kept: AttentionMatrix | Contexts | Summary, width: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the weight of the output projection of the heads that were kept, (output_dim, num_heads ·
-    value_head_dim), and its bias.
+    """Return the output projection of the kept heads as its weight and bias; the bias is None if there is none.
+
+    The weight is (output_dim, num_heads · value_head_dim).
 
     Args:
         model: the model that was watched.

@@ -138,8 +138,9 @@ def _of_padding(problem: Problem) -> Problem:
 
 
 def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
-    """The problem and its mask without the room behind the last token, as a static cache has it: keys
-    of zeros that no query sees.
+    """Return a problem and its mask without the unused slots of a static cache, after the last token.
+
+    Their keys are zeros that no query sees. Without such slots both are returned unchanged.
     """
     query_len, kv_len = problem.query_len, problem.kv_len
     held = _held(mask)
@@ -197,8 +198,9 @@ def _memoised(
 
 
 def _in_one_layer(path: str, other: str) -> bool:
-    """True for two modules of one numbered layer, such as "layers.0.self_attn" and "layers.0.cross_attn", or
-    parts of such modules.
+    """Return True if two modules, or modules that they are parts of, belong to the same numbered layer.
+
+    An example is "layers.0.self_attn" and "layers.0.cross_attn".
     """
     mine, theirs = path.split("."), other.split(".")
     shared = 0
@@ -209,8 +211,10 @@ def _in_one_layer(path: str, other: str) -> bool:
 
 
 def of_texts(problem: Problem, name: str) -> Problem:
-    """The problem of a call that a module of this name makes, which knows whether its keys are the tokens
-    that its queries are, and where keys do not tell which queries are padding, these.
+    """Return the problem of a module's call with what is known of its texts added.
+
+    It is marked as cross-attention if the module attends to another text. If the module appends keys that are no
+    tokens, the real queries are added, because the keys do not show which queries are padding.
     """
     if is_cross(name):
         return problem.replace(cross=True)
@@ -269,8 +273,10 @@ def reduced(
     function: Callable[[str, AttentionMatrix], Result],
     tokens: Tensor | None = None,
 ) -> Result:
-    """Return the result of a function for the matrix of a call, with its value or without, and the ids of its
-    keys where they are known, which nothing may keep.
+    """Return the result of a function for the matrix of a call.
+
+    The matrix has its value, and the token ids of its keys, where they are given. The function must not keep the
+    matrix.
 
     Raises:
         WatchError: code `watch.function`, if it raises, or if it keeps the matrix: the model may

@@ -45,8 +45,9 @@ class MapOptions(TypedDict, total=False):
 
 
 class Seen(Answering, WholeRecord[Kept]):
-    """The record of a watched model: the attention matrix of each module, its summary, or the
-    result of a function of it.
+    """The record of a watched model, a mapping from the paths of its modules to what was kept of each.
+
+    This is the attention matrix of a module, its summary, or the result of a function of the matrix.
 
     Keys are the paths of the modules, in the order in which they first attended; the model itself
     is "". A number picks a module by its place in that order, from the end if it is negative, and a

@@ -87,8 +87,9 @@ def stitch(
 def continued(
     matrices: Sequence[AttentionMatrix], links: Sequence[Continuation | None]
 ) -> list[Tensor] | str:
-    """Return the samples of each call of self-attention that those of the last one continue, or why a call does not
-    continue the call before.
+    """Return the samples of each call that the last call continues, or the reason why the chain breaks, in words.
+
+    The calls are of self-attention. Each must continue the call before it.
 
     Args:
         matrices: one for each call.
@@ -218,8 +219,10 @@ def _of_rows(valid: Tensor, rows: Tensor) -> Tensor:
 
 
 def _described(first: Tensor, total: int) -> Mask | None:
-    """Return the mask of queries that are the last of `total` tokens and see the keys from `first` on: causal, with
-    a window, or in chunks. None for any other pattern.
+    """Return a mask for queries at the end of `total` tokens, or None if the pattern is not a known one.
+
+    Each query sees the keys from its entry of `first` on. The mask is causal, with a window or in chunks if it has
+    one.
     """
     own = torch.arange(total - len(first), total, device=first.device)
     if bool((first == 0).all()):

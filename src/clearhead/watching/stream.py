@@ -181,8 +181,9 @@ class StreamRun:
         return self.order if goes_on else inside
 
     def follow(self, path: str) -> tuple[Tensor, Tensor, float]:
-        """Return the stream before and after the block of a layer, which must go on from the block of the layer
-        before, and its rounding.
+        """Return the residual stream before and after the block of a layer, and its rounding.
+
+        The block must read what the block of the layer before it returned.
         """
         block = parent_of(path)
         calls = self._calls.get(block, []) if path else []
@@ -208,9 +209,7 @@ class StreamRun:
             raise no_stream("", f"the last norm reads something else than {before} gives")
 
     def check_block(self, path: str, heads: Tensor) -> None:
-        """Refuse a block that gives something else than the stream before it, what its heads add, and at most the
-        output of one more of its modules.
-        """
+        """Check that a block adds to the stream what its heads add, and at most the output of one more module."""
         block, (given, made, rounding) = parent_of(path), self.follow(path)
         if heads.shape != made.shape:
             sizes = tuple(heads.shape), tuple(made.shape)
@@ -310,6 +309,7 @@ def _is_equal(one: Tensor, other: Tensor) -> bool:
 
 
 def parent_of(path: str) -> str:
+    """Return the path of the module that holds a module; "" for the model."""
     return path.rpartition(".")[0]
 
 
@@ -363,6 +363,7 @@ def frozen(module: nn.Module, stream: Tensor, normed: Tensor, rounding: float) -
 
 
 def no_stream(path: str, reason: str) -> UnsupportedError:
+    """Return the error for a layer whose contribution to a logit is unknown."""
     return UnsupportedError(
         "logits.stream",
         f"what {shown(path) if path else 'the model'} adds to a logit is not known: {reason}.",

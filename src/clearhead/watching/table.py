@@ -78,6 +78,7 @@ class Table(MeasuredRows[HeadRow]):
 
     @property
     def notes(self) -> Sequence[str]:
+        """One line for each part of the model that attended and was not seen."""
         return [f"not seen: {each.brief()}" for each in self.missing]
 
 

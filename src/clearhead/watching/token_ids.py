@@ -144,8 +144,9 @@ class TokenIds:
         return ids
 
     def first_of(self, problem: Problem, name: str, prints: Tensor | None) -> Tensor | None:
-        """Return the key of a call that is the first token of each sample, (batch, 1), −1 where a window has
-        left it behind; None where nothing is known but the keys of the call.
+        """Return the key of a call that is the first token of each sample, (batch, 1); None if nothing is known.
+
+        It is −1 if a window has dropped that token.
 
         Args:
             problem: the call.

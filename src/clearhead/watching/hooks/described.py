@@ -57,6 +57,7 @@ class Described(Tensor):
     def __new__(
         cls, description: Mask, shape: tuple[int, int, int, int], device: torch.device
     ) -> "Described":
+        """Make a bool tensor of this shape and device without storage, which carries its description."""
         made = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
         made.description = description
         return made

@@ -80,9 +80,7 @@ def install(user: object, *more: Install) -> None:
 
 
 def hold(modules: Iterable[nn.Module]) -> None:
-    """Put the functions that report where the code of a model has the others, and have its modules
-    show their arguments.
-    """
+    """Replace the attention functions in the code of these modules, and show hooks their keyword arguments."""
     modules = list(modules)
     with _lock:
         running.show_arguments(modules, _undo)

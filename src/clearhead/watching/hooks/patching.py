@@ -65,8 +65,10 @@ class Replacement:
         self._loaded.know(changed)
 
     def hold(self, classes: Iterable[type], instances: Iterable[Any]) -> None:
-        """Put them where the code of a model has the others: in the modules that its classes are
-        defined in, and in what classes and instances hold.
+        """Replace the functions in the code of a model.
+
+        The search covers the modules in which `classes` are defined, and the attributes of `classes` and
+        `instances`.
         """
         for name in {kind.__module__ for kind in classes}:
             names = namespace(sys.modules.get(name))

@@ -16,13 +16,13 @@ from clearhead._common.undoing import Undo
 
 
 class Follower(Protocol):
-    """Is called when a module begins to run, with its arguments, and when it has run or raised.
+    """Protocol of an object that is called when a module starts to run, and when it has run or raised."""
 
-    Those by name are there for the modules that show them. What `leave` returns is another output, None for none.
-    """
+    def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
+        """Take note of a module that starts to run, with its arguments; `named` is None unless it shows them."""
 
-    def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None: ...
-    def leave(self, module: nn.Module, output: Any) -> None: ...
+    def leave(self, module: nn.Module, output: Any) -> None:
+        """Take note of a module that has run; return another output, or None to leave it as it is."""
 
 
 followers: list[Follower] = []
@@ -58,8 +58,9 @@ def stack() -> list[nn.Module]:
 
 
 def is_cross(name: str) -> bool:
-    """Return True if the innermost running module attends to another text: by its arguments, or
-    else by its name, the last part of a path.
+    """Return True if the innermost running module attends to another text.
+
+    If its arguments do not show another text, its name, the last part of the path, decides.
 
     Example:
         >>> is_cross("decoder.layers.0.encoder_attn"), is_cross("decoder.layers.0.self_attn")

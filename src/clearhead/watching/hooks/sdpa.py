@@ -72,8 +72,9 @@ FUNCTIONS = [(_sdpa, _reported)]
 
 
 def install(undo: Undo) -> None:
-    """Report the calls that do not go by the name of PyTorch's function: of its operator, and of a
-    patch of somebody else that lies on top.
+    """Report calls of PyTorch's function that bypass its name.
+
+    These are the calls of the operator itself, and the calls of a third-party patch on top of the function.
     """
     packet: Any = torch.ops.aten.scaled_dot_product_attention
     operator = packet._op

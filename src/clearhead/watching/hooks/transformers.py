@@ -60,8 +60,9 @@ def _monkeypatch(modeling_utils: Any, undo: Undo) -> None:
 
 
 def _monkeypatch_each(functions: Any, undo: Undo) -> None:
-    """Likewise in transformers 5.0 and before, where models look into a table, and else have a function of
-    their own, which is named `eager_attention_forward` everywhere.
+    """Have each function of a registry of attention functions report; for transformers 5.0 and earlier.
+
+    There models look functions up in the registry, or else call their module's `eager_attention_forward`.
     """
     # Without AttentionInterface, before transformers 4.50, it is a plain dictionary.
     put = getattr(type(functions), "register", functions.__setitem__)

@@ -167,8 +167,9 @@ def read_call(
 def _without_mask(
     is_causal: bool, sliding_window: int | None, lengths: tuple[int, int]
 ) -> Mask | None:
-    """The mask of PyTorch's function without one: of several queries the first is at the first key,
-    a single one is the last token.
+    """Return the mask of PyTorch's function when no mask is given; None if every key is visible.
+
+    The first of several queries is at the first key, and a single query is the last token.
     """
     query_len, kv_len = lengths
     offset = None if query_len in (1, kv_len) or not is_causal else 0
@@ -229,8 +230,9 @@ def _window(
 
 
 def _packed(others: Mapping[str, Any], lengths: tuple[int, int], batch: int) -> Mask | None:
-    """The sequences that flash attention keeps apart if there is no mask: by where they begin, or
-    else of a single row by positions that begin anew.
+    """Return the mask of the sequences that flash attention separates; None if it separates none.
+
+    Cumulative lengths say where sequences begin. Without them, in a batch of one, positions that restart do.
     """
     # Without the longest of them, lengths go unnoticed.
     complete = all(others.get(name) is not None for name in ("max_length_q", "max_length_k"))
