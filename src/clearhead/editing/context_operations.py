@@ -32,6 +32,7 @@ class HeadsAt(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The path of the module; "the model" for the model itself."""
         return self.path or "the model"
 
 
@@ -96,9 +97,15 @@ class Ablate(OfContext):
 
     @property
     def always(self) -> bool:
+        """True: an ablated context counts as changed, even if it was 0 or the mean already."""
         return True
 
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
+        """Return a context of zeros, or the mean of each head, in the shape of `context`; `rows` is ignored.
+
+        Raises:
+            EditError: code `edit.mean`, if the mean has another shape.
+        """
         new = context.new_zeros(context.shape)
         if self.mean is None:
             return new
@@ -120,6 +127,11 @@ class AddVector(OfContext):
     scale: float = 1.0
 
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
+        """Return the context plus `scale` times the vector; `rows` is ignored.
+
+        Raises:
+            EditError: code `edit.vector`, if the vector has another shape.
+        """
         width = context.shape[3]
         if tuple(self.vector.shape) not in ((width,), (len(at.every), width)):
             raise EditError(
@@ -162,6 +174,11 @@ class Replace(OfContext):
             )
 
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
+        """Return the context of the other run at the positions of the queries, in the shape of `context`.
+
+        Raises:
+            EditError: codes `edit.context` and `edit.positions`, if the other run does not fit.
+        """
         other = _fitting(self.find(at.path, at.every), context, at)
         self.length = other.shape[2]
         places = _positions(self.length, at, rows)

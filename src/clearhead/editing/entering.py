@@ -31,6 +31,7 @@ class Use(partial[None]):
 
     @property
     def edit(self) -> Any:
+        """The edit that is in use."""
         return self.args[0]
 
 
@@ -91,8 +92,9 @@ def keep_for_backward(key: str, value: object) -> None:
 
 @cache
 def _takes_references() -> bool:
-    """Return True for PyTorch 2.10, which takes over a reference to what it keeps without one to take: an object
-    would be freed while others have it.
+    """Return True if PyTorch steals a reference to an object that it stashes, as 2.10 does.
+
+    Then the object would be freed while others still have it, unless the caller adds a reference.
     """
     probe = object()
     before = sys.getrefcount(probe)

@@ -92,8 +92,9 @@ class LayerEdit(Called):
             self._add("ablate", Ablate(self._heads, chosen, means))
 
     def replace(self, other: Seen[Any] | Contexts | Tensor, *, query: Positions = None) -> None:
-        """Use the context of the heads in another run, z = weights · values: activation patching (Vig et al., 2020,
-        https://arxiv.org/abs/2004.12265).
+        """Replace the context of the heads, z = weights · values, by that of another run: activation patching.
+
+        See Vig et al. (2020, https://arxiv.org/abs/2004.12265).
 
         Each query gets the context of its position in the text, padding included, also while the text grows by a KV
         cache.
@@ -272,8 +273,9 @@ class HeadPicker(Called):
 
 
 def contexts_of(other: object) -> Find:
-    """Return what finds the contexts of a module in a record, in the contexts of one layer, or in a tensor of those
-    heads that an operation is for.
+    """Return a function that finds the contexts of a module, by its path and the numbers of its heads.
+
+    They come from a record, from the contexts of one layer, or from a tensor of just the heads that are edited.
 
     Raises:
         ArgumentTypeError: code `edit.other`.
@@ -303,8 +305,10 @@ def contexts_of(other: object) -> Find:
 
 
 def means_of(mean: object) -> FindMean | None:
-    """Return what finds the mean of a module in a record, in what was kept of one layer, or in a tensor of those heads
-    that an operation is for; None for none.
+    """Return a function that finds the mean context of heads, by the path of their module; None if `mean` is None.
+
+    The means come from a record, from what was kept of one layer, or from a tensor of just the heads that are
+    edited.
 
     Raises:
         ArgumentTypeError: code `mean.type`.

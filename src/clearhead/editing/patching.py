@@ -75,8 +75,10 @@ def contexts_in(model: nn.Module, inputs: object) -> dict[str, Tensor]:
 def ablated_contexts(
     model: nn.Module, inputs: object, layers: Sequence[str], mean: Means
 ) -> dict[str, Tensor]:
-    """Return the context of each module whose heads are ablated to a mean, as `LayerEdit.ablate` has it, which does
-    not depend on what is upstream: (batch, num_heads, query_len, value_head_dim).
+    """Return the context of each module whose heads are ablated to a mean, by path.
+
+    It is (batch, num_heads, query_len, value_head_dim), as `LayerEdit.ablate` makes it. It does not depend on
+    earlier layers, so one run is enough for all modules.
     """
     with torch.no_grad(), followed(model) as edits, watch(model, keep="contexts") as seen:
         for path in layers:
@@ -88,8 +90,10 @@ def ablated_contexts(
 def patched_contexts(
     model: nn.Module, clean: object, corrupt: object, patch: Patch, layers: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Return the context that each module has in the corrupt run where a part of it is that of the clean one: (batch,
-    num_heads, query_len, value_head_dim). What is upstream is corrupt, so that one run of each tells all of them.
+    """Return the context of each module when one part of it comes from the clean run, by path.
+
+    It is (batch, num_heads, query_len, value_head_dim). Earlier layers stay corrupt, so one run on each of the two
+    inputs is enough for all modules.
 
     Raises:
         EditError: code `effects.inputs`, where the two runs have other sizes.
@@ -171,8 +175,9 @@ def as_found(contexts: Mapping[str, Tensor], times: int) -> Find:
 
 
 def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return a metric, and how much it changes, to first order, where the contexts are others, or 0 for None: (new − z)
-    · ∂metric/∂z, (num_heads, query_len), by the paths of these modules.
+    """Return a metric, and its first-order change by head and query when contexts are replaced, by path.
+
+    The change is (new − z) · ∂metric/∂z, (num_heads, query_len). New contexts are 0 if `runs.contexts` is None.
 
     Raises:
         EditError: code `effects.gradients`, where the metric has no gradient.

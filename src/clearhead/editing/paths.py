@@ -211,6 +211,7 @@ class OtherInputs(OfContext):
     given: Mapping[str, Tensor] = field(default_factory=dict)
 
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
+        """Return the context of the call when `given` replaces its query, key or value; `rows` is ignored."""
         call = of_heads(at.places.problem, at.heads, at.path)
         return run(call.replace(**self.given, dropout=None)).to(context)
 

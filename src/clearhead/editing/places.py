@@ -64,8 +64,9 @@ class Places:
 
     @cached_property
     def key_end(self) -> Tensor | int:
-        """The position behind the last real key, of each row where rows differ: a key that no query
-        may see is padding.
+        """The position after the last real key, one for each row if rows differ.
+
+        A key that no query may see is padding.
         """
         if self.ended is not None:
             return self.ended

@@ -48,8 +48,9 @@ class _Replayed:
 
 
 class Replay:
-    """The blocks of a model as they ran without edits, for inputs that stay the same: their outputs, and what they gave
-    to a cache, O(layers × tokens).
+    """The outputs of the blocks of a model in a run without edits, to be replayed for the same inputs.
+
+    What the blocks wrote to a cache is kept as well. Memory is O(layers × tokens).
 
     Attributes:
         output: of the model.
@@ -94,8 +95,10 @@ class Replay:
             yield
 
     def copies(self, sizes: Collection[tuple[int, int]], count: int) -> int:
-        """Return the number of edits in a run, each on a copy of the inputs: 1 unless all that the model takes and
-        returns are rows of samples, and where a hook of the user sees the run.
+        """Return the number of edits in one run, each on its own copy of the inputs in the batch.
+
+        It is 1 unless all that the model takes and returns are rows of samples. It is also 1 if a hook of the user
+        sees the run.
 
         Args:
             sizes: batch and query_len of each call of attention.
@@ -124,8 +127,10 @@ class Replay:
         return copies_of(dict(inputs) if isinstance(inputs, Mapping) else inputs, times, batch)
 
     def is_copy(self, output: Any, at: int, times: int, batch: int) -> bool:
-        """Return True if an output holds rows of samples alone, and those of one copy are the output of the inputs by
-        themselves, to half of its digits.
+        """Return True if one copy in a batched output equals the output of a run on the inputs alone.
+
+        Equal means to half of the digits of the dtype. An output that has anything but rows of samples is not a
+        copy.
         """
         rows, leaves = slice(at * batch, (at + 1) * batch), _pytree.tree_leaves(output)
         return all(
@@ -155,11 +160,12 @@ class Replay:
         return self._began.get(self._attend.get(path, self._model), 0)
 
     def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
+        """Record the time at which a module first starts to run in the thread of the replay."""
         if threading.get_ident() == self._thread:
             self._began.setdefault(module, self._tick())
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        pass
+        """Do nothing; the outputs are kept by the wrappers of the blocks."""
 
     def _keeping(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def keep(*args: Any, **kwargs: Any) -> Any:

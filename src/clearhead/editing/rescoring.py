@@ -130,8 +130,10 @@ def _if_small(call: Problem, some: slice) -> slice:
 
 @contextmanager
 def apart(call: Problem) -> Iterator[None]:
-    """Draw the dropout of what attends anew from a stream of its own, so that all that is drawn later is
-    what it is without the edit.
+    """Draw dropout in this block from a separate random stream.
+
+    The state of the generator is restored, so random numbers drawn after the block are those of a run without the
+    edit.
     """
     if call.dropout is None:
         yield
