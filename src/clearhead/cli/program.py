@@ -25,6 +25,7 @@ class Commands(TyperGroup):
     """The group of the commands, which prints an error of clearhead as one message."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command; print an error of clearhead as one message and exit with 1, after Ctrl-C with 130."""
         try:
             return super().invoke(ctx)
         except ClearheadError as error:

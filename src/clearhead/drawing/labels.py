@@ -7,12 +7,12 @@ from clearhead._text import cell_len, printable, readable
 
 
 def label(token: str) -> str:
-    """A token as it can be printed anywhere.
+    r"""Return a token as a label that can be printed anywhere.
 
     Example:
-        >>> label(" the"), label("\\x1b[31m"), label("[red]")
-        ('␣the', '\\\\x1b[31m', '[red]')
-        >>> label("\\u0301") == "◌\\u0301"
+        >>> label(" the"), label("\x1b[31m"), label("[red]")
+        ('␣the', '\\x1b[31m', '[red]')
+        >>> label("\u0301") == "◌\u0301"
         True
     """
     text = printable(token)
@@ -125,10 +125,10 @@ def fit(text: str, width: int) -> str:
 
 
 def clusters(text: str) -> list[str]:
-    """The characters of a text, each with the marks that combine with it.
+    r"""Return the characters of a text, each with the marks that combine with it.
 
     Example:
-        >>> [len(each) for each in clusters("ne\\u0301e")]
+        >>> [len(each) for each in clusters("ne\u0301e")]
         [1, 2, 1]
     """
     found: list[str] = []

@@ -79,14 +79,17 @@ def of_chosen(
     width: float | None,
     log: bool,
 ) -> np.ndarray:
-    """Draw some heads of any layers for a paper: on one scale, with words at the outer edges alone.
+    """Draw selected heads of any layers for a paper, on one scale, and return the axes as an array.
+
+    Words are written at the outer edges only.
 
     Args:
         maps: one head each, of the same tokens.
         titles: the title of each.
-        tokens, source_tokens: a word for each query and each key; None for none.
-        columns: maps side by side; None for as many as look well.
-        width: of the figure, in inches; None for what the maps take.
+        tokens: a word for each query; None for no words.
+        source_tokens: a word for each key; None for no words.
+        columns: the number of maps in a row; None chooses it.
+        width: the width of the figure in inches; None chooses it.
         log: a logarithmic scale.
     """
     count = len(maps)

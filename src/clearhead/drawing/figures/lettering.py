@@ -43,10 +43,10 @@ POINTS_PER_INCH = 72
 
 
 def written(tokens: Sequence[str]) -> list[str]:
-    """Return the tokens of one list as they are written next to an axis.
+    r"""Return the tokens of one list as they are written next to an axis.
 
     Example:
-        >>> written(["$x$", "\\n", " the", "a" * 40])
+        >>> written(["$x$", "\n", " the", "a" * 40])
         ['$x$', '⏎', 'the', 'aaaaaaaaaaaaaaa…']
     """
     # Spelled out before it is cut: what no font has takes ten letters for one.
@@ -57,11 +57,11 @@ def written(tokens: Sequence[str]) -> list[str]:
 
 
 def drawable(text: str) -> str:
-    """The text with the characters that no font at hand has spelled out; lines stay lines.
+    r"""Return the text with each character that no installed font has spelled out; line ends are kept.
 
     Example:
-        >>> drawable("a\\U00012000")
-        'a\\\\U00012000'
+        >>> drawable("a\U00012000")
+        'a\\U00012000'
     """
     fonts = families()
     return "".join(
@@ -131,13 +131,13 @@ def even_step(count: int, most: int) -> int:
 
 
 def wrapped(text: str, length: float, size: str | float) -> str:
-    """Wrap a text into lines of at most `length` inches where its words allow it.
+    r"""Wrap a text into lines of at most `length` inches where its words allow it.
 
     Text in brackets stays together.
 
     Example:
         >>> wrapped("attention weight (share of 1); grey: hidden", 2.5, 10)
-        'attention weight (share of 1)\\ngrey: hidden'
+        'attention weight (share of 1)\ngrey: hidden'
     """
     letters = max(8, int(length * POINTS_PER_INCH / (_points(size) * LETTER)))
     lines: list[str] = []

@@ -26,8 +26,10 @@ DECADES = 4
 def upwards(
     values: Sequence[np.ndarray], *, log: bool, root: bool = False
 ) -> tuple[Normalize, str]:
-    """A scale from 0 to the largest number, by the square root if asked, or a logarithmic one, and the
-    ends at which numbers lie beyond it, as a colour bar has them.
+    """Return a scale from 0 to the largest value, linear, by square root or logarithmic, and how a colour bar extends.
+
+    Values below the lower end of a logarithmic scale, such as 0, get the colour of that end: they are small, and
+    not hidden.
 
     What is below a logarithmic scale, 0 above all, has the colour of its lower end: it is small,
     and not hidden.

@@ -54,8 +54,9 @@ class Arrays(NamedTuple):
 
 
 def choose_levels(views: Sequence[HeadView]) -> int:
-    """Return the most steps to which the weights of all these heads can be rounded: 16 bits within EXACT_BYTES, else
-    8 within SHORT_BYTES.
+    """Return the largest number of steps to which the weights of all heads can be rounded on a page.
+
+    It is 16 bits if they fit into EXACT_BYTES, and otherwise the most steps in 8 bits that fit into SHORT_BYTES.
     """
     samples = [view.exact(EVERY) for view in views]
 
@@ -119,8 +120,9 @@ def check_why(matrices: Sequence[tuple[AttentionMatrix, int]]) -> None:
 
 
 def query_and_key(place: int, matrix: AttentionMatrix, sample: int) -> Arrays:
-    """Query, key and bias of a sample, float32, as an array for each head, and the numbers by which
-    weights follow from them.
+    """Return query, key and bias of a sample, float32, one array per head, and the parameters of the softmax.
+
+    The parameters are the scale, softcap and sinks; with them the page computes the weights.
     """
     problem = matrix.problem
     every = {"query": problem.query[sample], "key": problem.key[sample]}

@@ -143,7 +143,7 @@ def write_heads(
     words: Any = None,
     **options: Unpack[FileOptions],
 ) -> Path:
-    """Write a page of heads, whole or not at all; returns its path.
+    """Write a page of heads, completely or not at all, and return its path.
 
     Args:
         path: the file.
@@ -151,8 +151,9 @@ def write_heads(
         other_tokens: those of the second run; None takes the same.
         names: what two runs are called.
         note: a line under the title; None counts layers and tokens.
-        unseen: what attended and is not on the page, named behind the note.
-        writes, words: the tokens that heads of the first run raise and lower, and their words, as `Written` has them.
+        unseen: what attended and is not on the page, named after the note.
+        writes: the tokens that heads of the first run raise and lower, as `Written` has them; None for none.
+        words: the words of these tokens, as `Written` has them.
         options: as `Seen.to_html` takes them.
 
     Raises:

@@ -1,6 +1,6 @@
-"""The payload of a page, as bytes: a head of JSON and named arrays of numbers.
+r"""The payload of a page as bytes: a JSON head and named arrays of numbers.
 
-    b"clearhead\\npage" | uint32, length of the head | the head, deflated | the arrays, each deflated
+    b"clearhead\npage" | uint32, length of the head | the head, deflated | the arrays, each deflated
 
 The head says where each array begins, counted from its own end. Numbers are little-endian. Every
 part begins at a multiple of three bytes, so that a page can hold the whole as one text of base64

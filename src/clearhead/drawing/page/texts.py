@@ -73,15 +73,17 @@ def offsets(
     *,
     cross: bool = False,
 ) -> tuple[TextOffset, TextOffset]:
-    """The text that queries and keys of a layer are of, and their first token in it: 0 is the text, 1 is the source.
+    """Return which text the queries and keys of a layer belong to, 0 or 1 for the source, and their first token.
 
     A layer between two texts has the source's length of keys, and `cross` tells where both texts are of
     one length.
 
     Args:
         layer: the path of the layer.
-        query_len, kv_len: its sizes.
-        tokens, source: the number of either; None for none.
+        query_len: the number of queries.
+        kv_len: the number of keys.
+        tokens: the number of tokens of the text; None if there is no text.
+        source: the number of tokens of the source; None if there is no source.
         cross: True if the layer is known to be between two texts.
 
     Raises:

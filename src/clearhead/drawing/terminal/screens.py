@@ -102,8 +102,10 @@ class Screens(Printer):
         return choice
 
     def find(self, query: int | None, key: int | None) -> tuple[int, int]:
-        """Print the heads by their weight from a query to a key, or by the largest weight of a query,
-        or to a key, and the first of them over the tokens.
+        """Print the heads by a weight, strongest first, and the first of them over the tokens.
+
+        The weight is from a query to a key. If the key is None, it is the largest weight of the query; if the query
+        is None, the largest weight to the key.
 
         Returns:
             Layer and number of that head.
@@ -170,12 +172,13 @@ class Screens(Printer):
     def writes(
         self, layer: int, head: int, query: int, found: Writes, word: Callable[[int], str]
     ) -> None:
-        """Print the tokens that a head raises most at a query, and those that it lowers most.
+        """Print the tokens whose logits a head raises most at a query, and those that it lowers most.
 
         Args:
-            layer, head: the head.
-            query: the position that the logits are made at.
-            found: of the same run.
+            layer: the number of the layer.
+            head: the number of the head in the layer.
+            query: the position of the logits.
+            found: what the heads write, in the same run.
             word: what a token of the vocabulary is called.
         """
         self._heading(f"What layer {layer}, head {head} writes at {self._names[query]}")
@@ -223,11 +226,12 @@ BAR = 16
 
 
 def why_lines(stages: PairStages, query: str, key: str) -> list[Text]:
-    """The product of query and key by dimension, then each stage up to the weight.
+    """Return the product of a query and a key by dimension, then each stage up to the weight, line by line.
 
     Args:
-        stages: of the pair.
-        query, key: its tokens.
+        stages: the numbers of the pair.
+        query: the token of the query.
+        key: the token of the key.
 
     Example:
         >>> stages = PairStages((1.0, 2.0), (3.0, -1.0), 1.0, 0.5, 0.5, None, None, 0.5, 1.5, 0.3679)

@@ -31,6 +31,7 @@ DIM = Style(dim=True)
 
 
 def text_line(text: str, *, style: Style | None = None) -> Text:
+    """Return a text on one line, which is cropped where the terminal ends."""
     return Text(text, style=style or "", no_wrap=True, overflow="crop")
 
 
@@ -40,6 +41,7 @@ def remark(text: str, left: int = 0) -> Padding:
 
 
 def has_colours(console: Console) -> bool:
+    """Return True if the console shows at least 256 colours."""
     # Sixteen colours are too few for a scale.
     return not console.no_color and console.color_system in ("256", "truecolor")
 
@@ -47,8 +49,9 @@ def has_colours(console: Console) -> bool:
 def cell_text(
     value: float, top: float, width: int, console: Console, *, least: float = 0.0
 ) -> Text:
-    """A share of one as a cell: coloured as a part of `top`, with its percentage where that fits
-    and is not below `least`.
+    """Return a share of one as a cell, coloured by its ratio to `top`, or shaded on a console without colours.
+
+    The percentage is written where it fits and the share is not below `least`.
     """
     number = "" if width < 3 or value < least else whole_percent(value)
     if has_colours(console):
@@ -96,18 +99,22 @@ def _hex(channels: tuple[int, int, int]) -> str:
 
 
 def largest(weights: Tensor) -> float:
+    """Return the largest weight that is not NaN; 1.0 if there is none, or if it is 0."""
     numbers = [v for row in weights.tolist() for v in row if not math.isnan(v)]
     return max(numbers, default=1.0) or 1.0
 
 
 def centred(text: str, width: int) -> str:
+    """Return the text padded with spaces on both sides to a width in terminal columns."""
     space = max(0, width - cell_len(text))
     return " " * ((space + 1) // 2) + text + " " * (space // 2)
 
 
 def percent(share: float) -> str:
+    """Return a share of one as a whole percentage with its sign, such as "12 %"; "? %" for NaN."""
     return f"{whole_percent(share)} %"
 
 
 def whole_percent(share: float) -> str:
+    """Return a share of one as a whole percentage without a sign; "?" for NaN."""
     return "?" if math.isnan(share) else f"{share * 100:.0f}"

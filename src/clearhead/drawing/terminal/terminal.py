@@ -142,8 +142,9 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A trace, with the names of its stages standing out and its formulas stepping back, and then
-    the arithmetic of one query.
+    """A trace that renders in a terminal: its stages, and then the arithmetic of one query.
+
+    Names of stages are emphasised, and formulas are dimmed.
     """
 
     trace: Trace

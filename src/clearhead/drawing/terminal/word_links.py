@@ -42,8 +42,9 @@ class LayerHeads(NamedTuple):
 
 
 def which_are_words(tokens: Sequence[str], special: Sequence[bool]) -> tuple[bool, ...]:
-    """True for each token that is a word or a part of one: it holds a letter or a digit, is not
-    special, and no lone byte of a character either.
+    """Return, for each token, True if it is a word or a part of one.
+
+    Such a token has a letter or a digit, is not special, and is not a single byte of a character.
 
     Example:
         >>> which_are_words(["[CLS]", "it", "'", "##s", "<0xE2>"], [True] + [False] * 4)
