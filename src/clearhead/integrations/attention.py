@@ -285,19 +285,17 @@ def _mask(
     allow_is_causal_skip: bool = True,
     **others: Any,
 ) -> Tensor:
-    """The function of masks as transformers calls it.
-
-    What is not described is made by its own for PyTorch's function.
+    """Return the mask that transformers asks for: a description if there is one, or else its own for SDPA.
 
     Args:
-        batch_size, kv_length: sizes of the mask.
+        batch_size: the number of samples.
+        kv_length: the number of keys.
         kv_offset: position of the first key, in tokens.
         mask_function: says of indices of sample, head, query and key whether they see each other.
         attention_mask: bool, (batch, tokens), True at real tokens from position 0 on.
         allow_is_causal_skip: False, among other cases, for a step that may be compiled.
-        **others: `q_length` and `q_offset`, the position of the first query, and `device`; or
-            `cache_position`, the positions of the queries, before transformers 5.4. The rest is for
-            other implementations.
+        **others: `q_length`, `q_offset`, the position of the first query, and `device`; before transformers 5.4
+            `cache_position`, the positions of the queries. The rest is for other implementations.
 
     Returns:
         bool, (batch, 1, query_len, kv_len), True = may attend.

@@ -288,9 +288,9 @@ def check_place(layer: int | None, head: int | None, heads: Sequence[int]) -> No
 
 
 def readable_tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
-    """Return the tokens as a person reads them.
+    r"""Return the tokens of these ids in readable spelling.
 
-    The bytes that a byte-level tokenizer writes as letters become text again, with `\\xe2` for
+    The bytes that a byte-level tokenizer writes as letters become text again, with `\xe2` for
     those that are no character on their own; the `▁` of others becomes the space that it is.
     Everything else, such as the `##ing` of WordPiece, stays.
 
@@ -328,8 +328,9 @@ def _from_bytes(token: str) -> str:
 
 
 def _byte_letters() -> dict[str, int]:
-    """The byte of each letter of a byte-level token: printable bytes are themselves, the others, in
-    order, the letters from U+0100 on (Radford et al., 2019).
+    """Return the byte that each letter of a byte-level token stands for.
+
+    Printable bytes are themselves. The others are, in order, the letters from U+0100 on (Radford et al., 2019).
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -92,8 +92,10 @@ class Circuits(NoTensor, Drawn):
         return FactoredHeads(query[:, :, 0].transpose(0, 1), key[:, :, 0].permute(1, 2, 0))
 
     def copying(self, embedding: Tensor | None = None, unembedding: Tensor | None = None) -> Tensor:
-        """Return how far each head raises what it looks at: Σλ / Σ|λ| of the eigenvalues of
-        unembedding · OV · embedding, from −1 to 1, (num_heads,); Elhage et al. take those near 1 for heads that copy.
+        """Return a score of how much each head copies, Σλ / Σ|λ|, from −1 to 1, (num_heads,).
+
+        λ are the eigenvalues of unembedding · OV · embedding. Elhage et al. interpret heads with a score near 1 as
+        copying heads.
 
         Args:
             embedding: (vocabulary, embed_dim), the rows of tokens; None for eigenvalues of OV alone.

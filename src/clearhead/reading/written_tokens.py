@@ -99,8 +99,9 @@ class Writes(MeasuredRows[WrittenToken]):
         return self._with(rows)
 
     def lists(self) -> list[dict[str, Any]]:
-        """Return plain lists, such as JSON takes: for each layer, head, sample and query the tokens that it raises and
-        those that it lowers, each with its `above`.
+        """Return plain lists of dicts that JSON can hold, one dict for each layer, head, sample and query.
+
+        Each has the tokens that the head raises and those that it lowers, with the `above` of each token.
         """
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         for row in self._rows:

@@ -126,8 +126,9 @@ def defined(posed: Posed, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def in_chunks(
     run: Callable[..., Any], tensors: Mapping[str, Tensor], options: Mapping[str, Any]
 ) -> Any:
-    """The result of a function for causal queries in chunks of 1, 3, 1 and the rest, each with the
-    keys up to its last query, put together.
+    """Return the result of a function run on causal queries in chunks, concatenated.
+
+    The chunks have 1, 3, 1 and the remaining queries. Each chunk gets the keys up to its last query.
     """
     whole = tensors["query"].shape[-2]
     ends = [1, 4, 5, whole]

@@ -231,7 +231,7 @@ class Trace(Mapping[str, Tensor]):
         log: bool = False,
         ax: Any = None,
     ) -> Any:
-        """Draw the stages from left to right with matplotlib, small ones with their numbers.
+        r"""Draw the stages from left to right with matplotlib, and return the axes; small stages show their numbers.
 
         Weights are on a scale from 0, all else on one with 0 in the middle; what is hidden is white.
 
@@ -257,7 +257,7 @@ class Trace(Mapping[str, Tensor]):
             >>> import torch, clearhead as ch
             >>> x = torch.eye(2)
             >>> axes = ch.trace(ch.attend, x, x, x).plot()
-            >>> [each.get_title().split("\\n")[0] for each in axes]
+            >>> [each.get_title().split("\n")[0] for each in axes]
             ['query', 'key', 'value', 'scores', 'scaled_scores', 'weights', 'context']
         """
         return drawing("figures").of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
