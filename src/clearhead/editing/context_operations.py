@@ -147,6 +147,7 @@ Find = Callable[[str, list[int]], Contexts]
 
 
 def _nothing(path: str, heads: list[int]) -> Contexts:
+    """Raise NotImplementedError; the default of a field that is always given."""
     raise NotImplementedError
 
 

@@ -65,6 +65,7 @@ class Edit(Answering, Drawn):
         """The number of heads of each module that has attended so far, by its path; 0 where only others are edited."""
 
     def _begin(self) -> None:
+        """Reset what a block needs, such as its counts of calls."""
         self._paths = Paths(self._modules)
         self._running = threading.local()
         self._first: dict[str, str] = {}
@@ -171,6 +172,7 @@ class Edit(Answering, Drawn):
             self.say_missing([layer for layer, _, _ in self._operations], stacklevel=3)
 
     def _end(self) -> None:
+        """Uninstall the hooks of this block."""
         installing.uninstall(self._use())
         self._owned = None
         self._running = threading.local()
@@ -178,6 +180,7 @@ class Edit(Answering, Drawn):
     def _enter_module(
         self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] | None
     ) -> None:
+        """Push a module of the model on the stack of this thread, with its arguments."""
         path = self._paths.of(module)
         if path is not None:
             self._ran = True
@@ -185,6 +188,7 @@ class Edit(Answering, Drawn):
             self._parts.enter(path, module)
 
     def _leave_module(self, module: nn.Module, output: object) -> None:
+        """Pop a module from the stack of this thread, and those above it, which raised."""
         stack = self._stack
         if any(each.module is module for each in reversed(stack)):
             # A module that raised before its hook ran is still on top.
@@ -192,12 +196,14 @@ class Edit(Answering, Drawn):
                 pass
 
     def _witness(self, kind: str, shape: tuple[int, ...]) -> None:
+        """Report a call of softmax or FlexAttention to the record of what was not edited."""
         path = self._paths.of(self._stack[-1].module) if self._stack else None
         if path is not None:
             self._parts.witness(path, self._stack[-1].module, kind, shape)
 
     @property
     def _stack(self) -> list[Running]:
+        """The modules that run in this thread, the innermost last."""
         running = self._running.__dict__  # of this thread
         return running.setdefault("stack", [])
 

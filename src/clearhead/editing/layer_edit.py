@@ -250,6 +250,7 @@ class LayerEdit(Called):
         self._add("patterns_from", Patterns(self._heads, find))
 
     def _add(self, what: str, operation: Operation) -> None:
+        """Add an operation, under a name that starts with its heads unless it is for all of them."""
         heads = operation.heads
         if heads != slice(None):
             what = f"{heads_text(heads)}.{what}"

@@ -190,6 +190,7 @@ class EditedCall:
             self._check([self.operations[number] for number in numbers])
 
     def _check(self, operations: list[Operation]) -> None:
+        """Check that no head has two replaced patterns, or a replaced pattern and an edit of its scores."""
         patterns = [each for each in operations if isinstance(each, Patterns)]
         scores = [each for each in operations if isinstance(each, Hide | Restrict | ScaleKeys)]
         if len(patterns) > 1 or (patterns and scores):

@@ -196,6 +196,7 @@ class _Runs:
             return called(self.model, self.corrupt)
 
     def _frozen(self) -> Any:
+        """Return the output of the corrupt run in which each frozen module returns its recorded output."""
         with _hooked(self.outputs, _again(self.outputs)):
             return called(self.model, self.corrupt)
 
@@ -217,6 +218,7 @@ class OtherInputs(OfContext):
 
 
 def _receivers(given: Any) -> list[Receiver] | None:
+    """Return the receivers as a list of (layer, head, input); None if none were given."""
     if given is None:
         return None
     every = [given] if isinstance(given, tuple) and is_head(given[:2]) else given
@@ -232,6 +234,7 @@ def _receivers(given: Any) -> list[Receiver] | None:
 
 
 def _receiver(given: Any) -> Receiver | None:
+    """Return a receiver as (layer, head, input); None if it is not one."""
     if not isinstance(given, tuple) or len(given) != 3 or not is_head(given[:2]):
         return None
     layer, head, part = given
@@ -240,6 +243,7 @@ def _receiver(given: Any) -> Receiver | None:
 
 
 def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
+    """Return the inputs of each receiving head, by the path of its layer and its number."""
     found: Inputs = {}
     for layer, head, part in receivers:
         found.setdefault(head_of(plain, layer, head), []).append(part)
@@ -273,12 +277,14 @@ def _parts_beside(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
 
 
 def _is_norm(module: nn.Module) -> bool:
+    """Return True if a module has parameters of its own and all of them are vectors."""
     own = [each.ndim for each in module.parameters(recurse=False)]
     return bool(own) and max(own) == 1
 
 
 @contextmanager
 def _hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[None]:
+    """Register a forward hook on these modules for the time of a block."""
     handles = [each.register_forward_hook(hook) for each in modules]
     try:
         yield
@@ -288,6 +294,8 @@ def _hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[
 
 
 def _keeping(outputs: Outputs) -> Callable[..., None]:
+    """Return a forward hook that appends a copy of each output to `outputs`."""
+
     def keep(module: nn.Module, args: object, output: Any) -> None:
         outputs.setdefault(module, []).append(_pytree.tree_map(_copied, output))
 
@@ -295,9 +303,11 @@ def _keeping(outputs: Outputs) -> Callable[..., None]:
 
 
 def _copied(each: Any) -> Any:
+    """Return a detached copy of a tensor, and anything else unchanged."""
     return each.detach().clone() if isinstance(each, Tensor) else each
 
 
 def _again(outputs: Outputs) -> Callable[..., Any]:
+    """Return a forward hook that replaces each output by the next recorded one."""
     calls = {module: iter(some) for module, some in outputs.items()}
     return lambda module, args, output: _pytree.tree_map(_copied, next(calls[module]))

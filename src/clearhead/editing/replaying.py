@@ -153,10 +153,12 @@ class Replay:
             return None
 
     def _tick(self) -> int:
+        """Return the next time of a clock that counts modules that begin and end."""
         self._clock += 1
         return self._clock
 
     def _begins(self, path: str) -> int:
+        """Return the time at which a layer began to run; 0 if it did not run."""
         return self._began.get(self._attend.get(path, self._model), 0)
 
     def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
@@ -168,6 +170,8 @@ class Replay:
         """Do nothing; the outputs are kept by the wrappers of the blocks."""
 
     def _keeping(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a forward that records output and cache updates of a block whose inputs stay unchanged."""
+
         def keep(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return forward(*args, **kwargs)
@@ -188,6 +192,7 @@ class Replay:
         return keep
 
     def _again(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a forward that replays the recorded output and cache updates of a block."""
         kept = self._kept[module]
 
         def again(*args: Any, **kwargs: Any) -> Any:
@@ -203,6 +208,7 @@ class Replay:
 
 
 def _is_rows(each: Any, count: int) -> bool:
+    """Return True for a tensor with `count` rows."""
     return isinstance(each, Tensor) and each.ndim > 0 and len(each) == count
 
 
@@ -215,6 +221,7 @@ def _is_seen(model: nn.Module) -> bool:
 
 
 def _at(model: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
+    """Return the module at each of these paths, without paths that the model does not have."""
     every = dict(model.named_modules(remove_duplicate=False))
     return {path: every[path] for path in layers if path in every}
 
@@ -232,6 +239,7 @@ def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
 
 
 def _is_alone(block: nn.Module) -> bool:
+    """Return True if a block is in eval mode, and no module inside it has hooks or a patched forward."""
     inside = list(block.modules())
     if any(each.training or isinstance(each, torch.jit.ScriptModule) for each in inside):
         return False
@@ -242,6 +250,7 @@ def _is_alone(block: nn.Module) -> bool:
 
 
 def _put(undo: list[Any], module: nn.Module, make: Callable[..., Any]) -> None:
+    """Replace the forward of a module, after noting how to undo it."""
     forward, own = module.forward, vars(module).get("forward")
     undo.append(
         (lambda: vars(module).pop("forward", None))
@@ -252,6 +261,7 @@ def _put(undo: list[Any], module: nn.Module, make: Callable[..., Any]) -> None:
 
 
 def _listen(undo: list[Any], cache: Any, calls: list[tuple[Any, Any]]) -> None:
+    """Record the arguments of each update of a cache, after noting how to undo it."""
     update = cache.update
 
     def listening(*args: Any, **kwargs: Any) -> Any:
@@ -285,6 +295,7 @@ def _state(module: nn.Module, given: Sequence[Any]) -> list[tuple[Any, int]]:
 
 
 def _mark(each: Any) -> int:
+    """Return a number that changes when an object is modified in place: its version, or its length."""
     if isinstance(each, Tensor):
         return each._version
     return len(each) if isinstance(each, list | dict | set) else 0
@@ -309,10 +320,12 @@ def _are(alike: Callable[[Tensor, Tensor], bool], one: Any, other: Any) -> bool:
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have equal values."""
     return torch.equal(one, other)
 
 
 def _is_close(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors are equal to half of the digits of their dtype."""
     if not one.is_floating_point():
         return torch.equal(one, other)
     off = torch.linalg.vector_norm(one - other)

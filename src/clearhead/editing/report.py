@@ -44,6 +44,7 @@ class EditReport(MeasuredRows[EditCounts]):
     ROW = EditCounts
 
     def _cell(self, value: object) -> str:
+        """Return the text of a cell; "(the model)" for an empty path."""
         return "(the model)" if value == "" else super()._cell(value)
 
 

@@ -283,6 +283,7 @@ class Matrices(Calls[AttentionMatrix]):
         return stitched
 
     def _stitch(self) -> AttentionMatrix | str:
+        """Return the one matrix that the calls are rows of, or why there is none, in words."""
         # More calls may have come since.
         if self._stitched[0] != len(self._calls):
             every = self.all()

@@ -73,6 +73,7 @@ class ContextCalls(Calls[Contexts]):
 
 
 def _contexts(matrix: AttentionMatrix) -> Contexts:
+    """Return the contexts that a matrix carries, or raise a WatchError if there are none."""
     context = matrix.context
     if context is None:
         raise WatchError(

@@ -148,6 +148,7 @@ class Encoder:
         )
 
     def _tensor(self, tensor: Tensor) -> dict[str, Any]:
+        """Return the JSON of a tensor: the name of its entry and its shape; views of one tensor share an entry."""
         where: tuple[Any, ...] = (
             tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.stride(),
             tensor.dtype, tensor.device,
@@ -162,6 +163,7 @@ class Encoder:
 
 
 def _goes_into(small: Tensor, large: Tensor) -> bool:
+    """Return True if no dimension of the first tensor is larger than that of the second."""
     return all(a <= b for a, b in zip(small.shape, large.shape, strict=True))
 
 
@@ -178,6 +180,7 @@ def _fields(kind: Any) -> Mapping[str, Any]:
 
 
 def _values(thing: Any) -> dict[str, Any]:
+    """Return the fields of an object by name, as they are written to a file."""
     fields = _fields(type(thing))
     if not isinstance(thing, AttentionMatrix):
         return {name: getattr(thing, name) for name in fields}
@@ -217,6 +220,7 @@ def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the tensor of this name, cut to its shape; raise a FileError if it is missing or too small."""
     tensor = tensors.get(name) if isinstance(name, str) else None
     if tensor is None:
         raise _content(f"the header speaks of a tensor {shown(name)} that is not there.")
@@ -234,6 +238,7 @@ def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tens
 
 
 def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    """Return the object that a JSON object describes; raise a FileError if its kind or a field is wrong."""
     name = json["is"]
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -266,6 +271,7 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _is_of(value: Any, expected: Any) -> bool:
+    """Return True if a value is of the expected type, which may be a Literal, a list, a dict or a union."""
     origin, allowed = get_origin(expected), get_args(expected)
     if expected is Any:
         return True
@@ -281,6 +287,7 @@ def _is_of(value: Any, expected: Any) -> bool:
 
 
 def _name(expected: Any) -> str:
+    """Return the name of a type for a message."""
     return expected.__name__ if isinstance(expected, type) else str(expected)
 
 
@@ -291,6 +298,7 @@ def _are_numbers(given: Any, count: int) -> bool:
 
 
 def _content(message: str) -> FileError:
+    """Return the error for a file whose header cannot be read."""
     return FileError("file.content", message)
 
 

@@ -195,6 +195,7 @@ def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
 
 
 def _safetensors() -> Any:
+    """Return the module safetensors.torch, or raise a MissingExtraError if it is not installed."""
     try:
         import safetensors.torch
     except ModuleNotFoundError as error:

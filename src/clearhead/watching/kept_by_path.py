@@ -231,6 +231,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return path_of_layer(layer, self._by_number())
 
     def _by_number(self) -> dict[int, str]:
+        """Return the path of each module by its number."""
         return {self._numbers.get(path, at): path for at, path in enumerate(self._modules)}
 
     def number(self, path: str) -> int:
@@ -300,12 +301,14 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         }
 
     def _add(self, name: str, *call: Any, **options: Any) -> Any:
+        """Add a call to the calls of a module, and return what their `add` returns."""
         if name not in self._modules:
             kind = KINDS.get(self._keep, lambda others: Results())
             self._modules[name] = kind(list(self._modules.values()))
         return self._modules[name].add(*call, **options)
 
     def _close(self, missing: Sequence[Missing] = ()) -> None:
+        """Free the memory reserved for more calls, and note the parts that were not seen."""
         self.missing = list(missing)
         for module in self._modules.values():
             module.close()

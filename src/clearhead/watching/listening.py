@@ -37,10 +37,12 @@ def _listeners() -> list[Any]:
 
 
 def _every() -> list[Any]:
+    """Return the open watches of all threads."""
     return [each for each in installing.users() if hasattr(each, "every_thread")]
 
 
 def _record(read: tap.Read, child: str | None, gives: tap.Gives) -> list[tap.Change]:
+    """Record a call in each watch; return the functions that take its context, [] in a backward pass."""
     if in_backward():
         return []  # the recomputation of a checkpoint, which was seen in the forward pass
     stack = running.stack()
@@ -58,6 +60,7 @@ def _record(read: tap.Read, child: str | None, gives: tap.Gives) -> list[tap.Cha
 
 
 def _witness(kind: str, shape: tuple[int, ...]) -> None:
+    """Report a call of softmax or FlexAttention to the open watches."""
     if not in_backward():
         stack = running.stack()
         for each, _ in _watching(stack, None):

@@ -199,6 +199,7 @@ class Ran:
         return list(found.values())
 
     def _of_own(self, path: str, kind: type, what: str) -> Missing:
+        """Return the entry for a module that attends with its own softmax or with FlexAttention."""
         if what == "flex_attention":
             way_out = "torch.nn.functional.scaled_dot_product_attention, or clearhead.attend."
             return Missing(path, kind.__name__, "it calls FlexAttention itself", way_out)
@@ -231,6 +232,7 @@ class Ran:
                     )
 
     def _way_out(self, kind: type) -> str:
+        """Return advice on how to make modules of a class visible to a watch."""
         package = kind.__module__.partition(".")[0]
         if package != "transformers":
             return WAYS_OUT.get(package, OWN_CODE)
@@ -259,6 +261,7 @@ def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchEr
 
 
 def _attends(module: nn.Module) -> bool:
+    """Return True if the class of a module has the name of an attention, other than linear attention."""
     if not names_attend(type(module).__name__):
         return False
     # One class of diffusers does what its processor does.
@@ -292,4 +295,5 @@ def _within(path: str, outer: str) -> bool:
 
 
 def _is_compiled(module: nn.Module) -> bool:
+    """Return True if a module runs compiled code, by torch.compile or TorchScript."""
     return is_compiled(module) or isinstance(module, torch.jit.ScriptModule)

@@ -128,6 +128,7 @@ def _projections(holder: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _is_output(name: str, module: nn.Module) -> bool:
+    """Return True if a module has a weight, and its name is that of an output projection."""
     ends = name.rpartition(".")[2], ".".join(name.split(".")[-2:])
     named = is_output(ends[0]) or not OUTPUTS.isdisjoint(ends)
     return bool(name) and named and hasattr(module, "weight")
@@ -149,6 +150,7 @@ def _check_context(
 
 
 def _unknown(path: str, reason: str) -> UnsupportedError:
+    """Return the error for a module whose output projection is unknown."""
     return UnsupportedError(
         "norms.projection",
         f"the output projection of {shown(path)} is not known: {reason}. norms() of the matrix takes its weight, "

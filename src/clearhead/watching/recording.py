@@ -99,6 +99,7 @@ class Copies:
         self._before = None
 
     def _mask(self, mask: Mask, kv_len: int) -> Mask:
+        """Return a mask with copies of its tensors, as a description where a tensor is a known pattern."""
         if isinstance(mask, And):
             left, right = self._mask(mask.left, kv_len), self._mask(mask.right, kv_len)
             hiding = [each for each in (left, right) if not isinstance(each, Full)]
@@ -179,6 +180,7 @@ def _held(mask: Mask) -> Held | None:
 
 
 def _as_mask(tensor: Tensor) -> Mask:
+    """Return the description of a bool tensor, or a dense mask if it is no known pattern."""
     described = read_mask(tensor)
     return dense(tensor) if described is None else described
 

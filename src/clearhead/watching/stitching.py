@@ -110,6 +110,7 @@ def continued(
 
 
 def _held(matrices: Sequence[AttentionMatrix]) -> list[Held]:
+    """Return the key of each matrix, with its value if all matrices have one."""
     values = [each.value for each in matrices if each.value is not None]
     if len(values) < len(matrices):
         return [(each.problem.key,) for each in matrices]
@@ -119,6 +120,7 @@ def _held(matrices: Sequence[AttentionMatrix]) -> list[Held]:
 def _of_one_source(
     calls: Sequence[Problem], held: Sequence[Held], rows: Sequence[Tensor]
 ) -> AttentionMatrix | str:
+    """Return calls with the same keys as one matrix, or why they are not its rows, in words."""
     first, valid = calls[0], None
     again = held[-1]
     for number in range(len(calls) - 1, -1, -1):
@@ -162,6 +164,7 @@ def _real_queries(calls: Sequence[Problem], rows: Sequence[Tensor]) -> Tensor | 
 def _of_growing_keys(
     calls: Sequence[Problem], held: Sequence[Held], rows: Sequence[Tensor]
 ) -> AttentionMatrix | str:
+    """Return calls with growing keys as one causal matrix, or why they are not its rows, in words."""
     reaches: list[Reach] = []
     for number, call in enumerate(calls):
         reach = _reach(call)
@@ -211,10 +214,12 @@ def _is_whole(last: Problem, rows: Sequence[Tensor], total: int) -> bool:
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Return True if dtype and values of two tensors are equal; False on the meta device."""
     return not one.is_meta and one.dtype == other.dtype and torch.equal(one, other)
 
 
 def _of_rows(valid: Tensor, rows: Tensor) -> Tensor:
+    """Return the rows of a batch, or the tensor itself if it has a single row for all."""
     return valid[rows] if len(valid) > 1 else valid
 
 
@@ -304,12 +309,14 @@ def _padded(call: Problem) -> tuple[Tensor, list[Mask]]:
 
 
 def _padding(valid: Tensor) -> Mask | None:
+    """Return the padding mask of the real keys; None if all are real."""
     if valid.all():
         return None
     return padding(valid if len(valid) > 1 else valid[0])
 
 
 def _equal(tensor: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors are equal after broadcasting."""
     return torch.equal(*torch.broadcast_tensors(tensor, other))
 
 

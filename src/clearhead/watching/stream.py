@@ -319,6 +319,7 @@ def tensors_in(tree: object) -> list[Tensor]:
 
 
 def _first(tree: object) -> Tensor | None:
+    """Return the first floating-point tensor of arguments or outputs; None if there is none."""
     first = tree[0] if isinstance(tree, tuple) and tree else tree
     if isinstance(first, Tensor) and first.is_floating_point():  # as nearly always
         return first

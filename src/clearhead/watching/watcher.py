@@ -122,6 +122,7 @@ class Watch(Drawn, Generic[Kept]):
         self.entry: object = None
 
     def _begin(self) -> None:
+        """Reset what a block needs, and start an empty record."""
         model = self._model
         self._lock = threading.RLock()  # a context may be handed on while its call is recorded
         self._modules = dict(model.named_modules())
@@ -324,11 +325,13 @@ class Watch(Drawn, Generic[Kept]):
         self._parts.witness(found[1], found[0], kind, shape)
 
     def _missing(self) -> list[Missing]:
+        """Return the parts of the model that attended and were not seen, among the requested layers."""
         found = self._parts.missing(self._attended)
         # What was not seen has no number, and those behind it would have others.
         return [each for each in found if self._layers.numbers or self._layers.has(each.path)]
 
     def _raise_trouble(self) -> None:
+        """Raise the error of a call that could not be read, or of a block in which nothing was seen."""
         trouble = self._trouble
         if isinstance(trouble, WatchError) and trouble.code in OF_ARGUMENTS:
             raise trouble
@@ -343,6 +346,7 @@ class Watch(Drawn, Generic[Kept]):
         self._say_missing(name)
 
     def _say_missing(self, name: str) -> None:
+        """Warn of the parts that were not seen; raise a WatchError instead if the watch is strict."""
         missing = self.seen.missing
         if not missing:
             return

@@ -104,6 +104,7 @@ def users() -> list[Any]:
 
 
 def _gone(_: object) -> None:
+    """Uninstall the hooks when the last user was freed, unless another thread holds the lock."""
     # Python may free an object anywhere, also while hooks are installed by the same thread.
     if _lock.acquire(blocking=False):
         try:
@@ -114,6 +115,7 @@ def _gone(_: object) -> None:
 
 
 def _forget(gone: object) -> None:
+    """Remove a user, and freed users, from the list; undo all hooks if none is left."""
     _users[:] = [each for each in _users if (user := each()) is not None and user is not gone]
     if _users:
         return

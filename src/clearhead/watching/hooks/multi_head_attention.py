@@ -82,11 +82,13 @@ def _read_forward(*args: Any, **kwargs: Any) -> Problem:
 
 
 def _read_fast_attention(*args: Any, **kwargs: Any) -> Problem:
+    """Return the problem of a call of PyTorch's fused multi-head attention."""
     call = _bind(FAST_ATTENTION, args, kwargs)
     return _read_fast_path((call.query, call.key, call.value), call.num_head, call)
 
 
 def _read_fast_encoder_layer(*args: Any, **kwargs: Any) -> Problem:
+    """Return the problem of a call of PyTorch's fused encoder layer."""
     call = _bind(FAST_ENCODER_LAYER, args, kwargs)
     x = call.src
     if call.norm_first:
@@ -153,6 +155,7 @@ def _edited_forward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
+    """Return output and weights of a call; after an edit the weights are computed from the edited problem."""
     edited = None
     if _works_out_weights(*args, **kwargs):
         edited = tap.edit(lambda: _read_forward(*args, **kwargs))

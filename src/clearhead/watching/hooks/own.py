@@ -30,6 +30,7 @@ def _report(
 
 
 def _observe(problem: Problem) -> Callable[[], None]:
+    """Return a function that ends the guard under which a call of `attend` runs its kernel."""
     running = ExitStack()
     if not tap.is_guarded():
         # The fused kernel calls PyTorch's function in turn; that is the same attention.

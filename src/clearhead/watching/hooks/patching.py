@@ -118,6 +118,7 @@ class Replacement:
         return True
 
     def _put(self, holder: Any, name: Any, old: Any) -> None:
+        """Replace an entry of a holder if it is one of the functions, and note the original for `restore`."""
         new = self._replaced(old)
         if new is not old:
             if isinstance(holder, type) and not isinstance(new, staticmethod):
@@ -143,10 +144,12 @@ CALLABLE = {types.BuiltinFunctionType, types.FunctionType, functools.partial}
 
 
 def _is(left: object, right: object) -> bool:
+    """Return True if both are the same object."""
     return left is right
 
 
 def _holds(names: dict[str, Any], functions: dict[int, Function]) -> bool:
+    """Return True if a namespace has one of the functions, which are given by id."""
     # `map` takes half of the time of a loop.
     return not functions.keys().isdisjoint(map(id, list(names.values())))
 
@@ -168,12 +171,14 @@ def _held_by(value: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _get(holder: Any, name: Any) -> Any:
+    """Return an entry of a dict or a class, or an attribute of an object; None if there is none."""
     if isinstance(holder, dict | type):
         return (holder if isinstance(holder, dict) else vars(holder)).get(name)
     return getattr(holder, name, None)
 
 
 def _set(holder: Any, name: Any, value: Any) -> None:
+    """Set an entry of a dict, or an attribute."""
     if isinstance(holder, dict):
         holder[name] = value
     else:
@@ -212,6 +217,7 @@ class Loaded:
             self._take(list(sys.modules.values()))
 
     def _take(self, modules: list[Any]) -> None:
+        """Remember these modules, their namespaces and the sizes of the namespaces."""
         # As many entries as there are modules, also where one has no namespace.
         names = [{} if (found := namespace(each)) is None else found for each in modules]
         self._modules, self._ids = modules, list(map(id, modules))

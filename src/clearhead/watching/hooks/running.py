@@ -90,6 +90,7 @@ def show_arguments(modules: Iterable[nn.Module], undo: Undo) -> None:
 
 
 def _hide_arguments(every: list[dict[Any, bool]]) -> None:
+    """Undo `show_arguments` for these dicts of hooks."""
     for shown in every:
         shown.pop(_KEY, None)
 
@@ -103,12 +104,14 @@ def install(undo: Undo) -> None:
 
 
 def _remove() -> None:
+    """Remove the hooks on all modules, and clear the stacks of all threads."""
     for each in (_before, _after, _always):
         each.pop(_KEY, None)
     _stacks.clear()
 
 
 def _enter(module: nn.Module, inputs: Any, named: Mapping[str, Any] | None = None) -> None:
+    """Push a module on the stack of its thread, and call `enter` of each follower."""
     if torch.compiler.is_compiling():
         return
     entry = weakref.ref(module), _texts(module, inputs, named or {})
@@ -118,6 +121,7 @@ def _enter(module: nn.Module, inputs: Any, named: Mapping[str, Any] | None = Non
 
 
 def _leave(module: nn.Module, inputs: Any, output: Any) -> None:
+    """Pop a module from the stack of its thread, and call `leave` of each follower."""
     if torch.compiler.is_compiling():
         return
     running = _stacks.get(threading.get_ident(), [])

@@ -48,6 +48,7 @@ def _read(
 
 
 def _put(output: Tensor, change: tap.Change, edited: tap.Read | None) -> Tensor:
+    """Return the output with the change applied, in its original shape."""
     return change(_four_dimensions(output)).reshape(output.shape)
 
 

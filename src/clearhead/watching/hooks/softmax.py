@@ -15,6 +15,8 @@ from clearhead.watching.hooks import tap
 
 
 def _noticed(function: Any) -> Any:
+    """Return the softmax function wrapped to report each call over the last dimension."""
+
     @wraps(function)
     def noticed(scores: Any, *args: Any, **kwargs: Any) -> Any:
         if tap.witnesses and not tap.is_guarded() and isinstance(scores, Tensor):
@@ -31,6 +33,7 @@ _flex = flex_attention.flex_attention
 
 @wraps(_flex)
 def _noticed_flex(*args: Any, **kwargs: Any) -> Any:
+    """Return the output of FlexAttention, whose call is reported."""
     if tap.witnesses and not tap.is_guarded():
         tap.witness("flex_attention", ())
     with tap.guard():

@@ -102,10 +102,12 @@ def register(undo: Undo, listeners: list[Any], listener: Any) -> None:
 
 
 def _remove(listeners: list[Any], listener: Any) -> None:
+    """Remove a listener from a list of listeners, in place."""
     listeners[:] = [each for each in listeners if each is not listener]
 
 
 def _outside() -> None:
+    """Give every thread a new state, in which no guard is active."""
     global _state
     _state = threading.local()
 
