@@ -267,6 +267,7 @@ def _as_options(text: str) -> str:
 
 
 def _as_option(found: re.Match[str]) -> str:
+    """Return a matched argument, such as sizes=dict(d_in=3), as an option of the command line."""
     return f"--{found[1]} {found[2].replace(', ', ',')}"
 
 
@@ -297,11 +298,13 @@ def _parse(option: str, expected: str, read: Callable[[str], Any], text: str | N
 
 
 def _rotary(text: str) -> dict[str, Any]:
+    """Return layout and base of rotary positions, from a text such as "half,10000"."""
     layout, _, base = text.partition(",")
     return {"layout": layout, "base": float(base or 10000.0)}
 
 
 def _slopes(heads: int | None) -> list[float]:
+    """Return the slopes of ALiBi for this number of heads; raise if the number is None."""
     if heads is None:
         raise typer.BadParameter("expected --heads beside it.", param_hint="--alibi")
     import clearhead as ch
@@ -311,6 +314,7 @@ def _slopes(heads: int | None) -> list[float]:
 
 
 def _pair(text: str) -> tuple[int | None, int | None]:
+    """Return the two numbers of a text such as "3,None"."""
     left, right = (None if side.strip() in ("", "None") else int(side) for side in text.split(","))
     return left, right
 
@@ -323,6 +327,7 @@ def _keywords(text: str, option: str) -> dict[str, Any]:
 
 
 def _keyword(text: str) -> tuple[str, Any]:
+    """Return name and value of a text such as "dropout=0.1"; a value that is no literal stays a string."""
     name, equals, value = (each.strip() for each in text.partition("="))
     if not equals or not all(each.isidentifier() for each in name.split(".")):
         raise ValueError(text)

@@ -54,6 +54,7 @@ def checked(
 def _run(
     asked: dict[str, Any], timeout: float, memory: float | None, kept: "Kept | None"
 ) -> dict[str, Any]:
+    """Return the answer of a check that runs in a process of its own, with a timeout."""
     with _process("answer", asked, memory, kept) as (process, found):
         try:
             code = process.wait(timeout)
@@ -65,6 +66,7 @@ def _run(
 
 
 def _timeout(place: str, timeout: float) -> ModelError:
+    """Return the error for a check that took too long."""
     return ModelError(
         "check.timeout",
         f"checking {place} took more than {timeout:g} seconds, and was ended; --timeout gives it "
@@ -73,6 +75,7 @@ def _timeout(place: str, timeout: float) -> ModelError:
 
 
 def _ended(place: str, code: int) -> ModelError:
+    """Return the error for a check whose process ended before it reported."""
     return ModelError(
         "check.ended",
         f"checking {place} ended its process, with {exit_words(code)}, before there was a report.",
@@ -375,6 +378,7 @@ def main() -> None:
 
 
 def _limit(memory: float) -> None:
+    """Limit the memory of this process to `memory` GB; a no-op on Windows."""
     try:
         import resource
     except ImportError:  # Windows

@@ -298,6 +298,7 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
 
 
 def _read_pair(option: str, pair: str, is_whole: Callable[[list[str]], bool]) -> tuple[str, str]:
+    """Return query and key of an option such as "it,animal"; raise an ArgumentError if it is not a pair."""
     parts = [part.strip() for part in pair.split(",")]
     if len(parts) != 2 or not is_whole(parts):
         raise ArgumentError(
@@ -308,12 +309,14 @@ def _read_pair(option: str, pair: str, is_whole: Callable[[list[str]], bool]) ->
 
 
 def _read_find(find: str, layer: int | None) -> tuple[str, str]:
+    """Return query and key of --find, either of which may be empty."""
     if layer is not None:
         raise ArgumentError("show.find", "--find asks the heads of all layers; leave --layer out.")
     return _read_pair("find", find, any)
 
 
 def _read_why(why: str, find: str | None, layer: int | None, head: int | None) -> tuple[str, str]:
+    """Return query and key of --why, neither of which may be empty."""
     if find is not None or (layer is not None and head is None):
         what = "leave --find out" if find is not None else "with --layer give --head as well"
         raise ArgumentError("show.why", f"--why explains the weight of one head; {what}.")
@@ -321,6 +324,7 @@ def _read_why(why: str, find: str | None, layer: int | None, head: int | None) -
 
 
 def _read_text(text: str | None, file: Path | None) -> str:
+    """Return the text to show, from the argument, a file or standard input."""
     if (text is None) == (file is None):
         raise typer.BadParameter("Give a text, or a file with --file.", param_hint="TEXT")
     if file is None:

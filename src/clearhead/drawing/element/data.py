@@ -260,6 +260,7 @@ def _count(trace: Trace, axis: str) -> int:
 
 
 def _check_kind(trace: Trace) -> None:
+    """Raise an UnsupportedError for a trace with sinks, dropout or non-standard stages."""
     has = {
         "sinks": trace.sinks is not None,
         "dropout": bool(trace.dropout),
@@ -277,6 +278,7 @@ def _check_kind(trace: Trace) -> None:
 
 
 def _check_names(name: str, given: object) -> None:
+    """Raise an ArgumentTypeError unless the argument is a sequence of names of stages."""
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise ArgumentTypeError(
             "figure.names", f"{name} must be a sequence of names of stages; got {shown(given)}."
@@ -342,6 +344,7 @@ def _asked(
 def _labelled(
     name: str, numbers: Tensor, trace: Trace, queries: list[str], keys: list[str]
 ) -> StageStart:
+    """Return the numbers of a stage with a label for each row and each column."""
     rows, columns = numbers.shape
     if name in WEIGHTS:
         source = "source" if name != "W_query" and "source" in trace else "x"

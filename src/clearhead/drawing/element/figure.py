@@ -50,10 +50,12 @@ class Figure(Drawn):
         return f"figure of {self._name}: {size}; {shows}; edited: {edits}"
 
     def _repr_html_(self) -> str:
+        """Return the figure as HTML for a notebook."""
         return frame(self._element(*self._tables()), _script())
 
     @property
     def _name(self) -> str:
+        """Return the title of the figure; "attention" if it has none."""
         return self._data.json["title"] or "attention"
 
     def to_element(self, *, script: bool = True) -> str:
@@ -117,6 +119,7 @@ class Figure(Drawn):
     def _element(
         self, *inside: str, data: dict[str, Any] | None = None, level: int | None = None
     ) -> Html:
+        """Return the element `ch-figure` with its data as JSON, which may be other data than the figure's."""
         made = json.dumps(data or self._data.json, ensure_ascii=False, separators=(",", ":"))
         return element(
             "ch-figure", *inside, data_figure=made, state=self._start or None, level=level

@@ -126,6 +126,7 @@ def _operands(trace: Trace, name: str) -> Iterator[Step]:
 
 
 def _told(step: Step) -> dict[str, Any]:
+    """Return the entry of a stage in the payload."""
     formula = f"{step.formula} ({step.line})" if step.line else step.formula
     return {
         "name": step.name,
@@ -137,6 +138,7 @@ def _told(step: Step) -> dict[str, Any]:
 
 
 def _sizes(step: Step) -> dict[str, int]:
+    """Return the sizes of a stage by the names of its axes."""
     return dict(zip(step.axes, step.tensor.shape, strict=True))
 
 
@@ -155,6 +157,7 @@ def _part(step: Step, wanted: dict[str, int | None]) -> Tensor:
 
 
 def _check_size(numbers: int) -> None:
+    """Raise a TooLargeError for more numbers than a page holds."""
     if numbers > MOST_NUMBERS:
         raise TooLargeError(
             "trace.page-size",

@@ -309,10 +309,12 @@ def _received(view: HeadView) -> tuple[Tensor, list[str]]:
 
 
 def _head(place: int, weights: Weights) -> list[str]:
+    """Return the words for a head in a title; [] if the weights are of one head."""
     return [f"head {numbers_of_heads(weights)[place]}"] if weights.ndim > 2 else []
 
 
 def _check_something(weights: Weights) -> None:
+    """Raise an ArgumentError for weights with a dimension of size 0."""
     sizes = {name: getattr(weights, name) for name in ("batch", "num_heads", "query_len", "kv_len")}
     if min(*sizes.values(), weights.num_kv_heads) == 0:
         words = ", ".join(f"{name}={size}" for name, size in sizes.items())

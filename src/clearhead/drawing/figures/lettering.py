@@ -195,20 +195,24 @@ def _path(text: str) -> str:
 
 
 def _points(size: str | float) -> float:
+    """Return a font size, a number or a name such as "small", in points."""
     return FontProperties(size=size).get_size_in_points()
 
 
 def _spelled(char: str) -> str:
+    """Return the escape sequence of a character."""
     code = ord(char)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 @cache
 def _installed() -> frozenset[str]:
+    """Return the names of the fonts that matplotlib finds."""
     return frozenset(entry.name for entry in font_manager.fontManager.ttflist)
 
 
 @cache
 def _has_glyph(char: str, families: tuple[str, ...]) -> bool:
+    """Return True if one of these font families has the character."""
     fonts = [font_manager.get_font(font_manager.findfont(family)) for family in families]
     return any(font.get_char_index(ord(char)) for font in fonts)

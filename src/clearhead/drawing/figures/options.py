@@ -83,6 +83,7 @@ def check_heads(name: str, heads: object, numbers: Sequence[int]) -> list[int]:
 
 
 def _among(numbers: Sequence[int]) -> str:
+    """Return the valid numbers of heads, in words."""
     if list(numbers) == list(range(len(numbers))):
         return f"from 0 to {len(numbers) - 1}"
     return f"among {', '.join(map(str, numbers))}, the heads that were kept"
@@ -104,6 +105,7 @@ def check_words(
 
 
 def _words(name: str, words: object, count: int, of: str) -> list[str] | None:
+    """Return the words for an axis as a list, None if none were given; raise if they do not fit its length."""
     if words is None:
         return None
     listed: list[Any] = list(words) if isinstance(words, Sequence) else [words]

@@ -82,6 +82,7 @@ def inches(axes: Axes) -> tuple[float, float]:
 
 
 def _an_axes(ax: object, expected: str) -> Axes:
+    """Return `ax`, or raise an ArgumentTypeError if it is not matplotlib axes."""
     if not isinstance(ax, Axes):
         raise ArgumentTypeError(
             "plot.axes",

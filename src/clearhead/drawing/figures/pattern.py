@@ -113,4 +113,5 @@ def _draw_blocks(
 
 
 def _cut(text: str, most: int = 60) -> str:
+    """Return a text cut to `most` characters, with an ellipsis if it is longer."""
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -87,6 +87,7 @@ def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
 
 
 def _has_room_for_numbers(part: Tensor) -> bool:
+    """Return True if a stage is small enough to show its numbers."""
     return part.shape[0] <= WRITTEN_ROWS and part.shape[1] <= WRITTEN_COLUMNS
 
 

@@ -343,6 +343,7 @@ class _Packing:
         return found.about
 
     def _text(self, text: PageText) -> int:
+        """Return the index of a text in the list of texts of the page, to which a new text is added."""
         known = [each.tokens for each in self.texts]
         if text.tokens not in known:
             self.texts.append(text)

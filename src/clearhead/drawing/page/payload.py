@@ -129,4 +129,5 @@ def _runs(content: bytes) -> bytes:
 
 
 def _padded(part: bytes) -> bytes:
+    """Return the bytes padded with zeros to a multiple of three."""
     return part + bytes(-len(part) % 3)

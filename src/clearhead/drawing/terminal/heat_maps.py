@@ -123,6 +123,7 @@ class PooledMap:
 
 
 def _numbered(tokens: Sequence[str]) -> list[str]:
+    """Return the tokens as labels with their positions."""
     wide = len(str(len(tokens) - 1))
     return [f"{place:>{wide}} {name}" for place, name in enumerate(names(tokens))]
 

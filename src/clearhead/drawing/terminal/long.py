@@ -96,6 +96,7 @@ class LongScreens(Printer):
         return row_shares(pooled[0, place])
 
     def _rows(self, layer: int) -> list[HeadRow]:
+        """Return the rows of the heads of a layer."""
         return rows_of(self._reading.layers[layer], [self._reading.summaries[layer]], layer)
 
     def _received(self, summary: Summary) -> None:
@@ -119,6 +120,7 @@ class LongScreens(Printer):
 
 
 def _mean(rows: list[HeadRow], name: str) -> float:
+    """Return the mean of a column over rows."""
     return fmean(getattr(row, name) for row in rows)
 
 

@@ -62,6 +62,7 @@ def devices() -> dict[str, str | None]:
 
 
 def _print_refusals(console: Console, device: str) -> None:
+    """Print which kernels run which problems on a device, and why the others do not."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_row(*(Text(name, "bold") for name in (f"on {device}", *(k.NAME for k in KERNELS))))
     reasons: list[str] = []

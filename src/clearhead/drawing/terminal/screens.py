@@ -195,6 +195,7 @@ class Screens(Printer):
             self._print(Text(f"{fit(cells[0], 29)} {cells[1]}".rstrip()))
 
     def _heads_of(self, layer: int) -> LayerHeads:
+        """Return the heads of a layer, with their links between words."""
         return heads_of(self._reading.matrices[layer], self._reading.special, self._words)
 
     def weights(self, layer: int, head: int) -> tuple[Tensor, Tensor | None]:
@@ -203,10 +204,12 @@ class Screens(Printer):
         return maps.shares[0], None if maps.visible is None else maps.visible[0]
 
     def _map(self, layer: int, head: int) -> None:
+        """Print the heat map of a head."""
         weights, visible = self.weights(layer, head)
         self._print(HeatMap(weights, self._reading.tokens, visible=visible))
 
     def _links(self, found: list[tuple[int, Link]], *, with_heads: bool) -> None:
+        """Print a table of links between words, with layers if `with_heads` is True."""
         if not found:
             self._print(Text("none: there are no two words", "dim"))
             return
@@ -214,6 +217,7 @@ class Screens(Printer):
         self._print(Links([link for _, link in found], self._reading.tokens, layers))
 
     def _named(self, link: Link | None) -> str:
+        """Return a link in words, after a colon; "" for None."""
         if link is None:
             return ""
         return f": {self._names[link.query]} → {self._names[link.key]} {link.weight:.2f}"
@@ -278,4 +282,5 @@ def why_lines(stages: PairStages, query: str, key: str) -> list[Text]:
 
 
 def _stage(name: str, value: float) -> Text:
+    """Return a line with the name of a stage and its value."""
     return Text(f"{name:31} {value:10.4f}")

@@ -64,6 +64,7 @@ def cell_text(
 
 
 def _shade(share: float) -> str:
+    """Return the character that shades a share of one; "?" for NaN."""
     if math.isnan(share):
         return "?"
     return SHADES[min(int(share * len(SHADES)), len(SHADES) - 1)]
@@ -95,6 +96,7 @@ def bar(share: float, console: Console) -> Text:
 
 
 def _hex(channels: tuple[int, int, int]) -> str:
+    """Return a colour in hexadecimal, such as "#0a1b2c"."""
     return "#{:02x}{:02x}{:02x}".format(*channels)
 
 

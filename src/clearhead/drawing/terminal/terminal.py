@@ -38,9 +38,11 @@ class Printer:
         self._console = console
 
     def _print(self, what: object) -> None:
+        """Print a renderable on the console."""
         self._console.print(what)
 
     def _heading(self, heading: str, remark: str = "") -> None:
+        """Print an empty line and a heading, with a dim remark after it."""
         self._print(Text())
         self._print(Text.assemble((heading, "bold"), (f"   {remark}" if remark else "", "dim")))
 

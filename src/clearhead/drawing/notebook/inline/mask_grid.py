@@ -47,6 +47,7 @@ def mask_html(mask: Mask) -> str:
 
 
 def _pictures(mask: Mask, query_len: int, kv_len: int) -> list[Html]:
+    """Return a mask as HTML: a heading, a picture for each sample and head that has its own, a legend."""
     block = (-(-query_len // CELLS), -(-kv_len // CELLS))
     mask.check(mask.extent(query_len, kv_len))
     counts = block_counts(mask, query_len, kv_len, block).expand(*mask.leading, -1, -1).cpu()
@@ -96,10 +97,12 @@ def _part(name: str, counts: Tensor, sizes: Tensor) -> Html:
 
 
 def _name(sample: int, head: int, mask: Mask) -> str:
+    """Return the words for a sample and a head of a mask; "" if it has only one."""
     parts = (("sample", sample, mask.batch), ("head", head, mask.heads))
     return ", ".join(f"{name} {at}" for name, at, count in parts if (count or 1) > 1)
 
 
 def _sizes(length: int, block: int) -> Tensor:
+    """Return the number of positions in each block of a length; the last block may be smaller."""
     starts = torch.arange(0, length, block)
     return (length - starts).clamp(max=block)

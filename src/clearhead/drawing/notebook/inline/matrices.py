@@ -113,6 +113,7 @@ def seen_html(seen: "Seen[Any]") -> str:
 
 
 def _head(maps: Glance, head: int, number: int) -> Html:
+    """Return a head as HTML: its map if there is one, its entropy and its distance."""
     assert maps.entropy is not None
     assert maps.distance is not None
     numbers = f"{maps.entropy[head]:.2f} nats · {maps.distance[head]:.1f} tokens"
@@ -154,6 +155,7 @@ def _range(numbers: Tensor | None) -> str:
 
 
 def _legend(maps: Glance) -> str:
+    """Return the sentence that explains the colours; "" if there are no maps."""
     if maps.shares is None:
         return ""
     return (
@@ -173,6 +175,7 @@ def _part_drawn(thing: "AttentionMatrix | Summary", maps: Glance) -> list[str]:
 
 
 def _unseen(thing: "AttentionMatrix | Summary") -> str:
+    """Return why a matrix or summary is not drawn, in words; "" if nothing prevents it."""
     none = "There are no numbers to draw."
     if isinstance(thing, Summary):
         return none if HeadView(thing).is_empty else ""
