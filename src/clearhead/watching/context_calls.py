@@ -16,7 +16,7 @@ from clearhead.watching.continuing import Continuation, fingerprints
 
 
 def worked_out(problem: Problem) -> Tensor:
-    """Return the context of a call that its way of attending does not hand out, from the kernel of `attend`."""
+    """Return the context of a call, computed by `attend`, for a module whose own context is not available."""
     return run(problem.replace(dropout=None))
 
 

@@ -1,4 +1,4 @@
-"""Objects as JSON and tensors, and back: no code, and no kind that is not known.
+"""Objects as JSON and tensors, and back, without running code; unknown kinds are refused.
 
 JSON's own values stand for themselves, `{"tensor": name, "shape": […]}` for a tensor, `{"list": […]}`
 and `{"map": [[key, value], …]}` for several values, and `{"is": kind, …}` for an object of a known
@@ -58,7 +58,7 @@ class Record:
     source_tokens: list[str] | list[int] | None = None
 
     def check(self) -> None:
-        """Check a record that was read.
+        """Check that the fields of a record from a file are consistent.
 
         Raises:
             FileError: code `file.content`.
@@ -106,7 +106,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class Encoder:
-    """Encodes objects as JSON and collects their tensors, each part of memory once.
+    """Encodes objects as JSON and collects their tensors, without storing shared memory twice.
 
     Example:
         >>> encoder = Encoder()
@@ -168,7 +168,7 @@ def _goes_into(small: Tensor, large: Tensor) -> bool:
 
 
 def _fields(kind: Any) -> Mapping[str, Any]:
-    """The fields of a kind, with their types."""
+    """Return the fields of a class that is written to files, with their types."""
     if kind is AttentionMatrix:
         return OF_MATRIX
     if dataclasses.is_dataclass(kind):
@@ -191,7 +191,7 @@ def _values(thing: Any) -> dict[str, Any]:
 
 
 def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return the value that was encoded.
+    """Return the value that a JSON value and its tensors encode.
 
     Args:
         json: what `Encoder.encode` returned.
@@ -292,7 +292,7 @@ def _name(expected: Any) -> str:
 
 
 def _are_numbers(given: Any, count: int) -> bool:
-    """True for n numbers of heads or layers: each once, and no larger than an int64 is."""
+    """Return True if the values are distinct, non-negative int64 numbers of heads or layers."""
     whole = _is_of(given, list[int]) and all(0 <= each < 1 << 63 for each in given)
     return whole and len(set(given)) == len(given) == count
 
@@ -303,7 +303,7 @@ def _content(message: str) -> FileError:
 
 
 def _check_mask(problem: Problem) -> None:
-    """Ask a mask for its first pair and its spans, which fails for numbers that cannot be."""
+    """Check the numbers in a mask from a file, by evaluating its first pair and its spans."""
     mask = problem.mask
     if mask is None or (isinstance(mask, Causal) and mask.offset is None):  # it has no numbers
         return

@@ -46,7 +46,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
 
     @property
     def source_tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
-        """In cross-attention the tokens of the keys, likewise."""
+        """The tokens of the keys in cross-attention, if they were saved; None otherwise."""
         return self._texts["source_tokens"]
 
     @property
@@ -212,7 +212,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return both
 
     def need_attention(self, verb: str, *, totals: bool = False) -> None:
-        """Refuse to read the results of a function as attention, and totals where they do not do.
+        """Raise an ArgumentError if the record has results, contexts, or totals where those do not suffice.
 
         Raises:
             ArgumentError: code `watch.results`.

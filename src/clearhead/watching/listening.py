@@ -1,4 +1,4 @@
-"""Reports of the hooks, handed to the watches that are entered: each gets what its model does."""
+"""Passing of reported calls to the open watches: each gets the calls of its own model."""
 
 from contextlib import nullcontext
 from contextvars import ContextVar
@@ -17,21 +17,21 @@ _entered: ContextVar[tuple[object, ...]] = ContextVar("clearhead.watches", defau
 
 
 def enter_context(listener: Any) -> None:
-    """Have a watch hear what this context runs from now on, and those that are copied from it."""
+    """Have a watch listen to this context, and to the contexts that are copied from it."""
     listener.entry = object()
     entries = [each.entry for each in _every()]
     _entered.set((*(each for each in _entered.get() if each in entries), listener.entry))
 
 
 def listen(undo: Undo) -> None:
-    """Pass on what the hooks report from now on."""
+    """Pass the reports of the hooks to the watches."""
     tap.register(undo, tap.observers, _record)
     tap.register(undo, tap.witnesses, _witness)
     tap.register(undo, running.followers, _following)
 
 
 def _listeners() -> list[Any]:
-    """The watches of this context."""
+    """Return the watches that listen to this context."""
     here = _entered.get()
     return [each for each in _every() if each.every_thread or each.entry in here]
 
@@ -68,7 +68,7 @@ def _witness(kind: str, shape: tuple[int, ...]) -> None:
 
 
 def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Any, str]]:
-    """The watches of a running module with its path in each."""
+    """Return the watches of a running module, with its path in each."""
     return [
         (each, name) for each in _listeners() if (name := each.path_of(stack, child)) is not None
     ]

@@ -1,4 +1,4 @@
-"""Masks that a model materialised, read back as descriptions."""
+"""Descriptions of masks that a model materialised."""
 
 import torch
 from torch import Tensor

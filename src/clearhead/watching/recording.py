@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 
 class Copies:
-    """Memoised copies of the masks and biases of a model: layers that share one share its copy."""
+    """Copies of the masks and biases of a model, made once for layers that share them."""
 
     def __init__(self) -> None:
         self._masks: list[tuple[Tensor, Mask]] = []
@@ -56,7 +56,7 @@ class Copies:
         self._before: tuple[str, Problem] | None = None
 
     def of_call(self, problem: Problem, name: str) -> Problem:
-        """Return `of` of a call that a module of this name makes, by `of_texts`.
+        """Return a problem with copies, as `of`, and with what `of_texts` adds for the module of this name.
 
         Of cross-attention the queries that are padding are those of the self-attention before it in the same layer.
         """
@@ -70,7 +70,7 @@ class Copies:
         return problem
 
     def of(self, problem: Problem) -> Problem:
-        """Return the problem with copies in the place of what the model may write to, except query and key.
+        """Return a problem with copies of the tensors that the model may write to, except query and key.
 
         A tensor that says no more than a description becomes one.
         """
@@ -93,7 +93,7 @@ class Copies:
         )
 
     def clear(self) -> None:
-        """Forget the copies, which were for the layers to come."""
+        """Forget the copies."""
         self._masks.clear()
         self._biases.clear()
         self._before = None
@@ -128,7 +128,7 @@ class Copies:
 
 
 def _of_padding(problem: Problem) -> Problem:
-    """The problem with what tells which of its queries are real: the sizes, and of each key whether it is 0."""
+    """Return a problem without its values that still tells which queries are real."""
     query, key, value = (
         each.new_empty(()).expand(each.shape)
         for each in (problem.query, problem.key, problem.value)
@@ -171,7 +171,7 @@ def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
 
 
 def _held(mask: Mask) -> Held | None:
-    """The keys that a cache of fixed length holds, if the mask is of one."""
+    """Return the part of a mask that counts the keys in a cache of fixed length; None if there is none."""
     if isinstance(mask, And):
         return next(
             (each for each in map(_held, (mask.left, mask.right)) if each is not None), None
@@ -188,7 +188,7 @@ def _as_mask(tensor: Tensor) -> Mask:
 def _memoised(
     known: list[tuple[Tensor, Described]], tensor: Tensor, read: Callable[[Tensor], Described]
 ) -> Described:
-    """The reading of a copy of the tensor, shared by equal tensors."""
+    """Return the description of a copy of the tensor; equal tensors share both."""
     for copy, described in known:
         alike = (copy.dtype, copy.device) == (tensor.dtype, tensor.device)
         if alike and not tensor.is_meta and torch.equal(copy, tensor):
@@ -228,7 +228,7 @@ def of_texts(problem: Problem, name: str) -> Problem:
 
 
 def head_numbers(heads: Sequence[int], num_heads: int, name: str) -> tuple[int, ...]:
-    """Return the numbers of heads from 0 on, of those that may count from the end.
+    """Return the numbers of heads, counted from 0; negative ones count from the last.
 
     Raises:
         WatchError: code `watch.heads`, for a head that the module of this name does not have, and one that is
@@ -327,7 +327,7 @@ def with_mean_of(
 
 
 def summarised(problem: Problem, tokens: Tensor | None, first: Tensor | None = None) -> Summary:
-    """Return the summary of a call that takes the place of its query and key.
+    """Return the summary of a call, which replaces its query and key in the record.
 
     Args:
         problem: the call.

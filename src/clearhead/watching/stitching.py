@@ -1,4 +1,4 @@
-"""Calls stitched to the one matrix that they are rows of, such as the steps of a generation.
+"""Stitching of calls into one matrix that they are rows of, such as the steps of a generation.
 
 Keys are at their places in the whole text. A step of a window has the last keys only, and a step of a
 beam search continues rows of the step before: its link says which (`watching/continuing.py`).
@@ -144,12 +144,12 @@ def _of_one_source(
 
 
 def _in_order(parts: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
-    """The queries of all calls one after the other, or their contexts, in the samples that they go on in."""
+    """Concatenate the queries or contexts of all calls, with the samples of each that the last call continues."""
     return torch.cat([each[some] for each, some in zip(parts, rows, strict=True)], dim=2)
 
 
 def _real_queries(calls: Sequence[Problem], rows: Sequence[Tensor]) -> Tensor | None:
-    """Those of all calls, whose samples are these rows; None where no call says more than its keys do."""
+    """Return the real queries of all calls, concatenated; None if no call has more than its keys tell."""
     if all(each.real_queries is None for each in calls):
         return None
     return torch.cat(
@@ -209,7 +209,7 @@ def _of_growing_keys(
 
 
 def _is_whole(last: Problem, rows: Sequence[Tensor], total: int) -> bool:
-    """True if the last call has every key, so that nothing need be copied."""
+    """Return True if the last call has every key and every sample, so that nothing must be copied."""
     return last.kv_len == total and len(rows[-1]) == last.batch
 
 
@@ -242,7 +242,7 @@ def _described(first: Tensor, total: int) -> Mask | None:
 
 
 def _reach(call: Problem) -> Reach | None:
-    """The keys that the queries of a call see; None if that is not causal."""
+    """Return the keys that the queries of a call see; None if that is not causal."""
     if call.query_len == 1:
         visible = torch.ones(1, 1, 1, call.kv_len, dtype=torch.bool, device=call.device)
         if call.mask is not None:
@@ -279,10 +279,7 @@ def _reach(call: Problem) -> Reach | None:
 
 
 def _valid(call: Problem) -> Tensor | None:
-    """True for the keys that are visible, (batch or 1, kv_len).
-
-    None for a mask that is not the same for all queries and heads.
-    """
+    """Return the keys that are visible, bool, (batch or 1, kv_len); None if queries or heads differ."""
     valid, rest = _padded(call)
     if rest and call.query_len != 1:
         return None
@@ -295,7 +292,7 @@ def _valid(call: Problem) -> Tensor | None:
 
 
 def _padded(call: Problem) -> tuple[Tensor, list[Mask]]:
-    """True for the keys that are not padded, (batch or 1, kv_len), and what else the mask is made of."""
+    """Return the keys that are not padding, bool, (batch or 1, kv_len), and the other parts of the mask."""
     valid = torch.ones(1, call.kv_len, dtype=torch.bool, device=call.device)
     places = torch.arange(call.kv_len, device=call.device).view(1, 1, 1, -1)
     rest = []
@@ -321,7 +318,7 @@ def _equal(tensor: Tensor, other: Tensor) -> bool:
 
 
 def _alike(problem: Problem, other: Problem) -> bool:
-    """Return True for problems with equal options, the mask aside."""
+    """Return True if two problems have equal options, apart from the mask."""
     if (problem.scale, problem.softcap) != (other.scale, other.softcap):
         return False
     if problem.sinks is None or other.sinks is None:
@@ -330,7 +327,7 @@ def _alike(problem: Problem, other: Problem) -> bool:
 
 
 def _parts(mask: Mask | None) -> list[Mask]:
-    """The masks that are joined by &."""
+    """Return the masks that are joined by &."""
     if isinstance(mask, And):
         return _parts(mask.left) + _parts(mask.right)
     return [] if mask is None else [mask]

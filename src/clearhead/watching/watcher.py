@@ -180,7 +180,7 @@ class Watch(Drawn, Generic[Kept]):
             self._raise_trouble()
 
     def path_of(self, stack: list[nn.Module], child: str | None) -> str | None:
-        """Return the path of the innermost running module of this model, or of the child that it does the work of.
+        """Return the path of the innermost running module of this model, or of the child whose work it does.
 
         None if none is running.
         """
@@ -219,7 +219,7 @@ class Watch(Drawn, Generic[Kept]):
             return None
 
     def _kept(self, name: str, problem: Problem, gives: tap.Gives) -> tap.Change | None:
-        """Keep a call, and return what takes its context."""
+        """Keep a call, and return the function that takes its context; None if none is needed."""
         wanted, every, heads = self._wanted, problem, self._wanted.heads
         link = self._links.of(name, problem, problem.value if wanted.has_values else None)
         tokens, first = self._known_of(problem, name, link)
@@ -258,7 +258,7 @@ class Watch(Drawn, Generic[Kept]):
         hand_on: tap.Change,
         take: tap.Change | None = None,
     ) -> tap.Change | None:
-        """Return what keeps the context of a call, after what takes it else; what has none is worked out."""
+        """Return a function that keeps the context, after `take`; a context that is not available is computed."""
         if gives.context:
             return hand_on if take is None else lambda context: hand_on(take(context))
         hand_on(worked_out(problem))
@@ -283,7 +283,7 @@ class Watch(Drawn, Generic[Kept]):
     def _known_of(
         self, problem: Problem, name: str, link: Continuation | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The ids of the keys of a call and the places of first tokens, if they are needed and known."""
+        """Return the ids of the keys of a call and the places of first tokens; None for what is unknown or unused."""
         wanted = self._wanted
         if wanted.keep not in ("summary", "total"):
             return None if wanted.keep == "contexts" else self._ids.of(problem, name, link), None
@@ -292,14 +292,14 @@ class Watch(Drawn, Generic[Kept]):
         )
 
     def _forget_early(self, *, so_far: bool) -> None:
-        """Forget what was kept of modules behind which too many attended, of those that count from the end."""
+        """Drop modules that can no longer be among the requested layers, which count from the end."""
         count = len(self._attended)
         for place, name in enumerate(self._attended):
             if not self._layers.has(name, place, count, so_far=so_far):
                 self.seen._modules.pop(name, None)
 
     def enter(self, module: nn.Module, inputs: Any, parents: list[nn.Module]) -> None:
-        """Follow a module that begins to run inside others."""
+        """Note a module that starts to run."""
         name = self._paths.find(module, parents)
         if name is None:
             return
@@ -312,14 +312,14 @@ class Watch(Drawn, Generic[Kept]):
         self._ids.read(module, inputs)
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        """Follow a module that has run."""
+        """Note a module that has run."""
         self._parts.left(self._paths.of(module), output)
         if module is self._model:
             self._running = False
             self._ids.forget()
 
     def witness(self, stack: list[nn.Module], kind: str, shape: tuple[int, ...]) -> None:
-        """Note what attends and cannot be read."""
+        """Note attention that cannot be read."""
         found = self._paths.innermost(stack)
         assert found is not None  # else it would not be told
         self._parts.witness(found[1], found[0], kind, shape)

@@ -60,7 +60,7 @@ class WholeRecord(KeptByPath[Kept]):
         return matrix.norms(output)
 
     def _one(self, path: str, call: int | None) -> Any:
-        """One of the calls of a module, or all of them as one."""
+        """Return one of the calls of a module, or all of them as one."""
         if call is None:
             return self[path]
         calls = self.calls(path)

@@ -1,4 +1,4 @@
-"""The modules that are running, thread by thread, known from hooks on all modules at once."""
+"""The modules that are running in each thread, known from global module hooks."""
 
 import inspect
 import re
@@ -77,7 +77,7 @@ def names_cross(path: str) -> bool:
 
 
 def show_arguments(modules: Iterable[nn.Module], undo: Undo) -> None:
-    """Hand the hook the arguments that these modules are called with by name.
+    """Have the global hooks get the keyword arguments of these modules.
 
     A hook of the modules themselves would turn PyTorch's fast paths off; this only says what the one for all of them
     gets.
@@ -136,9 +136,9 @@ def _leave(module: nn.Module, inputs: Any, output: Any) -> None:
 
 
 def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Texts | None:
-    """The texts that a module is called with.
+    """Return the texts that a module is called with: its own, and the one that it attends to; None without the latter.
 
-    None where it is handed none next to its own. They are not compared here, where every module comes by.
+    The two are not compared here, because this runs for every call of every module.
     """
     own: Any = inputs[0] if inputs else named.get("hidden_states")
     source: Any = None

@@ -1,4 +1,4 @@
-"""PyTorch's own function of attention, wherever it was imported to."""
+"""torch.nn.functional.scaled_dot_product_attention, under every name that it was imported as."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def _read(
     is_causal: bool = False,
     **options: Any,
 ) -> Problem:
-    """A call of PyTorch's function, in its conventions, as a problem of four dimensions."""
+    """Return the problem of a call of SDPA, with four dimensions."""
     leading = query.shape[:-2]
     if not options.get("enable_gqa", False):
         leading = torch.broadcast_shapes(leading, key.shape[:-2], value.shape[:-2])
@@ -53,7 +53,7 @@ def _put(output: Tensor, change: tap.Change, edited: tap.Read | None) -> Tensor:
 
 
 def _four_dimensions(tensor: Tensor) -> Tensor:
-    """(…, num_heads, len, dim) as (batch, num_heads, len, dim).
+    """Reshape (…, num_heads, len, dim) to (batch, num_heads, len, dim).
 
     PyTorch's three dimensions are (batch, len, dim).
     """

@@ -1,4 +1,4 @@
-"""Attention that cannot be read: a softmax that a model takes itself, and FlexAttention called directly.
+"""Attention that cannot be read: a model's own softmax, and direct calls of FlexAttention.
 
 Nothing is recorded of it but that it ran, so that a record can say what it lacks.
 """
@@ -52,7 +52,7 @@ FUNCTIONS = [
 
 
 def install(undo: Undo) -> None:
-    """Notice the softmaxes of tensors from now on."""
+    """Report calls of softmax over the last dimension, and of FlexAttention."""
     before = vars(Tensor).get("softmax")
 
     def restore() -> None:

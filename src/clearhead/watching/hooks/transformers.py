@@ -1,4 +1,4 @@
-"""The models of transformers, at the place where each of them looks its function of attention up.
+"""The lookup of attention functions in the models of transformers.
 
 There every implementation passes through, the eager one included, and key heads are not repeated
 yet. transformers itself is not imported: it is looked for among what is loaded, again before each
@@ -84,7 +84,7 @@ def _monkeypatch_each(functions: Any, undo: Undo) -> None:
 
 
 def _reporting(implementation: str | None, function: Any) -> Any:
-    """The function, reporting each call before it runs, if its conventions are known."""
+    """Return the function wrapped to report each call, or itself if its conventions are not known."""
     # Ours reports its problems, unless the weights that it returns are edited as well; others may be
     # seen by what they call.
     if convention_of(implementation) is None or (implementation == NAME and not tap.is_edited()):
@@ -94,7 +94,7 @@ def _reporting(implementation: str | None, function: Any) -> Any:
 
 
 def _put(output: tuple[Any, ...], change: tap.Change, edited: tap.Read | None) -> tuple[Any, ...]:
-    """The context is (batch, query_len, num_heads, value_head_dim).
+    """Return the output with the change applied to its context, (batch, query_len, num_heads, value_head_dim).
 
     Weights next to it are those of the edited call, before dropout.
     """
