@@ -16,7 +16,7 @@ from clearhead.matrix.contexts import Contexts
 
 
 class HeadsAt(NamedTuple):
-    """The place of some heads in a call.
+    """Selected heads in a call, and the positions of the call.
 
     Attributes:
         places: the positions of its queries.
@@ -38,7 +38,7 @@ class HeadsAt(NamedTuple):
 
 @dataclass(eq=False)
 class OfContext(Operation):
-    """Another context of some heads, for some queries or all.
+    """An operation that replaces the context of some heads, for some queries or all.
 
     Attributes:
         query: the queries that it is for; None for all.
@@ -49,7 +49,7 @@ class OfContext(Operation):
     samples: slice | None = field(default=None, kw_only=True)
 
     def edited(self, context: Tensor, at: HeadsAt, *, counts: bool) -> Tensor:
-        """Return the context of some heads, (batch, heads, query_len, value_head_dim), as it is edited.
+        """Return the edited context of some heads, (batch, heads, query_len, value_head_dim).
 
         Other queries keep theirs, bit for bit.
         """
@@ -73,12 +73,12 @@ class OfContext(Operation):
 
     @property
     def always(self) -> bool:
-        """True if what it is for counts as changed, whatever it was."""
+        """True if every chosen query counts as changed, whether or not its context differs."""
         return False
 
     @abstractmethod
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
-        """Return the context of all queries; `rows`, bool, (batch or 1, query_len), selects those that are used."""
+        """Return the new context of all queries; of it only `rows`, bool, (batch or 1, query_len), is used."""
 
 
 FindMean = Callable[[str, list[int]], Tensor]
@@ -87,7 +87,7 @@ FindMean = Callable[[str, list[int]], Tensor]
 
 @dataclass(eq=False)
 class Ablate(OfContext):
-    """The context of a head is 0, or a mean.
+    """An operation that sets the context of a head to 0, or to a mean.
 
     Attributes:
         mean: finds it; None for 0.
@@ -121,7 +121,7 @@ class Ablate(OfContext):
 
 @dataclass(eq=False)
 class AddVector(OfContext):
-    """A vector is added to the context of a head."""
+    """An operation that adds a vector to the context of a head."""
 
     vector: Tensor = field(default_factory=lambda: torch.zeros(()))
     scale: float = 1.0
@@ -153,7 +153,7 @@ def _nothing(path: str, heads: list[int]) -> Contexts:
 
 @dataclass(eq=False)
 class Replace(OfContext):
-    """The context of a head is that of another run, each query that of its position in the text.
+    """An operation that sets the context of a head to that of another run, at the same positions.
 
     Attributes:
         find: the contexts of the other run.
@@ -188,7 +188,7 @@ class Replace(OfContext):
 
 
 def _fitting(found: Contexts, context: Tensor, at: HeadsAt) -> Tensor:
-    """The contexts of the heads of a call, (batch or 1, heads, positions, value_head_dim)."""
+    """Return the contexts of the heads of a call, (batch or 1, heads, positions, value_head_dim)."""
     other, (batch, _, _, width) = found.context, context.shape
     numbers = list(range(other.shape[1])) if found.heads is None else list(found.heads)
     has_heads = len(numbers) == other.shape[1] and set(at.every) <= set(numbers)
@@ -204,7 +204,7 @@ def _fitting(found: Contexts, context: Tensor, at: HeadsAt) -> Tensor:
 
 
 def _of_heads(vectors: Tensor, at: HeadsAt) -> Tensor:
-    """One vector for all heads, or those of some."""
+    """Return one vector for all heads unchanged, or the rows of these heads, (heads, 1, value_head_dim)."""
     if vectors.ndim == 1:
         return vectors
     return vectors[[at.every.index(head) for head in at.heads], None]

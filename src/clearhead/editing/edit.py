@@ -96,7 +96,7 @@ class Edit(Answering, Drawn):
 
     @property
     def missing(self) -> list[Missing]:
-        """The parts of the model that attended in this block or the last one and cannot be edited.
+        """The parts of the model that attended in this or the last block and cannot be edited.
 
         Example:
             >>> import torch, clearhead as ch
@@ -125,7 +125,7 @@ class Edit(Answering, Drawn):
         self._operations.append((layer, what, operation))
 
     def clear(self) -> None:
-        """Take every operation back."""
+        """Remove every operation."""
         self._operations.clear()
 
     def __repr__(self) -> str:
@@ -208,7 +208,7 @@ class Edit(Answering, Drawn):
         return running.setdefault("stack", [])
 
     def _operations_on(self, child: str | None) -> tuple[str, list[Operation]] | None:
-        """The path of the module that attends now and the operations on it; None for one that none is for."""
+        """Return the path of the attending module and its operations; None if edits exist, but none for it."""
         if not self._stack:
             return None
         module = self._stack[-1].module
@@ -228,14 +228,14 @@ class Edit(Answering, Drawn):
         return self.note(path, None)
 
     def note(self, path: str, problem: Problem | None) -> None:
-        """Count a call of a module, which is read where it may be edited."""
+        """Count a call of a module; `problem` is None if no operation is for it."""
         self.calls[path] += 1
         self.attended[path] = 0 if problem is None else problem.num_heads
         if problem is not None:
             self.sizes.add((problem.batch, problem.query_len))
 
     def check_effects(self) -> None:
-        """Refuse what could have no effect, and say what had none, when the block ends."""
+        """Raise if an operation could have no effect, and warn if it had none, when the block ends."""
         name, idle = type(self._model).__name__, []
         for layer, what, operation in self._operations:
             tally, known = operation.tally, ", ".join(map(shown, self.attended)) or "none"
@@ -266,7 +266,7 @@ class Edit(Answering, Drawn):
             warnings.warn(f"[edit.no-effect] {text}", EditWarning, stacklevel=3)
 
     def say_missing(self, layers: list[str], stacklevel: int) -> None:
-        """Warn of parts like these layers that attended and were not edited, or raise if strict."""
+        """Warn of parts that match these layers, attended and were not edited; raise if strict."""
         found = [
             each for each in self.missing if any(is_like(each.path, layer) for layer in layers)
         ]
@@ -304,17 +304,17 @@ class Edit(Answering, Drawn):
 
 
 def is_like(path: str, layer: str) -> bool:
-    """Return True for the path itself, for what is inside it, and for what a glob matches."""
+    """Return True if a path is the layer, is inside it, or matches its glob."""
     return fnmatchcase(path, layer) or path.startswith(f"{layer}.")
 
 
 def _holds(path: str, layer: str) -> bool:
-    """True for a path with these parts in it, one after the other."""
+    """Return True if a path has these parts in it, one after the other."""
     return f".{layer}." in f".{path}."
 
 
 def followed(model: nn.Module, *, strict: bool = False) -> Edit:
-    """Return an edit without operations, which follows what attends."""
+    """Return an edit without operations, which only records the modules that attend."""
     made = edit(model, strict=strict)
     made.expects_changes = False
     return made

@@ -1,4 +1,4 @@
-"""The hooks of edits: each edit that is in force follows the modules that run, and edits the calls of its model."""
+"""The hooks of edits: each active edit follows the running modules, and edits the calls of its model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from clearhead.watching.recording import of_texts
 
 
 class _Editing:
-    """Listener of the hooks: each edit that is in force edits what its model does."""
+    """Listener of the hooks that passes running modules and calls to each active edit."""
 
     def is_running(self) -> bool:
         return any(each._stack for each in entering.in_force())
@@ -67,13 +67,13 @@ _editing = _Editing()
 
 
 def _witness(kind: str, shape: tuple[int, ...]) -> None:
-    """Note what attends and cannot be edited, in every edit that is in force."""
+    """Note attention that cannot be edited in every active edit."""
     for each in entering.in_force():
         each._witness(kind, shape)
 
 
 def install(undo: Undo) -> None:
-    """Let the edits that are in force edit the calls from now on."""
+    """Have the active edits edit calls."""
     tap.register(undo, tap.editors, _editing)
     tap.register(undo, tap.witnesses, _witness)
     tap.register(undo, running.followers, _editing)

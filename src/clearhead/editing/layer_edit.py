@@ -1,4 +1,4 @@
-"""The operations that a user asks for on a layer, or on some of its heads."""
+"""The operations on a layer, or on some of its heads, as methods."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,10 +36,10 @@ MEAN = (
 
 
 class Called(Answering):
-    """Something whose methods are called, and that nothing is assigned to."""
+    """Base of objects that have methods only; assigning an attribute raises."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse an assignment, which would change nothing.
+        """Raise for an assignment of a public attribute, because it would change nothing.
 
         Raises:
             NoAttributeError: code `attribute.name`.
@@ -58,7 +58,7 @@ class LayerEdit(Called):
 
     @property
     def heads(self) -> "HeadPicker":
-        """The heads, to pick some of: `heads[3]`, `heads[3, 5]`, `heads[2:5]`, `heads[-1]`."""
+        """The heads, to be indexed: `heads[3]`, `heads[3, 5]`, `heads[2:5]`, `heads[-1]`."""
         return HeadPicker(self._add_operation)
 
     def ablate(self, mean: Means | None = None, *, query: Positions = None) -> None:
@@ -258,13 +258,13 @@ class LayerEdit(Called):
 
 
 class HeadPicker(Called):
-    """The heads of a layer, to pick some of."""
+    """The heads of a layer, to be indexed."""
 
     def __init__(self, add: Add) -> None:
         self._add_operation = add
 
     def __getitem__(self, heads: int | slice | Sequence[int]) -> LayerEdit:
-        """Return some heads to edit.
+        """Return an edit of the indexed heads.
 
         Raises:
             ArgumentTypeError: code `heads.type`, for what is no number of a head.
@@ -337,7 +337,7 @@ def means_of(mean: object) -> FindMean | None:
 
 
 def _mean_in(kept: Any) -> Tensor | None:
-    """The mean context of what was kept of a layer, (num_heads, value_head_dim)."""
+    """Return the mean context in what was kept of a layer, (num_heads, value_head_dim); None if it has none."""
     if isinstance(kept, Totals):
         return kept.context
     context = getattr(kept, "context", None)
@@ -347,7 +347,7 @@ def _mean_in(kept: Any) -> Tensor | None:
 
 
 def numbers_of(heads: object) -> tuple[int, ...] | slice:
-    """Return the numbers of heads as a tuple, or a slice as it is; errors as `HeadPicker`."""
+    """Return the numbers of heads as a tuple; a slice is returned unchanged. Raises as `HeadPicker` does."""
     if isinstance(heads, slice):
         start, step, stop = heads.start or 0, 1 if heads.step is None else heads.step, heads.stop
         numbers = as_ints([start, step, 0 if stop is None else stop])

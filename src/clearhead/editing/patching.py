@@ -1,4 +1,4 @@
-"""The contexts that heads are patched with, runs that patch several of them, and the effect by gradients."""
+"""Contexts for patching heads, runs with several patches in a batch, and effects estimated by gradients."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -29,7 +29,7 @@ Heads = Head | Sequence[Any]
 
 
 class Patched(NamedTuple):
-    """What is patched in one of the runs.
+    """The layer, head and position that a run patches.
 
     Attributes:
         layer: the path of the module.
@@ -42,7 +42,7 @@ class Patched(NamedTuple):
     position: int | None = None
 
     def operation(self, find: Find | None, samples: slice | None) -> OfContext:
-        """Return what does it, for some samples of the batch: another context, or none at all."""
+        """Return the operation for some samples of the batch: replace the context, or ablate it if `find` is None."""
         heads = slice(None) if self.head is None else (self.head,)
         query = selection("query", self.position)
         made = Ablate(heads, query) if find is None else Replace(heads, query, find)
@@ -132,7 +132,7 @@ def patched_contexts(
 
 
 def check_alike(path: str, clean: Tensor | None, corrupt: Tensor) -> None:
-    """Refuse what a module has in two runs unless it has the same sizes.
+    """Check that what a module has in two runs has the same sizes.
 
     Raises:
         EditError: code `effects.inputs`.
@@ -170,7 +170,7 @@ def samples_of(output: Any, part: slice, batch: int) -> Any:
 
 
 def as_found(contexts: Mapping[str, Tensor], times: int) -> Find:
-    """Return what finds the contexts of a module, each sample as often as it stands in a batch."""
+    """Return a function that finds the context of a module, repeated `times` times along the batch."""
     return lambda path, heads: Contexts(contexts[path].repeat(times, 1, 1, 1), 0)
 
 
@@ -215,7 +215,7 @@ def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, T
 
 
 def check_heads(code: str, name: str, given: Any) -> list[Any] | None:
-    """Return heads, or rows that name them, as (layer, head, position), which None is for all; None for None.
+    """Return heads, or rows that name them, as tuples (layer, head, position); None for None.
 
     Raises:
         ArgumentTypeError: the code that is given.
@@ -234,7 +234,7 @@ def check_heads(code: str, name: str, given: Any) -> list[Any] | None:
 
 
 def is_head(given: object) -> bool:
-    """Return True for a layer and the number of a head."""
+    """Return True if a value is a pair of a layer and the number of a head."""
     if not isinstance(given, tuple) or len(given) != 2:
         return False
     layer, head = given

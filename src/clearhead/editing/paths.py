@@ -50,7 +50,7 @@ def paths(
     frozen: Frozen = "others",
     progress: Progress | bool = True,
 ) -> Effects:
-    """Measure what a head says directly to others: it alone is patched, on the way to their inputs alone.
+    """Measure the direct effect of a head on later heads or the output: only the paths between them are patched.
 
     Path patching (Wang et al., 2022, section 3.1 and appendix B, https://arxiv.org/abs/2211.00593), by two runs on the
     corrupt inputs for each sender. In the first the sender has its context of the clean run, and what lies between
@@ -154,7 +154,7 @@ Outputs = dict[nn.Module, list[Any]]
 
 @dataclass
 class _Runs:
-    """The two runs of each sender.
+    """The two runs that measure one sender.
 
     Attributes:
         own: the contexts of the corrupt run, by the paths of the modules in their order.
@@ -172,7 +172,7 @@ class _Runs:
 
     @torch.no_grad()
     def output(self, path: str, head: int) -> Any:
-        """The output of the model where this head alone says something else to the receivers alone."""
+        """Return the output of the model when this head alone is patched, for the receivers alone."""
         order = list(self.own)
         behind = order[order.index(path) + 1 :]
         with followed(self.model) as edits:
@@ -203,7 +203,7 @@ class _Runs:
 
 @dataclass(eq=False)
 class OtherInputs(OfContext):
-    """The context of a head that got another query, key or value.
+    """An operation that recomputes the context of a head with another query, key or value.
 
     Attributes:
         given: these, (batch, 1, tokens, width) each.
@@ -251,7 +251,7 @@ def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
 
 
 def _parts_beside(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
-    """The modules with weights next to attention, in its blocks; without the norms, which act on what attention adds.
+    """Return the modules with weights in the blocks of attention, other than attention and norms.
 
     A block is what stands in a list of modules, or right around an attention.
     """

@@ -1,4 +1,4 @@
-"""Runs that begin at the layer that is edited: blocks that end before it give what they gave in a run without edits.
+"""Runs that start at the edited layer: earlier blocks return their outputs of a run without edits.
 
 Sound where such a block is a function of its arguments, or writes next to them only to a cache that grows by `update`,
 whose calls are made again. All else runs: a block in training, one that ran several times, was given something that it
@@ -34,7 +34,7 @@ PLAIN = bool | int | float | complex | str | torch.dtype | torch.device
 
 @dataclass
 class _Replayed:
-    """The one call of a block.
+    """The recorded call of a block.
 
     Attributes:
         ended: when, in a count of what began and ended.
@@ -79,7 +79,7 @@ class Replay:
 
     @contextmanager
     def before(self, layers: Sequence[str], times: int = 1, batch: int = 0) -> Iterator[None]:
-        """Have the blocks that end before the first of these layers begins give what they gave.
+        """Have blocks that end before the first of these layers starts return their recorded outputs.
 
         Args:
             layers: the paths of those that are edited.
@@ -139,13 +139,13 @@ class Replay:
         ) and _are(_is_close, samples_of(output, rows, times * batch), self.output)
 
     def _holds(self, layers: Sequence[str]) -> bool:
-        """Return True where runs without edits give what the whole one gave."""
+        """Return True if replayed runs without edits have the output of the original run."""
         order = sorted(layers, key=self._begins)
         runs = (self._run([path], self._inputs) for path in (order[-1], order[len(order) // 2]))
         return all(_are(_is_same, each, self.output) for each in runs)
 
     def _run(self, layers: Sequence[str], inputs: object, times: int = 1, batch: int = 0) -> Any:
-        """The output of a run without edits; None where it raised."""
+        """Return the output of a run without edits; None if it raised."""
         try:
             with torch.no_grad(), followed(self._model), self.before(layers, times, batch):
                 return called(self._model, inputs)
@@ -213,7 +213,7 @@ def _is_rows(each: Any, count: int) -> bool:
 
 
 def _is_seen(model: nn.Module) -> bool:
-    """Return True where somebody may look at a run: another edit or watch, hooks of all modules, or a compiler."""
+    """Return True if other code may observe a run: an edit, a watch, global module hooks, or a compiler."""
     compiled = (getattr(each, "_compiled_call_impl", None) for each in model.modules())
     hooks = torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks
     is_compiled = any(each is not None for each in compiled) or hasattr(model, "_orig_mod")
@@ -227,7 +227,7 @@ def _at(model: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
 
 
 def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
-    """Blocks: the modules of a list of which some attend, unless it could be seen that one did not run."""
+    """Return the modules of lists that contain attention, if skipping them cannot be observed."""
     attend = {id(each) for each in _at(model, layers).values()}
     found: dict[nn.Module, None] = {}
     for some in model.modules():
@@ -273,14 +273,14 @@ def _listen(undo: list[Any], cache: Any, calls: list[tuple[Any, Any]]) -> None:
 
 
 def _split(args: Any, kwargs: Any) -> tuple[list[Any], list[Any]]:
-    """The caches among arguments, and the others."""
+    """Split arguments into caches and others."""
     every = [*args, *kwargs.values()]
     caches = [each for each in every if grows_by_update(each)]
     return caches, [each for each in every if not any(each is some for some in caches)]
 
 
 def _is_plain(each: object) -> bool:
-    """Return True for what cannot be written to, and for tensors, which tell when they are."""
+    """Return True if a value is immutable, or a tensor, whose version shows writes."""
     if type(each) is tuple:
         return all(map(_is_plain, each))
     is_tensor = isinstance(each, Tensor) and not each.is_inference()
@@ -288,7 +288,7 @@ def _is_plain(each: object) -> bool:
 
 
 def _state(module: nn.Module, given: Sequence[Any]) -> list[tuple[Any, int]]:
-    """State that a call may change: tensors by their version, containers by their length, attributes by identity."""
+    """Return the state that a call may change: tensors, containers and attributes, each with its version."""
     held = [each for one in module.modules() for each in vars(one).values()]
     held += [each for one in module.modules() for each in one.buffers(recurse=False)]
     return [(each, _mark(each)) for each in [*held, *_pytree.tree_leaves(list(given))]]
@@ -309,7 +309,7 @@ def _is_unchanged(before: Sequence[tuple[Any, int]], after: Sequence[tuple[Any, 
 
 
 def _are(alike: Callable[[Tensor, Tensor], bool], one: Any, other: Any) -> bool:
-    """Return True for trees of which each tensor is like the other's."""
+    """Return True if two trees have the same structure and `alike` holds for each pair of tensors."""
     some, others = _pytree.tree_leaves(one), _pytree.tree_leaves(other)
     return len(some) == len(others) and all(
         mine.shape == theirs.shape and alike(mine, theirs)
