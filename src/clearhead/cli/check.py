@@ -240,7 +240,7 @@ def check(
 def _watched(
     file: Path, asked: dict[str, Any], timeout: float, memory: float | None, everything: bool
 ) -> None:
-    """Check whenever the file is saved, by a process that is kept, until an interrupt."""
+    """Check whenever the file is saved, in a reused process, until an interrupt."""
     from clearhead.drawing.terminal.checked import print_report
 
     kept = check_process.Kept()
@@ -260,7 +260,7 @@ def _watched(
 
 
 def _as_options(text: str) -> str:
-    """The arguments in a message, as a command line has them."""
+    """Return a message with its arguments written as options of the command line."""
     text = re.sub(r"takes=(['\"])(.*?)\1", lambda found: f'--takes "{found[2]}"', text)
     text = re.sub(r'--takes "(\w+)"', r"--takes \1", text)
     return re.sub(r"\b(sizes|args)=dict\((.*?)\)", _as_option, text)
@@ -272,7 +272,7 @@ def _as_option(found: re.Match[str]) -> str:
 
 
 def _report(given: Mapping[str, Any]) -> Any:
-    """The report whose `as_dict` went through JSON."""
+    """Return the report from its `as_dict` after a round trip through JSON."""
     import clearhead as ch
 
     def frozen(value: Any) -> Any:
@@ -289,7 +289,7 @@ def _report(given: Mapping[str, Any]) -> Any:
 
 
 def _parse(option: str, expected: str, read: Callable[[str], Any], text: str | None) -> Any:
-    """The value of an option, or a refusal that says how it is written."""
+    """Return the parsed value of an option; raise an error that shows its format if it is invalid."""
     try:
         return None if text is None else read(text)
     except ValueError as error:
@@ -320,7 +320,7 @@ def _pair(text: str) -> tuple[int | None, int | None]:
 
 
 def _keywords(text: str, option: str) -> dict[str, Any]:
-    """Keyword arguments, k=v,…, each value a number, a string, True, False or None."""
+    """Return keyword arguments from a text k=v,…; each value is a number, a string, True, False or None."""
     return dict(
         _parse(option, "name=value", _keyword, part) for part in filter(None, text.split(","))
     )

@@ -224,7 +224,7 @@ def _show_writes(
     *,
     every: bool,
 ) -> Shown:
-    """Show the tokens that the head writes at the pinned query, or at the last; read every query if asked."""
+    """Print the tokens that the head writes at the pinned or the last query; with all queries if requested."""
     from clearhead.drawing.terminal.screens import Screens
 
     query, key = shown.pin or (None, None)
@@ -245,7 +245,7 @@ def _show_long(
     *,
     with_page: bool,
 ) -> Shown:
-    """Show numbers, maps and the tokens that stand out, without a matrix of weights."""
+    """Print numbers, maps and the tokens that stand out, without computing a matrix of weights."""
     from clearhead.drawing.page.head_arrays import LINKS, MAPS
     from clearhead.drawing.page.runs import Layer
     from clearhead.drawing.terminal.long import MAP_CELLS, LongScreens
@@ -272,7 +272,7 @@ def _show_long(
 
 
 def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> Path:
-    """Write the page of what was shown of a text, or of the picture in a file; returns where it is."""
+    """Write the page of what was shown of a text, or of the picture in a file, and return its path."""
     from clearhead.drawing.page.head_page import write_heads
     from clearhead.drawing.page.page import MOST_OF_TITLE
 

@@ -1,4 +1,4 @@
-"""Pixels as PNG (ISO/IEC 15948), without a library for pictures."""
+"""PNG files (ISO/IEC 15948) from pixels, without an image library."""
 
 import zlib
 from collections.abc import Sequence

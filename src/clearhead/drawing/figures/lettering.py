@@ -1,4 +1,4 @@
-"""Tokens as text in a figure: in fonts that have their letters, and as many as there is room for."""
+"""Tokens as text in a figure: fonts with the right glyphs, and as many labels as fit."""
 
 import itertools
 import re
@@ -70,7 +70,7 @@ def drawable(text: str) -> str:
 
 
 def families() -> tuple[str, ...]:
-    """The fonts to look for a letter in: those of the user's settings, and then those that have more."""
+    """Return the fonts to search for a glyph: those of the user's settings, then those with more glyphs."""
     settings: dict[Any, Any] = dict(matplotlib.rcParams)
     wanted: list[str] = []
     for family in settings["font.family"]:
@@ -90,7 +90,7 @@ def tick(
     most: int = MOST_LABELS,
     size: str | float = SIZE,
 ) -> None:
-    """Write the tokens along an axis, with their places where not all of them have room.
+    """Write the tokens along an axis; where not all fit, some with their positions.
 
     Args:
         axes: where.
@@ -120,7 +120,7 @@ def tick(
 
 
 def even_step(count: int, most: int) -> int:
-    """A round number of steps with which no more than `most` places of `count` are named.
+    """Return the smallest round step with which at most `most` of `count` positions are labelled.
 
     Example:
         >>> even_step(150, 20), even_step(5000, 20), even_step(7, 20)
@@ -150,7 +150,7 @@ def wrapped(text: str, length: float, size: str | float) -> str:
 
 
 def entitle(axes: Axes, text: str, *, size: str | None = None) -> None:
-    """Write a title as it is, without reading formulas in it."""
+    """Write a title literally, without interpreting formulas in it."""
     chosen = size or matplotlib.rcParams["axes.titlesize"]
     axes.set_title(
         wrapped(drawable(text), inches(axes)[0], chosen),
@@ -161,13 +161,13 @@ def entitle(axes: Axes, text: str, *, size: str | None = None) -> None:
 
 
 def name_axis(axes: Axes, axis: str, text: str) -> None:
-    """Write what an axis is, in as many lines as it takes."""
+    """Write the name of an axis, on several lines if needed."""
     lines = wrapped(text, inches(axes)[axis == "y"] * 1.1, matplotlib.rcParams["axes.labelsize"])
     (axes.set_xlabel if axis == "x" else axes.set_ylabel)(lines)
 
 
 def short_paths(paths: Sequence[str]) -> list[str]:
-    """The paths of modules without what all of them have in common at either end.
+    """Return the paths of modules without the parts that all of them share at either end.
 
     Example:
         >>> short_paths(["layer.0.self", "layer.1.self"]), short_paths(["self_attn", ""])
@@ -187,7 +187,7 @@ def short_paths(paths: Sequence[str]) -> list[str]:
 
 
 def _path(text: str) -> str:
-    """A path that fits next to an axis; its end says more than its beginning."""
+    """Return a path that fits next to an axis, cut at its beginning."""
     if not text or text.isdigit():
         return f"layer {text}" if text else "the model"
     letters = clusters(label(text))

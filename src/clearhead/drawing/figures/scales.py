@@ -1,4 +1,4 @@
-"""Numbers as colours, on scales whose lightness grows evenly and which the colour-blind read."""
+"""Colour scales with even lightness, readable by the colour-blind."""
 
 from collections.abc import Sequence
 
@@ -54,7 +54,7 @@ def upwards(
 
 
 def around_zero(values: np.ndarray) -> Normalize:
-    """A scale on which 0 is in the middle.
+    """Return a scale with 0 in the middle.
 
     Example:
         >>> import numpy as np
@@ -68,7 +68,7 @@ def around_zero(values: np.ndarray) -> Normalize:
 
 
 def add_bar(image: AxesImage | QuadMesh, axes: Sequence[Axes], label: str, extend: str) -> Colorbar:
-    """A colour bar next to the axes, with a unit."""
+    """Draw a colour bar with a unit next to the axes."""
     figure = figure_of(axes[0])
     if len(axes) == 1:
         bar = figure.colorbar(image, ax=axes[0], shrink=0.8, extend=extend)
@@ -80,7 +80,7 @@ def add_bar(image: AxesImage | QuadMesh, axes: Sequence[Axes], label: str, exten
 
 
 def write_numbers(axes: Axes, image: AxesImage, texts: Sequence[Sequence[str]], size: str) -> None:
-    """Write a text into every cell of an image, in black or white, whichever is read better."""
+    """Write a text into every cell of an image, in black or white by contrast."""
     papers = image.to_rgba(np.asarray(image.get_array()), bytes=True)
     hidden = np.ma.getmaskarray(np.ma.masked_invalid(np.ma.asarray(image.get_array())))
     for row, line in enumerate(texts):

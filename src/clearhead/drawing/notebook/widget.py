@@ -102,7 +102,7 @@ def view(
 
 @cache
 def _widget_class(kind: str) -> Any:
-    """The class of a widget of one kind, made on first use: anywidget is optional."""
+    """Return the widget class for one kind of page, made on first use because anywidget is optional."""
     try:
         import anywidget
         import traitlets

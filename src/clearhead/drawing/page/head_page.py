@@ -1,4 +1,4 @@
-"""The heads of a model as a page's payload: each to the single token, or of long texts in O(tokens).
+"""The payload of a page of heads: exact weights of short texts, and O(tokens) numbers of long ones.
 
 Up to LONG tokens every weight is in it, rounded to a byte or less. Beyond, a head is a map of some
 hundred rows and columns, the strongest links of each query as far as there is room for them, and a
@@ -71,7 +71,7 @@ def heads_payload(
     why: bool = False,
     writes: Written | None = None,
 ) -> Payload:
-    """The heads of all layers of one or two runs.
+    """Return the payload for the heads of all layers of one or two runs.
 
     Args:
         runs: one, or two to compare.
@@ -207,7 +207,7 @@ def write_heads(
 
 @dataclass
 class _Packing:
-    """A payload that is being made: layers are added to it in order."""
+    """A payload under construction, to which layers are added in order."""
 
     levels: int | None = BYTE
     room: float = 0.0
@@ -218,7 +218,7 @@ class _Packing:
     telling: tuple[bool, float] = (False, 0.0)
 
     def locate(self, number: int, run: Run, layer: Layer) -> Located:
-        """A layer with its place in the texts; two runs of one text share it.
+        """Return a layer with its place in the texts; two runs of one text share the text.
 
         Raises:
             ClearheadError: as `heads_payload` does.
@@ -311,7 +311,7 @@ class _Packing:
     def _add_pooled(
         self, place: int, shown: Located, summary: Summary, entry: dict[str, Any], room: float
     ) -> None:
-        """Add map and links of a long text, as fine and as many as there is room for."""
+        """Add map and links of a long text, as fine and as many as fit."""
         if summary.pooled is not None:
             weights = shown.layer.weights
             matrix = weights if isinstance(weights, AttentionMatrix) else None
@@ -329,14 +329,14 @@ class _Packing:
             entry["links"] = self.take(strongest_links(place, summary, room))
 
     def write(self, writes: Written, shown: Sequence[Located]) -> dict[str, Any]:
-        """Add the tokens that heads raise and lower; returns the entry of the page."""
+        """Add the tokens that heads raise and lower, and return the entry of the page."""
         entry, found = writes.packed(shown)
         for place, arrays in found.items():
             self.layers[place]["writes"] = self.take(arrays)
         return entry
 
     def take(self, found: Arrays | None) -> dict[str, Any] | None:
-        """Add arrays; returns the entry that says how to read them."""
+        """Add arrays, and return the entry that says how to read them."""
         if found is None:
             return None
         self.arrays |= found.arrays
@@ -350,7 +350,7 @@ class _Packing:
         return known.index(text.tokens) if text.tokens in known else len(known)
 
     def _summary(self, shown: Located, text: PageText | None) -> Summary:
-        """The summary of the sample, with batch and heads, and with roles if they can be known."""
+        """Return the summary of the sample, with batch and heads, and with roles if they are known."""
         weights = shown.layer.weights
         if isinstance(weights, Summary):
             return weights.sample(shown.run.sample)

@@ -27,14 +27,14 @@ class PageText(NamedTuple):
 
 
 class TextOffset(NamedTuple):
-    """The first token of a row of queries or keys: `text` counts from 0; None without tokens."""
+    """The first token of queries or keys, and the index of its text, from 0; None without tokens."""
 
     text: int | None
     first: int
 
 
 def read_text(name: str, given: Any, sample: int = 0) -> PageText:
-    """Tokens as strings, or as ids, of one sample or a batch of them.
+    """Return tokens as strings, from strings or ids, of one sample or a batch.
 
     Raises:
         ArgumentTypeError: code `page.tokens`, for anything else.
@@ -118,5 +118,5 @@ def offsets(
 
 
 def beginning(tokens: Sequence[str]) -> str:
-    """The first words of a text, from its tokens."""
+    """Return the first tokens of a text, as a text."""
     return joined(tokens[:TITLE_TOKENS]) + (" …" if len(tokens) > TITLE_TOKENS else "")

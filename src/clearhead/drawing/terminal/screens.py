@@ -32,7 +32,7 @@ LINKS_OF_HEAD = 6
 
 
 class Screens(Printer):
-    """Prints the attention of a model that read a text, or saw a picture.
+    """Prints the attention of a model on a text or a picture.
 
     Args:
         console: to print to.
@@ -56,7 +56,7 @@ class Screens(Printer):
         self._heads = cache(self._heads_of)
 
     def check(self, layer: int | None, head: int | None) -> None:
-        """Refuse a layer or a head that is not there.
+        """Raise if there is no such layer or head.
 
         Raises:
             SelectionError: codes `show.layer`, `show.head`.
@@ -128,7 +128,7 @@ class Screens(Printer):
         return layer, link.head
 
     def layer(self, layer: int) -> int:
-        """Print the heads of a layer and the strongest link of each; returns the one to look at first."""
+        """Print the heads of a layer and the strongest link of each, and return the head to look at first."""
         heads = self._heads(layer)
         self._heading(f"Layer {layer}", self._reading.layers[layer])
         self._print(Text(str(LayerTable(heads.rows))))
@@ -163,7 +163,7 @@ class Screens(Printer):
         self._links([(layer, link) for link in links], with_heads=False)
 
     def why(self, layer: int, head: int, query: int, key: int) -> None:
-        """Print how the weight of one pair comes about."""
+        """Print how the weight of one pair is computed."""
         stages = stages_of_pair(self._reading.matrices[layer].problem, 0, head, query, key)
         self._print(Text())
         for line in why_lines(stages, self._names[query], self._names[key]):

@@ -1,4 +1,4 @@
-"""Text for a terminal: shares as colours, in shades where there are none, and as bars.
+"""Text for a terminal: shares as colours, or as shades without colours, and as bars.
 
 Everything that is drawn here is something that rich prints: it asks the console, when it is
 printed, how wide it is and whether it has colours; without (a pipe, NO_COLOR) it draws in shades.
@@ -36,7 +36,7 @@ def text_line(text: str, *, style: Style | None = None) -> Text:
 
 
 def remark(text: str, left: int = 0) -> Padding:
-    """A dim text that wraps to the right of `left` empty columns."""
+    """Return a dim text that wraps to the right of `left` empty columns."""
     return Padding(Text(text, DIM), (0, 0, 0, left), expand=False)
 
 
@@ -73,7 +73,7 @@ def _shade(share: float) -> str:
 def legend(
     words: str, console: Console, options: ConsoleOptions, left: int = 0
 ) -> Iterator[Text | Padding]:
-    """The scale from 0 to the largest share, with words after it, or below it where they do not fit."""
+    """Yield the scale from 0 to the largest share, with words after it, or below it if they do not fit."""
     line = text_line(f"{'':{left}}0 ", style=DIM)
     for step in range(SCALE_COLUMNS):
         line.append_text(cell_text(step / (SCALE_COLUMNS - 1), 1.0, 1, console))
@@ -84,7 +84,7 @@ def legend(
 
 
 def bar(share: float, console: Console) -> Text:
-    """A share of one as a bar.
+    """Return a share of one as a bar.
 
     Example:
         >>> bar(0.5, Console(no_color=True)).plain

@@ -110,7 +110,7 @@ class Overview:
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Links, a line each, with a bar for the weight; with the layer where it is given.
+    """Links, one per line, with a bar for the weight; with the layer if layers are given.
 
     Args:
         links: the links, from the first line to the last.
@@ -166,7 +166,7 @@ class Traced:
 
 
 def _heading(line: str) -> Text:
-    """A heading, `name  [sizes]` or `name: remark`, with its name standing out."""
+    """Return a heading, `name  [sizes]` or `name: remark`, with its name emphasised."""
     name, gap, rest = next(
         (parts for mark in ("  ", ": ") if (parts := line.partition(mark))[1]), (line, "", "")
     )
@@ -174,7 +174,7 @@ def _heading(line: str) -> Text:
 
 
 def _head_numbers(shown: range, cell: int) -> str:
-    """The numbers of heads over their cells; where a cell is narrow, only some of them."""
+    """Return the numbers of heads above their cells; if cells are narrow, only some of them."""
     every = 1 if cell >= 3 else 4 if cell == 2 else 8
     if every == 1:
         return "".join(centred(f"{head:>3}", cell) for head in shown)

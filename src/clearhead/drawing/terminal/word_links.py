@@ -57,7 +57,7 @@ def which_are_words(tokens: Sequence[str], special: Sequence[bool]) -> tuple[boo
 
 
 def heads_of(matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[bool]) -> LayerHeads:
-    """The heads of a layer that read one text.
+    """Return the heads of a layer that read one text, with their links between words.
 
     Args:
         matrix: [batch=1, num_heads, tokens, tokens].
@@ -117,7 +117,7 @@ class Choice(NamedTuple):
 
 
 def head_to_show(layers: Sequence[LayerHeads]) -> Choice:
-    """The head of a model that is worth a first look.
+    """Return the head of a model to look at first, with the reason.
 
     It is the one with the link that stands out most, `telling_links`; if none does, the one with the
     strongest link; if there are no links, the most focused head.

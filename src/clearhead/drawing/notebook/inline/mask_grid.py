@@ -1,4 +1,4 @@
-"""A mask as a grid of who sees whom, or, of a long one, how much of each block is visible."""
+"""A mask as a grid of visible pairs, or, if it is long, of the visible share of each block."""
 
 from itertools import product
 
@@ -29,7 +29,7 @@ OPACITIES = bytes([0, 40, *(round(80 + 175 * level / 63) for level in range(64))
 
 
 def mask_html(mask: Mask) -> str:
-    """The mask in words and as a picture, at its own lengths, or at a few tokens if it fits any.
+    """Return a mask as HTML, at its own lengths, or at a few tokens if it fits any length.
 
     Example:
         >>> "21 of 36 pairs visible" in mask_html(ch.causal())
@@ -80,7 +80,7 @@ def _pictures(mask: Mask, query_len: int, kv_len: int) -> list[Html]:
 
 
 def _part(name: str, counts: Tensor, sizes: Tensor) -> Html:
-    """One sample and head: its picture, and its name under it."""
+    """Return the picture of one sample and head as HTML, with its name below it."""
     rows, columns = counts.shape
     visible, pairs = int(counts.sum()), int(sizes.sum())
     # What is hidden, or visible, but for one pair is not taken for empty, or full.

@@ -75,7 +75,7 @@ def _table(trace: Trace, step: Step, part: Tensor) -> Html:
 
 
 def _ground(value: float, largest: float) -> str:
-    """Return the style of a cell: grey where nothing is visible, else the more coloured the larger it is."""
+    """Return the style of a cell: grey if it is hidden, or else a colour that is stronger for larger values."""
     if not math.isfinite(value):
         return f";background:{HIDDEN}"
     strength = STRONGEST * abs(value) / largest if largest else 0.0
