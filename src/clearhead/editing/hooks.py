@@ -22,17 +22,21 @@ class _Editing:
     """Listener of the hooks that passes running modules and calls to each active edit."""
 
     def is_running(self) -> bool:
+        """Return True while a model with an active edit runs in this thread."""
         return any(each._stack for each in entering.in_force())
 
     def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
+        """Pass a module that starts to run to the active edits."""
         for each in entering.in_force():
             each._enter_module(module, inputs, named)
 
     def leave(self, module: nn.Module, output: Any) -> None:
+        """Pass a module that has run to the active edits."""
         for each in entering.in_force():
             each._leave_module(module, output)
 
     def edit(self, read: tap.Read, child: str | None) -> tap.Edited | None:
+        """Return a call with the operations of all active edits on it; None if none is for its module."""
         problem: Problem | None = None
         operations: list[Operation] = []
         place, at = "", None

@@ -141,7 +141,7 @@ def _gradients(
 
 
 def _calls(seen: Seen[Any]) -> dict[str, Call]:
-    """The one call of each module, held with its graph."""
+    """Return the one call of each module, with its graph; raise if it has none or several."""
     if not isinstance(seen, Seen):
         raise ArgumentTypeError(
             "relevance.type", f"seen must be what a watch gave; got {shown(seen)}."

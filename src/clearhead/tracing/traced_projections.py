@@ -143,5 +143,5 @@ def _is_plain(linear: Any) -> bool:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Equal to the last bit; NaN equals NaN."""
+    """Return True if two tensors are equal; NaN equals NaN."""
     return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)

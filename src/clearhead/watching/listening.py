@@ -76,12 +76,14 @@ def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Any, str]
 
 class _Following:
     def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
+        """Pass a module that starts to run to the watches of this context."""
         stack = running.stack()[:-1]
         every = (*inputs, *(named or {}).values())
         for each in _listeners():
             each.enter(module, every, stack)
 
     def leave(self, module: nn.Module, output: Any) -> None:
+        """Pass a module that has run to the watches of this context."""
         for each in _listeners():
             each.leave(module, output)
 

@@ -342,6 +342,7 @@ class Seen(Answering, WholeRecord[Kept]):
         return readable("\n".join(lines))
 
     def _repr_html_(self) -> str:
+        """Return the record as HTML for a notebook."""
         if self._keep in ("function", "total", "contexts"):
             return element("pre", repr(self))
         return drawing("notebook.inline.matrices").seen_html(self)

@@ -63,6 +63,7 @@ class _OneHead(NamedTuple):
     head: int
 
     def stage(self, name: str) -> Tensor:
+        """Return the numbers of a stage, on the CPU."""
         numbers, _ = self.trace._part(self.trace.steps[name], self.sample, self.head)
         return numbers.detach().to("cpu")
 
