@@ -1,4 +1,4 @@
-"""What each head adds to a logit by itself: the residual stream of one run taken apart behind its last norm."""
+"""The direct contribution of each head to a logit: the residual stream of one run, split before its last norm."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Self
