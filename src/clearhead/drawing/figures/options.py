@@ -108,12 +108,12 @@ def _words(name: str, words: object, count: int, of: str) -> list[str] | None:
     """Return the words for an axis as a list, None if none were given; raise if they do not fit its length."""
     if words is None:
         return None
-    listed: list[Any] = list(words) if isinstance(words, Sequence) else [words]
-    odd = next((word for word in listed if not isinstance(word, str)), None)
-    if odd is not None or isinstance(words, str):
-        raise ArgumentTypeError(
-            "plot.tokens", f"{name} must be a list of strings; got {type(odd or words).__name__}."
-        )
+    is_list = isinstance(words, Sequence) and not isinstance(words, str)
+    listed: list[Any] = list(words) if is_list else [words]
+    odd = [word for word in listed if not isinstance(word, str)]
+    if odd or not is_list:
+        kind = type([*odd, words][0]).__name__
+        raise ArgumentTypeError("plot.tokens", f"{name} must be a list of strings; got {kind}.")
     if len(listed) != count:
         raise ShapeError(
             "plot.tokens", f"{name} must hold a word for each {of}, {count}; got {len(listed)}."
