@@ -104,16 +104,17 @@ def check_words(
     return words, _words("source_tokens", source_tokens, kv_len, "key")
 
 
-def _words(name: str, words: object, count: int, of: str) -> list[str] | None:
+def _words(name: str, words: Any, count: int, of: str) -> list[str] | None:
     """Return the words for an axis as a list, None if none were given; raise if they do not fit its length."""
     if words is None:
         return None
     is_list = isinstance(words, Sequence) and not isinstance(words, str)
-    listed: list[Any] = list(words) if is_list else [words]
-    odd = [word for word in listed if not isinstance(word, str)]
-    if odd or not is_list:
-        kind = type([*odd, words][0]).__name__
-        raise ArgumentTypeError("plot.tokens", f"{name} must be a list of strings; got {kind}.")
+    odd = [word for word in words if not isinstance(word, str)] if is_list else [words]
+    if odd:
+        raise ArgumentTypeError(
+            "plot.tokens", f"{name} must be a list of strings; got {type(odd[0]).__name__}."
+        )
+    listed = list(words)
     if len(listed) != count:
         raise ShapeError(
             "plot.tokens", f"{name} must hold a word for each {of}, {count}; got {len(listed)}."
