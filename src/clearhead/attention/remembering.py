@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clearhead import stages
 from clearhead._common.kinds import ANSWERS
 from clearhead._common.torch_internals import (
     is_forward_mode,
@@ -23,6 +22,7 @@ from clearhead._common.torch_internals import (
 )
 from clearhead.attention.biases import Bias
 from clearhead.attention.distance_biases import Alibi
+from clearhead.attention.kernels._by_scores import context_by_scores
 from clearhead.attention.kernels._fused_gradients import FirstDerivatives
 from clearhead.attention.kernels._lowering import lower
 from clearhead.attention.kernels._nonfinite import SMALL, short_together
@@ -89,14 +89,17 @@ def remembering(attend: Attend) -> Attend:
             keys, values = key, value
             if call.keys is not None:
                 keys, values = key[:, :, call.keys], value[:, :, call.keys]
-            if short_together(query, keys, values, call.factor):
-                shown = call.shown or shown_small(cast(Mask, mask), call.extent)
-                if numbers:
-                    return _by_stages(call, query, keys, values, shown, bias, softcap)
+            visible, seen = call.shown or shown_small(cast(Mask, mask), call.extent)
+            context = None
+            if softcap is not None or bias is not None:
+                added = None if bias is None else _small_bias(cast(Alibi, bias), call.extent)
+                context = context_by_scores(
+                    query, keys, values, call.scale, visible, softcap=softcap, bias=added
+                )
+            elif short_together(query, keys, values, call.factor):
                 followed = query.requires_grad or key.requires_grad or value.requires_grad
                 if followed and torch.is_grad_enabled():
                     query, keys, values = FirstDerivatives.apply(query, keys, values)
-                visible, seen = shown
                 context = F.scaled_dot_product_attention(
                     query,
                     keys,
@@ -107,6 +110,7 @@ def remembering(attend: Attend) -> Attend:
                     scale=call.scale,
                     enable_gqa=call.grouped,
                 )
+            if context is not None:
                 return context if seen is None else context.masked_fill(~seen, 0.0)
         context = attend(query, key, value, **given)
         is_small = 0 < query.numel() <= SMALL and (key.numel() <= SMALL or query.shape[-2] == 1)
@@ -133,7 +137,7 @@ def _numbers(query: Tensor, bias: object, scale: object, softcap: object) -> Has
 
 
 def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> _Call | None:
-    """Return the call that these arguments are; None for one that is not small, or is not one fused call."""
+    """Return the checked call; None if it is not small, or takes more than one fused call or two products."""
     shape = query.shape
     if not (query.ndim == 4 and key.numel() and shape[3] == value.shape[3]):
         return None
@@ -144,7 +148,7 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -
     if problem.scale <= 0:
         return None
     masked, causal, keys = problem.mask is not None, False, None
-    by_scores = any(given[name] is not None for name in ("bias", "scale", "softcap"))
+    by_scores = problem.bias is not None or problem.softcap is not None
     if not by_scores and (problem.mask is None or not has_tensor(problem.mask)):
         piece, *others = lower(problem)
         if others or not (piece.whole or (piece.is_open and length(piece.keys))):
@@ -162,27 +166,6 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -
         shown = None if has_tensor(problem.mask) else shown_small(problem.mask, problem.extent)
     grouped = query.shape[1] != key.shape[1]
     return _Call(keys, causal, grouped, shown, problem.scale, problem.factor, problem.extent)
-
-
-def _by_stages(
-    call: _Call,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    shown: tuple[Tensor | None, Tensor | None],
-    bias: Any,
-    softcap: float | None,
-) -> Tensor:
-    """Return the context of a checked call that has options, by two products around the softmax."""
-    visible, seen = shown
-    groups = key.shape[1]
-    rows = query.unflatten(1, (groups, -1)).flatten(2, 3) if call.grouped else query
-    scores = torch.matmul(rows * call.scale, key.mT).view(query.shape[:3] + key.shape[2:3])
-    added = None if bias is None else _small_bias(bias, call.extent)
-    scores = stages.masked_scores(stages.capped_scores(scores, softcap), added, visible)
-    weights = scores.softmax(dim=-1).view(rows.shape[:3] + key.shape[2:3])
-    context = torch.matmul(weights, value).view(query.shape)
-    return context if seen is None else context.masked_fill(~seen, 0.0)
 
 
 def _small_bias(bias: Alibi, extent: Extent) -> Tensor:

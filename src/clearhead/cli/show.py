@@ -160,7 +160,7 @@ def show(
 
 
 WRITES = 256
-"""The most tokens of a text of which a page has what the heads write at each."""
+"""Most tokens of a text for which a page lists what the heads write at each token."""
 
 
 class Shown(NamedTuple):

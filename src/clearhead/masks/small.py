@@ -109,9 +109,8 @@ def shown_small(mask: Mask, extent: Extent) -> tuple[Tensor, Tensor | None]:
     asked = asked, extent.query_len, extent.kv_len
     answer = None if answers is None else answers.get(asked)
     if answer is None:
-        with torch.inference_mode(
-            False
-        ):  # what is made in inference mode cannot be saved for a backward pass
+        # What is made in inference mode cannot be saved for a backward pass.
+        with torch.inference_mode(False):
             visible = _block(mask, extent)
             seen = visible.any(dim=-1, keepdim=True)
             answer = (visible, None) if bool(seen.all()) else (visible | ~seen, seen)

@@ -37,7 +37,7 @@ class _Ended:
         """Reset: no row has ended."""
         self._before: Tensor | None = None
         self.rows: Tensor | None = None
-        """(batch, 1), True for those that had ended before the token that was read last; None for none."""
+        """(batch, 1), True for those that had ended before the token that was read last; None if no row had ended."""
 
     def read(self, ids: Tensor) -> None:
         """Read the tokens of a call, (batch, len)."""

@@ -49,7 +49,7 @@ def view(
         start: the layer and the head that it opens with, or the state of a page as its address has
             it, `"head=5.11&without=first"`; None takes the link that stands out most.
         pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
-        writes: the tokens that each head raises and lowers, as `Seen.to_html` takes them; None for none.
+        writes: the tokens that each head raises and lowers, as `Seen.to_html` takes them, or None.
         words: the words of these tokens, as `Seen.to_html` takes them.
         image, grid, skip: a picture, its rows and columns of patches, and the tokens before the first
             patch, as `Seen.to_html` takes them.

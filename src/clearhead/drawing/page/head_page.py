@@ -152,7 +152,7 @@ def write_heads(
         names: what two runs are called.
         note: a line under the title; None counts layers and tokens.
         unseen: what attended and is not on the page, named after the note.
-        writes: the tokens that heads of the first run raise and lower, as `Written` has them; None for none.
+        writes: the tokens that heads of the first run raise and lower, as `Written` has them, or None.
         words: the words of these tokens, as `Written` has them.
         options: as `Seen.to_html` takes them.
 
