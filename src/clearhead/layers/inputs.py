@@ -61,7 +61,7 @@ class CallKeys(NamedTuple):
     absorbs: bool = False
 
     def in_order(self) -> bool:
-        """Return True if columns of keys are as far apart as their tokens, in every row."""
+        """Return True if in every row the distance of two columns is the distance of their tokens."""
         if self.cache is not None:
             return self.cache.in_order
         return self.valid is None or is_in_order(self.valid)
@@ -237,7 +237,10 @@ def check_cache(
 
 
 def _check_ahead(mask: Mask, cache: Cache, x: Tensor) -> None:
-    """Refuse a mask by which a token sees one that it cannot have seen; one of other sizes is not asked."""
+    """Raise ArgumentError if a mask lets a token see a later call's token, which the cache cannot give it.
+
+    A mask that does not fit the sizes is not checked.
+    """
     start = torch.as_tensor(cache._counts(), device=x.device).view(-1, 1, 1, 1)
     whole = int(start.max()) + x.shape[1]
     extent = mask.extent(whole, whole, x.device)
@@ -264,7 +267,7 @@ def _check_ahead(mask: Mask, cache: Cache, x: Tensor) -> None:
 
 
 def _bind(cache: Cache, layer: nn.Module) -> None:
-    """Let a cache belong to a layer, or refuse one that belongs to another."""
+    """Bind a cache to a layer, or raise an error if it is bound to another."""
     if is_tracing():
         if is_exporting() and not cache._exporting:
             raise UnsupportedError(
@@ -337,7 +340,7 @@ def check_projected(name: str, tensor: Tensor, projection: nn.Module) -> None:
 
 
 def _is_cast(tensor: Tensor) -> bool:
-    """True if autocast brings the tensor to the precision of its products."""
+    """Return True if autocast casts the tensor to its lower precision."""
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_autocast(tensor)
 
 

@@ -274,7 +274,7 @@ class OutputGate(Part):
 
 
 def check_head_dim(part: Part, heads: Tensor, head_dim: int) -> None:
-    """Refuse heads of another width than those that a part was made for: code `part.width`."""
+    """Raise ShapeError, code `part.width`, unless the heads have the width that a part was made for."""
     if heads.shape[-1] != head_dim:
         raise ShapeError(
             "part.width",
@@ -284,7 +284,7 @@ def check_head_dim(part: Part, heads: Tensor, head_dim: int) -> None:
 
 
 def check_eps(eps: float) -> None:
-    """Refuse what cannot be added to a mean square: code `norm.eps`."""
+    """Raise ArgumentError, code `norm.eps`, unless eps is a number with 0 ≤ eps < 1."""
     if not is_number(eps) or not 0 <= eps < 1:
         raise ArgumentError(
             "norm.eps", f"eps must be a number from 0 to below 1; got {shown(eps)}."

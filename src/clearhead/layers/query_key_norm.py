@@ -65,6 +65,6 @@ class QueryKeyNorm(Part):
 
 
 def _over_heads(norm: nn.RMSNorm, heads: Tensor) -> Tensor:
-    """The norm of (batch, heads, tokens, width) over the heads of a token."""
+    """Return (batch, heads, tokens, width) normalised over the heads and widths of each token together."""
     joined = heads.transpose(1, 2)
     return norm(joined.flatten(2)).view(joined.shape).transpose(1, 2)

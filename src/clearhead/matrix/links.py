@@ -44,7 +44,7 @@ class Link(NamedTuple):
 
     @property
     def distance(self) -> int:
-        """The distance of the two, in tokens."""
+        """The distance between query and key, in tokens."""
         return abs(self.query - self.key)
 
 
@@ -256,6 +256,6 @@ def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
 
 
 def _link(weights: Tensor, place: int) -> Link:
-    """Return the link at a flat position in the weights of one head."""
+    """Return the link at a flat index into the weights of one head, (query_len, kv_len)."""
     query, key = divmod(place, weights.shape[-1])
     return Link(0, query, key, float(weights[query, key]))

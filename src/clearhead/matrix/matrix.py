@@ -120,7 +120,7 @@ class AttentionMatrix(WeightStatistics):
 
     @classmethod
     def _of(cls, problem: Problem, value: Tensor | None = None) -> "AttentionMatrix":
-        """The matrix of a problem that has been validated."""
+        """Return the matrix of a validated problem, without checks."""
         matrix = cls.__new__(cls)
         super(AttentionMatrix, matrix).__init__(problem, value)
         return matrix
@@ -251,7 +251,7 @@ class AttentionMatrix(WeightStatistics):
 
     @property
     def mT(self) -> Transposed:  # noqa: N802 (as of a tensor)
-        """The transposed matrix, for products: `A.mT @ x` is what the keys get of x."""
+        """The transposed matrix: `A.mT @ x` sums the rows of x over the queries, for each key."""
         return Transposed(self.problem)
 
     @with_hints
@@ -352,9 +352,9 @@ class AttentionMatrix(WeightStatistics):
 def matrix_of(
     problem: Problem, value: Tensor | None = None, tokens: Tensor | None = None
 ) -> AttentionMatrix:
-    """Return the attention matrix of a validated problem, of four dimensions.
+    """Return the attention matrix of a validated problem of four dimensions.
 
-    It has no value, unless that is given, and no ids of its keys.
+    Value and token ids are None unless they are given.
     """
     matrix = AttentionMatrix._of(problem.replace(value=problem.key, dropout=None, dims=4), value)
     matrix._tokens = tokens

@@ -120,7 +120,7 @@ class Summary:
 
     @property
     def ndim(self) -> int:
-        """The dimensions of the matrix that it summarises, 2 to 4."""
+        """The number of dimensions of the matrix that it summarises, 2 to 4."""
         return self.entropy.ndim + 1
 
     @property
@@ -149,7 +149,7 @@ class Summary:
         return self.received.shape[-1]
 
     def _statistic(self, name: str) -> Tensor:
-        """Return a field with axes of batch and heads.
+        """Return a field by its name, with axes of batch and heads.
 
         It is (batch, num_heads, query_len), and for "received" (batch, num_kv_heads, kv_len).
         """
@@ -258,7 +258,7 @@ class Summary:
 
 
 def each_tensor(kept: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A dataclass or a named tuple with every tensor in it changed, those of its fields included."""
+    """Return a copy of a dataclass or TopK with `change` applied to every tensor in it, also in nested fields."""
     if isinstance(kept, Tensor):
         return change(kept)
     if isinstance(kept, TopK):

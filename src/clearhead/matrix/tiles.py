@@ -145,7 +145,7 @@ class _Rectangle:
             seen[cells] |= block_sums(shown.to(torch.int32), rows.step) > 0
 
     def _chunk(self, some: slice) -> tuple[Tensor, int, Tensor]:
-        """The weights, where their keys begin, and (queries, columns): what has a visible pair."""
+        """Return the weights of the queries in `some`, the column of their first key, and the visible cells."""
         problem, keys, hidden, pairs = self.problem, self.keys, [], None
         if self.runs is not None:
             start, stop = (each[some] for each in self.runs)
@@ -190,7 +190,7 @@ def _ends(cells: range) -> tuple[int, int]:
 
 
 def _slices(rows: range, width: int) -> Iterator[slice]:
-    """Neighbouring queries, as many as make a chunk: of whole rows, or of one row each."""
+    """Yield slices of neighbouring queries that fit a chunk, each of whole rows of cells or within one row."""
     width = max(1, width)
     most = max(1, min(max(MOST_QUERIES, SMALL // width), CHUNK // width))
     size = most // rows.step * rows.step or most
@@ -201,7 +201,7 @@ def _slices(rows: range, width: int) -> Iterator[slice]:
 
 
 def _add_columns(into: Tensor, rows: Tensor, first: int, step: int) -> None:
-    """Add (rows, keys), whose first key is `first`, to cells of `step` keys."""
+    """Add (rows, keys), whose first key is number `first`, to cells of `step` keys each, in place."""
     if not rows.numel():
         return
     before, width = first % step, rows.shape[1]
@@ -212,7 +212,7 @@ def _add_columns(into: Tensor, rows: Tensor, first: int, step: int) -> None:
 
 
 def _shares(sums: Tensor, rows: range) -> Tensor:
-    """Return the sums of each row of cells divided by its number of queries, float32."""
+    """Return the sums of each row of cells divided by the number of its queries, float32."""
     counts = torch.full((len(rows), 1), float(rows.step), dtype=torch.float64, device=sums.device)
     if len(rows):
         counts[-1] = rows.stop - rows[-1]

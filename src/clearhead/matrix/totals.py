@@ -110,7 +110,7 @@ class Totals(Drawn):
         )
 
     def averages(self) -> HeadAverages:
-        """The same as `head_averages` has it of summaries."""
+        """Return the averages of each head over all queries, as `head_averages` does for summaries."""
         known = {name: getattr(self.roles, name) for name in self.roles.measured}
         leading = replace(self.roles, counts=None).names()
         assert isinstance(leading, list)

@@ -297,7 +297,7 @@ class WeightStatistics(BaseMatrix):
         return self._restore(reduction.result)
 
     def _members(self, segments: Tensor) -> tuple[Tensor, bool]:
-        """The sets that each key is in, and True if it is one set only, as `Mass` takes them."""
+        """Return membership, (batch or 1, kv_len, sets), in the dtype of the weights, and True for a single set."""
         member, single = read_segments(segments, (self.batch, self.kv_len), self.device)
         return member.to(self.dtype), single
 
