@@ -189,7 +189,7 @@ class MissingFileError(FileError, FileNotFoundError):
 
 
 def because_of(cause: Exception, error: FileError) -> FileError:
-    """Return an error of a file, as a MissingFileError where the cause is that it is not there."""
+    """Return a MissingFileError with the text of `error` if the cause is a missing file, otherwise a FileError."""
     kind = MissingFileError if isinstance(cause, FileNotFoundError) else FileError
     return kind(error.code, error.message)
 
@@ -199,7 +199,7 @@ class MissingExtraError(ClearheadError, ImportError):
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
-    """The error for an optional `package` that `purpose` needs and `extra` would bring."""
+    """Return the error for an optional `package` that `purpose` needs and the extra `extra` installs."""
     return MissingExtraError(
         "extra.missing",
         f"{purpose} needs {package}, which is not installed. {INSTALL.format(extra=extra)}",

@@ -41,10 +41,10 @@ class Tolerance:
 def measured(
     reference64: Tensor, plain: Tensor, dtype: torch.dtype, factor: float = 3.0
 ) -> Tolerance:
-    """The tolerance that the error of `plain` gives a result of this dtype.
+    """Return the tolerance for a result of this dtype, from the error of the plain computation `plain`.
 
-    In float64, where no better truth is at hand, `plain` is float32, and its error is counted as
-    many times less as float64 rounds finer.
+    In float64 there is no better truth: `plain` is then float32, and its error is scaled by the ratio of the two
+    rounding errors.
     """
     eps = torch.finfo(dtype).eps
     truth, approximate = reference64.detach().cpu(), plain.detach().cpu().double()

@@ -90,9 +90,9 @@ def check_ids(tokens: object) -> Tensor:
 
 
 def as_int(value: object) -> int | None:
-    """The int that a whole number is, one of numpy's included; None for all else, as for a bool.
+    """Return an integer, also of NumPy, as an int; None for anything else, such as a bool.
 
-    A size that torch.export or torch.compile keeps open, a SymInt, stays one.
+    A SymInt of torch.export or torch.compile stays one.
     """
     if isinstance(value, torch.SymInt):
         return cast(int, value)
@@ -100,7 +100,7 @@ def as_int(value: object) -> int | None:
 
 
 def as_ints(values: Iterable[object]) -> tuple[int, ...] | None:
-    """The ints that whole numbers are; None if one of the values is none."""
+    """Return integers as a tuple of ints; None if one of the values is not an integer."""
     numbers = []
     for each in values:
         number = as_int(each)
@@ -163,7 +163,7 @@ def check_length(name: str, length: object) -> int:
 
 
 def check_sizes(**sizes: Any) -> None:
-    """Refuse sizes that are no whole numbers of 1 or more."""
+    """Raise ArgumentError for sizes that are not integers of 1 or more."""
     for name, size in sizes.items():
         is_open = isinstance(size, torch.SymInt)
         if not is_open and (not isinstance(size, int) or isinstance(size, bool)):
@@ -175,7 +175,7 @@ def check_sizes(**sizes: Any) -> None:
 
 
 def check_bool(name: str, value: Any) -> None:
-    """Refuse what is neither True nor False; a number is not read as one of them."""
+    """Raise ArgumentTypeError unless a value is True or False; numbers are not accepted."""
     if not isinstance(value, bool):
         raise ArgumentTypeError(
             f"{name}.type", f"{name} must be True or False; got {shown(value)}."
@@ -236,7 +236,7 @@ def arguments_of(inputs: object) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 
 def check_dropout(dropout: Any) -> float | None:
-    """The probability as a float, or a refusal of what is neither None nor one below 1."""
+    """Return the probability as a float, None for None; raise unless it is from 0 to below 1."""
     if dropout is None:
         return None
     expected = "a probability in [0, 1), or None for no dropout"

@@ -107,7 +107,7 @@ def no_name(package: str, name: str) -> AttributeError:
 
 
 def _is_for(owner: object, answer: str) -> bool:
-    """False for an answer that begins with an attribute that the object does not have."""
+    """Return False if an answer begins with an attribute that the object does not have."""
     first = re.match(r"(\w+)\.(\w+)", answer)
     return first is None or first[1] == "clearhead" or hasattr(owner, first[2])
 

@@ -152,14 +152,14 @@ def place_of(path: str | os.PathLike[str], code: str, done: str) -> Path:
 
 
 def unwritable(target: Path, error: Exception) -> FileError:
-    """The error for a place that could not be written to, for that reason."""
+    """Return the error for a path that cannot be written, with the reason."""
     reason = getattr(error, "strerror", None) or error
     message = f"{target} could not be written: {reason}"
     return because_of(error, FileError("file.unwritable", message))
 
 
 def _regular(target: Path) -> tuple[Path, os.stat_result | None]:
-    """The place behind symbolic links, and what is there; an OSError for what is no file."""
+    """Return the path behind symbolic links, and its stat or None; raise OSError if it is not a regular file."""
     place = Path(os.path.realpath(target))
     try:
         found = os.stat(target)

@@ -137,7 +137,7 @@ function of its context; `edit` is one."""
 
 
 def run(problem: Problem, kernel: str = "auto") -> Tensor:
-    """Return the context, (batch, num_heads, query_len, value_head_dim), by the kernel that `choose` selects."""
+    """Return the context, (batch, num_heads, query_len, value_head_dim), by the named or the chosen kernel."""
     chosen = choose(problem, kernel)
     if not observers:
         return chosen.attend(problem)

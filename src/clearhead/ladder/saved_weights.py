@@ -112,7 +112,7 @@ def _rung(saved: Mapping[str, Tensor], num_heads: int | None, dropout: float | N
 
 
 def _causal(mask: Tensor) -> Mask:
-    """The mask as a description, if it hides exactly the future; in it, 1 means hidden."""
+    """Return `causal()` for a mask that hides exactly the future, where 1 means hidden; else raise ArgumentError."""
     if mask.ndim == 2 and torch.equal(mask.bool(), torch.ones_like(mask).bool().triu(1)):
         return causal()
     raise MaskError(

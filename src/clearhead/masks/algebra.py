@@ -197,7 +197,7 @@ class Not(Mask, kind="not"):
 
 
 def leaves(mask: Mask) -> Iterator[Mask]:
-    """The masks of an expression that are not made of others."""
+    """Yield the masks of an expression that are not combinations of others."""
     if isinstance(mask, _Pair):
         yield from leaves(mask.left)
         yield from leaves(mask.right)
@@ -243,6 +243,6 @@ def _either(a: T | None, b: T | None) -> T | None:
 
 
 def _bracketed(mask: Mask, around: type[Mask]) -> str:
-    """The mask as an expression, in brackets where Python needs them."""
+    """Return the mask as an expression, in brackets if it would bind less tightly inside `around`."""
     text = mask.describe()
     return f"({text})" if isinstance(mask, _Pair) and not isinstance(mask, around) else text

@@ -61,27 +61,27 @@ class Mask(Filed, ABC):
 
     @property
     def batch(self) -> int | None:
-        """The batch size the mask is tied to, or None when it fits any."""
+        """The batch size that the mask is tied to, or None if it fits any."""
         return None
 
     @property
     def heads(self) -> int | None:
-        """The number of query heads the mask is tied to, or None when it fits any."""
+        """The number of query heads that the mask is tied to, or None if it fits any."""
         return None
 
     @property
     def device(self) -> torch.device | None:
-        """The device the mask is tied to by a tensor it holds, or None when it fits any."""
+        """The device of the tensor that the mask holds, or None if it fits any."""
         return None
 
     @property
     def cross(self) -> bool:
-        """True if queries sit on no key of their own row, so that no distance is between the two."""
+        """True if queries and keys are different tokens, so that no distance is defined between them."""
         return False
 
     @property
     def leading(self) -> tuple[int, int]:
-        """Batch and heads of the mask as a tensor: 1 where it fits any."""
+        """The batch and heads axes of the mask as a tensor, 1 where it fits any."""
         return 1 if self.batch is None else self.batch, 1 if self.heads is None else self.heads
 
     def extent(self, query_len: int, kv_len: int, device: torch.device | None = None) -> Extent:
@@ -115,7 +115,7 @@ class Mask(Filed, ABC):
         return None
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the run of keys that every query of every sample sees, or None if it is not known at once."""
+        """Return the run of keys that every query of every sample sees, or None if it is not known without work."""
         return None
 
     def columns(self) -> Iterator["Mask"]:
@@ -123,11 +123,11 @@ class Mask(Filed, ABC):
         return iter(())
 
     def substitute(self, known: Mapping["Mask", "Mask"]) -> "Mask":
-        """Return the expression with some of its parts replaced, found by identity."""
+        """Return the mask with the parts in `known` replaced; parts are compared by identity."""
         return known.get(self, self)
 
     def sizes(self) -> tuple[int, int] | None:
-        """The query_len and kv_len that the mask itself brings, or None."""
+        """The query_len and kv_len that the mask fixes, or None if it fits any."""
         return None
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
@@ -369,6 +369,7 @@ class Mask(Filed, ABC):
             return self.describe()
 
     def _repr_html_(self) -> str:
+        """Return the mask as HTML for a notebook."""
         return drawing("notebook.inline.mask_grid").mask_html(self)
 
 
@@ -387,7 +388,7 @@ def check_mask(other: object) -> Mask:
 
 
 def _draw(dense: Tensor) -> str:
-    """Rows of `●` and `·`; samples and heads that differ are drawn one after the other."""
+    """Return rows of `●` and `·` as text; samples and heads that differ are below each other."""
     if dense.ndim == 2:
         rows = dense.tolist()
         return "\n".join(" ".join(VISIBLE if seen else HIDDEN for seen in row) for row in rows)

@@ -208,7 +208,7 @@ def _asked(code: str, calls: ScriptCalls, skip: Mapping[str, str]) -> Answer:
 
 
 def _entry(batch: Any, ids: str | None) -> str | None:
-    """The entry of the batch that is predicted; None for a batch that is the ids."""
+    """Return the name of the batch's entry that is predicted; None for a batch that is the ids themselves."""
     if isinstance(batch, Tensor) and ids is None:
         return None
     if not isinstance(batch, Mapping):

@@ -349,7 +349,7 @@ class Seen(Answering, WholeRecord[Kept]):
 
 
 def with_texts(seen: Seen[Any], page: Options) -> Options:
-    """The options of a page, with the tokens of the record where none are given."""
+    """Return the options of a page, with the tokens of the record where the options have none."""
     texts = {"tokens": seen.tokens, "source_tokens": seen.source_tokens}
     return cast(
         Options, {**page, **{name: texts[name] for name in texts if page.get(name) is None}}

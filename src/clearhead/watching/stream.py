@@ -297,6 +297,7 @@ def _ending(model: nn.Module, run: StreamRun, output: object) -> tuple[Ending, n
 
 
 def _no_logits(model: nn.Module, reason: str) -> UnsupportedError:
+    """Return the error for a model whose logits are not sums of what its heads add, with the reason."""
     return UnsupportedError(
         "logits.unembedding",
         f"a logit of {type(model).__name__} is no sum of what its heads add: {reason}.",
@@ -304,6 +305,7 @@ def _no_logits(model: nn.Module, reason: str) -> UnsupportedError:
 
 
 def _is_equal(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have equal values, compared in the wider of their dtypes."""
     wide = torch.promote_types(one.dtype, other.dtype)
     return torch.equal(one.to(wide), other.to(wide))
 
@@ -327,6 +329,7 @@ def _first(tree: object) -> Tensor | None:
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have the same shape and share their memory."""
     return one.shape == other.shape and one.data_ptr() == other.data_ptr()
 
 

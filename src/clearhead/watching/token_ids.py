@@ -195,7 +195,7 @@ def reads_source(path: str) -> bool:
 
 
 def _read(given: object) -> Tensor | None:
-    """Return ids as a tensor (batch, len)."""
+    """Return ids as a tensor (batch, len); None if they are not integers of one or two dimensions."""
     ids = None if given is None else check_ids(given)
     if ids is not None and ids.ndim not in (1, 2):
         raise ShapeError(
