@@ -21,106 +21,187 @@ from clearhead.cli import check_process
 from clearhead.cli.scan import Scan
 from clearhead.errors import ClearheadError
 
+# The panels of --help.
+CALL, DECLARED, OUTPUT, RUN = "The call", "What it should compute", "Output", "The run"
+
 
 def check(
     places: Annotated[
         list[str],
         typer.Argument(
-            help="Where it is: file.py:Name, or package.module:Name; or files, folders and packages, to "
-            "try all that attends in them.",
+            help="What to check: file.py:Name or package.module:Name; or files, folders and packages, in "
+            "which every attention is checked.",
             metavar="PLACE",
         ),
     ],
     takes: Annotated[
         str | None,
         typer.Option(
-            help='How it is called: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
+            help='Calling convention: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
             '"ids,mask"; a part: "query,key", scores, "weights,value". By default what its '
-            "parameters suggest, or x."
+            "parameters suggest, or x.",
+            rich_help_panel=CALL,
         ),
     ] = None,
     args: Annotated[
-        str, typer.Option(help="For the constructor of a class: d_in=3,d_out=2.", metavar="K=V,…")
+        str,
+        typer.Option(
+            help="Arguments of the constructor: d_in=3,d_out=2.",
+            metavar="K=V,…",
+            rich_help_panel=CALL,
+        ),
     ] = "",
     sizes: Annotated[
-        str, typer.Option(help="Sizes that it does not say: d_in=3,num_heads=4.", metavar="K=V,…")
+        str,
+        typer.Option(
+            help="Sizes that cannot be inferred: d_in=3,num_heads=4.",
+            metavar="K=V,…",
+            rich_help_panel=CALL,
+        ),
     ] = "",
     causal: Annotated[
-        bool | None, typer.Option("--causal/--no-causal", help="No token sees a later one.")
+        bool | None,
+        typer.Option(
+            "--causal/--no-causal",
+            help="Whether later tokens are hidden.",
+            rich_help_panel=DECLARED,
+        ),
     ] = None,
     window: Annotated[
-        str | None, typer.Option(help="Tokens seen on each side: 128,0.", metavar="LEFT,RIGHT")
+        str | None,
+        typer.Option(
+            help="Sliding window, tokens on each side: 128,0.",
+            metavar="LEFT,RIGHT",
+            rich_help_panel=DECLARED,
+        ),
     ] = None,
-    heads: Annotated[int | None, typer.Option(help="How many heads.")] = None,
-    kv_heads: Annotated[int | None, typer.Option(help="How many heads of keys and values.")] = None,
-    scale: Annotated[float | None, typer.Option(help="Of the scores; else 1/√head_dim.")] = None,
-    softcap: Annotated[float | None, typer.Option(help="The scores are bent below this.")] = None,
-    dropout: Annotated[float | None, typer.Option(help="The probability in training.")] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Number of query heads.", rich_help_panel=DECLARED)
+    ] = None,
+    kv_heads: Annotated[
+        int | None,
+        typer.Option(help="Number of key and value heads.", rich_help_panel=DECLARED),
+    ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option(help="Scale of the scores, by default 1/√head_dim.", rich_help_panel=DECLARED),
+    ] = None,
+    softcap: Annotated[
+        float | None, typer.Option(help="Softcap of the scores.", rich_help_panel=DECLARED)
+    ] = None,
+    dropout: Annotated[
+        float | None,
+        typer.Option(help="Dropout probability in training.", rich_help_panel=DECLARED),
+    ] = None,
     rope: Annotated[
         str | None,
-        typer.Option(help="Rotary positions: half or interleaved.", metavar="LAYOUT[,BASE]"),
+        typer.Option(
+            help="Rotary positions: half or interleaved.",
+            metavar="LAYOUT[,BASE]",
+            rich_help_panel=DECLARED,
+        ),
     ] = None,
     alibi: Annotated[
-        bool, typer.Option("--alibi", help="ALiBi with the published slopes; wants --heads.")
+        bool,
+        typer.Option(
+            "--alibi",
+            help="ALiBi with the published slopes; requires --heads.",
+            rich_help_panel=DECLARED,
+        ),
     ] = False,
     world: Annotated[
-        int | None, typer.Option(help="On how many ranks, each with its own tokens.", min=1)
+        int | None,
+        typer.Option(
+            help="Number of ranks that share the tokens.", min=1, rich_help_panel=DECLARED
+        ),
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(help="Beside --world: contiguous, zigzag or balanced."),
+        typer.Option(
+            help="With --world: contiguous, zigzag or balanced.", rich_help_panel=DECLARED
+        ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All that was measured, asked and not judged.")
+        bool,
+        typer.Option(
+            "--all",
+            help="Print every finding, also measured values and what was not judged.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="End with 1, not 2, if something is not judged.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 1 instead of 2 if something was not judged.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)
+    ] = False,
     sarif: Annotated[
-        Path | None, typer.Option(help="Write SARIF for a code host as well.", metavar="FILE")
+        Path | None,
+        typer.Option(
+            help="Also write SARIF, for a code host.", metavar="FILE", rich_help_panel=OUTPUT
+        ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page into this file as well.", metavar="FILE")
+        Path | None,
+        typer.Option(help="Also write an HTML page.", metavar="FILE", rich_help_panel=OUTPUT),
     ] = None,
     lesson: Annotated[
         int | None,
         typer.Option(
-            help="Grade what is written in this lesson of the course, 1 to 13: lesson_07.py."
+            help="Grade PLACE as lesson 1 to 13 of the course.",
+            rich_help_panel=RUN,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of all random numbers.", min=0, rich_help_panel=RUN)
+    ] = 0,
     timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds after which it is ended: 60; with --world 600.", min=0.001),
+        typer.Option(
+            help="Time limit in seconds: 60, with --world 600.",
+            min=0.001,
+            rich_help_panel=RUN,
+        ),
     ] = None,
     memory: Annotated[
-        float | None, typer.Option(help="GB that it may hold; by default no limit.", min=0.001)
+        float | None,
+        typer.Option(help="Memory limit in GB, by default none.", min=0.001, rich_help_panel=RUN),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Check again whenever the file is saved, until Ctrl-C.")
+        bool,
+        typer.Option(
+            "--watch",
+            help="Check again each time the file is saved, until Ctrl-C.",
+            rich_help_panel=RUN,
+        ),
     ] = False,
     trains: Annotated[
         bool,
         typer.Option(
             "--trains",
-            help="PLACE is a function that returns model, loss, optimizer and batch: ask the laws of "
-            "training.",
+            help="Check a training script: PLACE is a function that returns model, loss, optimizer and "
+            "batch.",
+            rich_help_panel=RUN,
         ),
     ] = False,
 ) -> None:
     """Check your attention, and name its mistakes.
 
-    The file is run, as python would run it, in a process of its own. The exit code is 0 if all that
-    is declared was verified, 1 if a mistake is found, 2 if something could not be judged or is not written yet, 3 if it
-    could not be imported, made or called, or there was no report in time. "clearhead explain NAME"
-    shows what a mistake is, with wrong and with right code. With --trains a training script is checked:
-    its targets, padding, parameters, dropout, saves and decoding.
+    The file is run as Python would run it, in a process of its own. The exit code is 0 if everything that is declared
+    was verified, 1 if a mistake is found, 2 if something could not be judged or is not written yet, and 3 if the code
+    could not be imported, constructed or called, or the time limit was exceeded. "clearhead explain NAME" explains a
+    mistake, with wrong and right code. With --trains a training script is checked: its targets, padding, parameters,
+    dropout, checkpoints and decoding.
 
-    Of files, folders and packages all classes and functions that attend are found, tried in a process
-    of their own, and listed: right, wrong, not judged, or not made, with the reason. Tests, setup.py
-    and __main__.py are not run. The exit code is 1 if one is wrong (with --strict, if one is not
-    right), 3 if a place is not there or nothing could be imported, else 0.
+    In files, folders and packages, every class and function that attends is found, tried in a process of its own, and
+    listed as right, wrong, not judged, or not made, with the reason. Tests, setup.py and __main__.py are not run. The
+    exit code is then 1 if one is wrong (with --strict, if one is not right), 3 if a place does not exist or nothing
+    could be imported, and 0 otherwise.
     """
     declared = {
         "causal": causal,

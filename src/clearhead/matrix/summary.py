@@ -76,7 +76,7 @@ class Summary:
         entropy: −Σ weight · ln weight, (batch, num_heads, query_len), nats.
         max: the largest weight, (batch, num_heads, query_len).
         max_score: the largest score, as the softmax gets it, (batch, num_heads, query_len).
-        distance: Σ weight · |query position − key position|, (batch, num_heads, query_len), tokens.
+        distance: Σ weight · `|query position − key position|`, (batch, num_heads, query_len), tokens.
         first: the weight on the first key, (batch, num_heads, query_len).
         previous: the weight on the token before, (batch, num_heads, query_len); 0 where none is.
         received: the weight that each key gets from all queries, summed over the query heads that

@@ -69,8 +69,8 @@ def check_training(
         documents: the entry that numbers the documents of packed texts, (batch, tokens), or the id
             that ends one.
         state: what else is saved, by names: schedulers, a scaler, generators.
-        save: save(model, optimizer, **state) returns a checkpoint; None saves what has a state_dict.
-        load: load(saved, model, optimizer, **state) restores that checkpoint; None loads what has a state_dict.
+        save: `save(model, optimizer, **state)` returns a checkpoint; None saves what has a state_dict.
+        load: `load(saved, model, optimizer, **state)` restores that checkpoint; None loads what has a state_dict.
         accumulate: accumulate(model, batches), the backward passes of several batches in one step.
         skip: the codes that are not asked, each with the reason.
 

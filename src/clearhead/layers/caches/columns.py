@@ -123,7 +123,7 @@ class QuantisedCache(ColumnCache):
 
     Sources: Zafrir et al., 2019, https://arxiv.org/abs/1910.06188; Liu et al., 2024, https://arxiv.org/abs/2402.02750.
 
-    A number x is kept as round(x / scale), where scale is the largest |x| of its head and token
+    A number x is stored as round(x / scale), where scale is the largest `|x|` of its head and token
     over 127, and is returned as a float: a copy, since only the whole numbers are kept. Keys and
     values take a little more than a quarter of float32. A head of a token that is not finite is
     returned as NaN.
@@ -144,7 +144,7 @@ class QuantisedCache(ColumnCache):
 
     @property
     def error(self) -> float:
-        """A bound on |x − what is returned|, for all numbers of the real tokens held; 0 for none.
+        """A bound on `|x − x returned|` over all numbers of the real tokens held; 0 if there are none.
 
         Half a step of the coarsest scale, and the rounding of the dtype.
 
