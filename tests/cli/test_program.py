@@ -104,6 +104,23 @@ def test_version() -> None:
         assert any(line.split() == ["softcap", "no", "no", "yes", "yes"] for line in found)
 
 
+def test_the_options_of_check_are_listed_by_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = CliRunner().invoke(app, ["check", "--help"]).output
+    titles = [line for line in printed.splitlines() if line.endswith(":") and line[0] != " "]
+    expected = [
+        "Arguments:",
+        "The call:",
+        "What it should compute:",
+        "Output:",
+        "The run:",
+        "Options:",
+    ]
+    assert titles == expected
+    assert "".join(printed.partition("Options:")[2].split()) == "-h,--helpShowthismessageandexit."
+    assert max(map(len, printed.splitlines())) <= 80
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_help_is_cut(width: int) -> None:
     group = typer.main.get_command(program.app)

@@ -1,7 +1,6 @@
 """The interface of a mask: which keys each query may attend to.
 
-**True = may attend**, everywhere. A mask is a description, not a tensor: it holds at most O(tokens)
-numbers, and only the rectangles that are asked for are materialised.
+**True = may attend**, everywhere. A mask describes itself in O(tokens) numbers; only requested parts become tensors.
 """
 
 from abc import ABC, abstractmethod
