@@ -72,7 +72,7 @@ class ClearheadError(Exception):
 
 
 class ArgumentError(ClearheadError, ValueError):
-    """A number or a choice is outside what is allowed.
+    """A number or choice outside of the allowed values.
 
     Example:
         >>> import clearhead as ch
@@ -108,7 +108,7 @@ class DeviceError(ClearheadError, ValueError):
 
 
 class MaskError(ClearheadError, ValueError):
-    """A mask that cannot mean what it seems to mean.
+    """A mask that does not fit the call, or is ambiguous.
 
     Example:
         >>> import torch, clearhead as ch
@@ -125,7 +125,7 @@ class SelectionError(ClearheadError, IndexError, KeyError):
 
 
 class NoAttributeError(ClearheadError, AttributeError):
-    """An attribute of another library's object, which something here does under another name.
+    """An attribute of another library's object, which has another name here.
 
     Example:
         >>> import torch, clearhead as ch
@@ -136,11 +136,11 @@ class NoAttributeError(ClearheadError, AttributeError):
 
 
 class TooLargeError(ClearheadError, MemoryError):
-    """Something of size tokens × tokens was asked for that would not fit."""
+    """A request for something of size tokens × tokens that does not fit into memory."""
 
 
 class UnsupportedError(ClearheadError, NotImplementedError):
-    """A kernel was asked for by name and cannot run the problem; every reason is listed."""
+    """A kernel that was requested by name cannot run the problem; every reason is listed."""
 
 
 class WatchError(ClearheadError, RuntimeError):
@@ -152,11 +152,11 @@ class WatchWarning(UserWarning):
 
 
 class EditError(ClearheadError, RuntimeError):
-    """A model's attention could not be edited as was asked."""
+    """A model's attention could not be edited as requested."""
 
 
 class EditWarning(UserWarning):
-    """A part of what was asked of an edit was not done, or changed nothing."""
+    """An operation of an edit was not applied, or changed nothing."""
 
 
 class RankError(ClearheadError, RuntimeError):
@@ -168,7 +168,7 @@ class ModelError(ClearheadError, ValueError):
 
 
 class FileError(ClearheadError, OSError, ValueError):
-    """A file could not be written, or what is in it could not be read."""
+    """A file could not be written, or its content could not be read."""
 
     errno = None
 

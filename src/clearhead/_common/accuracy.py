@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The error that a result may have, and what it is made of.
+    """The largest error that a result may have, and the errors that it is derived from.
 
     Attributes:
         factor: how many times the error of the plain computation is allowed.

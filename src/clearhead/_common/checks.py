@@ -1,4 +1,4 @@
-"""Checks of arguments that several parts of the package take; each refuses by the argument's name."""
+"""Checks of arguments that several packages share; each error names the argument."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -39,7 +39,7 @@ def describe_tensor(tensor: Tensor, axes: tuple[str, ...]) -> str:
 
 
 def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> None:
-    """Refuse what is no tensor, and a tensor whose numbers do not lie in memory as an array.
+    """Raise ArgumentTypeError unless an argument is a tensor whose data is a plain array in memory.
 
     Raises:
         ArgumentTypeError: code `<name>.type` or `<name>.layout`.
@@ -64,7 +64,7 @@ def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> 
 
 
 def check_has_numbers(name: str, tensor: Tensor) -> None:
-    """Refuse a tensor on the meta device or of FakeTensorMode, where its numbers are to be read.
+    """Raise ArgumentTypeError for a tensor without data: on the meta device or in FakeTensorMode.
 
     Raises:
         DeviceError: code `<name>.meta`.
@@ -75,7 +75,7 @@ def check_has_numbers(name: str, tensor: Tensor) -> None:
 
 
 def check_ids(tokens: object) -> Tensor:
-    """The ids of tokens, or a refusal of what is no tensor of whole numbers.
+    """Return token ids as a tensor of integers, or raise an error.
 
     Raises:
         ArgumentTypeError: code `tokens.type` or `tokens.layout`.
@@ -144,7 +144,7 @@ def check_head_numbers(heads: Iterable[object], *, from_end: bool = False) -> tu
 
 
 def check_length(name: str, length: object) -> int:
-    """The length as an int, or a refusal of what is no number of tokens.
+    """Return a number of tokens as an int, or raise an error.
 
     Raises:
         ArgumentTypeError: code `length.type`, for what is not a whole number.
@@ -203,7 +203,7 @@ def check_number(
 
 
 def check_choice(name: str, given: object, choices: Any) -> None:
-    """Refuse what is not one of the words of a Literal.
+    """Raise ArgumentError unless a value is one of the words of a Literal.
 
     Raises:
         ArgumentError: code `<name>.value`.
@@ -244,7 +244,7 @@ def check_dropout(dropout: Any) -> float | None:
 
 
 def is_number(value: Any) -> bool:
-    """Return True for an int or a float; True and False are not numbers here."""
+    """Return True for an int or a float, but not for a bool."""
     if isinstance(value, int):
         return not isinstance(value, bool) and value.bit_length() < 1024  # it has a float
     return isinstance(value, float)

@@ -1,4 +1,4 @@
-"""Names of other libraries, of papers and of tutorials, and what they are here: the tables of foreign.toml.
+"""Names of other libraries, papers and tutorials, and their equivalents here: the tables of foreign.toml.
 
 `hints` answers a call with their arguments, and `Answering` one of their attributes.
 """
@@ -59,7 +59,7 @@ PLACES_OF_CLASSES = ("errors", "layers", "masks", "types")
 
 
 class Answering:
-    """A class whose objects answer attributes of other libraries by what they are here.
+    """A class whose objects answer attributes of other libraries with a hint at their equivalents.
 
     Example:
         >>> class Edit(Answering): ...
@@ -76,7 +76,7 @@ class Answering:
 
 
 def no_attribute(owner: object, name: str, first: str = "") -> AttributeError:
-    """Return the error for an attribute that an object does not have, with what it is here.
+    """Return the AttributeError for an attribute that an object lacks, with its equivalent here if there is one.
 
     Args:
         owner: the object.
@@ -90,7 +90,7 @@ def no_attribute(owner: object, name: str, first: str = "") -> AttributeError:
 
 
 def no_name(package: str, name: str) -> AttributeError:
-    """Return the error for a name that a package does not have, with what it is here.
+    """Return the AttributeError for a name that a package lacks, with its equivalent here if there is one.
 
     Example:
         >>> print(no_name("clearhead", "DynamicCache"))
@@ -113,7 +113,7 @@ def _is_for(owner: object, answer: str) -> bool:
 
 
 def _error(owner: object, kind: str, name: str, answer: str, first: str = "") -> AttributeError:
-    """Return the AttributeError for a name that `owner` does not have, with what to write instead."""
+    """Return the AttributeError for a name that `owner` lacks; `answer` is what to write instead."""
     if not answer and not first:
         what = f"module {kind!r}" if isinstance(owner, ModuleType) else f"{kind!r} object"
         return AttributeError(f"{what} has no attribute {name!r}", name=name, obj=owner)

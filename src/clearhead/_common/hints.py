@@ -1,4 +1,4 @@
-"""Answers to calls with arguments that are not there, by what they are called here."""
+"""Errors for calls with unknown arguments, which name the equivalent argument."""
 
 import functools
 import inspect

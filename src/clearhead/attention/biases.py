@@ -24,7 +24,7 @@ from clearhead.masks.spans import Extent
 
 
 class Bias(Filed, ABC):
-    """Numbers added to the scores, worked out for the part of the matrix that is asked for.
+    """Values added to the scores, computed for the requested part of the matrix.
 
     Example:
         >>> import clearhead as ch
@@ -134,7 +134,7 @@ class Bias(Filed, ABC):
 
 
 class ByPair(Bias):
-    """A bias that is worked out pair by pair, by `at`."""
+    """A bias that is computed pair by pair, by `at`."""
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
         """Return the bias for a range of queries and a range of keys: floating, four dimensions."""
@@ -149,7 +149,7 @@ class ByPair(Bias):
 
 
 def check_beside(numbers: Tensor, extent: Extent) -> None:
-    """Refuse numbers of a bias that do not fit a query of that dtype and device.
+    """Raise DtypeError or DeviceError if the tensor of a bias does not fit a query's dtype and device.
 
     Raises:
         DtypeError, DeviceError: codes `bias.dtype` and `bias.device`.
@@ -267,7 +267,7 @@ class SumOfBiases(Bias, kind="sum_of_biases"):
 
 @dataclass(frozen=True, eq=False)
 class SelectedBias(ByPair):
-    """Some rows, columns and heads of another bias, which goes on to count in its own tokens.
+    """Some rows, columns and heads of another bias, which keeps its own positions.
 
     The arguments are those of `masks.selected.Selected`; made by `select_bias`.
     """
@@ -330,7 +330,7 @@ def select_bias(
 
 
 def as_bias(bias: Tensor | Bias) -> Bias:
-    """A bias object from what a user gave, or a refusal.
+    """Return the Bias for an argument, or raise an error.
 
     Raises:
         ArgumentTypeError: code `bias.type`, for what is neither a tensor nor a bias.

@@ -343,7 +343,7 @@ def make_problem(
 
 
 def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Refuse tensors of four dimensions whose sizes, dtypes or devices do not go together.
+    """Raise an error if four-dimensional query, key and value do not fit each other.
 
     Raises:
         ShapeError, DtypeError, DeviceError: for the first mismatch.

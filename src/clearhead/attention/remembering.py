@@ -38,7 +38,7 @@ Attend = TypeVar("Attend", bound=Callable[..., Tensor])
 
 
 class _Call(NamedTuple):
-    """A checked call: the keys that it reads, None for all, and what hides others of them."""
+    """A checked call: the keys that it reads, None for all, and the mask tensor for others."""
 
     keys: slice | None
     causal: bool

@@ -8,6 +8,7 @@ import time
 from ast import literal_eval
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +22,9 @@ from clearhead.cli import check_process
 from clearhead.cli.scan import Scan
 from clearhead.errors import ClearheadError
 
-# The panels of --help.
-CALL, DECLARED, OUTPUT, RUN = "The call", "What it should compute", "Output", "The run"
+# Options by the panel of --help that lists them.
+PANELS = "The call", "What it should compute", "Output", "The run"
+CALL, DECLARED, OUTPUT, RUN = (partial(typer.Option, rich_help_panel=each) for each in PANELS)
 
 
 def check(
@@ -36,157 +38,73 @@ def check(
     ],
     takes: Annotated[
         str | None,
-        typer.Option(
+        CALL(
             help='Calling convention: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
             '"ids,mask"; a part: "query,key", scores, "weights,value". By default what its '
-            "parameters suggest, or x.",
-            rich_help_panel=CALL,
+            "parameters suggest, or x."
         ),
     ] = None,
     args: Annotated[
-        str,
-        typer.Option(
-            help="Arguments of the constructor: d_in=3,d_out=2.",
-            metavar="K=V,…",
-            rich_help_panel=CALL,
-        ),
+        str, CALL(help="Arguments of the constructor: d_in=3,d_out=2.", metavar="K=V,…")
     ] = "",
     sizes: Annotated[
-        str,
-        typer.Option(
-            help="Sizes that cannot be inferred: d_in=3,num_heads=4.",
-            metavar="K=V,…",
-            rich_help_panel=CALL,
-        ),
+        str, CALL(help="Sizes that cannot be inferred: d_in=3,num_heads=4.", metavar="K=V,…")
     ] = "",
     causal: Annotated[
-        bool | None,
-        typer.Option(
-            "--causal/--no-causal",
-            help="Whether later tokens are hidden.",
-            rich_help_panel=DECLARED,
-        ),
+        bool | None, DECLARED("--causal/--no-causal", help="Whether later tokens are hidden.")
     ] = None,
     window: Annotated[
         str | None,
-        typer.Option(
-            help="Sliding window, tokens on each side: 128,0.",
-            metavar="LEFT,RIGHT",
-            rich_help_panel=DECLARED,
-        ),
+        DECLARED(help="Sliding window, tokens on each side: 128,0.", metavar="LEFT,RIGHT"),
     ] = None,
-    heads: Annotated[
-        int | None, typer.Option(help="Number of query heads.", rich_help_panel=DECLARED)
-    ] = None,
-    kv_heads: Annotated[
-        int | None,
-        typer.Option(help="Number of key and value heads.", rich_help_panel=DECLARED),
-    ] = None,
+    heads: Annotated[int | None, DECLARED(help="Number of query heads.")] = None,
+    kv_heads: Annotated[int | None, DECLARED(help="Number of key and value heads.")] = None,
     scale: Annotated[
-        float | None,
-        typer.Option(help="Scale of the scores, by default 1/√head_dim.", rich_help_panel=DECLARED),
+        float | None, DECLARED(help="Scale of the scores, by default 1/√head_dim.")
     ] = None,
-    softcap: Annotated[
-        float | None, typer.Option(help="Softcap of the scores.", rich_help_panel=DECLARED)
-    ] = None,
-    dropout: Annotated[
-        float | None,
-        typer.Option(help="Dropout probability in training.", rich_help_panel=DECLARED),
-    ] = None,
+    softcap: Annotated[float | None, DECLARED(help="Softcap of the scores.")] = None,
+    dropout: Annotated[float | None, DECLARED(help="Dropout probability in training.")] = None,
     rope: Annotated[
-        str | None,
-        typer.Option(
-            help="Rotary positions: half or interleaved.",
-            metavar="LAYOUT[,BASE]",
-            rich_help_panel=DECLARED,
-        ),
+        str | None, DECLARED(help="Rotary positions: half or interleaved.", metavar="LAYOUT[,BASE]")
     ] = None,
     alibi: Annotated[
-        bool,
-        typer.Option(
-            "--alibi",
-            help="ALiBi with the published slopes; requires --heads.",
-            rich_help_panel=DECLARED,
-        ),
+        bool, DECLARED("--alibi", help="ALiBi with the published slopes; requires --heads.")
     ] = False,
     world: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of ranks that share the tokens.", min=1, rich_help_panel=DECLARED
-        ),
+        int | None, DECLARED(help="Number of ranks that share the tokens.", min=1)
     ] = None,
     layout: Annotated[
-        str | None,
-        typer.Option(
-            help="With --world: contiguous, zigzag or balanced.", rich_help_panel=DECLARED
-        ),
+        str | None, DECLARED(help="With --world: contiguous, zigzag or balanced.")
     ] = None,
     everything: Annotated[
         bool,
-        typer.Option(
-            "--all",
-            help="Print every finding, also measured values and what was not judged.",
-            rich_help_panel=OUTPUT,
-        ),
+        OUTPUT("--all", help="Print every finding, also measured values and what was not judged."),
     ] = False,
     strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Exit with 1 instead of 2 if something was not judged.",
-            rich_help_panel=OUTPUT,
-        ),
+        bool, OUTPUT("--strict", help="Exit with 1 instead of 2 if something was not judged.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)
-    ] = False,
+    as_json: Annotated[bool, OUTPUT("--json", help="Print JSON instead of text.")] = False,
     sarif: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write SARIF, for a code host.", metavar="FILE", rich_help_panel=OUTPUT
-        ),
+        Path | None, OUTPUT(help="Also write SARIF, for a code host.", metavar="FILE")
     ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Also write an HTML page.", metavar="FILE", rich_help_panel=OUTPUT),
-    ] = None,
-    lesson: Annotated[
-        int | None,
-        typer.Option(
-            help="Grade PLACE as lesson 1 to 13 of the course.",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Seed of all random numbers.", min=0, rich_help_panel=RUN)
-    ] = 0,
+    html: Annotated[Path | None, OUTPUT(help="Also write an HTML page.", metavar="FILE")] = None,
+    lesson: Annotated[int | None, RUN(help="Grade PLACE as lesson 1 to 13 of the course.")] = None,
+    seed: Annotated[int, RUN(help="Seed of all random numbers.", min=0)] = 0,
     timeout: Annotated[
-        float | None,
-        typer.Option(
-            help="Time limit in seconds: 60, with --world 600.",
-            min=0.001,
-            rich_help_panel=RUN,
-        ),
+        float | None, RUN(help="Time limit in seconds: 60, with --world 600.", min=0.001)
     ] = None,
     memory: Annotated[
-        float | None,
-        typer.Option(help="Memory limit in GB, by default none.", min=0.001, rich_help_panel=RUN),
+        float | None, RUN(help="Memory limit in GB, by default none.", min=0.001)
     ] = None,
     watch: Annotated[
-        bool,
-        typer.Option(
-            "--watch",
-            help="Check again each time the file is saved, until Ctrl-C.",
-            rich_help_panel=RUN,
-        ),
+        bool, RUN("--watch", help="Check again each time the file is saved, until Ctrl-C.")
     ] = False,
     trains: Annotated[
         bool,
-        typer.Option(
+        RUN(
             "--trains",
             help="Check a training script: PLACE is a function that returns model, loss, optimizer and "
             "batch.",
-            rich_help_panel=RUN,
         ),
     ] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Changes of what a model attends to, under its own kernel.
+"""Edits of what a model attends to, under its own kernel.
 
 `edit` shares the hooks of `watch`: a call is read as a `Problem`, the model's kernel runs it with its own
 arguments, and what is edited replaces its context in some heads and rows before the model goes on. So nothing

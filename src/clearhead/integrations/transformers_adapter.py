@@ -1,4 +1,4 @@
-"""A layer of ours behind the call of an attention of transformers: its positions, masks and caches."""
+"""A converted layer with the call signature of an attention of transformers: positions, masks, caches."""
 
 import inspect
 import sys

@@ -44,7 +44,7 @@ def drawn(init: Init, embed_dim: int, width: int) -> Tensor:
 
 
 class Rung(nn.Module, ABC):
-    """The methods that every rung has, and the settings that it lacks unless it says otherwise."""
+    """The methods of every rung, and the settings that a rung lacks unless it defines them."""
 
     mask: Mask | None = None
     dropout: float | None = None

@@ -114,7 +114,7 @@ class LayerCall(NamedTuple):
 
 
 def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim: int) -> None:
-    """Refuse an x and a context whose shapes do not fit a layer or each other.
+    """Raise ShapeError if x and the context do not fit the layer or each other.
 
     Raises:
         ShapeError: codes `layer.input`, `layer.context` and `layer.context-missing`.
@@ -147,7 +147,7 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
 
 
 def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
-    """Return the positions that a call gives for the tokens of x, int64, (tokens,) or (batch, tokens).
+    """Return the positions of a call's tokens, int64, (tokens,) or (batch, tokens), or raise an error.
 
     For parts that use several positions per token they are (axes, batch, tokens).
 
@@ -183,7 +183,7 @@ def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
 def check_cache(
     cache: object, mask: Mask | None, x: Tensor, context_len: int | None, layer: nn.Module
 ) -> None:
-    """Refuse a cache that does not go with a call.
+    """Raise an error if a cache does not fit a call.
 
     Args:
         cache: the argument.
@@ -313,7 +313,7 @@ def is_plain_linear(projection: nn.Module) -> bool:
 
 
 def check_projected(name: str, tensor: Tensor, projection: nn.Module) -> None:
-    """Refuse an input that a projection of a layer cannot be multiplied with.
+    """Raise an error if a layer's projection cannot be multiplied with an input.
 
     A projection that is not plain checks its input itself, and may not have its weight yet.
 

@@ -132,7 +132,7 @@ class LatentAttention(AttentionLayer):
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Tensor:
-        """Attend from x to itself, and to what a cache holds.
+        """Attend from x to itself and to the tokens in a cache.
 
         Arguments and errors are those of `MultiHeadAttention.forward`.
 

@@ -151,7 +151,7 @@ class Softcap(Part):
 
 @with_hints
 class Sinks(Part):
-    """A learned score per head that takes a share of the weights and gives no value.
+    """A learned score per head that takes a share of the weights and has no value.
 
     Source: gpt-oss (2025, https://arxiv.org/abs/2508.10925), after Xiao et al. (2023,
     https://arxiv.org/abs/2309.17453).

@@ -63,7 +63,7 @@ class Positions(NamedTuple):
 def placed_at(
     positions: Tensor | None, key: Tensor | None
 ) -> tuple[Positions | None, Positions | None]:
-    """Return the positions that a call gives for the parts, and the same for each axis; None where it gives none.
+    """Return the positions of a call for the parts, and the same for each axis; None if the call gives none.
 
     Args:
         positions: (tokens,), (batch, tokens) or (axes, batch, tokens), or None.

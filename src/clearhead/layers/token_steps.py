@@ -1,4 +1,4 @@
-"""One more token of a text whose keys are cached: what a generation asks again and again, in few calls of Python.
+"""A fast path for one more token of a text with cached keys, with few Python calls per step of a generation.
 
 Between two such calls the processor's caches have been filled with keys and values, so that a line of Python costs a
 multiple of what it does in a loop of its own.

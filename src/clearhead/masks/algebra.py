@@ -208,7 +208,7 @@ def leaves(mask: Mask) -> Iterator[Mask]:
 
 
 def goes_by_distance(mask: Mask) -> bool:
-    """Return True if how far a key lies from its query says whether it is visible.
+    """Return True if visibility depends only on the distance of key and query.
 
     Example:
         >>> import clearhead as ch
@@ -223,7 +223,7 @@ def goes_by_distance(mask: Mask) -> bool:
 
 
 def hides_later(mask: Mask) -> bool:
-    """Return True if the expression alone says that no query sees a later key.
+    """Return True if the expression shows, without evaluation, that no query sees a later key.
 
     Example:
         >>> import clearhead as ch

@@ -89,7 +89,7 @@ class Mask(Filed, ABC):
         return Extent(*self.leading, query_len, kv_len, device or own)
 
     def check(self, extent: Extent) -> None:
-        """Refuse sizes or a device that the mask was not made for.
+        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device.
 
         Raises:
             MaskError: if a size differs from what the mask describes.
@@ -110,7 +110,7 @@ class Mask(Filed, ABC):
             )
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return the keys of each query as a few runs, or None if there is no such short description."""
+        """Return the keys of each query as a few runs, or None if the mask has no short description."""
         return None
 
     def common_run(self, extent: Extent) -> slice | None:
@@ -373,7 +373,7 @@ class Mask(Filed, ABC):
 
 
 def check_mask(other: object) -> Mask:
-    """Refuse what is no mask, where one is combined.
+    """Return a mask, or raise an error if an operand of &, | or ~ is not one.
 
     Raises:
         ArgumentTypeError: code `mask.type`.

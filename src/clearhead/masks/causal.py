@@ -87,7 +87,7 @@ class Causal(Positioned, kind="causal"):
 
 @with_hints
 def causal(*, offset: int | Sequence[int] | Tensor | None = None) -> Mask:
-    """Let each query attend to itself and to what came before it.
+    """Return the mask in which each query sees itself and earlier tokens.
 
     Key j is visible to query i if `j <= offset + i`. Without an offset the *last* query sits on the
     *last* key, `offset = kv_len - query_len`, which is what decoding with a cache needs. Four

@@ -22,7 +22,7 @@ LENGTHS_WORTH_SAYING = 8
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EachDocument(Mask, kind="each_document"):
-    """The queries of each document see the keys of the same document, as a mask of it alone says.
+    """Queries see the keys of their own document that an inner mask for this document shows.
 
     Args:
         mask: that of one document, of any length; the last query sits on the last key.

@@ -11,7 +11,7 @@ from clearhead.masks.spans import Extent, Spans
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Selected(Mask):
-    """Some rows, columns and heads of another mask, which goes on to count in its own tokens.
+    """Some rows, columns and heads of another mask, which keeps its own positions.
 
     Args:
         mask: the mask of all queries and keys.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Extent(NamedTuple):
-    """The call that a mask or a bias is asked about: how many of each, where, and in which precision.
+    """The sizes, device and precision of the call for which a mask or a bias is evaluated.
 
     Attributes:
         batch: samples.

@@ -111,7 +111,7 @@ class BaseMatrix(NoTensor):
         return self._tokens
 
     def norms(self, output: Tensor | None = None) -> Norms:
-        """Weights × ‖value · W‖ of each query and key: what it takes from there (Kobayashi et al., 2020).
+        """Return the norms of weighted values: weights × ‖value · W‖ (Kobayashi et al., 2020).
 
         Args:
             output: the weight of the layer's output projection, (output_dim, num_heads · value_head_dim), as
@@ -208,7 +208,7 @@ class BaseMatrix(NoTensor):
         return self.posed.device
 
     def check_whole(self, verb: str) -> None:
-        """Refuse what needs the queries of all ranks, where this matrix has those of one.
+        """Raise UnsupportedError if this matrix has the queries of one rank, and all are needed.
 
         Raises:
             UnsupportedError: code `across.whole`.

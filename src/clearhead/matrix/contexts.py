@@ -1,4 +1,4 @@
-"""The contexts of the heads of a call: what each of them hands on."""
+"""The contexts of the heads of a call: the inputs of the output projection."""
 
 from dataclasses import dataclass
 

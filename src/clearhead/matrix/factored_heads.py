@@ -1,4 +1,4 @@
-"""A matrix of each head as two factors, whose product is asked for or never there."""
+"""One matrix per head, stored as two factors; the product is computed only on request."""
 
 import torch
 from torch import Tensor

@@ -141,7 +141,7 @@ class HasHeads(Protocol):
 
 
 class Attended(Protocol):
-    """A matrix of attention weights or the summary of one: what everything that draws takes."""
+    """The interface of an attention matrix or its summary, as everything that draws uses it."""
 
     @property
     def ndim(self) -> int:

@@ -1,4 +1,4 @@
-"""The results of the heads: what each of them adds to the output of its layer."""
+"""The results of the heads: the term of the layer's output that each head adds."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Arguments that pick parts of the weights, read and refused: indices, pairs, slices, sets, bins."""
+"""Validated indices into the weights: indices, pairs, slices, sets and bins."""
 
 from collections.abc import Sequence
 from types import EllipsisType

@@ -51,7 +51,7 @@ class FileOptions(PageOptions, total=False):
 
 @with_hints
 class AttentionMatrix(WeightStatistics):
-    """The attention weights of every query over every key, worked out where somebody looks.
+    """The attention weights of every query over every key, computed only where they are read.
 
     Nothing of size query_len × kv_len is computed or stored until a part is asked for, and then
     only that part. Weights are those before dropout.

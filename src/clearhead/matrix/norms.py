@@ -1,4 +1,4 @@
-"""The norms of weighted values: what a query takes from a key, and not only how much it looks at it."""
+"""The norms of weighted values: how much a query receives from a key, and not only how much it attends to it."""
 
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Norms(NoTensor, Drawn):
-    """weights[i, j] · ‖value_j · W‖ of each query i and key j, worked out where somebody looks.
+    """weights[i, j] · ‖value_j · W‖ of each query i and key j, computed only where it is read.
 
     A weight alone says little of a key whose value is short: what is added to the output is their product
     (Kobayashi et al., 2020, https://arxiv.org/abs/2004.10102). W is the part of the output projection that
@@ -188,7 +188,7 @@ class Norms(NoTensor, Drawn):
 
 
 class _OfNorms(Reduction):
-    """A reduction of norms in the place of weights."""
+    """A reduction over norms instead of weights."""
 
     reads = frozenset({"scores", "weights"})
     destroys = frozenset({"weights"})

@@ -1,4 +1,4 @@
-"""Parts of the weights, worked out from query and key: a rectangle, or chosen pairs."""
+"""Parts of the weights, computed from query and key: a rectangle, or chosen pairs."""
 
 import math
 import os
@@ -37,7 +37,7 @@ class Rectangle(NamedTuple):
 
 
 def check_fits(part: Rectangle, dtype: torch.dtype) -> None:
-    """Refuse a part that would not fit in memory.
+    """Raise TooLargeError if a part would not fit into memory.
 
     Raises:
         TooLargeError: code `matrix.too-large`.

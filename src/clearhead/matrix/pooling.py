@@ -75,7 +75,7 @@ def row_means(pooled: Tensor, query_len: int) -> Tensor:
 
 
 def row_shares(pooled: Tensor) -> Tensor:
-    """Divide sums over rectangles by those of their rows: a row that gives anything gives 1 in all.
+    """Return sums over rectangles divided by the sums of their rows, so that each nonzero row sums to 1.
 
     Example:
         >>> row_shares(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))

@@ -1,4 +1,4 @@
-"""One pass over the weights, some queries at a time, for all sums and maxima over rows or columns.
+"""One pass over the weights in chunks of queries, for all sums and maxima over rows or columns.
 
 The scores of a chunk of queries and a few heads are made in one buffer and their softmax in
 another, and every statistic that was asked for takes what it needs while both are near. Nothing of
@@ -300,7 +300,7 @@ def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> Swee
 
 
 class _Buffers:
-    """Makes chunks of ordinary numbers, each in the place of the one before."""
+    """Computes chunks of finite weights, each into the memory of the previous one."""
 
     def __init__(self, problem: Problem, rows: int) -> None:
         size = rows * problem.kv_len

@@ -1,4 +1,4 @@
-"""Parts of a head's map, worked out exactly from query and key, as one zooms.
+"""Parts of a head's map, computed exactly from query and key, as one zooms.
 
 Given the logsumexp of its queries, a rectangle of weights costs its own dot products and nothing else.
 """
@@ -82,7 +82,7 @@ def is_exact(problem: Problem, rows: int, columns: int) -> bool:
 def exact_tile(
     problem: Problem, total: Tensor, sample: int, head: int, rows: range, columns: range
 ) -> MapTile:
-    """A tile worked out from query and key.
+    """Return a tile of the map, computed from query and key.
 
     Args:
         problem: what attends to what.
@@ -109,7 +109,7 @@ def exact_tile(
 
 
 class _Rectangle:
-    """The weights of some keys, some queries at a time."""
+    """The weights of some keys, computed in chunks of queries."""
 
     def __init__(
         self, problem: Problem, total: Tensor, sample: int, head: int, columns: range

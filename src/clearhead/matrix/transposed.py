@@ -1,4 +1,4 @@
-"""Products with the transposed matrix of attention weights: what every key gets of the queries."""
+"""Products with the transposed matrix of attention weights: sums over the queries, for every key."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from clearhead.sharding.sharding import Sharding
 
 
 class Transposed:
-    """The transposed matrix: what every key gets of the queries. It is there for products.
+    """The transposed matrix of weights, for products only.
 
     Example:
         >>> import torch, clearhead as ch

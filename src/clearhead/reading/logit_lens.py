@@ -25,7 +25,7 @@ from clearhead.watching.watch import watch
 
 
 class LensToken(NamedTuple):
-    """A token that a model would say after a layer.
+    """A likely next token by the residual stream after a layer.
 
     Attributes:
         layer: the path of the module that attended in it.

@@ -1,4 +1,4 @@
-"""The models of the samples with what reads their input."""
+"""The models of the samples, with their tokenizers or processors."""
 
 import os
 import shutil

@@ -120,7 +120,7 @@ class GatherRows(torch.autograd.Function):
 
 
 class SumOverRanks(torch.autograd.Function):
-    """Sum a tensor over the ranks; every rank gets the sum, and the gradient is summed likewise."""
+    """Sum a tensor over the ranks; every rank gets the sum, and gradients are summed too."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Any, what: str) -> Tensor:

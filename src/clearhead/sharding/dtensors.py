@@ -22,7 +22,7 @@ def is_dtensor(tensor: object) -> bool:
 
 
 def check_plain(query: object, others: Sequence[object], beside: str) -> None:
-    """Refuse DTensors next to plain tensors, which PyTorch refuses in the midst of a computation.
+    """Raise an error for DTensors mixed with plain tensors, before a computation starts.
 
     Args:
         query: of a call without `across=`.

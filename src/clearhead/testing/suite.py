@@ -26,7 +26,7 @@ EMPTY = ((2, 0, 7), (2, 5, 0), (0, 5, 7))
 
 
 class Asked(NamedTuple):
-    """The parameters of a case: features, lengths, and what else is particular."""
+    """The parameters of a case: features, lengths and variant."""
 
     features: tuple[str, ...]
     lengths: tuple[int, int]

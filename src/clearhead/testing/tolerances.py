@@ -15,7 +15,7 @@ __tracebackhide__ = True
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference beyond a tolerance: a sentence about how much, and a line that says where."""
+    """A difference beyond a tolerance: a sentence with its size, and a line with its place."""
 
     sentence: str
     where: str

@@ -1,4 +1,4 @@
-"""The record of what a model attends to while it runs, on its own kernel.
+"""The record of what a model attends to while it runs on its own kernel.
 
 While a model is watched, the functions that it attends by are replaced by ones that read the call and then
 run the original with the same arguments; `watching/hooks/` has one file for each way: our own kernels,

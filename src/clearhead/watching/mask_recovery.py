@@ -107,7 +107,7 @@ def _read_window(rows: Tensor) -> Mask | None:
 
 
 def read_bias(tensor: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Split an additive mask into what it hides and what it adds elsewhere.
+    """Split an additive mask into the mask that it implies and the remaining bias; None for each if absent.
 
     −∞ and the lowest number of the dtype hide, as in the models of transformers.
 

@@ -1,4 +1,4 @@
-"""The record of what a watched model attended to, module by module."""
+"""The record of a watched model, module by module."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class MapOptions(TypedDict, total=False):
 
 
 class Seen(Answering, WholeRecord[Kept]):
-    """The record of a watched model, a mapping from the paths of its modules to what was kept of each.
+    """The record of a watched model, a mapping from the paths of its modules to their records.
 
     This is the attention matrix of a module, its summary, or the result of a function of the matrix.
 
@@ -358,7 +358,7 @@ def with_texts(seen: Seen[Any], page: Options) -> Options:
 
 @with_hints
 def load(path: str | os.PathLike[str]) -> Seen[Any]:
-    """Return what `Seen.save` wrote.
+    """Return the record that `Seen.save` wrote to a file.
 
     Raises:
         MissingExtraError: if safetensors is not installed.

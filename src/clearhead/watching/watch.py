@@ -32,7 +32,7 @@ Layers = str | int | Sequence[str | int]
 
 
 class WatchOptions(TypedDict, total=False):
-    """The options of `watch` that do not decide what a record holds."""
+    """The options of `watch` other than `keep`."""
 
     layers: Layers | None
     heads: Sequence[int] | None

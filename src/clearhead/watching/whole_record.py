@@ -75,7 +75,7 @@ class WholeRecord(KeptByPath[Kept]):
     def results(
         self, layer: str | int, model: nn.Module, *, call: int | None = None
     ) -> HeadResults:
-        """Return z · W of each head of a module: what the head adds to the output of the layer.
+        """Return z · W of each head of a module: the term that the head adds to the layer's output.
 
         It needs a watch with `keep="contexts"` or `contexts=True`. W is the head's part of the output projection.
 

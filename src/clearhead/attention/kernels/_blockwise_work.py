@@ -41,7 +41,7 @@ WORTH_CUTTING = 1 << 15
 
 
 class HeadSlice(NamedTuple):
-    """The part of a tile that is computed at a time: some samples with all heads, or some heads of one."""
+    """The part of a tile that is computed at once: some samples with all heads, or some heads of one sample."""
 
     rows: slice
     heads: slice
@@ -51,7 +51,7 @@ class HeadSlice(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A problem without its tensors: what both passes need to know.
+    """The tiles and options of a problem, without its tensors, as both passes use them.
 
     Attributes:
         extent: all sizes of it.

@@ -93,7 +93,7 @@ def lower(problem: Problem) -> list[Piece]:
 
 
 def is_known(problem: Problem, mask: Mask) -> bool:
-    """Return True if the host knows what the mask shows, without reading a device."""
+    """Return True if the spans of the mask are known on the host, without reading a device."""
     query = problem.query
     return (query.is_cpu or mask.device is None) and is_concrete(query) and not is_tracing()
 

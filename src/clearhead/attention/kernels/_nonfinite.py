@@ -1,4 +1,4 @@
-"""A non-finite number stays behind its mask: one function around a kernel's run."""
+"""Containment of non-finite values behind a mask: one function that wraps the run of a kernel."""
 
 from collections.abc import Callable
 

@@ -135,7 +135,7 @@ class _Ring(torch.autograd.Function):
 
 
 class RingRounds:
-    """The keys of a matrix in a ring, for statistics: one round each time that they are asked for.
+    """The keys of a matrix in a ring, for statistics: each request sends them round once.
 
     Args:
         call: the call.

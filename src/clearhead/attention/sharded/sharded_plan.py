@@ -1,4 +1,4 @@
-"""The plan of a call over tokens that ranks share: what each way sends and holds."""
+"""The plan of a call over tokens that ranks share: the bytes that each method sends and holds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

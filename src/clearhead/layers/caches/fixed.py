@@ -19,7 +19,7 @@ from clearhead.masks.spans import Extent, Spans, one_run
 
 @with_hints
 class FixedCache(StaticCache):
-    """A KV cache of fixed memory that returns all of it at every step, with a mask for what is held.
+    """A KV cache of fixed memory that returns all of it at every step, with a mask of the columns in use.
 
     The tokens held are its first columns, and their number is a tensor, so that every step of as many
     tokens is one graph: for `torch.compile`, for CUDA graphs, and, with `of` and `state`, for

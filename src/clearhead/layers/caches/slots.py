@@ -14,7 +14,7 @@ from clearhead.masks.base import Mask
 
 
 class Slots(ABC):
-    """The base of `Cache`: memory, which columns of the text are real tokens, and what a kind of cache defines.
+    """The base of `Cache`: the stores, which columns are real tokens, and the methods of each kind of cache.
 
     A kind defines `_start` and `_add`; the other methods are those of a cache that holds every column.
     """

@@ -1,4 +1,4 @@
-"""Adapters: a layer of ours behind the call of the module that it was made of."""
+"""Adapters: a converted layer with the call signature of the module that it replaces."""
 
 import inspect
 from functools import cache

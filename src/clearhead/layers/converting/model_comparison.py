@@ -1,4 +1,4 @@
-"""Compare the attentions of a model with what takes their place, in a call of the model."""
+"""Comparison of the attentions of a model with their replacements, in a call of the model."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ CLOSE = 1e-5
 
 @dataclass
 class Place:
-    """An attention of a model: where it stands, and what is put there."""
+    """An attention of a model: its paths, and its replacement or the reason why there is none."""
 
     paths: list[str]
     module: nn.Module

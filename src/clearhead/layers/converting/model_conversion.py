@@ -34,7 +34,7 @@ Read = Callable[[nn.Module, Mapping[str, nn.Module]], ModuleReader]
 
 
 class ModelConversion(Drawn):
-    """The result of the conversion of a model: the layers by path, and what was left and why.
+    """The result of converting a model: the layers by path, and the modules left as they are, with reasons.
 
     Attributes:
         model: the model, which now runs on these layers.

@@ -51,7 +51,7 @@ def guesses(module: nn.Module) -> list[Fitted]:
 
 
 def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) -> Fitted:
-    """Return the guess by which our layer equals a run of a copy, or add the reason why the module is refused.
+    """Return the guess for which our layer equals runs of a copy; None, with a reason, if there is none.
 
     Args:
         reader: of a module without reasons against it.

@@ -1,4 +1,4 @@
-"""The laws of training, one row each: a change of a call, and what is compared.
+"""The laws of training, one function each: a change of a call, and what must follow.
 
 A law returns what it measured if it is broken, and nothing if it holds.
 """
