@@ -135,6 +135,7 @@ def check(
     }
     declared = {name: value for name, value in declared.items() if value is not None}
     known = _keywords(sizes, "--sizes")
+    slopes = _slopes(heads) if alibi else None
     for path in (html, sarif):
         if path is not None:
             check_writable(path)
@@ -160,7 +161,7 @@ def check(
                 raise typer.BadParameter(words, param_hint=option)
         asked = {
             "declared": {**declared, "sizes": known},
-            "slopes": _slopes(heads) if alibi else None,
+            "slopes": slopes,
             "takes": takes,
             "seed": seed,
         }
@@ -187,21 +188,19 @@ def check(
                 Path(name).write_text(as_sarif(reports), encoding="utf-8")
         raise typer.Exit(scan.exit_code(strict))
     (place,) = places
-    options: dict[str, Any] = {
+    constructed = _keywords(args, "--args")
+    options = {
         "takes": takes,
-        "args": _keywords(args, "--args") or None,
+        "args": constructed or None,
         "sizes": known,
         "seed": seed,
-        **({} if lesson is None else {"lesson": lesson}),
         **declared,
     }
-    asked = {
-        "place": place,
-        "options": options,
-        "slopes": _slopes(heads) if alibi else None,
-    }
+    if lesson is not None:
+        options["lesson"] = lesson
+    asked = {"place": place, "options": options, "slopes": slopes}
     if trains:
-        asked = {"place": place, "trains": options["args"] or {}}
+        asked = {"place": place, "trains": constructed}
     if watch:
         file = Path(place.partition(":")[0])
         if not file.is_file() or not hasattr(os, "fork"):
@@ -220,12 +219,10 @@ def check(
     else:
         from clearhead.drawing.terminal.checked import print_report
 
-        report = replace(
-            report,
-            told=tuple(map(_as_options, report.told)),
-            unverified=tuple(map(_as_options, report.unverified)),
-        )
-        print_report(Console(), report, everything=everything)
+        notes = {
+            name: tuple(map(_as_options, getattr(report, name))) for name in ("told", "unverified")
+        }
+        print_report(Console(), replace(report, **notes), everything=everything)
     if html is not None:
         with replacing(html) as (name, _):
             Path(name).write_text(report.to_html(), encoding="utf-8")

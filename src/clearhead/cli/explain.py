@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from clearhead import errors
+from clearhead._common.docs_pages import PACKAGE
 from clearhead._common.lessons import lessons_of
-from clearhead._common.pages import PACKAGE
 from clearhead._text import shown
 from clearhead.cli.error_codes import error_codes
 from clearhead.errors import ArgumentError

@@ -14,8 +14,8 @@ from difflib import SequenceMatcher
 from functools import cache
 from typing import Any, NamedTuple
 
+from clearhead._common.docs_pages import docs
 from clearhead._common.lessons import REASONS, LessonRow, lessons_of
-from clearhead._common.pages import docs
 from clearhead._text import raised_words
 from clearhead.checking.contract import Contract
 from clearhead.checking.lessons import called_with, promises_of
