@@ -104,9 +104,9 @@ def test_version() -> None:
         assert any(line.split() == ["softcap", "no", "no", "yes", "yes"] for line in found)
 
 
-def test_the_options_of_check_are_listed_by_panel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    printed = CliRunner().invoke(app, ["check", "--help"]).output
+def test_the_options_of_check_are_listed_by_panel() -> None:
+    asked = ["check", "--help"]
+    printed = CliRunner().invoke(command_line.app, asked, terminal_width=80).stdout
     titles = [line for line in printed.splitlines() if line.endswith(":") and line[0] != " "]
     expected = [
         "Arguments:",

@@ -240,11 +240,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def answer(
-    place: str,
-    options: dict[str, Any],
-    slopes: list[float] | None,
-) -> dict[str, Any]:
+def answer(place: str, options: dict[str, Any], slopes: list[float] | None) -> dict[str, Any]:
     """Return the report as JSON data, or the error."""
     from clearhead.cli.progress import busy
 

@@ -63,10 +63,7 @@ def _explain_finding(code: str) -> list[str]:
         return []
     told = [each.pointer(code).rpartition(": ") for each in lessons_of(code)]
     lessons = [f"{where}: `{command}`" for where, _, command in told]
-    return [
-        _findings()[code].strip(),
-        *([f"Lessons: {'; '.join(lessons)}."] if lessons else []),
-    ]
+    return [_findings()[code].strip(), *([f"Lessons: {'; '.join(lessons)}."] if lessons else [])]
 
 
 def _explain_error(code: str) -> list[str]:
