@@ -38,14 +38,14 @@ PLACES: Mapping[str, str] = TABLES["positional"]
 """What is meant by arguments by place, by the first one that is taken by name."""
 
 ATTRIBUTES = {owner: by_name(table) for owner, table in TABLES["attributes"].items()}
-"""The answers for an attribute, by the package or the class that it is asked of."""
+"""The answers for an attribute, by the package or class of the attribute."""
 
 CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
-"""The arguments by which models and layers are handed their KV cache; of transformers, from 5.24 on, the last."""
+"""The arguments by which models and layers receive their KV cache; of transformers, from 5.24 on, the last."""
 
 
 def cache_of(words: Container[str]) -> str | None:
-    """The argument by which a call with these is handed its KV cache; None where there is none.
+    """The argument by which a call with these receives its KV cache; None if there is none.
 
     Example:
         >>> cache_of(["x", "layer_past"]), cache_of(["x"])

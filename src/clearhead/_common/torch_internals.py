@@ -164,7 +164,7 @@ def is_autocast(tensor: Tensor) -> bool:
         ...     is_autocast(torch.ones(1)), is_autocast(torch.ones(1, device="meta"))
         (True, False)
     """
-    # The name of a device is made anew each time that it is asked for.
+    # PyTorch makes the name of a device at each request.
     device = "cpu" if tensor.is_cpu else tensor.device.type
     return device != "meta" and torch.is_autocast_enabled(device)
 
@@ -271,7 +271,7 @@ def is_exporting() -> bool:
 def is_exporting_to_onnx() -> bool:
     """Return True inside torch.onnx.export.
 
-    `torch.onnx` is imported by its first use, which takes a quarter of a second, so it is asked only during an export.
+    `torch.onnx` is imported by its first use, which takes a quarter of a second, so it is used only during an export.
 
     Example:
         >>> is_exporting_to_onnx()

@@ -43,7 +43,7 @@ class Bias(Filed, ABC):
 
         Args:
             query_index: int64, four dimensions (batch, 1, queries, keys), any of size 1.
-            key_index: likewise; the two broadcast against each other.
+            key_index: indices of keys, in the same form; the two broadcast against each other.
             extent: how many queries and keys there are in all.
 
         Returns:

@@ -1,6 +1,6 @@
 """`clearhead check` in a separate process, because the checked code may crash, hang or fill the memory.
 
-The report comes back in a file, so that nothing that is printed can be taken for it, and no exit code.
+The report comes back in a file, so that neither output nor an exit code can be mistaken for it.
 """
 
 import json

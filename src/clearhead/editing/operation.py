@@ -53,7 +53,7 @@ class Operation:
 
         Args:
             layer: what it was asked for, for messages.
-            model: the class of the model, likewise.
+            model: the class of the model, for the message.
 
         Raises:
             EditError: code `edit.no-token`, for a position that no sequence had.

@@ -89,8 +89,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         Args:
             query: (query_len, batch, embed_dim), (batch, query_len, embed_dim) with `batch_first`, or
                 (query_len, embed_dim).
-            key: likewise, of width kdim.
-            value: likewise, of width vdim.
+            key: the same, of width kdim.
+            value: the same, of width vdim.
             key_padding_mask: (batch, kv_len), or (kv_len,) without a batch: bool, True = padding, or a
                 number that is added to the scores.
             need_weights: whether the weights are returned.

@@ -51,7 +51,7 @@ class Part(nn.Module):
             key: (batch, num_kv_heads, kv_len, head_dim).
             query_positions: int64, (query_len,) or (batch, query_len), in tokens; with several
                 `position_axes` also (axes, batch, query_len).
-            key_positions: likewise of the keys.
+            key_positions: the positions of the keys, in the same form.
         """
         return query, key
 
@@ -68,7 +68,7 @@ class Part(nn.Module):
 
         Args:
             query_positions: int64, (query_len,) or (batch, query_len), in tokens.
-            key_positions: likewise of all keys, those of a cache included.
+            key_positions: the positions of all keys, including those in a cache.
         """
         return {}
 

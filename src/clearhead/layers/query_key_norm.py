@@ -21,7 +21,7 @@ class QueryKeyNorm(Part):
         head_dim: width of a query and a key.
         eps: added to the mean square.
         num_heads: number of query heads that are normed together; None for each alone.
-        num_kv_heads: number of key heads, likewise; None is num_heads.
+        num_kv_heads: the number of key heads; None is num_heads.
 
     Raises:
         ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`, `norm.eps`.

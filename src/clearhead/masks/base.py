@@ -47,7 +47,7 @@ class Mask(Filed, ABC):
 
         Args:
             query_index: int64, four dimensions (batch, num_heads, queries, keys), any of size 1.
-            key_index: likewise; the two broadcast against each other.
+            key_index: indices of keys, in the same form; the two broadcast against each other.
             extent: how many queries and keys there are in all.
 
         Returns:
@@ -261,7 +261,7 @@ class Mask(Filed, ABC):
             head: index of the head, for a mask that differs between them.
             tokens: a word for each query, and for each key where there are as many.
             source_tokens: a word for each key.
-            cells: how many cells a side the figure has at most; None is 256.
+            cells: the largest number of cells on a side of the figure; None is 256.
             ax: axes to draw in; None is a new figure of pyplot's.
 
         Returns:

@@ -29,7 +29,7 @@ class BlockMap(Drawn):
     """The blocks of a mask: empty (0), partial (1) or full (2).
 
     `kinds` is uint8 of shape (query_blocks, kv_blocks), with (batch, num_heads or 1) in front for a
-    mask that differs between samples or heads; `share`, float32 likewise, is how many of the pairs of
+    mask that differs between samples or heads; `share`, float32 of the same shape, is the share of the pairs of
     a block are visible, from 0 to 1. `block` is the size of a block in tokens.
 
     Example:

@@ -275,5 +275,5 @@ def _valid(valid: Tensor, side: Side | None) -> Mask:
             "padding takes a bool tensor of shape (batch, kv_len) or (kv_len,); got shape "
             f"{tuple(valid.shape)}. A mask of queries × keys is clearhead.dense(tensor).",
         )
-    # A copy, since what is worked out from it is kept.
+    # A copy, because values computed from it are cached.
     return Valid(valid.clone())

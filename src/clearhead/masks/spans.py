@@ -44,7 +44,7 @@ class Spans:
 
     Attributes:
         start: the first key of each run, int64, (rows, query_len, pieces).
-        stop: the key behind its last, likewise.
+        stop: the key after its last, of the same shape.
 
     Example:
         >>> import clearhead as ch

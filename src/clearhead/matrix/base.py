@@ -46,7 +46,7 @@ class BaseMatrix(NoTensor):
         self._gathered: Problem | None = None
         self._tokens: Tensor | None = None
         self._context: Tensor | None = None
-        # Computed once. What is handed out of it is a copy, which the caller may write to.
+        # Computed once. Callers get a copy, which they may write to.
         self._logsumexp: Tensor | None = None
 
     @property

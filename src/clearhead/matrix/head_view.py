@@ -1,7 +1,7 @@
 """Some heads of one sample of a matrix or a summary, as everything that draws them asks.
 
 A picture needs of a head the same few things wherever it is drawn: its weights or a coarser map of them, which
-cells are hidden whole, a number for each query, and its name. They are worked out here; a figure, a terminal,
+cells are hidden whole, a number for each query, and its name. They are computed here; a figure, a terminal,
 a notebook and a page letter and colour them.
 """
 
@@ -79,8 +79,8 @@ class Glance(NamedTuple):
     Attributes:
         shares: (num_heads, rows, columns): which share of its attention a row gives a column; None
             if it would cost too much to know.
-        entropy: (num_heads,), averaged over the queries that were looked at, nats; None likewise.
-        distance: (num_heads,), likewise, tokens.
+        entropy: (num_heads,), averaged over the sampled queries, nats; None if there are none.
+        distance: (num_heads,), averaged the same way, tokens.
         queries: how many queries were looked at.
         query_len: how many there are.
         kv_len: how many keys there are.

@@ -53,7 +53,7 @@ class FileOptions(PageOptions, total=False):
 class AttentionMatrix(WeightStatistics):
     """The attention weights of every query over every key, computed only where they are read.
 
-    Nothing of size query_len × kv_len is computed or stored until a part is asked for, and then
+    Nothing of size query_len × kv_len is computed or stored until a part is read, and then
     only that part. Weights are those before dropout.
 
     Args:
@@ -178,7 +178,7 @@ class AttentionMatrix(WeightStatistics):
 
         Args:
             query_index: ints of shape (pairs,), or (batch, pairs) for other pairs in each sample.
-            key_index: likewise; the two broadcast against each other.
+            key_index: indices of keys, in the same form; the two broadcast against each other.
 
         Returns:
             (batch, num_heads, pairs), without the last axis for two single ints.

@@ -90,7 +90,7 @@ def is_one_portion(problem: Problem, part: Rectangle) -> bool:
 
 def from_logsumexp(problem: Problem, part: Rectangle, total: Tensor) -> Tensor:
     """Return the weights of a part, computed from its scores and the logsumexp (samples, heads, query_len)."""
-    # A bias may be worked out for all keys between the first and the last.
+    # A bias may be computed for all keys between the first and the last.
     wide = len(part.columns) if problem.bias is None else problem.kv_len
     found = []
     for some in part.rows.split(_portion(problem, part, wide)):
@@ -112,7 +112,7 @@ def from_every_key(problem: Problem, part: Rectangle) -> Tensor:
 
 def _portion(problem: Problem, part: Rectangle, keys: int) -> int:
     """Return the chunk size in queries for `keys` keys."""
-    # Masks and biases are worked out for all of their samples and heads.
+    # Masks and biases are computed for all of their samples and heads.
     wide = max(len(part.samples) * len(part.heads), 1)
     if problem.mask is not None:
         wide = max(wide, math.prod(problem.mask.leading))

@@ -36,7 +36,7 @@ class TopK(NamedTuple):
 
     Attributes:
         weights: (batch, num_heads, query_len, k).
-        keys: which keys have them, int64, likewise; −1 where the weight is 0.
+        keys: the keys that have them, int64, of the same shape; −1 where the weight is 0.
 
     Example:
         >>> import torch, clearhead as ch

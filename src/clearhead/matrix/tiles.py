@@ -37,7 +37,7 @@ class MapTile(NamedTuple):
             one key that is the weight.
         hidden: (rows, columns), bool: cells in which no query may see a key.
         rows: the first query of each row; only the last row may be cut short by the end.
-        columns: the first key of each column, likewise.
+        columns: the first key of each column.
 
     Example:
         >>> MapTile(torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool), range(0, 8, 4), range(3))

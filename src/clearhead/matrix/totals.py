@@ -38,13 +38,13 @@ class Totals(Drawn):
     Attributes:
         queries: how many queries that is.
         entropy: float64, (num_heads,), nats.
-        distance: likewise, tokens; None in cross-attention.
+        distance: the same average, tokens; None in cross-attention.
         max: the largest weight of a query, the mean.
         max_score: the largest score of any query; −∞ where none sees anything.
         roles: how far each head fills each role; each is the mean over the queries that have the
             choice.
         heads: the number of each head in its layer, where these are some only; None for all.
-        context: what a head hands on, z = weights · values, the mean, float64, (num_heads, value_head_dim), as
+        context: the context of a head, z = weights · values, the mean, float64, (num_heads, value_head_dim), as
             `ablate(mean=)` takes it; None where it was not kept, `watch(…, contexts=True)`.
 
     Example:

@@ -99,7 +99,7 @@ class Circuits(NoTensor, Drawn):
 
         Args:
             embedding: (vocabulary, embed_dim), the rows of tokens; None for eigenvalues of OV alone.
-            unembedding: (vocabulary, output_dim), likewise; times the gain of the last norm, if there is one.
+            unembedding: (vocabulary, output_dim), times the gain of the last norm, if there is one.
 
         Raises:
             ArgumentError: code `circuits.embedding`, for one of them without the other.

@@ -34,7 +34,7 @@ def waiting_for(what: str, *tensors: Tensor) -> Iterator[None]:
 
     Args:
         what: what the other ranks send.
-        tensors: what is handed to the process group, that nothing but the caller holds.
+        tensors: the tensors passed to the process group, which only the caller references.
 
     Raises:
         RankError: code `across.lost`, with the error of the process group.

@@ -89,7 +89,7 @@ def conformance(
     Args:
         fn: what is tested, a function or a module.
         features: names from the table.
-        dtypes: the first is asked everything, the others each feature once.
+        dtypes: all cases run in the first one; in the others each feature once.
         device: where the tensors are; the definition is computed on the CPU.
         head_dims: widths of query and key, the first of most cases.
         seed: of everything that is drawn; None is that of `pytest --clearhead-seed`, or 0.

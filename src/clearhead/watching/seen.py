@@ -124,9 +124,9 @@ class Seen(Answering, WholeRecord[Kept]):
         Args:
             query: the token that looks, as it reads (the first of several) or by its place, −1 for the last;
                 None for any: each head's strongest link to the key.
-            key: the token that is looked at, likewise.
+            key: the token that is attended to, in the same form.
             tokens: the tokens; None takes those of the run.
-            source_tokens: in cross-attention the tokens of the keys, likewise.
+            source_tokens: in cross-attention the tokens of the keys, in the same form.
             layers: only these, by path or number; None for all.
             sample: the row of the batch.
 

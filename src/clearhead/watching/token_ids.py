@@ -59,7 +59,7 @@ class TokenIds:
     Args:
         model: its input embedding is listened to, where ids are not given.
         given: (batch, len) or (len,), of a sequence from its beginning; or None.
-        source: those of the text that an encoder next to a decoder reads, likewise.
+        source: the ids that the encoder reads, in a model of an encoder and a decoder.
 
     Raises:
         ArgumentTypeError: code `tokens.type`, for what is no tensor of ids.

@@ -82,7 +82,7 @@ class WholeRecord(KeptByPath[Kept]):
         Args:
             layer: a path, or a number.
             model: as in `norms`.
-            call: likewise.
+            call: the number of the call, in the same form.
 
         Raises:
             ArgumentError: code `results.context`, where no contexts were kept.

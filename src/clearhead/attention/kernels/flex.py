@@ -56,7 +56,7 @@ Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 def refusals(problem: Problem) -> list[str]:
     """Return the reasons why this kernel cannot run the problem; [] if it can."""
     if not problem.query.is_cuda:
-        # Alone: the rest would be worked out for every call on the CPU that others refuse.
+        # Alone: the rest would be computed for every call on the CPU that others refuse.
         return [f"it is compiled for CUDA; the tensors are on {problem.device}"]
     return limits(problem)
 

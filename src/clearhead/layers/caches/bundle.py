@@ -1,4 +1,4 @@
-"""A KV cache for each layer of a model, handed to all of them as one."""
+"""A KV cache for each layer of a model, passed to all of them as one object."""
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from clearhead.layers.caches.layout import row_index
 
 @with_hints
 class CacheBundle:
-    """The caches of all layers of a model: each layer that is handed the bundle takes its own.
+    """The caches of all layers of a model: each layer that gets the bundle uses its own cache.
 
     A cache is made when its layer is called for the first time, and is found by the layer itself, so
     that no two layers can share one or swap theirs. What is done to all of them is done to all or, if

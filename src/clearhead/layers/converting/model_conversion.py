@@ -82,7 +82,7 @@ class ModelConversion(Drawn):
         A weight that nobody changed comes back bit for bit. Interrupted, it can be called again.
 
         Raises:
-            ArgumentError: code `convert.changed`, if another module stands in the place of one that
+            ArgumentError: code `convert.changed`, if another module has replaced one that
                 was converted.
         """
         done = [place for place in self._places if place.made is not None]
@@ -109,7 +109,7 @@ class ModelConversion(Drawn):
         ours = dict(layer.named_parameters(remove_duplicate=False))
         like = next(iter(ours.values()))
         place.module.to(like.device, like.dtype)
-        # Read anew: what was read before may lie on another device.
+        # Read again, because tensors read earlier may be on another device.
         with torch.no_grad():
             assert place.reader is not None
             for pair in self._read_again(place.reader).pairs:

@@ -45,7 +45,7 @@ class ModuleReader:
     Args:
         module: the attention of another library.
         beside: modules that belong to it but are not its children, such as the output projection.
-        guess: what the module is taken to do; None is what most do that are handed no positions.
+        guess: the assumed behaviour of the module; None is that of most modules without positions.
     """
 
     def __init__(
