@@ -15,7 +15,7 @@ class Tolerance:
     """The largest error that a result may have, and the errors that it is derived from.
 
     Attributes:
-        factor: how many times the error of the plain computation is allowed.
+        factor: the multiple of the error of the plain computation that is allowed.
         plain_error: the largest error of the plain computation.
         eps: distance of 1 from the next number of the dtype of the result.
         largest: the largest number of the truth.

@@ -26,7 +26,7 @@ class RankLayout(NamedTuple):
 
     Attributes:
         order: int64, (tokens,): the tokens of rank 0, then those of rank 1, …
-        counts: how many each rank has.
+        counts: the number of tokens of each rank.
     """
 
     order: Tensor

@@ -44,7 +44,7 @@ class Bias(Filed, ABC):
         Args:
             query_index: int64, four dimensions (batch, 1, queries, keys), any of size 1.
             key_index: indices of keys, in the same form; the two broadcast against each other.
-            extent: how many queries and keys there are in all.
+            extent: the sizes of the whole call.
 
         Returns:
             Floating, four dimensions that broadcast to (batch, num_heads, queries, keys).

@@ -18,7 +18,7 @@ from clearhead.masks.tiles import portions
 from clearhead.watching.hooks import tap
 
 PORTION = 1 << 22
-"""Pairs of a mask that are read at a time."""
+"""Chunk size in pairs, for a mask that is read as a tensor."""
 
 
 class Running(NamedTuple):

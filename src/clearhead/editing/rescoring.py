@@ -16,7 +16,7 @@ from clearhead.masks.dense import and_masks, dense
 from clearhead.masks.tiles import portions
 
 PORTION = 1 << 22
-"""Pairs of a mask that are read at a time."""
+"""Chunk size in pairs, for a mask that is read as a tensor."""
 
 
 class Rescoring(NamedTuple):

@@ -48,7 +48,7 @@ class Mask(Filed, ABC):
         Args:
             query_index: int64, four dimensions (batch, num_heads, queries, keys), any of size 1.
             key_index: indices of keys, in the same form; the two broadcast against each other.
-            extent: how many queries and keys there are in all.
+            extent: the sizes of the whole call.
 
         Returns:
             bool, four dimensions that broadcast to (batch, num_heads, queries, keys).

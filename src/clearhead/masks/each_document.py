@@ -27,7 +27,7 @@ class EachDocument(Mask, kind="each_document"):
     Args:
         mask: that of one document, of any length; the last query sits on the last key.
         query_lengths: how many queries each document has, one after the other.
-        key_lengths: how many keys.
+        key_lengths: the number of keys.
     """
 
     mask: Mask

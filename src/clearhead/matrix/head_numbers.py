@@ -199,7 +199,7 @@ class HeadAverages(NamedTuple):
     """The heads of a layer, on average over the real queries of all samples and calls.
 
     Attributes:
-        queries: how many queries that is.
+        queries: the number of these queries.
         entropy: (num_heads,), nats.
         distance: (num_heads,), tokens; None in cross-attention.
         scores: for each role that was measured in every call its scores, (num_heads,).

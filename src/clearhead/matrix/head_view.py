@@ -36,8 +36,8 @@ class HeadMaps(NamedTuple):
             tokens gives to the column's tokens, on average.
         hidden: (heads or 1, rows, columns), bool: the fully hidden cells; None if there are none,
             or if that is not known.
-        query_len: how many queries the rows are.
-        kv_len: how many keys the columns are.
+        query_len: the number of queries of all rows.
+        kv_len: the number of keys of all columns.
     """
 
     shares: Tensor

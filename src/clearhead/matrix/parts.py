@@ -19,7 +19,7 @@ from clearhead.masks.dense import dense
 from clearhead.matrix.indexing import runs, take
 
 PORTION = 1 << 21
-"""The number of weights that are worked on at a time."""
+"""Chunk size in weights."""
 
 
 class Rectangle(NamedTuple):

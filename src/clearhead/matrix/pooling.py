@@ -10,7 +10,7 @@ from clearhead.matrix.indexing import bins
 from clearhead.matrix.parts import visible_pairs
 
 PORTION = 1 << 21
-"""The pairs of a mask that are materialised at a time."""
+"""Chunk size in pairs, for a mask that is read as a tensor."""
 
 
 def bin_sums(numbers: Tensor, axis: int, most: int) -> Tensor:

@@ -10,7 +10,7 @@ from clearhead.masks.causal import Causal
 from clearhead.matrix.parts import visible_pairs
 
 PORTION = 1 << 21
-"""Pairs of a mask that are read at a time."""
+"""Chunk size in pairs, for a mask that is read as a tensor."""
 
 
 def real_queries(problem: Problem) -> Tensor | None:

@@ -23,7 +23,7 @@ RECENT = 8
 """Earlier occurrences of a token that count, from the last one back."""
 
 PORTION = 1 << 22
-"""Pairs of a mask that are read at a time, where it must be read as a tensor."""
+"""Chunk size in pairs, for a mask that is read as a tensor."""
 
 
 @with_hints

@@ -20,7 +20,7 @@ EXACT_PAIRS = 40_000_000
 """Number of pairs of width 64 up to which a tile is computed from query and key: about 0.15 s on two cores."""
 
 CHUNK = 1 << 20
-"""The weights of a tile that are materialised at a time."""
+"""Chunk size in weights of a tile."""
 
 MOST_QUERIES = 256
 """Queries of a chunk, unless its keys are so few that it would be small."""

@@ -36,7 +36,7 @@ class Totals(Drawn):
     totals of parts of a data set merge to those of the whole.
 
     Attributes:
-        queries: how many queries that is.
+        queries: the number of these queries.
         entropy: float64, (num_heads,), nats.
         distance: the same average, tokens; None in cross-attention.
         max: the largest weight of a query, the mean.

@@ -32,7 +32,7 @@ class LensToken(NamedTuple):
         sample: which sample.
         query: the position that the logit is made at.
         token: the number of the logit.
-        rank: how many logits are higher.
+        rank: the number of higher logits.
         logit: the logit.
         probability: its share of the softmax.
     """

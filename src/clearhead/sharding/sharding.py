@@ -47,7 +47,7 @@ class Sharding(Drawn):
     """The tokens of each rank, made by `clearhead.across`.
 
     Attributes:
-        tokens: how many there are on all ranks together.
+        tokens: the number of tokens on all ranks together.
         world: the number of ranks.
         rank: this one.
         group: the process group; None for a plan without processes.
@@ -300,7 +300,7 @@ def across(
 
     Args:
         mesh: a `DeviceMesh` of one dimension, such as `mesh["cp"]`, or a process group.
-        tokens: how many there are on all ranks together.
+        tokens: the number of tokens on all ranks together.
         world: a number of ranks in place of a mesh, for a plan without processes.
         rank: which of them to be.
         mask: the mask of the attention, by which "balanced" counts the pairs of each query.

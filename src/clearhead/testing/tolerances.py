@@ -63,7 +63,7 @@ def assert_no_worse(
         actual: what is tested, any shape.
         reference64: the truth, float64, of the same shape.
         plain: the plain computation in the dtype of `actual`, of the same shape.
-        factor: how many times the error of `plain` is allowed.
+        factor: the multiple of the error of `plain` that is allowed.
         what: the name of `actual` in the message.
 
     Raises:
