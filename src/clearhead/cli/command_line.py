@@ -8,7 +8,7 @@ from itertools import filterfalse
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from clearhead._common.version import __version__
 from clearhead._text import readable
@@ -35,7 +35,7 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from error
 
 
-class Command(typer.core.TyperCommand):
+class Command(TyperCommand):
     """A command whose help lists its options by their `rich_help_panel`."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
