@@ -61,6 +61,10 @@ def promises_of(row: LessonRow, thing: Any) -> tuple[Mapping[str, Any], ...]:
 
 def called_with(row: LessonRow) -> str:
     """Say in words how the graded thing is called."""
+    if row.made:
+        return f"made with {row.made} and called with {row.calls[0]}"
+    if not row.takes:
+        return f"called with {row.calls[0]}"
     if row.takes == "decode":
         return "with step(x), full(x) and reset()"
     inputs = {"x2d": "x", "qkv": "query,key,value"}.get(row.takes, row.takes).split(",")

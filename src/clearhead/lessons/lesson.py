@@ -108,10 +108,10 @@ def read_lesson(number: int) -> Lesson:
         ArgumentTypeError: code `lesson.number`, for what is no whole number.
 
     Example:
-        >>> read_lesson(14)
+        >>> read_lesson(17)
         Traceback (most recent call last):
         ...
-        clearhead.errors.ArgumentError: [lesson.number] lesson must be one of 1 to 13; got 14.
+        clearhead.errors.ArgumentError: [lesson.number] lesson must be one of 1 to 16; got 17.
     """
     if isinstance(number, bool) or not isinstance(number, int):
         raise ArgumentTypeError(
