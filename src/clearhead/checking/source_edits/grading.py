@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
+from clearhead._common.exercises import exercises_of
 from clearhead._common.lessons import REASONS, LessonRow, lessons_of
 from clearhead._text import raised_words
 from clearhead.checking.contract import Contract
@@ -98,6 +99,8 @@ def grade(thing: Any, row: LessonRow, args: Mapping[str, Any] | None, core: Core
         core: what names a mistake: the report of `check` under one promise.
     """
     name = getattr(thing, "__name__", type(thing).__name__)
+    exercise = exercises_of(row.number).get(name)
+    row = row if exercise is None else exercise.row
     asked = _Asked.of(thing, row, args)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -150,7 +153,8 @@ def _wrong(
     if edit is not None:
         sentence = f"{sentence}; {edit.told} makes it right"
     speaking = [each for each in lessons_of(code) if each.number <= row.number]
-    read = row if code.partition(".")[0] in GENERAL else (speaking or [row])[-1]
+    general = row.solution or code.partition(".")[0] in GENERAL
+    read = row if general else (speaking or [row])[-1]
     finding = Finding(code, sentence, _measured(mistake), place=at, read=read.pointer(code))
     return Grade(Report(name, (finding,), lesson=row.number, place=first), edit)
 

@@ -172,8 +172,9 @@ def _first_difference(
     for count in {count for count, _ in right}:
         mine, theirs = ([each for at, each in calls if at == count] for calls in (made, right))
         if error is None and len(mine) < len(theirs):
-            often = f"{len(mine)} times, expected {len(theirs)}" if mine else "never"
-            return Mistake("stage.missing", f"{names[count]} is called {often}", names[count])
+            often = f"called {len(mine)} times" if mine else "never called"
+            measured = f"{names[count]} is {often}, expected {len(theirs)}"
+            return Mistake("stage.missing", measured, names[count])
     for place, (at, stage) in enumerate(right):
         if place >= len(made):
             break
