@@ -1,4 +1,4 @@
-"""The exercises of the lessons: solutions are right, stubs are not, and each wrong version differs from its solution."""
+"""The exercises of the lessons: solutions are right, stubs are not, and wrong versions are told an edit."""
 
 from pathlib import Path
 from typing import Any

@@ -230,10 +230,14 @@ def _lines(program: Program | None, mistake: Mistake) -> list[int]:
         .removesuffix(".bias")
         .rpartition(".")[2]
     )
-    return [
-        getattr(node, "lineno", 0) for node, _ in nodes_of(program.tree)
+    lines = [
+        (isinstance(getattr(node, "ctx", None), ast.Store), getattr(node, "lineno", 0))
+        for node, _ in nodes_of(program.tree)
         if last and last in (getattr(node, "attr", ""), getattr(node, "value", None))
-    ]  # fmt: skip
+    ]
+    if mistake.code.startswith("stage."):  # a call of the part, and not where it is made
+        lines.sort()
+    return [line for _, line in lines]
 
 
 def _defined(program: Program | None) -> tuple[str, int] | None:

@@ -75,8 +75,18 @@ def _inputs(row: LessonRow, at: int) -> tuple[Any, ...]:
 
 
 def _modules(kind: type, solution: type, row: LessonRow) -> Iterator[Mistake | None]:
+    """Compare two modules; parts of one size belong together in the order of either, or in the opposite one."""
+    found = list(_compared(kind, solution, row, backwards=False))
+    if any(found) and not any(_compared(kind, solution, row, backwards=True)):
+        return
+    yield from found
+
+
+def _compared(
+    kind: type, solution: type, row: LessonRow, *, backwards: bool
+) -> Iterator[Mistake | None]:
     mine, theirs = (each(**_evaluated(f"dict({row.made})", 0)) for each in (kind, solution))
-    names = _paired(mine, theirs)
+    names = _paired(mine, theirs, backwards)
     if isinstance(names, Mistake):
         yield names
         return
@@ -88,38 +98,60 @@ def _modules(kind: type, solution: type, row: LessonRow) -> Iterator[Mistake | N
         expected = theirs(*copied(inputs))
         made, error = _recorded(mine, inputs, [one for _, one, _ in stages])
         right, _ = _recorded(theirs, inputs, [other for _, _, other in stages])
-        yield _first_difference([name for name, _, _ in stages], made, right, error)
+        mistake = _first_difference([name for name, _, _ in stages], made, right, error)
+        yield mistake
+        if mistake is not None:
+            return
         yield from compared(iter([called(mine, inputs, expected)]))
     yield _gradients(mine, theirs, names, inputs, expected)
     mine.train()
     yield from compared(iter([called(mine, inputs, expected)]))
 
 
-def _paired(mine: nn.Module, theirs: nn.Module) -> dict[str, str] | Mistake:
+def _paired(mine: nn.Module, theirs: nn.Module, backwards: bool) -> dict[str, str] | Mistake:
     """Give both modules the same parameters; return the learner's names by those of the solution.
 
-    Parameters belong together by their names, and those without a namesake by their shapes, in order.
+    Parts belong together by their names; those without a namesake by the names and shapes of their parameters, in
+    order; and parameters of other parts by their shapes.
     """
     own, right = dict(mine.named_parameters()), dict(theirs.named_parameters())
-    names = {name: name for name in right if name in own and own[name].shape == right[name].shape}
-    free = [name for name in own if name not in names]
+    free, parts = _parts(own), _parts(right)
+    names: dict[str, str] = {}
+    for is_same in (True, False):
+        for owner, shapes in parts.items():
+            order = [each for each in free if not is_same or each == owner]
+            fits = [each for each in order if free[each] == shapes]
+            if fits and f"{owner}{next(iter(shapes))}" not in names:
+                fit = fits[-1 if backwards else 0]
+                names |= {f"{owner}{last}": f"{fit}{last}" for last in shapes}
+                del free[fit]
+    left = [f"{owner}{last}" for owner, shapes in free.items() for last in shapes]
     for name, each in right.items():
         if name not in names:
-            fits = next((other for other in free if own[other].shape == each.shape), None)
-            if fits is None:
+            fit = next((other for other in left if own[other].shape == each.shape), None)
+            if fit is None:
                 size = " × ".join(map(str, each.shape))
                 missing = f"there is no parameter of {size} numbers for {name}"
                 return Mistake("parameter.missing", missing, name.partition(".")[0])
-            names[name] = fits
-            free.remove(fits)
-    if free:
-        return Mistake("differs", f"{', '.join(free)} is not in the solution", free[0])
+            names[name] = fit
+            left.remove(fit)
+    if left:
+        return Mistake("differs", f"{', '.join(left)} is not in the solution", left[0])
     for name, each in right.items():
         if not own[names[name]].requires_grad:
             return Mistake("parameter.missing", name=names[name])
         each.copy_(torch.randn(each.shape) * SPREAD_HEADS * max(each.shape) ** -0.5)
         own[names[name]].copy_(each)
     return names
+
+
+def _parts(parameters: Mapping[str, Tensor]) -> dict[str, dict[str, torch.Size]]:
+    """Return the names and shapes of the parameters of each part, by the part, which ends in a dot."""
+    parts: dict[str, dict[str, torch.Size]] = {}
+    for name, each in parameters.items():
+        owner, dot, last = name.rpartition(".")
+        parts.setdefault(owner + dot, {})[last] = each.shape
+    return parts
 
 
 def _stages_of(
@@ -172,8 +204,7 @@ def _first_difference(
     for count in {count for count, _ in right}:
         mine, theirs = ([each for at, each in calls if at == count] for calls in (made, right))
         if error is None and len(mine) < len(theirs):
-            often = f"called {len(mine)} times" if mine else "never called"
-            measured = f"{names[count]} is {often}, expected {len(theirs)}"
+            measured = f"{names[count]} is called {len(mine)} times, expected {len(theirs)}"
             return Mistake("stage.missing", measured, names[count])
     for place, (at, stage) in enumerate(right):
         if place >= len(made):
