@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from clearhead._common.lessons import LESSONS, LessonRow
 from clearhead._common.pages import docs
@@ -55,33 +56,15 @@ def exercises_of(number: int) -> Mapping[str, Exercise]:
     lesson = LESSONS[number]
     file = docs(f"lessons/exercises/{lesson.slug}.toml")
     rows = tomllib.loads(file.read_text(encoding="utf-8"))
-    return {name: _exercise(lesson, name, **each) for name, each in rows.items()}
+    return {name: _exercise(lesson, name, each) for name, each in rows.items()}
 
 
-def _exercise(
-    lesson: LessonRow,
-    name: str,
-    *,
-    title: str,
-    stars: int,
-    ask: str,
-    hints: list[str],
-    stub: str,
-    solution: str,
-    why: str,
-    calls: list[str],
-    made: str = "",
-) -> Exercise:
+def _exercise(lesson: LessonRow, name: str, fields: Mapping[str, Any]) -> Exercise:
     """Return an exercise of the fields of its row."""
     row = replace(
-        lesson,
-        names=(name,),
-        takes="",
-        contract={},
-        either=(),
-        calls=tuple(calls),
-        made=made,
-        solution=f"import torch\nfrom torch import nn\n\n\n{solution}",
-        headings={"": "Exercises"},
-    )
-    return Exercise(row, title, stars, ask.strip(), tuple(hints), stub, why.strip())
+        lesson, names=(name,), takes="", contract={}, either=(), calls=tuple(fields["calls"]),
+        made=fields.get("made", ""), headings={"": "Exercises"},
+        solution=f"import torch\nfrom torch import nn\n\n\n{fields['solution']}",
+    )  # fmt: skip
+    same = {each: fields[each] for each in ("title", "stars", "ask", "stub", "why")}
+    return Exercise(row, hints=tuple(fields["hints"]), **same)

@@ -93,6 +93,7 @@ def _compared(
     stages = _stages_of(mine, theirs, names)
     for model in (mine, theirs):
         model.eval()
+    inputs, expected = (), torch.empty(0)
     for at in range(len(row.calls)):
         inputs = _inputs(row, at)
         expected = theirs(*copied(inputs))
