@@ -33,6 +33,7 @@ class ExercisedCall(NamedTuple):
 
 
 def compared(calls: Iterator[ExercisedCall]) -> Iterator[Mistake | None]:
+    """Yield None for each call whose result is right, and a mistake for each other one."""
     for each in calls:
         if each.written is not None:
             yield Mistake("input.modified", name=str(each.written))
@@ -90,6 +91,7 @@ def _is_numbers(found: Any) -> bool:
 def of_module(
     module: nn.Module, row: LessonRow, promised: Mapping[str, Any], way: int
 ) -> Iterator[ExercisedCall]:
+    """Yield calls of a module on several lengths and batches, with the results of the definition."""
     drawn, layers = redrawn(module, row), layers_of(module, row)[way]
     right, width = definition(layers, promised), layers["q"].matrix.shape[0]
     for number, words in enumerate(LENGTHS):

@@ -31,7 +31,7 @@ class Mixing(nn.Module):
         return torch.tanh(self.columns(x)).cumsum(-2)
 
 
-class Stage(NamedTuple):
+class CalledModule(NamedTuple):
     """One call of a module inside a module: the inputs that are tensors, and the output."""
 
     inputs: tuple[Tensor, ...]
@@ -170,14 +170,14 @@ def _stages_of(
 
 def _recorded(
     model: nn.Module, inputs: tuple[Any, ...], parts: list[nn.Module]
-) -> tuple[list[tuple[int, Stage]], Exception | None]:
+) -> tuple[list[tuple[int, CalledModule]], Exception | None]:
     """Return the calls of some parts while a model runs, in order, and what the model raises."""
-    calls: list[tuple[int, Stage]] = []
+    calls: list[tuple[int, CalledModule]] = []
 
     def noted(at: int) -> Callable[..., None]:
         def hook(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
             tensors = tuple(each.detach().clone() for each in given if isinstance(each, Tensor))
-            calls.append((at, Stage(tensors, output)))
+            calls.append((at, CalledModule(tensors, output)))
 
         return hook
 
@@ -194,8 +194,8 @@ def _recorded(
 
 def _first_difference(
     names: list[str],
-    made: list[tuple[int, Stage]],
-    right: list[tuple[int, Stage]],
+    made: list[tuple[int, CalledModule]],
+    right: list[tuple[int, CalledModule]],
     error: Exception | None,
 ) -> Mistake | None:
     """Return the first stage of the solution that is missing, or has another input, or None.
