@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from clearhead import cli
 from clearhead.__main__ import main
 from clearhead.cli import command_line, run
+from clearhead.cli.check import PANELS
 from clearhead.drawing.terminal.heat_maps import HeatMap
 from clearhead.errors import ClearheadError, MissingExtraError
 from tests.cli.commands import invoke, lines
@@ -107,7 +108,7 @@ def test_version() -> None:
 def test_the_options_of_check_are_listed_by_panel() -> None:
     printed = CliRunner().invoke(command_line.app, ["check", "--help"], terminal_width=80).stdout
     titles = [line for line in printed.splitlines() if line.endswith(":") and line[0] != " "]
-    assert titles == [f"{each}:" for each in ("Arguments", *check.PANELS, "Options")]
+    assert titles == [f"{each}:" for each in ("Arguments", *PANELS, "Options")]
     assert "".join(printed.partition("Options:")[2].split()) == "-h,--helpShowthismessageandexit."
 
 

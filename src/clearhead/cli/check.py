@@ -87,22 +87,9 @@ def check(
     sarif: Annotated[
         Path | None, OUTPUT(help="Also write SARIF, for a code host.", metavar="FILE")
     ] = None,
-<<<<<<< HEAD
     html: Annotated[Path | None, OUTPUT(help="Also write an HTML page.", metavar="FILE")] = None,
-    lesson: Annotated[int | None, RUN(help="Grade PLACE as lesson 1 to 13 of the course.")] = None,
+    lesson: Annotated[int | None, RUN(help="Grade PLACE as lesson 1 to 16 of the course.")] = None,
     seed: Annotated[int, RUN(help="Seed of all random numbers.", min=0)] = 0,
-=======
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page into this file as well.", metavar="FILE")
-    ] = None,
-    lesson: Annotated[
-        int | None,
-        typer.Option(
-            help="Grade what is written in this lesson of the course, 1 to 16: lesson_07.py."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
->>>>>>> main
     timeout: Annotated[
         float | None, RUN(help="Time limit in seconds: 60, with --world 600.", min=0.001)
     ] = None,

@@ -13,11 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-<<<<<<< HEAD
-from clearhead._common.docs_pages import docs
-=======
 from clearhead._common.exercises import exercises_of
->>>>>>> main
 from clearhead._common.lessons import REASONS, LessonRow, lessons_of
 from clearhead._text import raised_words
 from clearhead.checking.contract import Contract
