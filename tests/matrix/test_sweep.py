@@ -463,6 +463,6 @@ def test_nothing_waits_for_a_device(
 def test_chunks_of_a_device_are_large() -> None:
     """At 32 768 tokens and 32 heads, 256 queries of 8 heads are a chunk, where the CPU has 64 queries of one."""
     query, key = empty(1, 32, 2**15, 16), empty(1, 32, 2**15, 16)
-    assert sweep._sizes(make_problem(query, key, key), 1) == (8, 256)
+    assert sweep._sizes(make_problem(query, key, key), 1, 2**15) == (8, 256)
     host = make_problem(*(torch.empty(1, 1, 1, 1).expand(1, 32, 2**15, 16) for _ in range(3)))
-    assert sweep._sizes(host, 1) == (1, 64)
+    assert sweep._sizes(host, 1, 2**15) == (1, 64)

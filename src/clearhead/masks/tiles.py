@@ -56,7 +56,7 @@ class Repeated(NamedTuple):
 
     queries: slice
     keys: slice
-    count: int
+    tiles: int
 
 
 def length(run: slice) -> int:

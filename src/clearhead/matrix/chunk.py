@@ -18,7 +18,7 @@ class ChunkPlace(NamedTuple):
     tiles: int = 1
 
     @property
-    def index(self) -> tuple[int, slice, slice]:
+    def place(self) -> tuple[int, slice, slice]:
         """The index of the chunk in a tensor (batch, num_heads, query_len, …)."""
         first = self.queries.start
         return self.sample, self.heads, slice(first, first + self.tiles * self.step)
@@ -34,7 +34,7 @@ class ChunkPlace(NamedTuple):
         It is (key heads, tiles, heads of a group, queries, …), in the order of the chunk's tensors.
         """
         kv_heads = self.kv_heads.stop - self.kv_heads.start
-        rows = tensor[self.index].unflatten(1, (self.tiles, self.step))
+        rows = tensor[self.place].unflatten(1, (self.tiles, self.step))
         return rows.unflatten(0, (kv_heads, rows.shape[0] // kv_heads)).transpose(1, 2)
 
     def keys_of(self, tensor: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class Chunk:
     @property
     def place(self) -> tuple[int, slice, slice]:
         """The index of the chunk in a tensor (batch, num_heads, query_len, …)."""
-        return self.extent.index
+        return self.extent.place
 
     @cached_property
     def columns(self) -> slice | Tensor:

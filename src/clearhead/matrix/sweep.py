@@ -57,14 +57,14 @@ class SweepTile(NamedTuple):
         keys: which keys; no query of the part sees another.
         hidden: the hidden pairs, which broadcast to (heads, queries, columns).
         empty: (queries,) or (heads, queries), bool: the empty rows; None if there is none.
-        count: the number of such tiles, each as many tokens later as it has queries.
+        tiles: the number of such tiles, each as many tokens later as it has queries.
     """
 
     queries: slice
     keys: slice
     hidden: Edges
     empty: Tensor | None
-    count: int = 1
+    tiles: int = 1
 
 
 def sweep(
@@ -163,7 +163,7 @@ def _sweep(
                     chunk.block = some
                     chunk.share_of(whole[chunk.place])
                 update_all(reductions, chunk)
-                tell(part.count * length(part.queries))
+                tell(part.tiles * length(part.queries))
 
         return use
 
@@ -277,25 +277,24 @@ def _parts(
     if spans is not None:
         row = slice(sample, sample + 1) if spans.start.shape[0] > 1 else slice(0, 1)
         spans = Spans(spans.start[row], spans.stop[row])
-    first = last = problem.query_len
+
+    def parts(first: int, last: int) -> Iterator[SweepTile]:
+        return (_part(problem, spans, sample, some) for some in portions(last, queries, first))
+
     alike = None
     if tiles and spans is not None and spans.pieces == 1:
         alike = repeated(spans.start[0, :, 0], spans.stop[0, :, 0])
-    if alike is not None:
-        first, step = alike.queries.start, length(alike.queries)
-        last = first + alike.count * step
-    for some in portions(first, queries):
-        yield _part(problem, spans, sample, some)
-    if alike is not None:
-        tile = _part(problem, spans, sample, alike.queries)
-        for some in portions(alike.count, max(1, tiles // (step * length(alike.keys)))):
-            here, there = (
-                slice(run.start + some.start * step, run.stop + some.start * step)
-                for run in alike[:2]
-            )
-            yield tile._replace(queries=here, keys=there, count=length(some))
-    for some in portions(problem.query_len, queries, last):
-        yield _part(problem, spans, sample, some)
+    if alike is None:
+        yield from parts(0, problem.query_len)
+        return
+    tile = _part(problem, spans, sample, alike.queries)
+    first, step = tile.queries.start, length(tile.queries)
+    yield from parts(0, first)
+    for some in portions(alike.tiles, max(1, tiles // (step * length(tile.keys)))):
+        moved = some.start * step
+        here, there = (slice(run.start + moved, run.stop + moved) for run in tile[:2])
+        yield tile._replace(queries=here, keys=there, tiles=length(some))
+    yield from parts(first + alike.tiles * step, problem.query_len)
 
 
 def _part(problem: Problem, spans: Spans | None, sample: int, queries: slice) -> SweepTile:
@@ -362,7 +361,7 @@ class _Buffers:
         """Compute scores and weights of a part into the buffers, and return them as a chunk."""
         group = problem.num_heads // problem.num_kv_heads
         heads = slice(kv_heads.start * group, kv_heads.stop * group)
-        place = ChunkPlace(sample, kv_heads, heads, part.queries, part.keys, part.count)
+        place = ChunkPlace(sample, kv_heads, heads, part.queries, part.keys, part.tiles)
         query = stages.upcast(place.rows_of(problem.query))
         key = place.keys_of(key)
         # The heads of a group share their key, so their queries stand below each other.
