@@ -205,6 +205,9 @@ class Mass(Reduction):
         self.result[chunk.place] += chunk.times(member)
 
 
+FEW = 4
+"""Up to how many columns of a bin are added one after the other."""
+
 FOLD = 8
 """Number of weights of a segment; only the largest of a segment is compared."""
 
@@ -266,7 +269,7 @@ def _largest(
     """
     width = weights.shape[-1]
     step = width // FOLD
-    if step < 2 * k:
+    if step < 4 * k:
         return top(weights, k, sorted=sorted)
     # A segment is every step-th key, so that its maximum is one of columns, which is fast.
     segments = weights[..., : FOLD * step].unflatten(-1, (FOLD, step))
@@ -332,8 +335,14 @@ class Pooled(Reduction):
         into = self.sums[chunk.sample, chunk.heads, first : last + 1]
         count, width = into.shape[-1], sums.shape[-1]
         if chunk.block is None and width == len(self.column_bins) and width % count == 0:
-            # All keys, in bins of one size: neighbours are added, which is much faster.
-            into += sums.unflatten(-1, (count, -1)).sum(dim=-1, dtype=torch.float64)
+            # All keys, in bins of one size: neighbours are added, which is much faster; column by column
+            # if they are few, since a sum over a short last dimension takes as long as one over a longer.
+            neighbours = sums.unflatten(-1, (count, -1))
+            if neighbours.shape[-1] <= FEW:
+                for column in neighbours.unbind(-1):
+                    into += column
+            else:
+                into += neighbours.sum(dim=-1, dtype=torch.float64)
         else:
             into.index_add_(-1, self.column_bins[chunk.columns], sums.double())
 
@@ -358,7 +367,7 @@ class Received(Reduction):
     def update(self, chunk: Chunk) -> None:
         """Add a chunk."""
         sums, result = chunk.column_sums, self.result[chunk.sample, chunk.kv_heads]
-        grouped = sums.view(result.shape[0], chunk.tiles, -1, sums.shape[1]).sum(dim=2)
+        grouped = sums.unflatten(0, (result.shape[0], chunk.tiles, -1)).sum(dim=2)
         columns = chunk.columns
         if isinstance(columns, Tensor):  # keys of neighbouring tiles overlap
             result.index_add_(1, columns.flatten(), grouped.flatten(1))

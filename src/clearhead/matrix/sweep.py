@@ -365,7 +365,7 @@ class _Buffers:
         query = stages.upcast(place.rows_of(problem.query))
         key = place.keys_of(key)
         # The heads of a group share their key, so their queries stand below each other.
-        query = query.reshape(key.shape[0], -1, query.shape[-1])
+        query = query.reshape(key.shape[0], group * length(part.queries), query.shape[-1])
         shape = (key.shape[0] * group, length(part.queries), key.shape[1])
         count = torch.Size(shape).numel()
         if count > len(self.scores):
