@@ -18,9 +18,10 @@ from clearhead._common.threads import side_by_side, threads_apart
 from clearhead._common.torch_internals import is_autocast, is_plain
 from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
+from clearhead.attention.kernels._lowering import repeated
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
-from clearhead.masks.tiles import Edges, host_spans, hull, length, portions, ragged_edges, repeated
+from clearhead.masks.tiles import Edges, host_spans, hull, length, portions, ragged_edges
 from clearhead.matrix.chunk import Chunk, ChunkPlace, KeyBlock
 from clearhead.matrix.reductions import Reduction, in_order, update_all
 from clearhead.sharding.matrix_part import Rounds
