@@ -1,5 +1,7 @@
 """The cost of attention as a function: against PyTorch's own, which it runs on."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
@@ -39,10 +41,6 @@ def _one_token(kv_len: int, heads: int, head_dim: int) -> list[torch.Tensor]:
     "attend-token-4096",
     reach="<= 1.1x",
     work="one token, causal, over 4 096 keys, 12 heads of 64",
-    limit="The keys, 12.6 of the 25.2 MB that the call reads, are read before, for what is not finite: 1.13 x where "
-    "they stay in the third cache and come from it at 145 GB/s, 1.5 x from memory. Heads by turns, so that they stay "
-    "in the second cache, take 1.2 to 1.3 x, since each is a call. It is no limit of the machine: the scores of one "
-    "query, two products, tell a key that is not finite as well.",
 )
 def token_causal() -> Sides:
     query, key, value = _one_token(4096, 12, 64)
@@ -57,9 +55,6 @@ def token_causal() -> Sides:
     "attend-token-window-4096",
     reach="<= 1.5x",
     work="one token with a window of 1 024 in 4 096 keys, 12 heads of 64",
-    limit="A sum of squares of the keys in sight, 3.1 MB in the third cache, takes 0.3 to 0.55 of the call, and no "
-    "other operation of PyTorch's bounds the lengths of rows faster; what is not finite would show in a sum, in half "
-    "of the time, and a row that is only too long would not. The scores of one query would show it too.",
 )
 def token_window_long() -> Sides:
     return _window(1024, *_one_token(4096, 12, 64))
@@ -99,6 +94,70 @@ def token_padding_tiny() -> Sides:
         "attend": lambda: ch.attend(query, key, value, mask=ch.padding(real)),
         "scaled_dot_product_attention(attn_mask=dense)": lambda: F.scaled_dot_product_attention(
             query, key, value, attn_mask=dense
+        ),
+    }
+
+
+def _small(name: str) -> Sides:
+    """A call of (1, 4, 16, 16) with what it takes, and PyTorch's with the same mask as a tensor."""
+    query, key, value = torch.randn(3, 1, 4, 16, 16).unbind()
+    mask, real = ch.causal(), torch.arange(16)[None] < 12
+    visible = mask.to_dense(16, 16)
+    if name == "grouped":
+        key, value = key[:, :1], value[:, :1]
+    documents = mask & ch.documents(torch.tensor([[0] * 6 + [1] * 10]))
+    bias = ch.alibi(4)
+    sloped = bias.to_dense(16, 16).masked_fill(~visible, -torch.inf)
+    padded, apart = visible & real[:, None, None], documents.to_dense(16, 16)
+    attend = partial(ch.attend, query, key, value)
+    ours = {
+        "grouped": lambda: attend(mask=mask),
+        "causal-padding": lambda: attend(mask=ch.causal() & ch.padding(real)),
+        "documents": lambda: attend(mask=documents),
+        "alibi": lambda: attend(mask=mask, bias=bias),
+    }
+    given = {"grouped": visible, "causal-padding": padded, "documents": apart, "alibi": sloped}
+    dense, grouped = given[name], name == "grouped"
+    return {
+        "attend": ours[name],
+        "scaled_dot_product_attention(attn_mask=dense)": lambda: F.scaled_dot_product_attention(
+            query, key, value, attn_mask=dense, enable_gqa=grouped
+        ),
+    }
+
+
+for _name, _reach, _work in (
+    ("grouped", 15, "causal, four heads that share a key"),
+    ("causal-padding", 60, "causal and padding that are made in the call"),
+    ("documents", 60, "two causal documents"),
+    ("alibi", 60, "causal with ALiBi"),
+):
+    case(
+        f"attend-{_name}-16",
+        reach=f"<= {_reach}us",
+        work=f"{_work}, (1, 4, 16, 16)",
+        memory=False,
+    )(lambda name=_name: _small(name))
+
+
+@case(
+    "attend-causal-16-backward",
+    reach="<= 1.5x",
+    work="causal, (1, 4, 16, 16), forward and backward",
+    memory=False,
+)
+def causal_tiny_backward() -> Sides:
+    leaves = [tensor.requires_grad_() for tensor in torch.randn(3, 1, 4, 16, 16).unbind()]
+    query, key, value = leaves
+    mask = ch.causal()
+
+    def gradients(context: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(context.sum(), leaves)
+
+    return {
+        "attend": lambda: gradients(ch.attend(query, key, value, mask=mask)),
+        "scaled_dot_product_attention(is_causal=True)": lambda: gradients(
+            F.scaled_dot_product_attention(query, key, value, is_causal=True)
         ),
     }
 

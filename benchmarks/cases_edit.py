@@ -1,5 +1,5 @@
-"""The cost of edits of SmolLM2 beside runs of the model as it is, and of keeping what its heads say, in CPU time of one
-thread, which other processes change least."""
+"""The cost of edits of SmolLM2 beside runs of the model as it is, in CPU time of one thread, which other processes
+change least."""
 
 import time
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import clearhead as ch
 from benchmarks.harness import Side, Sides, case
@@ -152,47 +152,3 @@ def one_head() -> Sides:
         "edited": _on_one_thread(edited),
         "plain": _on_one_thread(lambda: model(ids).logits),
     }
-
-
-def _same_contexts(ours: Any, theirs: Any) -> None:
-    torch.testing.assert_close(list(ours), list(theirs), rtol=0.0, atol=0.0)
-
-
-@case(
-    "edit-contexts-8192",
-    reach="<= 1.1x memory",
-    work="a Llama of 9 layers of 3 heads of 64, 8192 tokens: watch(keep='contexts'), of which z is 57 MB, against "
-    "hooks before the output projections that keep what they get; CPU time of one thread",
-    compare=_same_contexts,
-    rounds=1,
-    clock=time.process_time,
-)
-def contexts() -> Sides:
-    from transformers import LlamaConfig, LlamaModel
-
-    config = LlamaConfig(
-        vocab_size=1000, hidden_size=192, intermediate_size=192, num_hidden_layers=9,
-        num_attention_heads=3, num_key_value_heads=1, max_position_embeddings=8192,
-    )  # fmt: skip
-    model: Any = LlamaModel._from_config(config, attn_implementation="sdpa").eval()
-    ids = torch.randint(1, 1000, (1, 8192))
-
-    def watched() -> Any:
-        with ch.watch(model, keep="contexts") as seen:
-            model(ids, use_cache=False)
-        return [each.context for each in seen.values()]
-
-    def by_hand() -> Any:
-        kept: list[Tensor] = []
-
-        def keep(module: nn.Module, args: Any) -> None:
-            kept.append(args[0].clone())
-
-        hooks = [layer.self_attn.o_proj.register_forward_pre_hook(keep) for layer in model.layers]
-        model(ids, use_cache=False)
-        for hook in hooks:
-            hook.remove()
-        return [each.unflatten(2, (3, 64)).transpose(1, 2) for each in kept]
-
-    sides = {"watch(keep='contexts')": watched, "hooks": by_hand}
-    return {name: _on_one_thread(side) for name, side in sides.items()}

@@ -1,4 +1,4 @@
-"""The cost of clearhead's imports, in processes of their own."""
+"""The cost of clearhead's imports and of its first command, in processes of their own."""
 
 import os
 import subprocess
@@ -57,3 +57,14 @@ def importing_all() -> Sides:
 )
 def command_line() -> Sides:
     return _beside_torch("clearhead --help", "-m", "clearhead", "--help")
+
+
+@case(
+    "show-cold",
+    memory=False,
+    rounds=5,
+    reach="<= 1.75x",
+    work="`clearhead show` of a sentence by the packaged MiniLM in a fresh process, against `import torch`",
+)
+def showing() -> Sides:
+    return _beside_torch("clearhead show", "-m", "clearhead", "show", "The cat sat on the mat.")

@@ -4,6 +4,7 @@ fused kernel and keeps every matrix, and against TransformerLens, where that is 
 
 import importlib
 import importlib.util
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -105,6 +106,44 @@ def _same_averages(ours: Any, theirs: Any) -> None:
     """The entropies of every head; a model alone has none."""
     if theirs is not None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def _against_the_plain_run(tokens: int) -> Sides:
+    """A summary of each of 12 layers of 12 heads, against the run alone and eager with its weights."""
+    from transformers import LlamaConfig, LlamaModel
+
+    config = LlamaConfig(
+        vocab_size=1000, hidden_size=384, intermediate_size=1536, num_hidden_layers=12, num_attention_heads=12,
+    )  # fmt: skip
+    fused = LlamaModel._from_config(config, attn_implementation="sdpa").eval()
+    eager = LlamaModel._from_config(config, attn_implementation="eager").eval()
+    eager.load_state_dict(fused.state_dict())
+    inputs = {"input_ids": torch.randint(1, 1000, (1, tokens)), "use_cache": False}
+
+    def alone() -> None:
+        with torch.no_grad():
+            fused(**inputs)
+
+    ours, theirs = _sides(fused, eager, **inputs).items()
+    return dict([ours, ("unwatched", alone), theirs])
+
+
+def _compare_if_watched(ours: Any, theirs: Any) -> None:
+    if theirs is not None:
+        _compare(ours, theirs)
+
+
+for _tokens, _reach in ((128, 1.3), (512, 1.5)):
+    case(
+        f"watch-summary-{_tokens}",
+        reach=f"<= {_reach}x",
+        work=f"a Llama of 12 layers of 12 heads, width 384, over {_tokens} tokens: watch(keep='summary') against the "
+        "model alone and against eager with output_attentions",
+        compare=_compare_if_watched,
+        memory=False,
+        rounds=3,
+        clock=time.process_time,
+    )(lambda tokens=_tokens: _against_the_plain_run(tokens))
 
 
 @case(

@@ -80,7 +80,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "scale": {"scale": 0.3},
     "softcap": {"softcap": 2.0},
     "bias": {"bias": ch.alibi(6)},
-    "all": {"scale": 0.3, "softcap": 2.0, "bias": ch.alibi(6)},
+    "both": {"scale": 0.3, "bias": ch.alibi(6)},
 }
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix, stages
-from clearhead.attention.kernels import eager
+from clearhead.attention.kernels import _lowering, eager
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.masks.spans import Extent
 from clearhead.matrix import sweep
@@ -50,6 +50,8 @@ def chunks_of(buffer: int, rows: int, queries: int) -> Iterator[None]:
         patch.setattr(sweep, "BUFFER", buffer)
         patch.setattr(sweep, "LEAST_ROWS", rows)
         patch.setattr(sweep, "MOST_QUERIES", queries)
+        patch.setattr(_lowering, "TILE", 2)
+        patch.setattr(_lowering, "LEAST_TILES", 2)
         yield
 
 
@@ -100,6 +102,7 @@ MORE: dict[str, Callable[[], AttentionMatrix]] = {
     "a bias that hides everything": lambda: grouped(
         bias=torch.full((HEADS, 1, 1), -torch.inf)[None].double(), sinks=sinks()
     ),
+    "a window": lambda: grouped(29, 31, mask=ch.sliding_window(left=3, right=1), sinks=sinks()),
     "one query": lambda: grouped(1, KEYS, mask=ch.sliding_window(left=4)),
     "one key": lambda: grouped(QUERIES, 1, mask=ch.causal()),
     "a bias, and queries that see nothing": lambda: grouped(
@@ -180,6 +183,23 @@ def test_any_mask(expression: Expression, share: bool, sizes: tuple[int, int, in
     assert_no_worse(whole.weights, truth, truth, what=repr(expression))
 
 
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+@pytest.mark.parametrize("left", [0, 3, 7])
+def test_tiles_of_a_window_have_the_statistics_of_their_tensor(kv_heads: int, left: int) -> None:
+    query = torch.randn(BATCH, HEADS, 29, DIM, dtype=torch.float64)
+    key, value = torch.randn(2, BATCH, kv_heads, 31, DIM, dtype=torch.float64).unbind()
+    mask = ch.sliding_window(left=left, right=1)
+    for sink in (None, sinks()):
+        whole = AttentionMatrix(query, key, mask=mask.to_dense(29, 31), sinks=sink)
+        expected = whole.summary(value=value, top_k=2)
+        for size in (1, 200, 1 << 21):
+            with chunks_of(size, 5, 3):
+                summary = AttentionMatrix(query, key, mask=mask, sinks=sink).summary(
+                    value=value, top_k=2
+                )
+            torch.testing.assert_close(vars(summary), vars(expected))
+
+
 @pytest.mark.parametrize("group", [1, 5, 10])
 def test_a_group_larger_than_a_chunk(group: int) -> None:
     query, key = torch.randn(1, 10, 7, 3), torch.randn(1, 10 // group, 3, 3)
@@ -212,7 +232,7 @@ def test_in_threads_the_numbers_are_the_same(
     count: int, mask: ch.Mask | None, inference: bool
 ) -> None:
     # One query a chunk, so that threads tell the same in whatever order they come.
-    with torch.inference_mode(inference), chunks_of(97 // count, 1, 2):
+    with torch.inference_mode(inference), chunks_of(97 // count, 1, 1):
         weights = grouped(mask=mask, softcap=2.0)
         value = torch.randn(BATCH, KV_HEADS, KEYS, DIM, dtype=torch.float64)
         options: dict[str, Any] = {"value": value, "top_k": 3, "pool": (3, 4)}
@@ -442,6 +462,6 @@ def test_nothing_waits_for_a_device(
 def test_chunks_of_a_device_are_large() -> None:
     """At 32 768 tokens and 32 heads, 256 queries of 8 heads are a chunk, where the CPU has 64 queries of one."""
     query, key = empty(1, 32, 2**15, 16), empty(1, 32, 2**15, 16)
-    assert sweep._sizes(make_problem(query, key, key), 1) == (8, 256)
+    assert sweep._sizes(make_problem(query, key, key), 1, 2**15) == (8, 256)
     host = make_problem(*(torch.empty(1, 1, 1, 1).expand(1, 32, 2**15, 16) for _ in range(3)))
-    assert sweep._sizes(host, 1) == (1, 64)
+    assert sweep._sizes(host, 1, 2**15) == (1, 64)

@@ -90,12 +90,12 @@ def remembering(attend: Attend) -> Attend:
             if call.keys is not None:
                 keys, values = key[:, :, call.keys], value[:, :, call.keys]
             visible, seen = call.shown or shown_small(cast(Mask, mask), call.extent)
+            if bias is not None:
+                added = _small_bias(cast(Alibi, bias), call.extent)
+                visible = added if visible is None else added.where(visible, -torch.inf)
             context = None
-            if softcap is not None or bias is not None:
-                added = None if bias is None else _small_bias(cast(Alibi, bias), call.extent)
-                context = context_by_scores(
-                    query, keys, values, call.scale, visible, softcap=softcap, bias=added
-                )
+            if softcap is not None:
+                context = context_by_scores(query, keys, values, call.scale, visible, softcap)
             elif short_together(query, keys, values, call.factor):
                 followed = query.requires_grad or key.requires_grad or value.requires_grad
                 if followed and torch.is_grad_enabled():
@@ -131,9 +131,14 @@ def _numbers(query: Tensor, bias: object, scale: object, softcap: object) -> Has
     if bias is None:
         return scale, softcap
     # The slopes of a paper are nobody's parameters.
-    if type(bias) is not Alibi or not bias.follows or query.dtype != torch.float32:
+    if (
+        softcap is not None
+        or type(bias) is not Alibi
+        or not bias.follows
+        or query.dtype != torch.float32
+    ):
         return None
-    return scale, softcap, bias.slopes.shape
+    return scale, bias.slopes.shape
 
 
 def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> _Call | None:
@@ -148,8 +153,9 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -
     if problem.scale <= 0:
         return None
     masked, causal, keys = problem.mask is not None, False, None
-    by_scores = problem.bias is not None or problem.softcap is not None
-    if not by_scores and (problem.mask is None or not has_tensor(problem.mask)):
+    by_scores = problem.softcap is not None
+    is_plain = not by_scores and problem.bias is None
+    if is_plain and (problem.mask is None or not has_tensor(problem.mask)):
         piece, *others = lower(problem)
         if others or not (piece.whole or (piece.is_open and length(piece.keys))):
             return None
@@ -158,7 +164,7 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -
         return None  # a product in 16 bits would round the scores
     if (key if keys is None else key[:, :, keys]).numel() > SMALL:
         return None
-    if (masked or by_scores) and problem.query_len * problem.kv_len > small.MOST_PAIRS:
+    if (masked or not is_plain) and problem.query_len * problem.kv_len > small.MOST_PAIRS:
         return None
     shown = (None, None)
     if masked:

@@ -257,7 +257,8 @@ def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
             "ids must be whole numbers of shape (tokens,) or (batch, tokens); got "
             f"{tensor.dtype} of shape {tuple(tensor.shape)}.",
         )
-    return Documents(tensor.to(torch.int64), follows)
+    # A copy, since what is computed from it is cached.
+    return Documents(tensor.to(torch.int64, copy=True), follows)
 
 
 def _lengths_of_offsets(offsets: object, name: str) -> list[int]:

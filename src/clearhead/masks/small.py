@@ -51,7 +51,7 @@ NUMBERS: dict[type, tuple[str, ...]] = {
 }
 """The attributes on which the checks of a mask depend, and all that it shows."""
 
-COPIES = (Valid, PaddedTo)
+COPIES = (Valid, PaddedTo, Documents)
 """Masks whose tensor is a copy of the user's."""
 
 

@@ -52,9 +52,9 @@ def host_spans(mask: Mask, extent: Extent) -> Spans | None:
     return mask.spans(extent._replace(device=torch.device("cpu")))
 
 
-def portions(total: int, size: int) -> list[slice]:
-    """Split `total` tokens into runs of `size`; only the last can be shorter."""
-    return [slice(first, min(first + size, total)) for first in range(0, total, size)]
+def portions(last: int, size: int, first: int = 0) -> list[slice]:
+    """Split the tokens of [first, last) into runs of `size`; only the last can be shorter."""
+    return [slice(start, min(start + size, last)) for start in range(first, last, size)]
 
 
 def hull(start: Tensor, stop: Tensor) -> slice:

@@ -15,6 +15,41 @@ class ChunkPlace(NamedTuple):
     heads: slice
     queries: slice
     keys: slice
+    tiles: int = 1
+
+    @property
+    def place(self) -> tuple[int, slice, slice]:
+        """The index of the chunk in a tensor (batch, num_heads, query_len, …)."""
+        first = self.queries.start
+        return self.sample, self.heads, slice(first, first + self.tiles * self.step)
+
+    @property
+    def step(self) -> int:
+        """The number of tokens from tile to tile: the queries of one."""
+        return self.queries.stop - self.queries.start
+
+    def rows_of(self, tensor: Tensor) -> Tensor:
+        """Return a view of the chunk's queries in a tensor (batch, num_heads, query_len, …).
+
+        It is (key heads, tiles, heads of a group, queries, …), in the order of the chunk's tensors.
+        """
+        kv_heads = self.kv_heads.stop - self.kv_heads.start
+        rows = tensor[self.place].unflatten(1, (self.tiles, self.step))
+        return rows.unflatten(0, (kv_heads, rows.shape[0] // kv_heads)).transpose(1, 2)
+
+    def keys_of(self, tensor: Tensor) -> Tensor:
+        """Return the chunk's keys in a tensor (heads, kv_len, width): (heads × tiles, keys, width)."""
+        start, stop = self.keys.start, self.keys.stop
+        if self.tiles == 1:
+            return tensor[:, start:stop]
+        every = tensor[:, start : stop + (self.tiles - 1) * self.step]
+        return every.unfold(1, stop - start, self.step).mT.flatten(0, 1)
+
+    def of_each_head(self, numbers: Tensor) -> Tensor:
+        """Return numbers, (key heads or 1, tiles or 1, heads of a group or 1, n), of each head, (heads, n)."""
+        kv_heads = self.kv_heads.stop - self.kv_heads.start
+        group = (self.heads.stop - self.heads.start) // kv_heads
+        return numbers.expand(kv_heads, self.tiles, group, -1).flatten(0, 2)
 
 
 class KeyBlock(NamedTuple):
@@ -39,6 +74,9 @@ class KeyBlock(NamedTuple):
 class Chunk:
     """The weights of some queries, of some heads of one sample.
 
+    Where a mask repeats, a chunk is several tiles, each as many tokens later as a tile has queries. A tile is
+    to the tensors of the chunk as a further key head: in them, "heads" are key heads × tiles × heads of a group.
+
     The tensors are overwritten by the next chunk. `scores`, `weights` and the statistics that are
     cached here (`maximum`, `best_score`, `logsumexp`, `total`, `column_sums`) are what a `Reduction`
     may read, provide or destroy.
@@ -47,8 +85,9 @@ class Chunk:
         sample: the sample.
         kv_heads: the key heads.
         heads: the query heads; those that share a key head are neighbours.
-        queries: the queries.
-        keys: the keys; no query of the chunk sees another. Of a block of a matrix, those of the block.
+        queries: the queries of the first tile.
+        keys: their keys; no query of the tile sees another. Of a block of a matrix, those of the block.
+        tiles: the number of tiles.
         block: the keys of the block among all; None for all of them.
         scores: (heads, queries, keys), masked, with a very low number where a pair is hidden.
         weights: (heads, queries, keys).
@@ -60,7 +99,8 @@ class Chunk:
     def __init__(
         self, extent: ChunkPlace, scores: Tensor, weights: Tensor, empty: Tensor | None
     ) -> None:
-        self.sample, self.kv_heads, self.heads, self.queries, self.keys = extent
+        self.extent = extent
+        self.sample, self.kv_heads, self.heads, self.queries, self.keys, self.tiles = extent
         self.scores, self.weights, self.empty = scores, weights, empty
         self.block: KeyBlock | None = None
         self.sinks: Tensor | None = None
@@ -69,21 +109,44 @@ class Chunk:
     @property
     def place(self) -> tuple[int, slice, slice]:
         """The index of the chunk in a tensor (batch, num_heads, query_len, …)."""
-        return self.sample, self.heads, self.queries
+        return self.extent.place
 
-    @property
+    @cached_property
     def columns(self) -> slice | Tensor:
-        """The positions of the chunk's keys in the whole matrix, a slice or int64 indices."""
-        return self.keys if self.block is None else self.block.places[self.keys]
+        """The positions of the chunk's keys in the whole matrix: a slice; or (tiles, keys) indices of several tiles."""
+        if self.tiles == 1:
+            return self.keys if self.block is None else self.block.places[self.keys]
+        every = torch.arange(self.keys.start, self.keys.stop, device=self.weights.device)
+        return self._starts[:, 0] + every
+
+    @cached_property
+    def _starts(self) -> Tensor:
+        """The offset of each tile from the first, in tokens, (tiles, 1, 1)."""
+        tiles = torch.arange(self.tiles, device=self.weights.device)
+        return tiles[:, None, None] * self.extent.step
 
     def find(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the index in this chunk of each key of the whole matrix, and a bool tensor: is the key here?"""
+        """Return the place in the chunk of a key of each query, and True where it is in the chunk.
+
+        Args:
+            keys: (query_len,), int64: keys of the whole matrix.
+
+        Returns:
+            Both (heads, queries).
+        """
+        keys = keys[self.place[2]]
         if self.block is not None:
             numbers = self.block.numbers
             known = (keys >= 0) & (keys < len(numbers))
             keys = numbers[keys.clamp(0, len(numbers) - 1)].where(known, -1)
-        keys = keys - self.keys.start
+        keys = keys.view(self.tiles, 1, -1) - self._starts - self.keys.start
+        keys = self.extent.of_each_head(keys)
         return keys, (keys >= 0) & (keys < self.weights.shape[-1])
+
+    def whole_keys(self, places: Tensor) -> Tensor:
+        """Return the keys of the whole matrix at places in the chunk, (heads, queries, n)."""
+        keys = places + (self.extent.of_each_head(self._starts)[..., None] + self.keys.start)
+        return keys if self.block is None else self.block.places[keys]
 
     @cached_property
     def maximum(self) -> Tensor:

@@ -27,16 +27,15 @@ class Distance(PerQuery):
 
     def of(self, chunk: Chunk) -> Tensor:
         """Return Σ weight · |query position − key position| of each query, (heads, queries)."""
-        # Positions are counted from the first query of the chunk. In the chunk and as many tokens
-        # behind it, distances are taken pair by pair. Farther away the sign of p − j is that of −j,
-        # so that the sum is ∓ Σ weight · j ± p · Σ weight: products with two vectors, which lose
-        # no digits there.
-        """Return the numbers of the queries of a chunk, (heads, queries)."""
+        # Distances are the same in every tile. Positions are counted from the first query of the
+        # first. In it and as many tokens later, distances are taken pair by pair. Farther away the sign
+        # of p − j is that of −j, so that the sum is ∓ Σ weight · j ± p · Σ weight: products with two
+        # vectors, which lose no digits there.
         weights = chunk.weights
         queries, width = weights.shape[1:]
         position, origin, last = self._positions_of(chunk)
-        if isinstance(chunk.columns, Tensor):  # in no order
-            steps = (position[:, None] - chunk.columns).abs().to(weights.dtype)
+        if chunk.block is not None:  # keys in no order
+            steps = (position[:, None] - chunk.block.places[chunk.keys]).abs().to(weights.dtype)
             return torch.linalg.vecdot(weights, steps)
         position = position - origin
         key = torch.arange(chunk.keys.start, chunk.keys.stop, device=weights.device) - origin

@@ -31,6 +31,7 @@ class Reduction(ABC):
         destroys: tensors of a chunk that it overwrites, and so comes after their readers.
         finite: True if the numbers that it multiplies with weights are all finite. If not, a chunk
             says which pairs are visible: a weight of 0 does not take a NaN away.
+        tiled: True if it takes chunks of several tiles, where a mask repeats.
         by_head: True if chunks of different heads change different numbers, so that threads may share them.
     """
 
@@ -38,6 +39,7 @@ class Reduction(ABC):
     provides: frozenset[str] = NONE
     destroys: frozenset[str] = NONE
     finite: bool = True
+    tiled: bool = False
     by_head: bool = True
 
     @abstractmethod
@@ -85,6 +87,7 @@ class PerQuery(Reduction):
         together: puts the numbers of some keys and of others together.
     """
 
+    tiled = True
     of_nothing: float = 0.0
     together: Callable[[Tensor, Tensor], Tensor] = staticmethod(torch.add)
 
@@ -94,10 +97,9 @@ class PerQuery(Reduction):
 
     def update(self, chunk: Chunk) -> None:
         """Store the numbers of a chunk's queries in the result."""
-        found = self.of(chunk)
-        if chunk.block is not None:
-            found = self.together(self.result[chunk.place], found)
-        self.result[chunk.place] = found
+        rows = chunk.extent.rows_of(self.result)
+        numbers = self.of(chunk).view(rows.shape)
+        rows.copy_(numbers if chunk.block is None else self.together(rows, numbers))
 
     @abstractmethod
     def of(self, chunk: Chunk) -> Tensor:
@@ -175,12 +177,11 @@ class OfKey(PerQuery):
 
     def of(self, chunk: Chunk) -> Tensor:
         """Return the weight of each query on its chosen key, (heads, queries); 0 if the key is not in the chunk."""
-        keys, there = chunk.find(self.keys[chunk.queries])
+        keys, there = chunk.find(self.keys)
         width = chunk.weights.shape[-1]
         if not width:
             return chunk.weights.new_zeros(chunk.weights.shape[:-1])
-        places = keys.clamp(0, width - 1)[:, None].expand(*chunk.weights.shape[:-1], 1)
-        found = chunk.weights.gather(-1, places)[..., 0]
+        found = chunk.weights.gather(-1, keys.clamp(0, width - 1)[..., None])[..., 0]
         return found.masked_fill(~there, 0.0)
 
 
@@ -203,6 +204,9 @@ class Mass(Reduction):
         self.result[chunk.place] += chunk.times(member)
 
 
+FEW = 4
+"""Up to how many columns of a bin are added one after the other."""
+
 FOLD = 8
 """Number of weights of a segment; only the largest of a segment is compared."""
 
@@ -215,6 +219,7 @@ class Largest(Reduction):
     """
 
     reads = frozenset({"scores", "weights"})
+    tiled = True
     provides = frozenset({"maximum", "best_score"})
 
     def __init__(self, problem: Problem, k: int) -> None:
@@ -240,16 +245,17 @@ class Largest(Reduction):
         chunk.maximum = values[..., 0]
         if chunk.visible is None:  # of weights that are NaN any may come first
             chunk.best_score = chunk.scores.gather(-1, keys[..., :1])[..., 0]
-        keys = keys + chunk.keys.start
+        keys = chunk.whole_keys(keys)
+        rows = chunk.extent.rows_of(self.weights), chunk.extent.rows_of(self.keys)
         if chunk.block is not None:
-            keys = chunk.block.places[keys]
-            values = torch.cat([self.weights[chunk.place], values], dim=-1)
-            keys = torch.cat([self.keys[chunk.place], keys], dim=-1)
+            values = torch.cat([rows[0].view(*values.shape[:2], -1), values], dim=-1)
+            keys = torch.cat([rows[1].view(*keys.shape[:2], -1), keys], dim=-1)
             k = self.k
             values, among = top(values, k)
             keys = keys.gather(-1, among)
-        self.weights[(*chunk.place, slice(0, k))] = values
-        self.keys[(*chunk.place, slice(0, k))] = keys.masked_fill(values == 0, -1)
+        keys.masked_fill_(values == 0, -1)
+        for kept, new in zip(rows, (values, keys), strict=True):
+            kept[..., :k] = new.view(*kept.shape[:-1], k)
 
 
 def _largest(
@@ -262,7 +268,7 @@ def _largest(
     """
     width = weights.shape[-1]
     step = width // FOLD
-    if step < 2 * k:
+    if step < 4 * k:
         return top(weights, k, sorted=sorted)
     # A segment is every step-th key, so that its maximum is one of columns, which is fast.
     segments = weights[..., : FOLD * step].unflatten(-1, (FOLD, step))
@@ -328,8 +334,14 @@ class Pooled(Reduction):
         into = self.sums[chunk.sample, chunk.heads, first : last + 1]
         count, width = into.shape[-1], sums.shape[-1]
         if chunk.block is None and width == len(self.column_bins) and width % count == 0:
-            # All keys, in bins of one size: neighbours are added, which is much faster.
-            into += sums.unflatten(-1, (count, -1)).sum(dim=-1, dtype=torch.float64)
+            # All keys, in bins of one size: neighbours are added, which is much faster; column by column
+            # if they are few, since a sum over a short last dimension takes as long as one over a longer.
+            neighbours = sums.unflatten(-1, (count, -1))
+            if neighbours.shape[-1] <= FEW:
+                for column in neighbours.unbind(-1):
+                    into += column
+            else:
+                into += neighbours.sum(dim=-1, dtype=torch.float64)
         else:
             into.index_add_(-1, self.column_bins[chunk.columns], sums.double())
 
@@ -345,6 +357,7 @@ class Received(Reduction):
     """
 
     reads = frozenset({"weights", "column_sums"})
+    tiled = True
 
     def __init__(self, problem: Problem) -> None:
         shape = (problem.batch, problem.num_kv_heads, problem.kv_len)
@@ -352,9 +365,13 @@ class Received(Reduction):
 
     def update(self, chunk: Chunk) -> None:
         """Add the weight that each key receives from the queries of a chunk."""
-        sums = chunk.column_sums
-        grouped = sums.unflatten(0, (chunk.kv_heads.stop - chunk.kv_heads.start, -1)).sum(dim=1)
-        self.result[chunk.sample, chunk.kv_heads][:, chunk.columns] += grouped
+        sums, result = chunk.column_sums, self.result[chunk.sample, chunk.kv_heads]
+        grouped = sums.unflatten(0, (result.shape[0], chunk.tiles, -1)).sum(dim=2)
+        columns = chunk.columns
+        if isinstance(columns, Tensor):  # keys of neighbouring tiles overlap
+            result.index_add_(1, columns.flatten(), grouped.flatten(1))
+        else:
+            result[:, columns] += grouped[:, 0]
 
     def share(self, sharding: Sharding) -> None:
         """Sum the result with that of the other ranks, or bring it to its dtype."""
@@ -370,6 +387,8 @@ class Context(Reduction):
         problem: the problem.
         value: (batch, num_kv_heads or num_heads, kv_len, value_head_dim).
     """
+
+    tiled = True
 
     def __init__(self, problem: Problem, value: Tensor) -> None:
         self.value = value
@@ -389,11 +408,12 @@ class Context(Reduction):
         """Add weights · values of a chunk."""
         heads_of_value = chunk.heads if self.per_head else chunk.kv_heads
         value = stages.upcast(self.value[chunk.sample, heads_of_value][:, chunk.columns])
-        heads, queries, keys = chunk.weights.shape
+        into, (heads, queries, keys) = chunk.extent.rows_of(self.result), chunk.weights.shape
         if chunk.visible is not None:
             value = stages.repeat_kv_heads(value, heads)
-            self.result[chunk.place] += stages.context(chunk.weights, value, chunk.visible)
-            return
-        rows = heads // value.shape[0] * queries
-        context = torch.bmm(chunk.weights.view(value.shape[0], rows, keys), value)
-        self.result[chunk.place] += context.view(heads, queries, -1)
+            context = stages.context(chunk.weights, value, chunk.visible)
+        else:
+            value = value.flatten(0, -3)  # a tile counts as a key head
+            rows = heads // value.shape[0] * queries
+            context = torch.bmm(chunk.weights.view(value.shape[0], rows, keys), value)
+        into += context.view(into.shape)

@@ -167,7 +167,7 @@ def summary_with_roles(
     matrix.check_whole("roles")
     problem = matrix.problem
     ids = None if tokens is None or problem.cross else _ids(tokens, problem)
-    found = _measured(_Means(matrix, counting("real", real, problem), first), ids)
+    found = _measured(_Means(matrix, counting("real", real, problem), first, summary), ids)
     return replace(summary, roles=found, real=real)
 
 
@@ -197,6 +197,7 @@ class _Means:
         matrix: the attention of one layer.
         counts: the queries that count, (batch or 1, query_len).
         first: the key that is the first token, (batch, 1); None for the first that is seen.
+        summary: the summary of the matrix, if it is known.
 
     Attributes:
         position: of each query among the keys, (1, query_len): the last sits on the last.
@@ -209,9 +210,13 @@ class _Means:
     number: Tensor
 
     def __init__(
-        self, matrix: AttentionMatrix, counts: Tensor, first: Tensor | None = None
+        self,
+        matrix: AttentionMatrix,
+        counts: Tensor,
+        first: Tensor | None = None,
+        summary: Summary | None = None,
     ) -> None:
-        self.matrix, self.counts = matrix, counts
+        self.matrix, self.counts, self.summary = matrix, counts, summary
         self.visible, seen = _visible_keys(matrix.problem, counts)
         self.first = seen if first is None else first
         position = torch.arange(matrix.query_len, device=matrix.device)[None]
@@ -221,15 +226,23 @@ class _Means:
         """Return a function for each role that computes it; induction and duplicate only if `ids` is given."""
         earlier = [] if ids is None else _earlier(ids, self.matrix.query_len)
         first = self.first.expand(-1, self.matrix.query_len)
-        every: dict[str, Callable[[], Tensor]] = {
-            "first": lambda: self.on_keys([first]),
-        }
+        # A summary has the weight on key 0, which is a padded text's first token in no row or in some.
+        known = None if self.summary is None or bool(first.any()) else self.summary
+        every = {"first": lambda: self._on_key("first", first, known)}
         if not self.matrix.problem.cross:
-            every["previous"] = lambda: self.on_keys([self.position - 1])
+            every["previous"] = lambda: self._on_key("previous", self.position - 1, self.summary)
         if ids is not None:
             every["duplicate"] = lambda: self.on_keys(earlier)
             every["induction"] = lambda: self.on_keys(earlier, behind=1)
         return every
+
+    def _on_key(self, name: str, key: Tensor, summary: Summary | None) -> Tensor:
+        """Return the mean weight on a key of each query, from the statistic of that name where there is one."""
+        if summary is None:
+            return self.on_keys([key])
+        query = self.position - self.position[:, :1]
+        seen = _sees(self.matrix.problem, query, key.clamp(min=0)) & (key >= 0)[:, None]
+        return self._mean(summary._statistic(name), seen.long())
 
     def on_keys(self, keys: Sequence[Tensor], *, behind: int = 0) -> Tensor:
         """Return each head's mean weight on some keys; each tensor is (batch or 1, query_len), out of range for no key.

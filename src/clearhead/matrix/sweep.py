@@ -18,9 +18,10 @@ from clearhead._common.threads import side_by_side, threads_apart
 from clearhead._common.torch_internals import is_autocast, is_plain
 from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
+from clearhead.attention.kernels._lowering import repeated
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
-from clearhead.masks.tiles import Edges, host_spans, hull, portions, ragged_edges
+from clearhead.masks.tiles import Edges, host_spans, hull, length, portions, ragged_edges
 from clearhead.matrix.chunk import Chunk, ChunkPlace, KeyBlock
 from clearhead.matrix.reductions import Reduction, in_order, update_all
 from clearhead.sharding.matrix_part import Rounds
@@ -57,12 +58,14 @@ class SweepTile(NamedTuple):
         keys: which keys; no query of the part sees another.
         hidden: the hidden pairs, which broadcast to (heads, queries, columns).
         empty: (queries,) or (heads, queries), bool: the empty rows; None if there is none.
+        tiles: the number of such tiles, each as many tokens later as it has queries.
     """
 
     queries: slice
     keys: slice
     hidden: Edges
     empty: Tensor | None
+    tiles: int = 1
 
 
 def sweep(
@@ -129,7 +132,6 @@ def _sweep(
     if not problem.query.shape[:3].numel():
         return
     count = _threads(problem, reductions)
-    kv_heads, queries = _sizes(problem, count)
     ordinary = _is_ordinary(problem) and all(each.finite for each in reductions)
     ordinary = ordinary and (whole is None or bool((whole < torch.inf).all()))
     mask = problem.mask
@@ -137,6 +139,11 @@ def _sweep(
     spans = (
         problem.spans if problem.query.is_cpu or mask is None else host_spans(mask, problem.extent)
     )
+    kv_heads, queries = _sizes(problem, count, _most_seen(problem, spans))
+    tiles = 0
+    if ordinary and problem.bias is None and problem.part is None and problem.sharding is None:
+        heads = kv_heads * problem.num_heads // problem.num_kv_heads
+        tiles = _buffer(problem) // heads if all(each.tiled for each in reductions) else 0
     if problem.bias is not None:
         problem = problem.replace(bias=problem.bias.on(problem.device))
     is_known = mask is None or spans is not None
@@ -144,24 +151,23 @@ def _sweep(
 
     @lru_cache(maxsize=count)
     def parts_of(sample: int) -> list[SweepTile]:
-        return list(_parts(problem, spans, sample, queries))
+        return list(_parts(problem, spans, sample, queries, tiles))
 
     def start(tell: Callable[[int], None]) -> Callable[[tuple[int, slice]], None]:
-        rows = kv_heads * problem.num_heads // problem.num_kv_heads * queries
-        make = _Buffers(problem, rows).chunk if ordinary else _by_the_stages
+        make = _Buffers(problem).chunk if ordinary else _by_the_stages
 
         def use(unit: tuple[int, slice]) -> None:
             sample, heads = unit
             key = stages.upcast(problem.key[sample, heads])
             # Worked out once for all heads, and for all samples if they are alike.
             known = parts_of(0 if is_shared else sample) if is_known else None
-            for part in known or _parts(problem, None, sample, queries):
+            for part in known or _parts(problem, None, sample, queries, tiles):
                 chunk = make(problem, sample, heads, key, part)
                 if whole is not None:
                     chunk.block = some
                     chunk.share_of(whole[chunk.place])
                 update_all(reductions, chunk)
-                tell(part.queries.stop - part.queries.start)
+                tell(part.tiles * length(part.queries))
 
         return use
 
@@ -198,11 +204,18 @@ def _threads(problem: Problem, reductions: Sequence[Reduction]) -> int:
     return count if heads % count == 0 or heads >= 4 * count else 1
 
 
-def _sizes(problem: Problem, count: int) -> tuple[int, int]:
-    """Return the chunk size in key heads and in queries, for `count` threads."""
+def _most_seen(problem: Problem, spans: Spans | None) -> int:
+    """The largest number of keys that neighbouring queries see, from the first to the last of them."""
+    if spans is None:
+        return problem.kv_len
+    some = portions(problem.query_len, MOST_QUERIES)
+    return max(length(hull(spans.start[:, each], spans.stop[:, each])) for each in some)
+
+
+def _sizes(problem: Problem, count: int, seen: int) -> tuple[int, int]:
+    """Return the chunk size in key heads and in queries that see `seen` keys, for `count` threads."""
     group = problem.num_heads // problem.num_kv_heads
-    buffer = BUFFER if problem.query.is_cpu else DEVICE_BUFFER
-    rows = max(LEAST_ROWS, buffer // max(1, problem.kv_len))
+    rows = max(LEAST_ROWS, _buffer(problem) // max(1, seen))
     queries = min(problem.query_len, MOST_QUERIES, max(1, rows // group))
     kv_heads = max(1, min(problem.num_kv_heads, rows // (queries * group)))
     if problem.batch % count:  # each thread is to have as many parts of a sample
@@ -210,6 +223,11 @@ def _sizes(problem: Problem, count: int) -> tuple[int, int]:
         units = min(problem.num_kv_heads, -(-units // count) * count)
         kv_heads = -(-problem.num_kv_heads // units)
     return kv_heads, queries
+
+
+def _buffer(problem: Problem) -> int:
+    """The number of weights of a chunk."""
+    return BUFFER if problem.query.is_cpu else DEVICE_BUFFER
 
 
 def _is_ordinary(problem: Problem) -> bool:
@@ -247,20 +265,54 @@ def _magnitude(tensor: Tensor) -> float:
     return float(torch.maximum(-low, high))
 
 
-def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> Iterator[SweepTile]:
-    """Yield the tiles of a sample, with at most `queries` queries each, in order."""
-    row = 0 if spans is None else min(sample, spans.start.shape[0] - 1)
-    for some in portions(problem.query_len, queries):
-        every = slice(0, problem.kv_len)
-        if problem.mask is None:
-            yield SweepTile(some, every, [], None)
-        elif spans is not None and spans.pieces == 1:
-            runs = (spans.start[row, some, 0], spans.stop[row, some, 0])
-            yield part_of_runs(*runs, some, problem.device)
-        else:
-            if spans is not None:
-                every = hull(spans.start[row, some], spans.stop[row, some])
-            yield _of_mask(problem, sample, some, every)
+def _parts(
+    problem: Problem, spans: Spans | None, sample: int, queries: int, tiles: int
+) -> Iterator[SweepTile]:
+    """Yield the tiles of a sample, with at most `queries` queries each, in order.
+
+    Args:
+        problem: the problem.
+        spans: those of its mask, on the CPU; None without.
+        sample: the sample.
+        queries: the number of queries of a part.
+        tiles: the number of weights of a part where the mask repeats, for one of the heads; 0 if
+            tiles are not to be put together.
+    """
+    if spans is not None:
+        row = slice(sample, sample + 1) if spans.start.shape[0] > 1 else slice(0, 1)
+        spans = Spans(spans.start[row], spans.stop[row])
+
+    def parts(first: int, last: int) -> Iterator[SweepTile]:
+        return (_part(problem, spans, sample, some) for some in portions(last, queries, first))
+
+    alike = None
+    if tiles and spans is not None and spans.pieces == 1:
+        alike = repeated(spans.start[0, :, 0], spans.stop[0, :, 0])
+    if alike is None:
+        yield from parts(0, problem.query_len)
+        return
+    tile = _part(problem, spans, sample, alike.queries)
+    first, step = tile.queries.start, length(tile.queries)
+    yield from parts(0, first)
+    for some in portions(alike.tiles, max(1, tiles // (step * length(tile.keys)))):
+        moved = some.start * step
+        here, there = (slice(run.start + moved, run.stop + moved) for run in tile[:2])
+        yield tile._replace(queries=here, keys=there, tiles=length(some))
+    yield from parts(first + alike.tiles * step, problem.query_len)
+
+
+def _part(problem: Problem, spans: Spans | None, sample: int, queries: slice) -> SweepTile:
+    """Return the tile of some queries of a sample; `spans` are those of the sample alone."""
+    every = slice(0, problem.kv_len)
+    if problem.mask is None:
+        return SweepTile(queries, every, [], None)
+    if spans is not None and spans.pieces == 1:
+        return part_of_runs(
+            spans.start[0, queries, 0], spans.stop[0, queries, 0], queries, problem.device
+        )
+    if spans is not None:
+        every = hull(spans.start[:, queries], spans.stop[:, queries])
+    return _of_mask(problem, sample, queries, every)
 
 
 def part_of_runs(
@@ -302,10 +354,9 @@ def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> Swee
 class _Buffers:
     """Computes chunks of finite weights, each into the memory of the previous one."""
 
-    def __init__(self, problem: Problem, rows: int) -> None:
-        size = rows * problem.kv_len
+    def __init__(self, problem: Problem) -> None:
         like = stages.upcast(problem.query[:0])
-        self.scores, self.weights = like.new_empty(size), like.new_empty(size)
+        self.scores, self.weights = like.new_empty(0), like.new_empty(0)
         self.sinks = None if problem.sinks is None else stages.upcast(problem.sinks)
 
     def chunk(
@@ -314,18 +365,21 @@ class _Buffers:
         """Compute scores and weights of a part into the buffers, and return them as a chunk."""
         group = problem.num_heads // problem.num_kv_heads
         heads = slice(kv_heads.start * group, kv_heads.stop * group)
-        query = stages.upcast(problem.query[sample, heads, part.queries])
-        key = key[:, part.keys]
-        shape = (*query.shape[:2], key.shape[1])
-        count = torch.Size(shape).numel()
-        scores, weights = self.scores[:count].view(shape), self.weights[:count].view(shape)
+        place = ChunkPlace(sample, kv_heads, heads, part.queries, part.keys, part.tiles)
+        query = stages.upcast(place.rows_of(problem.query))
+        key = place.keys_of(key)
         # The heads of a group share their key, so their queries stand below each other.
-        rows = group * query.shape[1]
+        query = query.reshape(key.shape[0], group * length(part.queries), query.shape[-1])
+        shape = (key.shape[0] * group, length(part.queries), key.shape[1])
+        count = torch.Size(shape).numel()
+        if count > len(self.scores):
+            self.scores, self.weights = (self.scores.new_empty(count) for _ in range(2))
+        scores, weights = self.scores[:count].view(shape), self.weights[:count].view(shape)
         # Products of 16-bit numbers are exact, those of scaled ones are not; and a matrix product may take
         # its factor to the numbers before they are multiplied (MKL with AVX2 does).
         exact = query.dtype != problem.query.dtype
-        scores.view(key.shape[0], rows, key.shape[1]).baddbmm_(
-            query.reshape(key.shape[0], rows, query.shape[2]),
+        scores.view(*query.shape[:2], key.shape[1]).baddbmm_(
+            query,
             key.mT,
             beta=0,
             alpha=1.0 if exact else problem.scale,
@@ -350,10 +404,10 @@ class _Buffers:
         torch.softmax(scores, dim=-1, out=weights)
         if empty is not None:
             weights.masked_fill_(empty[..., None], 0.0)
-        extent = ChunkPlace(sample, kv_heads, heads, part.queries, part.keys)
-        chunk = Chunk(extent, scores, weights, empty)
+        chunk = Chunk(place, scores, weights, empty)
         if self.sinks is not None:
-            chunk.share_with(self.sinks[heads])
+            sinks = self.sinks[heads].view(-1, 1, group, 1)
+            chunk.share_with(place.of_each_head(sinks)[:, 0])
         return chunk
 
 

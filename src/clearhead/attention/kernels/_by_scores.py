@@ -48,9 +48,7 @@ def context_by_scores(
     value: Tensor,
     scale: float,
     visible: Tensor | None = None,
-    *,
     softcap: float | None = None,
-    bias: Tensor | None = None,
 ) -> Tensor | None:
     """Return the context; None if a score or an entry of the context is not finite.
 
@@ -61,7 +59,6 @@ def context_by_scores(
         scale: the factor of the scores.
         visible: the mask, which broadcasts to (batch, num_heads, query_len, kv_len); every query sees a key.
         softcap: the bound of the scaled scores, or None.
-        bias: added to the scores; it broadcasts as the mask does. Or None.
     """
     batch, heads, query_len, width = query.shape
     rows = (query * scale).reshape(batch * key.shape[1], -1, width)
@@ -69,9 +66,9 @@ def context_by_scores(
     scores = torch.bmm(key.flatten(0, 1), rows.mT).mT
     if not math.isfinite(scores.sum().item()):
         return None
-    if visible is not None or softcap is not None or bias is not None:
+    if visible is not None or softcap is not None:
         capped = stages.capped_scores(scores.reshape(batch, heads, query_len, -1), softcap)
-        scores = stages.masked_scores(capped, bias, visible).reshape(scores.shape)
+        scores = stages.masked_scores(capped, None, visible).reshape(scores.shape)
     context = torch.bmm(scores.softmax(dim=-1), value.flatten(0, 1))
     if not math.isfinite(context.sum().item()):
         return None

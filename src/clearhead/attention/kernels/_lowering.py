@@ -21,7 +21,7 @@ WIDE_TILE = 256
 """The same where each query sees `WIDE` keys or more, so that a tile's own keys are a small part."""
 WIDE = 1024
 LEAST_TILES = 4
-"""From how many tiles on one call over all of them is made, with another for the queries next to them."""
+"""The least number of tiles that are worth a batch of them, with other calls for the queries next to them."""
 MOST_CALLS = 16
 """Up to how many rectangles and triangles of a sample each is a call; more documents are called together."""
 WORTH_SLICING = 1 << 19
@@ -56,6 +56,14 @@ class Piece(NamedTuple):
     def all_keys(self) -> slice:
         """The keys that the piece reads, those of all of its tiles."""
         return slice(self.keys.start, self.keys.stop + (self.tiles - 1) * length(self.queries))
+
+
+class Repeated(NamedTuple):
+    """Tiles that are alike: the queries of the first, the keys that one of these sees, the number of tiles."""
+
+    queries: slice
+    keys: slice
+    tiles: int
 
 
 ALL = slice(None)
@@ -147,40 +155,35 @@ def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
     Empty if the mask has no such tiles.
     """
     start, stop = _distinct(spans)
-    if len(start) > 1:
+    alike = repeated(start[0], stop[0]) if len(start) == 1 else None
+    if alike is None:
         return []
-    start, stop, query_len = start[0], stop[0], problem.query_len
-    first, size = _period(start, stop)
-    most = (query_len - first) // size if size else 0
-    if most < LEAST_TILES:
-        return []
-    moved = torch.arange(most, device=start.device)[:, None] * size
-    low, high = (
-        each[first : first + most * size].view(most, size) - moved for each in (start, stop)
-    )
-    alike = ((low == low[:1]) & (high == high[:1])).all(dim=1).tolist()
-    tiles = alike.index(False) if False in alike else most
-    low, high = low[0], high[0]
-    if tiles < LEAST_TILES or bool((low >= high).any()):
-        return []
-    keys = hull(low, high)
-    queries = slice(first, first + size)
+    queries, keys, tiles = alike
     piece = Piece(slice(0, problem.batch), queries, keys, False, True, tiles=tiles)
-    after = slice(first + tiles * size, query_len)
-    return [*_portions(problem, spans, slice(0, first)), piece, *_portions(problem, spans, after)]
+    before = slice(0, queries.start)
+    after = slice(queries.start + tiles * length(queries), problem.query_len)
+    return [*_portions(problem, spans, before), piece, *_portions(problem, spans, after)]
 
 
-def _period(start: Tensor, stop: Tensor) -> tuple[int, int]:
-    """Return the first query from which a mask repeats, and the number of queries of a tile; (0, 0) if it does not."""
-    stays = ((start.diff() != 1) | (stop.diff() != 1)).nonzero()[:, 0] + 1
-    edges = F.pad(stays, (1, 1))
-    edges[-1] = start.shape[0]
-    runs = edges.diff()
-    longest = int(runs.argmax())
-    first = int(edges[longest])
+def repeated(start: Tensor, stop: Tensor) -> Repeated | None:
+    """Return the tiles in which a mask repeats, as a window does; None if there are fewer than `LEAST_TILES`.
+
+    Args:
+        start: (query_len,), the first key of each query.
+        stop: (query_len,), the key after the last.
+    """
+    moves = F.pad((start.diff() == 1) & (stop.diff() == 1), (1, 1))
+    edges = (~moves).nonzero()[:, 0]
+    longest = int(edges.diff().argmax())
+    first, last = int(edges[longest]), int(edges[longest + 1])
     size = WIDE_TILE if int(stop[first] - start[first]) >= WIDE else TILE
-    # What is no whole tile goes with the queries before them.
-    return (first + int(runs[longest]) % size, size) if int(runs[longest]) >= size else (0, 0)
+    count = (last - first) // size
+    if count < LEAST_TILES or bool(start[first] >= stop[first]):
+        return None
+    # Queries that are no whole tile go with those before them.
+    first = last - count * size
+    keys = slice(int(start[first]), int(stop[first]) + size - 1)
+    return Repeated(slice(first, first + size), keys, count)
 
 
 def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) -> list[Piece]:
@@ -197,8 +200,7 @@ def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) 
             portion = min(portion, max(256, problem.query_len // 64))
     pieces = []
     first, last = (0, problem.query_len) if part is None else (part.start, part.stop)
-    for each in portions(last - first, portion):
-        queries = slice(first + each.start, first + each.stop)
+    for queries in portions(last, portion, first):
         keys = slice(0, problem.kv_len)
         if spans is not None:
             keys = hull(spans.start[:, queries], spans.stop[:, queries])
