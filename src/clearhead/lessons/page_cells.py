@@ -22,9 +22,10 @@ def judge(lesson: int, question: str, names: Mapping[str, Any]) -> None:
         >>> judge(7, "visible", {"visible": 21})
         ✓ yes: 21
     """
-    questions = (block.question for block in read_lesson(lesson).of_role("predict"))
-    answer, tolerance = next(rest for name, *rest in questions if name == question)
-    compare(names[question], eval(answer, dict(names)), tolerance)
+    for block in read_lesson(lesson).of_role("predict"):
+        name, answer, tolerance = block.question
+        if name == question:
+            compare(names[name], eval(answer, dict(names)), tolerance)
 
 
 def compare(guess: object, answer: float, tolerance: float = 0.0) -> None:
