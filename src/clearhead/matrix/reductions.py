@@ -12,6 +12,7 @@ from clearhead import stages
 from clearhead.attention.problem import Problem
 from clearhead.matrix.chunk import Chunk
 from clearhead.matrix.indexing import bins
+from clearhead.matrix.row_maxima import largest_of_rows, top_of_any, top_of_finite
 from clearhead.matrix.summary import TopK
 from clearhead.sharding.sharding import Sharding
 
@@ -207,9 +208,6 @@ class Mass(Reduction):
 FEW = 4
 """Up to how many columns of a bin are added one after the other."""
 
-FOLD = 8
-"""Number of weights of a segment; only the largest of a segment is compared."""
-
 
 class Largest(Reduction):
     """The k largest weights of each query and their keys.
@@ -240,8 +238,8 @@ class Largest(Reduction):
         k = min(self.k, width)
         if k == 0:
             return
-        top = _top if chunk.visible is None else _top_of_any
-        values, keys = _largest(weights, k, top)
+        top = top_of_finite if chunk.visible is None else top_of_any
+        values, keys = largest_of_rows(weights, k, top)
         chunk.maximum = values[..., 0]
         if chunk.visible is None:  # of weights that are NaN any may come first
             chunk.best_score = chunk.scores.gather(-1, keys[..., :1])[..., 0]
@@ -256,46 +254,6 @@ class Largest(Reduction):
         keys.masked_fill_(values == 0, -1)
         for kept, new in zip(rows, (values, keys), strict=True):
             kept[..., :k] = new.view(*kept.shape[:-1], k)
-
-
-def _largest(
-    weights: Tensor, k: int, top: Callable[..., tuple[Tensor, Tensor]], *, sorted: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Return the k largest weights of each row, and their indices; `top` computes them for short rows.
-
-    They are in the k segments with the largest maxima, which are found the same way: few numbers at a time, because
-    `topk` takes five times as long for 256 as for 128.
-    """
-    width = weights.shape[-1]
-    step = width // FOLD
-    if step < 4 * k:
-        return top(weights, k, sorted=sorted)
-    # A segment is every step-th key, so that its maximum is one of columns, which is fast.
-    segments = weights[..., : FOLD * step].unflatten(-1, (FOLD, step))
-    best = _largest(segments.amax(dim=-2), k, top, sorted=False)[1]
-    every = torch.arange(width, device=weights.device)
-    places = (best[..., None, :] + every[: FOLD * step : step, None]).flatten(-2)
-    if width > FOLD * step:
-        rest = every[FOLD * step :].expand(*places.shape[:-1], -1)
-        places = torch.cat([places, rest], dim=-1)
-    values, among = top(weights.gather(-1, places), k, sorted=sorted)
-    return values, places.gather(-1, among)
-
-
-def _top(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the k largest of non-negative weights in each row, and their indices; float32 is compared as integers."""
-    if weights.dtype != torch.float32:
-        return _top_of_any(weights, k, sorted=sorted)
-    # Finite numbers from 0 on come in the order of their bits, and comparing whole numbers takes two
-    # thirds of the time.
-    bits, places = weights.view(torch.int32).topk(k, dim=-1, sorted=sorted)
-    return bits.view(torch.float32), places
-
-
-def _top_of_any(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the k largest weights of each row, and their indices, also for weights that are NaN."""
-    values, places = weights.topk(k, dim=-1, sorted=sorted)
-    return values, places
 
 
 class Pooled(Reduction):

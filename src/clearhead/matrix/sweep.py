@@ -5,10 +5,9 @@ another, and every statistic that was asked for takes what it needs while both a
 size query_len × kv_len is ever there.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,12 +17,12 @@ from clearhead._common.threads import side_by_side, threads_apart
 from clearhead._common.torch_internals import is_autocast, is_plain
 from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
-from clearhead.attention.kernels._lowering import repeated
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
-from clearhead.masks.tiles import Edges, host_spans, hull, length, portions, ragged_edges
+from clearhead.masks.tiles import host_spans, hull, length, portions
 from clearhead.matrix.chunk import Chunk, ChunkPlace, KeyBlock
 from clearhead.matrix.reductions import Reduction, in_order, update_all
+from clearhead.matrix.sweep_tiles import SweepTile, sweep_tiles
 from clearhead.sharding.matrix_part import Rounds
 
 HIDDEN = -1e30
@@ -48,24 +47,6 @@ WORTH_THREADS = 1 << 24
 """From how many pairs on threads of our own take a sweep, each some heads."""
 
 Progress = Callable[[float], None]
-
-
-class SweepTile(NamedTuple):
-    """Some queries of a sample and the keys that one of them sees.
-
-    Attributes:
-        queries: which queries.
-        keys: which keys; no query of the part sees another.
-        hidden: the hidden pairs, which broadcast to (heads, queries, columns).
-        empty: (queries,) or (heads, queries), bool: the empty rows; None if there is none.
-        tiles: the number of such tiles, each as many tokens later as it has queries.
-    """
-
-    queries: slice
-    keys: slice
-    hidden: Edges
-    empty: Tensor | None
-    tiles: int = 1
 
 
 def sweep(
@@ -151,7 +132,7 @@ def _sweep(
 
     @lru_cache(maxsize=count)
     def parts_of(sample: int) -> list[SweepTile]:
-        return list(_parts(problem, spans, sample, queries, tiles))
+        return list(sweep_tiles(problem, spans, sample, queries, tiles))
 
     def start(tell: Callable[[int], None]) -> Callable[[tuple[int, slice]], None]:
         make = _Buffers(problem).chunk if ordinary else _by_the_stages
@@ -161,7 +142,7 @@ def _sweep(
             key = stages.upcast(problem.key[sample, heads])
             # Worked out once for all heads, and for all samples if they are alike.
             known = parts_of(0 if is_shared else sample) if is_known else None
-            for part in known or _parts(problem, None, sample, queries, tiles):
+            for part in known or sweep_tiles(problem, None, sample, queries, tiles):
                 chunk = make(problem, sample, heads, key, part)
                 if whole is not None:
                     chunk.block = some
@@ -263,92 +244,6 @@ def _magnitude(tensor: Tensor) -> float:
         tensor = tensor.transpose(1, 2)  # as layers make them: in this order nothing is copied
     low, high = torch.aminmax(tensor)  # the norm of order ∞ takes ten times as long
     return float(torch.maximum(-low, high))
-
-
-def _parts(
-    problem: Problem, spans: Spans | None, sample: int, queries: int, tiles: int
-) -> Iterator[SweepTile]:
-    """Yield the tiles of a sample, with at most `queries` queries each, in order.
-
-    Args:
-        problem: the problem.
-        spans: those of its mask, on the CPU; None without.
-        sample: the sample.
-        queries: the number of queries of a part.
-        tiles: the number of weights of a part where the mask repeats, for one of the heads; 0 if
-            tiles are not to be put together.
-    """
-    if spans is not None:
-        row = slice(sample, sample + 1) if spans.start.shape[0] > 1 else slice(0, 1)
-        spans = Spans(spans.start[row], spans.stop[row])
-
-    def parts(first: int, last: int) -> Iterator[SweepTile]:
-        return (_part(problem, spans, sample, some) for some in portions(last, queries, first))
-
-    alike = None
-    if tiles and spans is not None and spans.pieces == 1:
-        alike = repeated(spans.start[0, :, 0], spans.stop[0, :, 0])
-    if alike is None:
-        yield from parts(0, problem.query_len)
-        return
-    tile = _part(problem, spans, sample, alike.queries)
-    first, step = tile.queries.start, length(tile.queries)
-    yield from parts(0, first)
-    for some in portions(alike.tiles, max(1, tiles // (step * length(tile.keys)))):
-        moved = some.start * step
-        here, there = (slice(run.start + moved, run.stop + moved) for run in tile[:2])
-        yield tile._replace(queries=here, keys=there, tiles=length(some))
-    yield from parts(first + alike.tiles * step, problem.query_len)
-
-
-def _part(problem: Problem, spans: Spans | None, sample: int, queries: slice) -> SweepTile:
-    """Return the tile of some queries of a sample; `spans` are those of the sample alone."""
-    every = slice(0, problem.kv_len)
-    if problem.mask is None:
-        return SweepTile(queries, every, [], None)
-    if spans is not None and spans.pieces == 1:
-        return part_of_runs(
-            spans.start[0, queries, 0], spans.stop[0, queries, 0], queries, problem.device
-        )
-    if spans is not None:
-        every = hull(spans.start[:, queries], spans.stop[:, queries])
-    return _of_mask(problem, sample, queries, every)
-
-
-def part_of_runs(
-    start: Tensor, stop: Tensor, queries: slice, device: torch.device | None = None
-) -> SweepTile:
-    """Return the tile in which query i sees the keys [start[i], stop[i]); only the ragged edges are marked hidden.
-
-    Its tensors are on `device`, by default that of the runs.
-    """
-    used = stop > start
-    keys = hull(start, stop)
-    empty = None if bool(used.all()) else ~used
-    if keys.start == keys.stop:
-        return SweepTile(queries, keys, [], empty)
-    # Empty rows are zeroed as a whole, so that they leave the others their full keys.
-    full = slice(int(start[used].max()), int(stop[used].min()))
-    if device is not None and device != start.device:
-        start, stop = (each.to(device, non_blocking=True) for each in (start, stop))
-        empty = None if empty is None else empty.to(device, non_blocking=True)
-    return SweepTile(
-        queries, keys, ragged_edges(start[:, None], stop[:, None], (keys,), full), empty
-    )
-
-
-def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> SweepTile:
-    """Return the tile of these queries and keys, with the mask evaluated as a tensor."""
-    visible = problem.visible(queries, keys)
-    assert visible is not None
-    visible = visible[sample if visible.shape[0] > 1 else 0]
-    empty = ~visible.any(dim=-1)
-    return SweepTile(
-        queries,
-        keys,
-        [(slice(0, keys.stop - keys.start), ~visible)],
-        empty if not empty.is_cpu or bool(empty.any()) else None,
-    )
 
 
 class _Buffers:

@@ -14,7 +14,7 @@ from clearhead import stages
 from clearhead.attention.problem import Problem
 from clearhead.matrix.pairs import of_head
 from clearhead.matrix.pooling import block_sums
-from clearhead.matrix.sweep import part_of_runs
+from clearhead.matrix.sweep_tiles import part_of_runs
 
 EXACT_PAIRS = 40_000_000
 """Number of pairs of width 64 up to which a tile is computed from query and key: about 0.15 s on two cores."""
