@@ -33,7 +33,7 @@ class SweepTile(NamedTuple):
 def sweep_tiles(
     problem: Problem, spans: Spans | None, sample: int, queries: int, tiles: int
 ) -> Iterator[SweepTile]:
-    """All queries of a sample, in order.
+    """Yield the tiles of a sample, with at most `queries` queries each, in order.
 
     Args:
         problem: the problem.
