@@ -1,7 +1,11 @@
 """The verdict of `check` on every entry of the banks, stored, and compared with the stored one.
 
 python -m tests.checking.freeze write            store the verdicts in bank/frozen.json
-python -m tests.checking.freeze compare          print every entry whose verdict is worse
+python -m tests.checking.freeze compare          print every entry whose verdict is worse, and the rates
+python -m tests.checking.freeze compare --every 10    only every tenth entry of each bank
+
+A comparison fails if right code is judged otherwise than before, if a mistake that was found is called right, or if
+fewer mistakes than `FOUND` of those found before, or `NAMED` of all, are found, or have a right name or line.
 """
 
 import argparse
@@ -26,6 +30,7 @@ from tests.checking.bank.entry import Entry
 
 FROZEN = Path(__file__).parent / "bank" / "frozen.json"
 PARTS = 8
+FOUND, NAMED = 0.99, 0.90
 
 
 def frozen() -> dict[str, Any]:
@@ -50,16 +55,17 @@ def verdict(entry: Entry) -> dict[str, Any]:
     return {**found, "error": error} if error else found
 
 
-def _job(job: tuple[str, int]) -> dict[str, Any]:
+def _job(job: tuple[str, int, int]) -> dict[str, Any]:
     torch.set_num_threads(1)
-    bank, part = job
-    return {f"{bank}: {each.name}": verdict(each) for each in entries(bank)[part::PARTS]}
+    bank, part, every = job
+    chosen = entries(bank)[::every][part::PARTS]
+    return {f"{bank}: {each.name}": verdict(each) for each in chosen}
 
 
-def verdicts(banks: Sequence[str], processes: int) -> dict[str, Any]:
-    """Return the verdict of every entry of some banks, by bank and name."""
+def verdicts(banks: Sequence[str], processes: int, every: int = 1) -> dict[str, Any]:
+    """Return the verdict of every entry of some banks, or of every n-th one, by bank and name."""
     found: dict[str, Any] = {}
-    jobs = [(bank, part) for bank in banks for part in range(PARTS)]
+    jobs = [(bank, part, every) for bank in banks for part in range(PARTS)]
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         for each in pool.map(_job, jobs):
             found |= each
@@ -67,14 +73,10 @@ def verdicts(banks: Sequence[str], processes: int) -> dict[str, Any]:
 
 
 def worse(entry: Entry, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield in which way a verdict is worse than the stored one.
-
-    Right code must not be accused; a mistake that was found must not be called right; a name that was right must stay
-    one of the right names, and a mistake with a line must keep one.
-    """
+    """Yield in which way a verdict is worse than the stored one; what must not be is in capitals."""
     if not entry.codes:
         if now["outcome"] != was["outcome"] != "wrong" and was["outcome"] != "raised":
-            yield f"{'ACCUSED' if now['outcome'] == 'wrong' else now['outcome']}: {now['codes']}"
+            yield f"{'ACCUSED' if now['outcome'] == 'wrong' else 'UNSURE'}: {now['codes']}"
     elif was["outcome"] == "wrong" != now["outcome"]:
         yield f"{'CALLED RIGHT' if now['outcome'] == 'right' else now['outcome']}: {was['codes']}"
     elif is_named(entry, was) and not is_named(entry, now):
@@ -88,30 +90,56 @@ def is_named(entry: Entry, found: Mapping[str, Any]) -> bool:
     return bool(found["codes"]) and code_of(found["codes"][0]) in map(code_of, entry.codes)
 
 
+def is_placed(entry: Entry, found: Mapping[str, Any]) -> bool:
+    """Return True if a mistake has a right name, or is reported at the line that is at fault."""
+    return is_named(entry, found) or (bool(found["codes"]) and "" != entry.line == found["line"])
+
+
+def rates(named: Mapping[str, Entry], old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the rates of mistakes that are found and named; one that is too small is in capitals."""
+    wrong = [name for name in new if named[name].codes]
+    before = [name for name in wrong if old[name]["outcome"] == "wrong"]
+    found = sum(new[name]["outcome"] == "wrong" for name in before) / max(len(before), 1)
+    placed = sum(is_placed(named[name], new[name]) for name in wrong) / max(len(wrong), 1)
+    return [
+        f"{words if share >= least else words.upper()} {share:.1%}, of {least:.0%}"
+        for words, share, least in (
+            ("found of those found before:", found, FOUND),
+            ("with a right name or line:", placed, NAMED),
+        )
+    ]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write the verdicts or compare them; return 1 if one is worse."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("write", "compare"))
     parser.add_argument("banks", nargs="*", default=list(BANKS))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--every", type=int, default=1, help="compare every n-th entry")
     given = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"
-    new = verdicts(given.banks, given.processes)
+    new = verdicts(given.banks, given.processes, given.every)
     if given.what == "write":
         rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in new.items())
         FROZEN.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
         return 0
     old = frozen()
-    named = {f"{bank}: {each.name}": each for bank in given.banks for each in entries(bank)}
-    lines = [
-        f"{name}: {line}" for name in old.keys() & named for line in worse(named[name], old[name], new[name])
-    ]  # fmt: skip
-    print("\n".join(sorted(lines)))
+    known = {f"{bank}: {each.name}": each for bank in given.banks for each in entries(bank)}
+    named = {name: known[name] for name in new if name in old}
+    lines = sorted(
+        f"{name}: {line}" for name in named for line in worse(named[name], old[name], new[name])
+    )  # fmt: skip
+    print("\n".join(lines))
     for bank in given.banks:
-        print(bank, *counts([(each, new[f"{bank}: {each.name}"]) for each in entries(bank)]))
+        rows = [(each, new[name]) for name, each in known.items() if name in new]
+        print(bank, *counts([row for row in rows if row[0] in entries(bank)]))
+    totals = rates(named, old, {name: new[name] for name in named})
+    print("\n".join(totals))
     seconds = sum(each["seconds"] for each in new.values())
     print(f"{len(new)} entries, {len(lines)} worse; {seconds:.0f} CPU s")
-    return int(bool(lines))
+    hard = any(sign in line for line in lines for sign in ("ACCUSED", "UNSURE", "CALLED RIGHT"))
+    return int(hard or any(each.partition(":")[0].isupper() for each in totals))
 
 
 def counts(rows: Sequence[tuple[Entry, Mapping[str, Any]]]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.head_edits import GROUPS, HEADS, MERGES, ROPE, TAKEN
+from clearhead.checking.hypotheses.head_edits import GROUPS, HEADS, MERGES, ROPE, TAKEN, TOKENS
 from clearhead.checking.hypotheses.mask_edits import ALIGNMENT, GIVEN, HIDING, MASKS, SOFTMAX
 from clearhead.checking.hypotheses.score_edits import ORDER, SCALES
 from clearhead.checking.hypotheses.stage_edit import (
@@ -63,7 +63,7 @@ def edits(
         *SCALES,
         *ORDER,
         *GROUPS,
-        *([*HEADS, *MERGES, *TAKEN] if whole else ()),
+        *([*HEADS, *MERGES, *TAKEN, *TOKENS] if whole else ()),
         *ROPE,
         *ALIGNMENT,
         *(GIVEN if given else ()),
