@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from clearhead.checking.rules import RULES
+from clearhead.checking.rules import CODES
 from clearhead.cli.law_figures import FIGURES, figure
 from tests.cli.commands import lines
 
@@ -22,7 +22,7 @@ def columns(code: str) -> dict[str, list[float]]:
 
 
 def test_every_law_has_a_figure() -> None:
-    assert set(FIGURES) == {each.code for each in RULES if each.code.startswith("law.")}
+    assert set(FIGURES) == {each for each in CODES if each.startswith("law.")}
     assert figure("mask.inverted") == ""
 
 

@@ -241,6 +241,5 @@ def _joined(name: str, reports: Mapping[str, Report]) -> Report:
         first.sizes,
         said(lambda each: each.unverified),
         tuple(dict.fromkeys(asked for each in reports.values() for asked in each.asked)),
-        said(lambda each: each.minor),
         first.place,
     )

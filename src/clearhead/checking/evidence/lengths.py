@@ -15,7 +15,6 @@ from clearhead.checking.evidence.cases import Broken, Call, Case, Inputs, called
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence, stepped
 from clearhead.checking.evidence.padding import PaddedEvidence
-from clearhead.checking.evidence.raw import projected
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Trial, fits, window_of
 from clearhead.checking.hypotheses.recipe import RIGHT, Recipe
@@ -176,10 +175,6 @@ def trials_at(e: TokensEvidence, tokens: int) -> Iterator[tuple[str, Trial]]:
         except RuntimeError:  # another number of blocks a sample
             continue
         yield "definition", _windowed(case, same, group.arranged)
-        if index == 0 and e.rotated is not None and e.rotated.right:
-            made = projected(recorded.recorder, same, group.arranged, e.promised)
-            if made is not None and made.known:
-                yield "rotated", made.trial(e.contract)
 
 
 def holds(case: Trial, recipe: Recipe = RIGHT) -> bool:

@@ -23,55 +23,30 @@ from clearhead.recording.lines import lines_of
 
 
 class Padded(NamedTuple):
-    """Measurements of a padded batch; the gaps are of the largest number.
+    """Measurements of a padded batch.
 
-    `alone`: the largest difference to each row alone; `ignored`: the mask changes nothing;
-    `by_padding`, `by_real`: real outputs move with padding, with other real tokens;
-    `by_other`: they move with the mask of another sample; `queries_zero`: padded outputs are zero;
-    `own_row`: only the padded queries move with the mask.
+    `alone`: the largest difference to each row alone, of the largest number; `by_padding`: real outputs move with
+    padding; `queries_zero`: padded outputs are zero.
     """
 
     alone: float
-    ignored: bool
     by_padding: bool
-    by_real: bool
-    by_other: bool
     queries_zero: bool
-    own_row: bool
 
 
 def measure(
     run: Callable[[Tensor, Tensor], Tensor], x: Tensor, mask: Tensor, generator: torch.Generator
 ) -> Padded:
-    """All of it, for x (batch, tokens, dim) and mask (batch, tokens), True = a real token."""
+    """Return all of it, for x (batch, tokens, dim) and mask (batch, tokens), True = a real token."""
     whole = run(x, mask).detach()
     gaps = []
     for row, length in enumerate(mask.sum(-1).tolist()):
         alone = run(x[row : row + 1, :length], mask[row : row + 1, :length]).detach()
         same = torch.equal(alone[0].isnan(), whole[row, :length].isnan())
         gaps.append(distance(alone[0], whole[row, :length]) if same else torch.inf)
-    everything = run(x, torch.ones_like(mask)).detach()
     noise = 2 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
-    by_padding = run(x + noise * ~mask[..., None], mask).detach()
-    others = torch.zeros_like(mask)
-    others[:, 1] = True
-    by_real = run(x + noise * others[..., None], mask).detach()
-    shorter = mask.clone()
-    shorter[0, 1:] = False
-    by_other = run(x, shorter).detach()
-    first = torch.zeros_like(mask)
-    first[:, 0] = True
-    later = mask.clone()
-    later[0] = False
-    return Padded(
-        max(gaps),
-        _same(everything, whole, mask),
-        not _same(by_padding, whole, mask),
-        not _same(by_real, whole, first),
-        not _same(by_other, whole, later),
-        bool((whole[~mask].abs() < 1e-9).all()),
-        _same(everything, whole, mask) and not _same(everything, whole, ~mask),
-    )
+    by_padding = not _same(run(x + noise * ~mask[..., None], mask).detach(), whole, mask)
+    return Padded(max(gaps), by_padding, bool((whole[~mask].abs() < 1e-9).all()))
 
 
 def _same(one: Tensor, other: Tensor, where: Tensor) -> bool:
@@ -110,36 +85,6 @@ class PaddedEvidence(TokensEvidence):
         """The dependencies in a padded batch."""
         generator = torch.Generator().manual_seed(self.seed)
         return measure(self.subject.spare(), *self.padded, generator)
-
-    @cached_property
-    def seen_by(self) -> Tensor:
-        """(batch, tokens): True for a token that real outputs of other tokens move with."""
-        x, mask = self.padded
-        generator = torch.Generator().manual_seed(self.seed)
-        run, whole = self.subject.spare(), self.padded_output
-        seen = torch.zeros_like(mask)
-        for token in range(x.shape[1]):
-            changed = x.clone()
-            changed[:, token] += 2 * torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
-            gap = (run(changed, mask).detach() - whole).abs().amax(-1) > 1e-6 * whole.abs().max()
-            gap &= mask
-            gap[:, token] = False
-            seen[:, token] = gap.any(-1)
-        return seen
-
-    @cached_property
-    def takes_a_share(self) -> bool:
-        """True if keys of padding have weights of their own where tokens are padded."""
-        x, mask = self.padded
-        recorded = self.record(x, mask)
-        if recorded is None or len(recorded.attentions) != len(self.observed) or not self.groups:
-            return False
-        arranged = self.groups[0].arranged
-        weights = recorded.attentions[self.groups[0].indices[0]].weights
-        if arranged is None:
-            return False
-        felt = (arranged.heads(weights) > 1e-9).any(1).any(1)
-        return felt.shape == mask.shape and bool(felt[~mask].all())
 
     @cached_property
     def broke(self) -> tuple[str, tuple[str, int] | None] | None:

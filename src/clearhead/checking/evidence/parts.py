@@ -171,46 +171,11 @@ class PartEvidence(Evidence):
         return tuple(self.call(self.subject, each) for each in inputs)
 
     @cached_property
-    def asked(self) -> PartCall:
-        """The first call whose result is wrong and has the right shape, else the first that gave anything."""
-        fitting = [each for each in self.calls if each.fits and not each.right]
-        given = [each for each in self.calls if each.found is not None]
-        return (fitting or given or list(self.calls))[0]
-
-    @cached_property
     def large(self) -> PartCall:
         """Scores of which exp does not fit float32."""
         scores = torch.tensor([[88.0, 89.0], [1.0, 90.0]], dtype=torch.float32)
         inputs = (scores.expand(*self.leading, 2, 2),)
         return self.call(self.given.within(torch.float32), inputs)
-
-    @cached_property
-    def moved(self) -> tuple[Tensor, ...]:
-        """Of each input: (rows of it, rows, columns) of the result, True where it moves with that row."""
-        call = self.asked
-        assert call.found is not None
-        found = []
-        for which, given in enumerate(call.inputs):
-            masks = []
-            for row in range(given.shape[-2]):
-                changed = [each.clone() for each in call.inputs]
-                changed[which][..., row, :] += torch.linspace(0.5, 1.5, given.shape[-1]).double()
-                other = self.call(self.subject, tuple(changed)).found
-                gap = torch.full(call.found.shape, torch.inf)
-                if other is not None and other.shape == call.found.shape:
-                    gap = (other - call.found).double().nan_to_num().abs()
-                felt = gap > ROUNDING[call.found.dtype]
-                masks.append(felt.flatten(0, -3).any(0) if felt.ndim > 2 else felt)
-            found.append(torch.stack(masks))
-        return tuple(found)
-
-    def is_unfilled(self, call: PartCall, place: Sequence[int]) -> bool:
-        """True if a NaN of a call comes of a cell that is never filled."""
-        assert call.found is not None
-        if not call.found[tuple(place)].isnan():
-            return False
-        other = self.call(self.subject, call.inputs, 1.0).found
-        return other is not None and not bool(other[tuple(place)].isnan())
 
     def refusal(self) -> str:
         """The first error of a call."""

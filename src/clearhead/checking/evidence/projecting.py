@@ -106,20 +106,21 @@ def _projected(
             return None
         elements = tags.element[tags.node == node.index]
         exact = bool((elements > 0).all())
-        columns = (
-            ((elements - node.base) % width).unique().tolist() if exact else [*range(width)]
-        )
+        columns = ((elements - node.base) % width).unique().tolist() if exact else [*range(width)]
         known &= exact
         nodes[node.index] = None
         parts.setdefault((node.index, *columns), flat.reshape(batch, -1, width)[..., columns])
     return torch.cat([*parts.values()], -1), known, tuple(nodes), columns
 
 
-def sides_by_name(recorded: Recorded, x: Tensor, context: Tensor) -> Iterator[Sides]:
+def sides_by_name(
+    recorded: Recorded, output: Tensor, x: Tensor, context: Tensor
+) -> Iterator[Sides]:
     """Yield the sides of a layer as the parameters of these names give them, where no product was seen, as in a loop.
 
     Args:
         recorded: the call.
+        output: of the call, (batch, tokens, width).
         x: (batch, tokens, width), of which the queries are.
         context: that of which keys and values are.
     """
@@ -136,6 +137,6 @@ def sides_by_name(recorded: Recorded, x: Tensor, context: Tensor) -> Iterator[Si
         if rows.shape[:-1].numel() != tokens.shape[:-1].numel():
             return
         seen[side] = rows.detach().double().reshape(*tokens.shape[:-1], -1)
-    output = seen.get("o", recorded.output.detach().double())
+    output = seen.get("o", output.detach().double())
     if {"q", "k", "v"} <= set(seen) and output.shape[:-1] == x.shape[:-1]:
         yield Sides(seen["q"], seen["k"], seen["v"], output)

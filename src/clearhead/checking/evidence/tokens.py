@@ -1,6 +1,6 @@
 """Evidence of what takes tokens: the attentions inside, who moves whom, other lengths."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,11 +17,15 @@ from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, l
 from clearhead.checking.evidence.grouping import Group, grouped
 from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
 from clearhead.checking.evidence.half_precision import measure as measure_halves
-from clearhead.checking.evidence.laws import placed
-from clearhead.checking.evidence.raw import Projected, projected
+from clearhead.checking.evidence.projecting import Sides, sides_by_name, sides_by_tags
 from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
 from clearhead.checking.hypotheses.edits import edits, fitted
-from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, window_of
+from clearhead.checking.hypotheses.matching import (
+    Explanation,
+    Trial,
+    explain,
+    window_of,
+)
 from clearhead.checking.hypotheses.recipe import RIGHT, right_visible
 from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.subject.calling import hidden_by_itself, unfilled_mask
@@ -32,6 +36,22 @@ from clearhead.checking.thresholds import FOLDED_NUMBERS, LARGE, LONGEST
 from clearhead.errors import ModelError
 from clearhead.recording.provenance import Dependency, Provenance, measure, provenance
 from clearhead.recording.weighing import weigh
+
+# What the edits of a layer are about, whose scores follow the definition.
+LAYER = ("heads", "rope", "law", "parameter")
+
+
+def is_of_heads(edit: StageEdit) -> bool:
+    """Return True if an edit is about the split, the groups or the merge of heads."""
+    return edit.noun == "heads"
+
+
+# Rotations that are looked for where none is declared.
+ROTATIONS = tuple(
+    {"base": base, "layout": layout}
+    for base in (10000.0, 500000.0, 1000000.0)
+    for layout in ("half", "interleaved")
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,17 +251,6 @@ class TokensEvidence(Evidence):
         return tuple(found)
 
     @cached_property
-    def places(self) -> tuple[tuple[int, ...] | None, ...]:
-        """Of each group of heads: the outputs that hold what the queries of the tokens collected. Where these
-        are in their order behind the heads, the first two of the last group tell."""
-        found, tokens = [], range(self.inputs[0].shape[-2])
-        for group, each in zip(self.groups, self.splittings, strict=True):
-            last = group is self.groups[-1]
-            asked = tokens if not each.in_order else tokens[:2] if last else ()
-            found.append(placed(self.subject, self.inputs, self.output, group, asked) or None)
-        return tuple(found)
-
-    @cached_property
     def promised(self) -> Contract:
         """The contract, with a window that was found in the dependencies."""
         window = self._window
@@ -323,37 +332,77 @@ class TokensEvidence(Evidence):
         return found[0][0], found[1][0], (3 * found[0][1]) ** -0.5
 
     @cached_property
-    def projections(self) -> list[Projected]:
-        """Query, key and value as they were projected, on each of the calls."""
-        found = []
-        for recorded in (self.recorded, *(each for _, each in self.others)):
-            if (
-                recorded is None
-                or not self.groups
-                or len(recorded.attentions) != len(self.observed)
-            ):
-                return []
-            group = self.groups[0]
-            same = group.joined([recorded.attentions[i] for i in group.indices])
-            made = projected(recorded.recorder, same, group.arranged, self.promised)
-            if made is None or not made.known:
-                return []
-            found.append(made)
-        return found
+    def projected(self) -> frozenset[str]:
+        """The names of the parameters that query, key or value of an attention is projected by."""
+        if self.recorded is None:
+            return frozenset()
+        recorder = self.recorded.recorder
+        roots = [root_node(recorder, each, which) for each in self.observed for which in range(3)]
+        return frozenset(
+            recorder.parameters.get(node.storages[node.constant], "")
+            for node in roots
+            if node is not None and node.constant is not None
+        )
 
     @cached_property
-    def rotated(self) -> Explanation | None:
-        """The rotation of query and key before their product, where rope is declared."""
-        if self.contract.rope is None or not self.projections:
-            return None
-        trials = [each.trial(self.contract) for each in self.projections]
+    def layers(self) -> tuple[Explanation | None, ...]:
+        """For each group of heads, how it goes from its projections to what reads its contexts; None where one of
+        these was not seen."""
+        return tuple(self._layer(group) for group in self.groups)
 
-        def rotations(contract: Contract) -> list[StageEdit]:
-            ways = ("not-rotated", "one-rotated", "base", "backwards")
-            found = edits(contract, given=False, masked=False, whole=False)
-            return [each for each in found if each.code.startswith("rope") or each.way in ways]
+    @cached_property
+    def layer_by_name(self) -> Explanation | None:
+        """The same of the parameters that are named as projections, whether a product was seen or not."""
+        calls = (self.recorded, *(recorded for _, recorded in self.others))
+        found = [list(self._named_sides(each)) for each in calls if each is not None]
+        return self._explained_sides(found, self.num_heads or 1, whole=True)
 
-        return explain(trials, trials[0].setting.contract, rotations)
+    def _named_sides(self, recorded: Recorded) -> Iterator[Sides]:
+        nodes = recorded.recorder.nodes
+        inputs = [self.batched(each.output) for each in nodes if each.kind == "input"]
+        if inputs:
+            output = self.batched(recorded.output)
+            yield from sides_by_name(recorded, output, inputs[0], inputs[-1])
+
+    def _layer(self, group: Group) -> Explanation | None:
+        found = []
+        for recorded in (self.recorded, *(each for _, each in self.others)):
+            if recorded is None or len(recorded.attentions) != len(self.observed):
+                continue
+            same = [recorded.attentions[index] for index in group.indices]
+            batch = 1 if self.feed.plain else recorded.output.shape[0]
+            found.append(list(sides_by_tags(recorded, same, batch)))
+        dim = group.attentions[0].query.shape[-1]
+        width = next((sides.query.shape[-1] for ways in found for sides in ways), dim)
+        num_heads = self.contract.num_heads or self.feed.num_heads or width // dim
+        return self._explained_sides(found, num_heads, whole=False)
+
+    def _explained_sides(
+        self, calls: Sequence[Sequence[Sides]], num_heads: int, *, whole: bool
+    ) -> Explanation | None:
+        """The explanation of a layer by its sides in each call, in the first way that has one."""
+
+        def table(contract: Contract) -> list[StageEdit]:
+            found = edits(contract, given=False, masked=whole)
+            return [
+                each for each in found if whole or each.noun in LAYER or "rotate" in each.changes
+            ]
+
+        explained = None
+        for ways in zip(*calls, strict=False):
+            made = [sides.trial(self.promised, num_heads) for sides in ways]
+            trials = [each for each in made if each is not None]
+            if not trials or len(trials) < len(made):
+                continue
+            explained = replace(explain(trials, self.promised, table), trials=tuple(trials))
+            if explained.known:
+                return explained
+            for rope in ROTATIONS if self.contract.rope is None else ():
+                turned = replace(self.promised, rope=rope)
+                found = explain(trials, turned, lambda each: [*filter(is_of_heads, table(each))])
+                if found.known:
+                    return replace(found, trials=tuple(trials))
+        return explained
 
     @cached_property
     def halves(self) -> list[tuple[torch.dtype, str, Halved]]:

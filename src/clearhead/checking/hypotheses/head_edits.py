@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clearhead.checking.hypotheses.recipe import (
     Setting,
+    right_group,
     right_rotate,
     rotate,
     rotated,
@@ -139,7 +140,17 @@ MERGES = [
     }),
 ]  # fmt: skip
 
+
+def _plus(which: int) -> Stage:
+    """The context with the query (0), key (1) or value (2) added."""
+    return lambda inner, *sides: inner(*sides) + right_group(sides[which], sides[3])
+
+
 TAKEN = [
+    *(StageEdit("law.value", "more", {"around": _plus(which)}) for which in (2, 1, 0)),
+    StageEdit(
+        "law.value", "centred", {"arrange": lambda q, k, v, at: (q, k, v - v.mean(2, keepdim=True))}
+    ),
     StageEdit("parameter.dead", "keys", {"arrange": _taking(0, 1, 1)}),
     StageEdit("parameter.dead", "queries", {"arrange": _taking(0, 1, 0)}),
     StageEdit("parameter.dead", "to-queries", {"arrange": _taking(0, 0, 2)}),

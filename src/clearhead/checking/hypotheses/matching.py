@@ -116,6 +116,7 @@ class Explanation:
         script: the edits.
         also: other edits that give the same, where the script is one edit.
         error: of the definition, where nothing is known.
+        trials: the calls, where they are not those of the evidence.
     """
 
     known: bool
@@ -124,6 +125,7 @@ class Explanation:
     script: tuple[StageEdit, ...] = ()
     also: tuple[StageEdit, ...] = ()
     error: float = 0.0
+    trials: tuple[Trial, ...] = ()
 
     @property
     def right(self) -> bool:

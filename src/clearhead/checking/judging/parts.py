@@ -12,17 +12,14 @@ from clearhead.checking.thresholds import SAME
 from clearhead.recording.thresholds import SUMS
 
 TOPIC = "part"
+# The law that a part breaks where no row of the table gives its numbers.
+BROKEN = {"query,key": "law.scores", "scores": "softmax.missing", "weights,value": "law.value"}
 CODES = tuple(
     dict.fromkeys((
         "shape.fixed",
         *(edit.code for edits in PART_EDITS.values() for edit in edits),
-        "softmax.missing",
-        "scale.wrong",
-        "law.pairs",
-        "law.value",
-        "law.scores",
+        *BROKEN.values(),
         "output.non-finite",
-        "differs",
     ))
 )  # fmt: skip
 
@@ -54,37 +51,7 @@ def _made(e: PartEvidence) -> Claim | Verdict:
             return _claim(edit.code, edit.way, edit.values, _difference(e, calls))
     if e.repetition > SAME[e.subject.dtype]:
         return Unknown("not-again")
-    return _claim(*_law(e, flattened(e.asked)), _difference(e, calls))
-
-
-def _law(e: PartEvidence, call: PartCall) -> tuple[str, str, Any]:
-    """Return the law that a part breaks where no row of the table fits; "differs" where that cannot be measured."""
-    if call.found is None or not call.fits or not call.found.isfinite().all():
-        return "differs", "part", {}
-    sides = e.moved if e.given.takes == "query,key" else e.moved[:1]
-    for axis, (side, moved) in enumerate(zip(e.part.names, sides, strict=False)):
-        for row, felt in enumerate(moved):
-            others = felt.any(1 - axis).nonzero().flatten().tolist()
-            if others != [row]:
-                values = {"row": row, "others": ", ".join(map(str, others)) or "none"}
-                return "law.pairs", "part-rows", {**values, "side": side.removesuffix("s")}
-    found, expected = call.found.double(), call.expected
-    if e.given.takes == "scores":
-        keys, queries = (bool(((found.sum(x) - 1).abs() <= SUMS).all()) for x in (-1, -2))
-        if not keys:
-            return ("softmax.axis", "sum", {}) if queries else ("softmax.missing", "part-sums", {})
-    factor = float((found * expected).sum() / expected.square().sum())
-    even = float((found - factor * expected).abs().max()) <= SUMS * float(found.abs().max())
-    if even and e.given.takes == "query,key":
-        wanted = e.contract.scale or 1.0
-        return "scale.wrong", "part", {"used": f"{factor * wanted:.4g}", "wanted": f"{wanted:.4g}"}
-    if even and e.given.takes == "weights,value":
-        return "law.value", "factor", {"factor": f"{factor:.4g}"}
-    return (
-        ("law.value", "part-other", {})
-        if "value" in e.part.names
-        else ("law.scores", "part-numbers", {})
-    )
+    return _claim(BROKEN[e.given.takes], "part", {}, _difference(e, calls))
 
 
 def _claim(code: str, way: str, values: Any, measured: Any) -> Claim:
@@ -121,9 +88,7 @@ def _difference(e: PartEvidence, calls: list[PartCall]) -> tuple[str, Any]:
     wrong = (~(gap <= SUMS * float(expected.abs().max()))).nonzero()
     place = tuple((wrong[0] if len(wrong) else (gap == gap.max()).nonzero()[0]).tolist())
     numbers = {"got": f"{float(got[place]):.4g}", "expected": f"{float(expected[place]):.4g}"}
-    unfilled = not e.leading and e.is_unfilled(bad, place)
-    way = "part-unfilled" if unfilled else "part"
-    return way, {**values, **numbers, "at": ", ".join(map(str, place))}
+    return "part", {**values, **numbers, "at": ", ".join(map(str, place))}
 
 
 def _overflowed(call: PartCall) -> tuple[str, Any]:
