@@ -17,6 +17,12 @@ from clearhead.recording.recorder import Node, Recorder, Tags
 NAMES = ("query", "key", "value")
 
 
+PLAIN = {
+    "clone", "contiguous", "_to_copy", "cat", "stack", "copy_", "permute", "constant_pad_nd", "flip",
+    "roll",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Splitting:
     """The tokens that the rows of one group of heads are made of.
@@ -27,6 +33,7 @@ class Splitting:
         sliced: each head is projected from some columns of x only.
         merged: True if each row of the merged contexts is of one token, False if of several; None if it
             was not seen.
+        changed: operations without parameters between the contexts and their projection.
         num_heads: the number of heads, where that is known.
     """
 
@@ -34,6 +41,7 @@ class Splitting:
     across: bool
     sliced: bool
     merged: bool | None
+    changed: tuple[str, ...]
     num_heads: int | None
 
 
@@ -53,8 +61,25 @@ def splitting(recorded: Recorder, output: Tensor, layer: Group) -> Splitting:
     merged = None
     if reader is not None and reader.kind not in ("summed", "product") and len(known) == len(found):
         merged = _merged(reader.tags, group, found)
+    linear = reader is not None and reader.kind == "linear"
+    changed = _changed(recorded, group) if linear else ()
     sliced = len(group) > 1 and all(_sliced(recorded, each) for each in group)
-    return Splitting(split, any(map(_across, known)), sliced, merged, num_heads)
+    return Splitting(split, any(map(_across, known)), sliced, merged, changed, num_heads)
+
+
+def _changed(recorded: Recorder, group: Sequence[ObservedAttention]) -> tuple[str, ...]:
+    """Return the operations on the contexts; the squares that a norm sums are not projected, and not among them."""
+    taken = {place for node in recorded.nodes if _takes_together(node) for place in node.storages}
+    aside = taken - {step.source for step in recorded.steps}
+    contexts = torch.tensor([each.layout.context.index for each in group])
+    return tuple(
+        step.name
+        for step in recorded.steps
+        if step.other in ("", "number")
+        and step.name not in PLAIN
+        and step.result not in aside
+        and bool(torch.isin(step.tags.node, contexts).any())
+    )
 
 
 def _sliced(recorded: Recorder, each: ObservedAttention) -> bool:

@@ -388,21 +388,22 @@ class TokensEvidence(Evidence):
                 each for each in found if whole or each.noun in LAYER or "rotate" in each.changes
             ]
 
-        explained = None
+        first = None
         for ways in zip(*calls, strict=False):
             made = [sides.trial(self.promised, num_heads) for sides in ways]
-            trials = [each for each in made if each is not None]
+            trials = tuple(each for each in made if each is not None)
             if not trials or len(trials) < len(made):
                 continue
-            explained = replace(explain(trials, self.promised, table), trials=tuple(trials))
-            if explained.known:
-                return explained
+            found = replace(explain(trials, self.promised, table), trials=trials)
+            if found.known:
+                return found
+            first = first or found
             for rope in ROTATIONS if self.contract.rope is None else ():
                 turned = replace(self.promised, rope=rope)
                 found = explain(trials, turned, lambda each: [*filter(is_of_heads, table(each))])
                 if found.known:
-                    return replace(found, trials=tuple(trials))
-        return explained
+                    return replace(found, trials=trials)
+        return first
 
     @cached_property
     def halves(self) -> list[tuple[torch.dtype, str, Halved]]:

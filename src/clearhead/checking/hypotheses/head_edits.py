@@ -10,6 +10,7 @@ from torch import Tensor
 from clearhead.checking.hypotheses.recipe import (
     Setting,
     right_group,
+    right_merge,
     right_rotate,
     rotate,
     rotated,
@@ -130,6 +131,8 @@ TOKENS = [
 
 MERGES = [
     StageEdit("heads.layout", "summed", {"merge": lambda x, at: x.sum(1)}),
+    StageEdit("heads.layout", "summed",
+         {"merge": lambda x, at: right_merge(x.mean(1, True).expand_as(x), at)}),
     StageEdit("heads.layout", "viewed", {
         "merge": _view_merge,
         "end": lambda x, at: _view_merge(x, at).unflatten(-1, (at.num_heads, -1)).transpose(1, 2),

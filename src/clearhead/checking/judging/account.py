@@ -35,6 +35,7 @@ from clearhead.checking.judging.reading import (
 )
 from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE
+from clearhead.recording.weighing import ACTIVATIONS
 
 TOPICS = ("mask", "softmax", "scale", "order", "product")
 # The stages of a recipe that a topic is about.
@@ -203,8 +204,12 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         return Account((Claim("heads", "heads.layout", Found(way)),), contract=made.contract)
     if made.claims:
         return made
+    changed = set(each.changed) - LAYERS
+    if changed:
+        claim = Claim("product", "differs", Found("context", {"operation": ", ".join(changed)}))
+        return Account((claim,), contract=made.contract)
     if e.contract.rope is not None:
-        if _begins_alike(e, index):
+        if _keeps_lengths(e, index):
             return Account(
                 (Claim("positions", "differs", Found("rotation")),), contract=made.contract
             )
@@ -215,6 +220,8 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
     return replace(made, clear=made.clear | {"heads"})
 
 
+# An activation between context and projection, as in LeViT, is a layer.
+LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
 # What rows of a layer show that its projections do not follow the definition.
 WAYS: Sequence[tuple[str, Callable[[Splitting], object]]] = (
     ("tokens", lambda each: each.across),
@@ -224,16 +231,14 @@ WAYS: Sequence[tuple[str, Callable[[Splitting], object]]] = (
 )
 
 
-def _begins_alike(e: TokensEvidence, index: int) -> bool:
-    """True if queries at position 0 are as they were projected, so that nothing but a rotation came between."""
+def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
+    """True if the queries are as long as they were projected, as after any rotation."""
     layer = e.layers[index]
     if layer is None or not layer.trials:
         return False
-    rows = [
-        each[0].query[:, :, 0].flatten().sort().values
-        for each in (layer.trials, e.group_trials(index))
-    ]
-    return rows[0].shape == rows[1].shape and torch.allclose(rows[0], rows[1])
+    trials = layer.trials[0], e.group_trials(index)[0]
+    one, other = (each.query.norm(dim=-1).flatten().sort().values for each in trials)
+    return one.shape == other.shape and torch.allclose(one, other)
 
 
 def _unseen(e: TokensEvidence, each: Splitting) -> tuple[str, Values] | None:
