@@ -85,6 +85,11 @@ def worse(entry: Entry, was: Mapping[str, Any], now: Mapping[str, Any]) -> Itera
         yield f"line: {was['line']}"
 
 
+def is_hard(line: str) -> bool:
+    """Return True for a way of being worse that fails a comparison by itself."""
+    return any(sign in line for sign in ("ACCUSED", "UNSURE", "CALLED RIGHT"))
+
+
 def is_named(entry: Entry, found: Mapping[str, Any]) -> bool:
     """Return True if the first code, or the code that covers it now, is one of the right names."""
     return bool(found["codes"]) and code_of(found["codes"][0]) in map(code_of, entry.codes)
@@ -138,8 +143,7 @@ def main(arguments: Sequence[str]) -> int:
     print("\n".join(totals))
     seconds = sum(each["seconds"] for each in new.values())
     print(f"{len(new)} entries, {len(lines)} worse; {seconds:.0f} CPU s")
-    hard = any(sign in line for line in lines for sign in ("ACCUSED", "UNSURE", "CALLED RIGHT"))
-    return int(hard or any(each.partition(":")[0].isupper() for each in totals))
+    return int(any(map(is_hard, lines)) or any(each.partition(":")[0].isupper() for each in totals))
 
 
 def counts(rows: Sequence[tuple[Entry, Mapping[str, Any]]]) -> Iterator[str]:

@@ -503,7 +503,7 @@ def test_a_page_escapes_what_others_wrote() -> None:
 
     evil.__name__ = "<b>evil</b>"
     report = ch.check(evil, takes="qkv")
-    assert any("<script>" in each for each in report.minor)
+    assert any("<script>" in each for each in report.told)
     page = report.to_html()
     assert "<script" not in page
     assert "<b>evil" not in page

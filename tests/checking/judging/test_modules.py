@@ -82,8 +82,8 @@ def right(scores, mask):
 )
 def test_padding_is_judged_by_what_moves_what(way, code):
     torch.manual_seed(0)
-    (finding,) = ch.check(TalkingPadded(way), takes="x,mask").findings
-    assert finding.code == code
+    findings = ch.check(TalkingPadded(way), takes="x,mask").findings
+    assert code in [each.code for each in findings]
 
 
 def test_padding_that_moves_nothing_is_right():
