@@ -34,7 +34,7 @@ SAMPLE_TESTS := $(filter-out %/test_packages.py,$(wildcard tests/samples/test_*.
 EMPTY :=
 COMMA := ,
 # What waits for a browser, a server or a group of processes.
-WAITING := $(addprefix tests/,browser checking/ranks drawing/live sharding)
+WAITING := $(addprefix tests/,browser checking/ranks sharding)
 BESIDE := pages types shaped waiting
 # Threads that wait for each other must not spin meanwhile.
 PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --quiet

@@ -33,8 +33,8 @@ process = partial(case, memory=False, rounds=15)
     "import",
     reach="<= 120000us",
     work="a fresh process, against `import torch`",
-    limit="150 modules take 75 to 95 ms of a core once PyTorch is there, a quarter of it for 50 dataclasses, 6 ms for "
-    "jaxtyping. The rest is at the end of the process, where Python goes through 178 000 objects, of which 12 300 "
+    limit="150 modules take 75 to 95 ms of a core once PyTorch is there, a quarter of it for 50 dataclasses. "
+    "The rest is at the end of the process, where Python goes through 178 000 objects, of which 12 300 "
     "are ours, and through what PyTorch's import has left, which is not collected on the way.",
 )
 def importing() -> Sides:

@@ -16,8 +16,8 @@ Record = dict[str, Any]
 
 HEADING = """# Results
 
-The latest figures of every case, written by `make bench`; the files beside this one hold all that
-was measured.
+The latest figures of every case, written by `make bench`; the files next to this one hold all of
+each measurement.
 
 - Times are medians per call, the sides taken in turn. *Ratio* is the median of ours over theirs
   (the second side) within each turn, with a 95 % interval.
@@ -29,10 +29,10 @@ was measured.
 
 
 def store(records: Iterable[tuple[str, Record]], folder: Path = RESULTS) -> list[Path]:
-    """Write (group, record) pairs, one file per day and group; a case run again replaces itself."""
+    """Write (group, record) pairs, a file for each group; a case that was run again replaces itself."""
     grouped: defaultdict[Path, list[Record]] = defaultdict(list)
     for group, record in records:
-        grouped[folder / f"{record['measured'][:10]}-{group}.json"].append(record)
+        grouped[folder / f"{group}.json"].append(record)
     folder.mkdir(parents=True, exist_ok=True)
     for path, fresh in grouped.items():
         stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
@@ -48,14 +48,10 @@ def stamp(record: Record, environment: dict[str, Any]) -> Record:
 
 
 def latest(folder: Path = RESULTS) -> list[Record]:
-    """The last record of every case, in the order of their names."""
-    found: dict[str, Record] = {}
-    for path in folder.glob("*.json"):
-        for record in json.loads(path.read_text(encoding="utf-8")):
-            known = found.get(record["case"])
-            if known is None or known["measured"] < record["measured"]:
-                found[record["case"]] = record
-    return [found[name] for name in sorted(found)]
+    """Return the record of every case, in the order of their names."""
+    paths = folder.glob("*.json")
+    records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))]
+    return sorted(records, key=lambda record: record["case"])
 
 
 def seconds(value: float) -> str:

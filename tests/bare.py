@@ -22,6 +22,7 @@ from clearhead.errors import MissingExtraError
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.DONT_ACCEPT_TRUE_FOR_1
 EXTRAS = (
     "anywidget",
+    "jaxtyping",
     "matplotlib",
     "numpy",
     "pytest",

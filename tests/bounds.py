@@ -30,7 +30,6 @@ TESTS = (
     "tests/drawing/figures/test_cells.py",
     "tests/drawing/figures/test_numbers.py",
     "tests/drawing/figures/test_png_files.py",
-    "tests/drawing/live/test_server.py",
     "tests/golden/test_numbers.py",
     "tests/integrations/test_transformers_internals.py",
     "tests/layers/caches/test_cache.py",

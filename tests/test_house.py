@@ -359,7 +359,7 @@ assert [each.code for each in alone.findings] == ["differs"], alone
 
 
 def test_check_needs_no_package_but_its_own(tmp_path: Path) -> None:
-    mine = ["checking", "recording", "_common", "_text", "stages", "errors"]
+    mine = ["checking", "recording", "_common", "_shapes", "_text", "stages", "errors"]
     run = subprocess.run(
         [sys.executable, "-c", CHECK_ALONE, *mine], cwd=tmp_path, capture_output=True, text=True
     )

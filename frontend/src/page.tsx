@@ -2,7 +2,7 @@
 // (https://anywidget.dev/en/afm).
 import { type ComponentType, render } from "preact";
 import type { Reader } from "./payload";
-import { BytesSource, fromBase64, type Source, type ViewProps } from "./source";
+import { BytesSource, fromBase64, type Source, type Tiler, type ViewProps } from "./source";
 
 type View = ComponentType<ViewProps>;
 
@@ -11,12 +11,12 @@ export interface Model {
   get(name: "payload"): DataView;
   get(name: "exact"): boolean;
   send(content: object): void;
-  on(event: "msg:custom", told: Told): void;
-  off(event: "msg:custom", told: Told): void;
+  on(event: "msg:custom", answered: Answered): void;
+  off(event: "msg:custom", answered: Answered): void;
 }
 
-export type Told = (
-  content: { kind?: string; id?: number; status?: number },
+export type Answered = (
+  content: { kind?: string; id?: number; found?: unknown },
   buffers: DataView[],
 ) => void;
 
@@ -38,17 +38,14 @@ async function mount(element: Element, source: Source, View: View): Promise<() =
   return () => render(null, element);
 }
 
-/** Draw the page that holds this script, if it is one: `sourceOf` has the payload's place, and what reads it. */
-export function draw(
-  View: View,
-  sourceOf: (read: Reader, place: HTMLElement) => Source = (read) => new BytesSource(read),
-) {
+/** Draw the page that holds this script, if it is one. */
+export function draw(View: View, tiler?: Tiler) {
   const payload = document.getElementById("clearhead-payload");
   const place = document.getElementById("clearhead-page");
   if (payload === null || place === null) return;
   const text = (payload.textContent ?? "").trim();
   const read: Reader = (start, bytes) => fromBase64(text, start, bytes);
-  void mount(place, sourceOf(read, payload), View);
+  void mount(place, new BytesSource(read, tiler), View);
 }
 
 /** The bytes of a widget, whose numbers begin anywhere in their buffer. */

@@ -1,5 +1,4 @@
-// Where a view gets its data from. A view never knows whether that is the page itself, a server or
-// a notebook's kernel.
+// Where a view gets its data from. A view never knows whether that is the page itself or a notebook's kernel.
 
 import { type Head, type Numbers, type Reader, readArray, readHead } from "./payload";
 import type { ReadonlySignal } from "./shared/signals";
@@ -38,10 +37,8 @@ export interface Tile {
   exact?: boolean;
   /** Values are differences, of either sign; minus infinity is hidden. */
   signed?: boolean;
-  /** Which share of the work is done for a finer map, while one is being worked out. */
-  pending?: number;
-  /** Who was asked for a finer map, and did not answer. */
-  silent?: "server" | "kernel";
+  /** The kernel was asked for a finer map, and did not answer. */
+  silent?: boolean;
 }
 
 /** What a token looks at, or is looked at by: places and weights, the largest first. */
@@ -52,7 +49,7 @@ export interface TokenNumbers {
   entropy: number | null;
 }
 
-/** How the weight of a pair comes about (drawing/live/pairs.py). */
+/** How the weight of a pair comes about (matrix/pairs.py). */
 export interface PairStages {
   query: (number | null)[];
   key: (number | null)[];
@@ -76,8 +73,6 @@ export interface Written {
 }
 
 export interface Source {
-  /** Whether `tile` answers for any rectangle with what was computed for it. */
-  readonly exact: boolean;
   head(): Promise<Head>;
   array(name: string): Promise<Numbers>;
   /** null where the source has nothing of this head. */
@@ -100,8 +95,6 @@ export interface Source {
     key: number,
     abort: AbortSignal,
   ): Promise<PairStages | null>;
-  /** What a head writes at a query, where it can be asked. */
-  writes?(layer: number, head: number, query: number, abort: AbortSignal): Promise<Written | null>;
 }
 
 /** What every view is drawn from. */
@@ -115,7 +108,6 @@ export type Tiler = (source: Source, request: TileRequest) => Promise<Tile | nul
 
 /** A source whose arrays are read once, when they are first asked for. */
 export class BytesSource implements Source {
-  readonly exact: boolean = false;
   private known: Promise<Head> | null = null;
   private arrays = new Map<string, Promise<Numbers>>();
   private readonly read: Reader;

@@ -38,33 +38,33 @@ _SHORT = _Short()
 
 
 def printable(word: str) -> str:
-    """Return a token with every character that is not visible spelled out.
+    r"""Return a token with every character that is not visible spelled out.
 
     Example:
-        >>> printable("a\\nb"), printable(" the"), printable("\\x1b[31m"), printable("")
-        ('a⏎b', '␣the', '\\\\x1b[31m', '∅')
+        >>> printable("a\nb"), printable(" the"), printable("\x1b[31m"), printable("")
+        ('a⏎b', '␣the', '\\x1b[31m', '∅')
     """
     return "".join(_visible(char) for char in word) or "∅"
 
 
 def readable(text: str) -> str:
-    """Return a message or a path with every invisible character but spaces and line ends spelled out.
+    r"""Return a message or a path with every invisible character but spaces and line ends spelled out.
 
     Example:
-        >>> readable("My Files/a.html"), readable("a\\x1b[31m")
-        ('My Files/a.html', 'a\\\\x1b[31m')
+        >>> readable("My Files/a.html"), readable("a\x1b[31m")
+        ('My Files/a.html', 'a\\x1b[31m')
     """
     return PERHAPS_ACTING.sub(lambda found: printable(found[0]), text)
 
 
 def as_json(content: object) -> str:
-    """Return JSON for people, with letters as they are but those that no encoding knows.
+    r"""Return a value as JSON text in which letters outside ASCII are not escaped.
 
-    A file name that is no UTF-8, and half of an emoji, hold such; `json.loads` gives them back.
+    Half of a surrogate pair, as in a file name that is not UTF-8, is escaped; `json.loads` restores it.
 
     Example:
-        >>> as_json({"é": "\\udcff"})
-        '{\\n  "é": "\\\\udcff"\\n}'
+        >>> as_json({"é": "\udcff"})
+        '{\n  "é": "\\udcff"\n}'
     """
     text = json.dumps(content, ensure_ascii=False, indent=2)
     return re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -26,8 +26,9 @@ from functools import wraps
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+
+from clearhead._shapes import Bool, Float
 
 NAMES = (
     "scores",
@@ -109,15 +110,17 @@ def weights(
 def logsumexp(
     masked_scores: Float[Tensor, "*batch query_len kv_len"],
 ) -> Float[Tensor, "*batch query_len"]:
-    """log Σ exp of a query's masked scores, over the keys; −∞ if it may attend to nothing."""
+    """Return log Σ exp of each query's masked scores, over the keys; −∞ if it may attend to nothing."""
     return torch.logsumexp(masked_scores, dim=-1)
 
 
 def dropped_weights(
     weights: Float[Tensor, "*batch query_len kv_len"], dropout: float | None
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """The weights with some set to zero at random and the others × 1/(1 − dropout)
-    (Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html)."""
+    """Return the weights with some set to zero at random and the others × 1/(1 − dropout).
+
+    See Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html.
+    """
     return weights if dropout is None else torch.dropout(weights, dropout, True)
 
 
@@ -166,8 +169,10 @@ def compute(
 def repeat_kv_heads(
     tensor: Float[Tensor, "batch num_kv_heads kv_len dim"], num_heads: int
 ) -> Float[Tensor, "batch num_heads kv_len dim"]:
-    """Keys or values for each query head: head h reads key head h // (num_heads / num_kv_heads)
-    (Ainslie et al., 2023, https://arxiv.org/abs/2305.13245)."""
+    """Return the key or value of each query head: head h reads key head h // (num_heads / num_kv_heads).
+
+    See Ainslie et al., 2023, https://arxiv.org/abs/2305.13245.
+    """
     groups = num_heads // tensor.shape[-3]
     return tensor if groups == 1 else tensor.repeat_interleave(groups, dim=-3)
 
@@ -200,12 +205,11 @@ def largest_factor(scale: float, softcap: float | None) -> float:
 def nonfinite_rows(
     tensor: Float[Tensor, "*batch len dim"], factor: float = 1.0
 ) -> Bool[Tensor, "*batch len"]:
-    """True for each row of a query or a key that counts as not finite: an entry is not, or the row,
-    times `factor`, is so long that its product with another may overflow.
+    """Return True for each row of a query or key that is not finite, or whose products may overflow.
 
-    The sum of squares of such a row is above a quarter of the largest number. Two rows that are not
-    have a product that is no larger (Cauchy-Schwarz), in whatever order it is summed. A query that sees
-    an entry that is not finite, or a score that overflows, is NaN on every kernel. Where only this bound
+    A row whose length times `factor` is too large counts as well: its sum of squares is above a quarter of the largest
+    number. The product of two rows within the bound does not overflow (Cauchy-Schwarz), in any order of summation. A
+    query that sees a non-finite entry, or a score that overflows, is NaN on every kernel. Where only this bound
     is exceeded and the score does not overflow, NaN and the number are both right.
 
     Example:
@@ -272,8 +276,10 @@ def rows_finite(tensor: Tensor, factor: float = 1.0) -> bool:
 
 
 def _longest_part(tensor: Tensor) -> Tensor:
-    """The length of the longest part of a slice whose numbers have no gaps between them in memory, or of all
-    rows together: over gaps PyTorch takes seven times as long."""
+    """Return the largest norm of a tensor's slices that are dense in memory, or the norm of the whole tensor.
+
+    It bounds the norm of every row. PyTorch takes seven times as long over gaps in memory.
+    """
     if tensor.is_contiguous():
         return torch.linalg.vector_norm(tensor)
     sizes, strides = tensor.shape, tensor.stride()
@@ -304,8 +310,10 @@ def _contain_scores(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _contain_weights(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Empty rows get weights 0, and a query whose scores or sink are NaN or ∞ gets NaN; neither
-    sends a gradient, since 0 · NaN would reach the keys."""
+    """Wrap a stage that returns weights: empty rows get 0, and a query with NaN or ∞ in scores or sink gets NaN.
+
+    Neither sends a gradient, since 0 · NaN would reach the keys.
+    """
 
     @wraps(plain)
     def contained(masked_scores: Tensor, sinks: Tensor | None = None) -> Tensor:
@@ -337,8 +345,10 @@ def _contain_logsumexp(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _contain_context(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A non-finite value makes NaN of that entry for every query that may attend to it, and so do
-    weights that are NaN of the whole context."""
+    """Wrap a stage that returns the context: a non-finite value entry becomes NaN for every query that may see it.
+
+    Weights that are NaN make the whole context NaN.
+    """
 
     @wraps(plain)
     def contained(dropped_weights: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:

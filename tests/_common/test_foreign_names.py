@@ -1,10 +1,10 @@
-"""One list of other people's names, which the pages show and every reader of modules uses."""
+"""One list of names used by other libraries, which every reader of modules uses."""
 
 import re
-import runpy
 
 import pytest
 
+from clearhead._common import foreign_names
 from clearhead._common.foreign_names import (
     LLAMA,
     SIZE_NAMES,
@@ -15,16 +15,10 @@ from clearhead._common.foreign_names import (
 )
 from tests.surface import ROOT
 
-GENERATOR = runpy.run_path(str(ROOT / "docs" / "generate_names.py"))
-KINDS: list[ProjectionNames] = GENERATOR["kinds"]()
+KINDS = [each for each in vars(foreign_names).values() if isinstance(each, ProjectionNames)]
 
 
-def test_the_page_is_that_of_the_source() -> None:
-    page = (ROOT / "docs" / "names.md").read_text()
-    assert page == GENERATOR["page"](), "write it anew: python docs/generate_names.py"
-
-
-@pytest.mark.parametrize("names", KINDS, ids=lambda names: names.inputs[0])
+@pytest.mark.parametrize("names", [*KINDS, *TUTORIALS], ids=lambda names: names.inputs[0])
 def test_check_knows_what_convert_knows(names: ProjectionNames) -> None:
     # Latents are none of the three.
     expected = {3: ["q", "k", "v"], 2: [None, None], 1: ["qkv"]}

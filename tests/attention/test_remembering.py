@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.kernels import _kept
 from clearhead.attention.problem import make_problem
-from clearhead.masks import Extent
+from clearhead.masks import Extent, small
 from clearhead.masks.base import Mask
 from tests.attention.kernels.definition import close, draw
 
@@ -25,13 +24,15 @@ MASKS: dict[str, Callable[[], Mask | None]] = {
     "alike": lambda: ch.padding((torch.arange(11) < 7).expand(3, 11)),
     "lengths": lambda: ch.padding([4, 0, 11], side="left"),
     "and": lambda: ch.causal() & ch.padding([4, 0, 11]),
+    "documents": lambda: ch.causal() & ch.documents([0] * 4 + [1] * 7),
+    "dense": lambda: ch.dense(torch.ones(1, 11, dtype=torch.bool).tril(3)),
     "or": lambda: ch.sliding_window(left=1, right=0) | ch.padding([1, 2, 3]),
 }
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_kept, "_KEPT", {})
+    monkeypatch.setattr(small, "KEPT", {})
 
 
 @pytest.fixture
@@ -70,6 +71,34 @@ def test_a_call_asked_again_has_the_numbers_of_the_first(
         exact = {each: tensor.double() for each, tensor in tensors.items()}
         defined = ch.attend(**exact, mask=mask, kernel="eager")
         plain = ch.attend(**tensors, mask=mask, kernel="eager")
+        close(found, defined, plain, "the context")
+    assert repeated == [False, False, True, True]
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "scale": {"scale": 0.3},
+    "softcap": {"softcap": 2.0},
+    "bias": {"bias": ch.alibi(6)},
+    "all": {"scale": 0.3, "softcap": 2.0, "bias": ch.alibi(6)},
+}
+
+
+@pytest.mark.parametrize("heads", [6, 2])
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_are_made_in_the_call_are_recognised(
+    name: str, option: str, heads: int, repeated: list[bool]
+) -> None:
+    """Lengths may differ from call to call: they are in the mask, not in what recognises it."""
+    for _ in range(4):
+        tensors = draw(num_kv_heads=heads, query_len=11)
+        found = ch.attend(**tensors, mask=MASKS[name](), **OPTIONS[option])
+        exact = {each: tensor.double() for each, tensor in tensors.items()}
+        defined, plain = (
+            ch.attend(**given, mask=MASKS[name](), **OPTIONS[option], kernel="eager")
+            for given in (exact, tensors)
+        )
         close(found, defined, plain, "the context")
     assert repeated == [False, False, True, True]
 
@@ -113,20 +142,25 @@ def test_a_mask_that_may_change_is_asked_anew(repeated: list[bool]) -> None:
         now = ch.attend(**tensors, mask=mask)
         assert not torch.equal(now, was)
         torch.testing.assert_close(now, ch.attend(**tensors, mask=mask, kernel="eager"))
-    assert not any(repeated)
 
 
-def test_gradients_are_those_of_a_call_that_is_not_kept(repeated: list[bool]) -> None:
-    mask = ch.sliding_window(left=2, right=0)
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"bias": ch.alibi(6)}], ids=str)
+@pytest.mark.parametrize(
+    "mask", [ch.sliding_window(left=2, right=0), ch.padding([0, 4, 19])], ids=repr
+)
+def test_gradients_are_those_of_the_definition(
+    mask: Mask, options: dict[str, Any], repeated: list[bool]
+) -> None:
     with torch.inference_mode():
         for _ in range(4):
-            ch.attend(**draw(), mask=mask)
+            ch.attend(**draw(), mask=mask, **options)
     tensors = {name: each.requires_grad_() for name, each in draw().items()}
-    found = torch.autograd.grad(ch.attend(**tensors, mask=mask).square().sum(), [*tensors.values()])
-    defined = ch.attend(**tensors, mask=mask, kernel="eager").square().sum()
+    context = ch.attend(**tensors, mask=mask, **options)
+    found = torch.autograd.grad(context.square().sum(), [*tensors.values()])
+    defined = ch.attend(**tensors, mask=mask, **options, kernel="eager").square().sum()
     for grad, other in zip(found, torch.autograd.grad(defined, [*tensors.values()]), strict=True):
         torch.testing.assert_close(grad, other)
-    assert repeated == [False, False, True, True, False]
+    assert repeated == [False, False, True, True, True]
 
 
 def test_other_calls_are_checked_and_seen_as_ever(repeated: list[bool]) -> None:
@@ -164,9 +198,9 @@ class Attending(torch.nn.Module):
 
 
 def test_so_many_answers_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_kept, "MOST", 3)
+    monkeypatch.setattr(small, "MOST", 3)
     tensors = draw()
     for left in range(7):
         for _ in range(3):
             ch.attend(**tensors, mask=ch.sliding_window(left=left))
-        assert len(_kept._KEPT) <= 3
+        assert len(small.KEPT) <= 3

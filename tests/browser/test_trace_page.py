@@ -281,20 +281,6 @@ def test_every_kind_of_stage_is_explained(opens: Opens) -> None:
     )
 
 
-def test_weights_that_are_renormalised_say_so(opens: Opens) -> None:
-    rung = ladder.RenormalisedAttention(3, head_dim=2, mask=ch.causal())
-    rung.requires_grad_(False)
-    trace = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS)
-    page = drawn(opens, trace_payload(trace))
-    text = point_at(page, "weights", 2, 1)
-    found = re.search(rf"^({NUMBER}) / ({NUMBER}) / ({NUMBER}) = ({NUMBER})$", text, re.MULTILINE)
-    assert found, text
-    exp, total, kept, weight = map(value, found.groups())
-    assert weight == shown(float(trace["weights"][2, 1]))
-    assert abs(exp / total / kept - weight) <= 1e-4
-    assert page.locator("[data-stage=weights] .hidden").count() == 15
-
-
 def test_a_long_trace_shows_what_is_around_the_query(opens: Opens) -> None:
     query, key, val = torch.randn(3, 101, 16)
     trace = ch.trace(ch.attend, query, key, val, mask=ch.causal())

@@ -12,8 +12,7 @@ from playwright.sync_api import Page
 import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.element.trace_page import trace_payload
-from clearhead.drawing.live.routes import answer, routes_to
-from clearhead.drawing.live.tile_store import Tiles
+from clearhead.drawing.notebook.exact_tiles import answer
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
@@ -67,15 +66,14 @@ def no_answer(_: dict[str, Any]) -> None:
     """A kernel that is busy, or gone."""
 
 
-def answers_of(tiles: Tiles, asked: list[str]) -> Answers:
-    """Answer in the widget's place, on the other side of the messages; record what was asked."""
+def answers_of(matrix: ch.AttentionMatrix, asked: list[dict[str, Any]]) -> Answers:
+    """Answer like the kernel, on the other side of the messages; record each request."""
 
     def answers(content: dict[str, Any]) -> tuple[dict[str, Any], str]:
-        asked.append(content["route"])
-        route, _, query = content["route"].partition("?")
-        status, _, told = answer(routes_to(tiles), route, query)
-        about = {"kind": "answer", "id": content["id"], "status": status}
-        return about, base64.b64encode(told).decode("ascii")
+        asked.append(content)
+        found, numbers = answer([matrix], 0, content)
+        about = {"kind": "answer", "id": content["id"], "found": found}
+        return about, base64.b64encode(numbers).decode("ascii")
 
     return answers
 
@@ -152,11 +150,11 @@ def long_matrix() -> tuple[ch.AttentionMatrix, Payload]:
 
 def test_tiles_come_from_the_kernel(widget: Callable[..., Page]) -> None:
     matrix, payload = long_matrix()
-    tiles, asked = Tiles([matrix]), []
-    page = widget(payload, answers_of(tiles, asked))
-    assert page.evaluate("source.exact")
-    found = page.evaluate(ASK, request([1000, 1011], [993, 1010], [11, 17]))
-    assert asked[-1] == "tile?layer=0&head=1&rows=1000,1011&columns=993,1010&cells=11,17"
+    asked: list[dict[str, Any]] = []
+    page = widget(payload, answers_of(matrix, asked))
+    wished = request([1000, 1011], [993, 1010], [11, 17])
+    found = page.evaluate(ASK, wished)
+    assert asked[-1].items() >= wished.items()
     assert (found["rows"], found["columns"], found["cells"]) == (
         [1000, 1011],
         [993, 1010],
@@ -173,7 +171,8 @@ def test_tiles_come_from_the_kernel(widget: Callable[..., Page]) -> None:
     row = matrix[0, 1, 1234]
     assert place == int(row.argmax())
     assert abs(weight - float(row.max())) <= 1e-6
-    tiles.close()
+    pair = page.evaluate(f"source.pair(0, 1, 1234, {place}, new AbortController().signal)")
+    assert abs(pair["weight"] - weight) <= 1e-6
 
 
 def test_without_a_kernel_the_page_shows_what_it_holds(widget: Callable[..., Page]) -> None:
@@ -185,7 +184,7 @@ def test_without_a_kernel_the_page_shows_what_it_holds(widget: Callable[..., Pag
     page.clock.fast_forward(60_000)
     found = page.evaluate("window.asked")
     assert not found.get("exact")
-    assert found["silent"] == "kernel"
+    assert found["silent"] is True
     # It waits for the kernel once.
     quick = "async (request) => { const from = performance.now(); await source.tile(request);"
     quick += " return performance.now() - from < 2000; }"
@@ -194,8 +193,6 @@ def test_without_a_kernel_the_page_shows_what_it_holds(widget: Callable[..., Pag
 
 def test_the_heads_are_drawn(widget: Callable[..., Page]) -> None:
     matrix, payload = long_matrix()
-    tiles, asked = Tiles([matrix]), []
-    page = widget(payload, answers_of(tiles, asked))
+    page = widget(payload, answers_of(matrix, []))
     page.get_by_role("heading", name="a long text").wait_for()
     page.evaluate("end()")
-    tiles.close()

@@ -1,9 +1,6 @@
 """Tokens that a head raises and lowers, on the page of heads: in a file, in a notebook; names of two runs."""
 
-import base64
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +10,12 @@ from playwright.sync_api import Page, expect
 from torch import nn
 
 import clearhead as ch
-from clearhead.drawing.live.routes import answer, routes_to
-from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
-from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.runs import read_run
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
-from clearhead.drawing.page.written import AskedWrites, Written
 from clearhead.reading.written_tokens import Writes
 from tests.browser.conftest import DESKTOP, PHONE, Opens
-from tests.browser.test_widget import HOST, MODEL
 from tests.drawing.page.test_written import VOCABULARY, Block
 
 WORDS = ["the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired", "."]
@@ -130,77 +121,6 @@ def test_a_query_of_which_nothing_was_written_says_so(opens: Opens, tmp_path: Pa
     page.evaluate("location.hash = 'head=1.1&pin=10,1&writes=1'")
     assert all(row.startswith("#") for side in lists(page) for row in side)
     assert [len(side) for side in lists(page)] == [10, 10]
-
-
-def in_a_notebook(
-    opens: Opens, tmp_path: Path, of: nn.Module, writes: Any, answers: Callable[..., Any]
-) -> Page:
-    """The page behind a kernel, which gives a question and the routes to answers; of nothing it hears nothing."""
-    run = read_run(seen_by(of).parts(), WORDS)
-    written = Written(writes, NAMES)
-    payload = heads_payload([run], "", start=Start("head=1.1&pin=7,1&writes=1"), writes=written)
-    routes = routes_to(Tiles(run.matrices), AskedWrites(written, run))
-
-    def kernel(content: dict[str, Any]) -> Any:
-        route, _, query = content["route"].partition("?")
-        if answers(route, content) is None:
-            return None
-        status, _, told = answer(routes, route, query)
-        about = {"kind": "answer", "id": content["id"], "status": status}
-        return about, base64.b64encode(told).decode("ascii")
-
-    path = tmp_path / "notebook.html"
-    path.write_text(HOST.format(style=asset("heads.css")), encoding="utf-8")
-    page = opens(path.as_uri())
-    page.expose_function("answer", kernel)
-    content = base64.b64encode(payload.to_bytes()).decode("ascii")
-    page.evaluate(MODEL, [asset("heads.js"), content, True])
-    return page
-
-
-def test_a_kernel_works_a_query_out_when_it_is_asked(opens: Opens, tmp_path: Path) -> None:
-    of, asked = model(), []
-
-    def writes(query: int | None) -> Writes:
-        asked.append(query)
-        if query == 9:
-            raise ch.errors.SelectionError("logits.query", "this one is not to be had.")
-        return ch.reading.writes(of, IDS, query=query, top=4)
-
-    page = in_a_notebook(opens, tmp_path, of, writes, lambda route, content: content)
-    right = expected(ch.reading.writes(of, IDS, query=None, top=4), "2.attention", 1, 7)
-    assert lists(page) == right
-    page.locator('[data-head="1/0"]').click()
-    expect(page.locator(".ch-panel h2")).to_have_text("Layer 1, head 0")
-    lists(page)
-    assert asked == [7]
-    page.locator(".ch-token").nth(9).click()
-    expect(page.locator(f"{PANEL} .ch-remark")).to_contain_text("this one is not to be had")
-
-
-def test_a_kernel_that_answers_late_is_waited_for(opens: Opens, tmp_path: Path) -> None:
-    """A run of the model takes longer than the patience of the page with its kernel."""
-    of = model()
-    kept: list[dict[str, Any]] = []
-    late = True
-
-    def answers(route: str, content: dict[str, Any]) -> Any:
-        if late and route == "writes":
-            kept.append(content)
-            return None
-        return content
-
-    writes = partial(ch.reading.writes, of, IDS, top=3)
-    page = in_a_notebook(opens, tmp_path, of, lambda query: writes(query=query), answers)
-    remark = page.locator(f"{PANEL} .ch-remark")
-    expect(remark).to_have_text("The kernel has not answered.")
-    late = False
-    told = {"kind": "answer", "id": kept[-1]["id"], "status": 204}
-    page.evaluate(
-        "told => { for (const each of [...window.listeners]) each(told, [new DataView(new ArrayBuffer(0))]) }",
-        told,
-    )
-    assert lists(page) == expected(writes(query=None), "2.attention", 1, 7)
 
 
 def two_runs(names: tuple[str, str], start: str) -> Payload:

@@ -1,7 +1,6 @@
 """`clearhead explain`: the docs of every finding and of every error, wherever it is installed."""
 
 import io
-import shutil
 import tomllib
 from pathlib import Path
 
@@ -96,19 +95,15 @@ def test_the_wheel_holds_the_pages() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     wheel = wheel["targets"]["wheel"]
     assert wheel["sources"] == {"src": "", "docs": "clearhead/docs"}
-    assert {"src/clearhead", "docs/training.md"} <= {*wheel["only-include"]}
+    assert {"src/clearhead", "docs/lessons"} <= {*wheel["only-include"]}
 
 
-def test_the_pages_are_read_where_the_wheel_has_them(
+def test_the_lessons_are_read_where_the_wheel_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wheel holds them in `clearhead/docs`; a checkout, and an editable install, beside `src`."""
+    """A wheel holds them in `clearhead/docs`; a checkout, and an editable install, next to `src`."""
+    assert pages.docs("lessons") == ROOT / "docs" / "lessons"
     package = tmp_path / "site-packages" / "clearhead"
+    (package / "docs" / "lessons").mkdir(parents=True)
     monkeypatch.setattr(pages, "PACKAGE", package)
-    explain._findings.cache_clear()
-    with pytest.raises(FileNotFoundError):
-        explain.explain("mask.missing")
-    shutil.copytree(
-        ROOT / "docs", package / "docs", ignore=lambda _, names: {"pictures"} & {*names}
-    )
-    explain.explain("mask.missing")
+    assert pages.docs("lessons") == package / "docs" / "lessons"

@@ -375,11 +375,11 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     assert "could not be read: it is not UTF-8" in result.stderr
 
 
-def test_what_is_saved_is_named_so_that_it_can_be_typed(tmp_path: Path) -> None:
+def test_the_place_of_what_is_saved_is_printed(tmp_path: Path) -> None:
     folder = tmp_path / "my files"
     folder.mkdir()
     found = lines("show", "The cat sat", "--save", str(folder / "a.run"))
-    assert f"What was seen is in {folder}/a.run: clearhead serve '{folder}/a.run'" in found
+    assert f"Queries and keys are in {folder}/a.run; ch.load reads them" in found
 
 
 def test_a_message_is_shown_and_never_obeyed(tmp_path: Path) -> None:

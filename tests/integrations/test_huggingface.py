@@ -118,7 +118,7 @@ def test_a_model_without_a_tokenizer_has_a_way_out(
         load(str(tmp_path))
     assert refusal.value.code == "model.no-tokenizer"
     assert refusal.value.message == (
-        f"there is no tokenizer with {tmp_path}. Save that of the model beside it, "
+        f"there is no tokenizer with {tmp_path}. Save the model's tokenizer in the same folder, "
         f"tokenizer.save_pretrained('{tmp_path}'), or watch the model while it reads ids: "
         "clearhead.watch(model)."
     )

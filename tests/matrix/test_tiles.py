@@ -9,8 +9,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.matrix import tiles
-from clearhead.matrix.tiles import MapTile, cells_of, exact_tile, make_level, tile_of_level
-from clearhead.watching.recording import of_heads
+from clearhead.matrix.tiles import MapTile, cells_of, exact_tile
 from tests.matrix.test_matrix import PROBLEMS, plain
 
 DTYPE = torch.float64
@@ -79,23 +78,6 @@ def test_a_tile_is_the_weights_pooled(name: str, monkeypatch: pytest.MonkeyPatch
             whole.check(tile, sample, head)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_a_level_is_the_weights_pooled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    monkeypatch.setattr(tiles, "LEVEL_CELLS", 4)
-    weights = PROBLEMS[name]()
-    problem, whole = weights.problem, Whole(weights)
-    for head in range(problem.num_heads):
-        level = make_level(of_heads(problem, [head], ""))
-        high, wide = level.step
-        for rows, columns in (
-            (range(0, problem.query_len, high), range(0, problem.kv_len, wide)),
-            (range(0, problem.query_len, 3 * high), range(wide, problem.kv_len, 2 * wide)),
-        ):
-            for sample in range(problem.batch):
-                whole.check(tile_of_level(level, sample, rows, columns), sample, head)
-
-
 @pytest.mark.parametrize(
     "mask",
     [
@@ -157,27 +139,12 @@ def test_half_precision_is_summed_in_single() -> None:
     torch.testing.assert_close(tile.values, weights.dense())
 
 
-def test_progress_ends_what_it_raises_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[float] = []
-
-    def stop(share: float) -> None:
-        done.append(share)
-        raise InterruptedError
-
-    weights = AttentionMatrix(*torch.randn(2, 1, 1, 700, 2))
-    with pytest.raises(InterruptedError):
-        make_level(weights.problem, stop)
-    assert len(done) == 1
-
-
 @pytest.mark.parametrize(
     ("given", "cells"),
     [
         ((0, 10, 10), range(10)),
         ((0, 10, 9), range(0, 10, 2)),
         ((3, 10, 1), range(3, 10, 7)),
-        ((0, 50_000, 256, 25), range(0, 50_000, 200)),
-        ((50, 101, 256, 25), range(50, 101, 25)),
     ],
 )
 def test_cells(given: tuple[int, ...], cells: range) -> None:

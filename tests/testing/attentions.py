@@ -151,13 +151,6 @@ def unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return plain(query, key, value, scale=1.0)
 
 
-def unscaled_with_a_bias(
-    query: Tensor, key: Tensor, value: Tensor, *, bias: Tensor | None = None
-) -> Tensor:
-    scores = query @ key.mT
-    return (scores if bias is None else scores + bias).softmax(-1) @ value
-
-
 def capped_before_the_scale(
     query: Tensor, key: Tensor, value: Tensor, *, softcap: float | None = None
 ) -> Tensor:

@@ -83,7 +83,6 @@ def test_a_case_is_the_report_too(place: pytest.Pytester) -> None:
             "*: in test_cases",
             "    case.run()",
             "E   AssertionError: plain-7x11-float32: the context (float32) is wrong by *",
-            "E     mistake: scale.missing, *",
             "E     case: the plain attention; * seed 0",
             "*FAILED*",
         ]

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import clearhead as ch
-from clearhead.testing.training.calls import targets
-from clearhead.testing.training.rehearsal import LossCall, same
+from clearhead.testing.training.script import LossCall, same
+from clearhead.testing.training.script_calls import targets
 from tests.surface import ROOT
 from tests.testing.training.bank import (
     Made,
     decoder,
-    encoder,
     next_token,
     warmed,
 )
@@ -97,14 +96,12 @@ def test_a_right_script_passes_however_it_starts_and_learns(scale: float) -> Non
 
 
 def test_a_law_is_left_out_with_its_reason() -> None:
-    made = decoder(layers=1, ordered=False)
-    assert codes(made) == ["train.order"]
-    report = ch.testing.check_training(**made, skip={"train.order": "a bag of words"})
+    made = decoder(rate=0.0)
+    assert codes(made) == ["train.moved"]
+    report = ch.testing.check_training(**made, skip={"train.moved": "a rate of 0"})
     assert report.ok
-    assert "train.order: a bag of words" in report.skipped
-    assert (
-        report.explain("train.order") == "train.order was not reported: not asked, a bag of words."
-    )
+    assert "train.moved: a rate of 0" in report.skipped
+    assert report.explain("train.moved") == "train.moved was not reported: not asked, a rate of 0."
 
 
 def test_logits_of_all_tokens_in_one_axis() -> None:
@@ -148,23 +145,12 @@ def test_losses_of_other_kinds_that_are_right() -> None:
 
 
 def test_a_model_that_fails_in_a_law_is_not_judged_by_it() -> None:
-    """Alone, the texts are shorter than this model takes them."""
+    def accumulate(model: nn.Module, batches: list[Tensor]) -> None:
+        raise ValueError("one batch only")
 
-    class OneLength(nn.Module):
-        def __init__(self, inner: nn.Module) -> None:
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-            if ids.shape[1] != 12:
-                raise ValueError("one length only")
-            return self.inner(ids, mask)
-
-    made = encoder()
-    made["model"] = OneLength(made["model"])
-    report = ch.testing.check_training(**made)
+    report = ch.testing.check_training(**decoder(), accumulate=accumulate)
     assert report.findings == ()
-    assert report.unverified == ("train.alone: ValueError: one length only",)
+    assert report.unverified == ("train.accumulation: ValueError: one batch only",)
 
 
 def test_parameters_that_do_not_move() -> None:
@@ -243,10 +229,10 @@ def test_what_a_model_of_pairs_returns() -> None:
             "loss must be a function; got 3.",
         ),
         (
-            {"generate": 3},
+            {"accumulate": 3},
             ch.errors.ArgumentTypeError,
             "trains.function",
-            "generate must be a function; got 3.",
+            "accumulate must be a function; got 3.",
         ),
         (
             {"loss": lambda model, ids: model(ids)},
@@ -325,14 +311,15 @@ def test_a_code_that_is_not_known() -> None:
 def test_a_script_that_cannot_be_copied() -> None:
     made = decoder()
     made["model"].lock = threading.Lock()
-    with pytest.raises(ch.errors.ModelError, match=r"\[trains.copy\] a rehearsal trains a copy"):
+    with pytest.raises(ch.errors.ModelError, match=r"\[trains.copy\] the laws train a copy"):
         ch.testing.check_training(**made)
 
 
 def test_each_code_is_explained_on_the_page() -> None:
     from clearhead.testing.trains import CODES
 
-    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    laws = (ROOT / "docs" / "training.md").read_text(encoding="utf-8").partition("## The laws")[2]
+    page = (ROOT / "src" / "clearhead" / "testing" / "mistakes.md").read_text(encoding="utf-8")
     for code in CODES:
         assert page.count(f"\n## {code}\n") == 1, code
-        assert page.count(f"](#{code.replace('.', '')})") == 1, code
+        assert laws.count(f"`{code}`") == 1, code

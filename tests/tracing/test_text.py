@@ -2,7 +2,7 @@
 
 import torch
 
-from clearhead.tracing.text import Softmax, arithmetic, fenced, table
+from clearhead.tracing.text import arithmetic, fenced, table
 
 
 def test_a_table() -> None:
@@ -42,7 +42,7 @@ def test_many_factors_are_cut() -> None:
         "dropped_weights": torch.tensor([[1.0]]),
         "context": torch.ones(1, 20),
     }
-    lines = list(arithmetic(parts, 0, "0", ["0"], {}, Softmax(False, None)))
+    lines = list(arithmetic(parts, 0, "0", ["0"], {}, True, None))
     assert lines[0] == "query 0: [1, 1, 1, 1, 1, 1, 1, 1, …]"
     assert lines[3] == "  0  " + " + ".join(["1·1"] * 7) + " + … 13 more = 20.0000"
     assert lines[-1] == "  … and 12 more numbers"

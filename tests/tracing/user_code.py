@@ -57,17 +57,6 @@ class Exponentials(Own):
         return powers / powers.sum(-1, keepdim=True) @ value
 
 
-class Loop(Own):
-    """Causal, one query after the other."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        rows = []
-        for i in range(len(query)):
-            scores = query[i] @ key[: i + 1].T / key.shape[-1] ** 0.5
-            rows.append(torch.softmax(scores, dim=-1) @ value[: i + 1])
-        return torch.stack(rows)
-
-
 class Dropped(Own):
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         weights = torch.softmax(scaled(query, key), dim=-1)
@@ -147,17 +136,6 @@ class LostMask(Own):
         scores = scaled(query, key)
         scores.masked_fill(future(scores), -torch.inf)
         return torch.softmax(scores, dim=-1) @ value
-
-
-class WithoutItself(Own):
-    """A loop in which a token does not see itself, so that the first sees nothing."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        context = torch.zeros_like(value)
-        for i in range(len(query)):
-            scores = query[i] @ key[:i].T / key.shape[-1] ** 0.5
-            context[i] = torch.softmax(scores, dim=-1) @ value[:i]
-        return context
 
 
 class MergedWithoutTranspose(Heads):

@@ -1,57 +1,182 @@
 // The source of a page of heads in a cell of a notebook (drawing/notebook/widget.py): the payload is a value of the
-// widget, and what a server would be asked for is asked of the kernel, by messages.
-import { bytesOf, type Model, type Told } from "../page";
-import { BytesSource, type Source } from "../source";
+// widget, and exact numbers are asked of the kernel, by messages.
+import { type Answered, bytesOf, type Model } from "../page";
+import { signal } from "../shared/signals";
+import {
+  BytesSource,
+  type PairStages,
+  type Tile,
+  type TileRequest,
+  type TokenNumbers,
+} from "../source";
+import { endOf, type HeadsData, largestOf } from "../views/heads/data";
 import { headsTile } from "../views/heads/tiles";
-import { type Get, ServerSource } from "./server";
 
-/** Milliseconds after which a kernel that says nothing is taken for one that is busy, or gone: a
- * notebook may be looked at without one. */
+/** Milliseconds after which a kernel without an answer is treated as busy or gone: a notebook may be read without. */
 const PATIENCE = 3000;
+const MOST_CELLS = 1024;
+/** Tiles that are cached, of up to MOST_CELLS × MOST_CELLS × 4 bytes. */
+const KEPT = 12;
 
-/** The source of a widget, and what ends it. */
-export function kernelSource(model: Model): [Source, () => void] {
-  const read = bytesOf(model);
-  if (!model.get("exact")) return [new BytesSource(read, headsTile), () => {}];
+/** The source of a widget, and a function that ends it. */
+export function kernelSource(model: Model): [BytesSource, () => void] {
+  if (!model.get("exact")) return [new BytesSource(bytesOf(model), headsTile), () => {}];
+  const source = new KernelSource(model);
+  model.on("msg:custom", source.receive);
+  return [source, () => model.off("msg:custom", source.receive)];
+}
 
-  const waiting = new Map<number, (answer: Response) => void>();
-  let last = 0;
-  let silent = false;
-  const told: Told = (content, buffers) => {
-    if (content.kind !== "answer") return;
-    // A status without content has none, not an empty one.
-    const body = content.status === 204 ? null : (buffers[0] as BodyInit);
-    waiting.get(content.id!)?.(new Response(body, { status: content.status! }));
-    waiting.delete(content.id!);
-    if (silent) {
-      silent = false;
-      source.changed.value++;
+interface Answer {
+  found: unknown;
+  numbers: DataView | undefined;
+}
+
+class KernelSource extends BytesSource {
+  /** Goes up when a kernel that was silent answers. */
+  readonly changed = signal(0);
+  private readonly model: Model;
+  private readonly waiting = new Map<number, (answer: Answer) => void>();
+  private readonly kept = new Map<string, Tile>();
+  private readonly tops = new Map<string, number>();
+  private last = 0;
+  private silent = false;
+  private turn: Promise<unknown> = Promise.resolve();
+
+  constructor(model: Model) {
+    super(bytesOf(model), headsTile);
+    this.model = model;
+  }
+
+  readonly receive: Answered = ({ kind, id, found }, [numbers]) => {
+    if (kind !== "answer") return;
+    this.waiting.get(id!)?.({ found, numbers });
+    this.waiting.delete(id!);
+    if (this.silent) {
+      this.silent = false;
+      this.changed.value++;
     }
   };
-  const ask: Get = (route, abort) => {
-    const id = ++last;
-    const answer = new Promise<Response>((found) => waiting.set(id, found));
-    model.send({ kind: "ask", id, route });
+
+  override async tile(request: TileRequest): Promise<Tile | null> {
+    const { layer, head, abort } = request;
+    const about = ((await this.head()).data as HeadsData).layers[layer];
+    if (!about) return null;
+    const coarse = await super.tile(request);
+    if (coarse && isEnough(coarse)) return coarse;
+    const cells = request.cells.map((n) => Math.max(1, Math.min(MOST_CELLS, Math.round(n))));
+    const rows = within(request.rows, about.queries, cells[0]!);
+    const columns = within(request.columns, about.keys, cells[1]!);
+    if (!rows || !columns) return coarse;
+    const name = `${[layer, head, rows, columns, cells]}`;
+    const known = this.kept.get(name);
+    if (known) return known;
+    try {
+      const answer = await this.ask({ what: "tile", layer, head, rows, columns, cells }, abort);
+      if (!answer?.found) return coarse;
+      const tile = this.decode(answer, `${layer},${head}`, coarse);
+      if (this.kept.size >= KEPT) this.kept.delete(this.kept.keys().next().value!);
+      this.kept.set(name, tile);
+      return tile;
+    } catch {
+      return coarse && { ...coarse, silent: true };
+    }
+  }
+
+  async token(
+    layer: number,
+    head: number,
+    token: number,
+    side: "query" | "key",
+    abort: AbortSignal,
+  ) {
+    const answer = await this.ask({ what: "token", layer, head, token, side }, abort);
+    return (answer?.found ?? null) as TokenNumbers | null;
+  }
+
+  async pair(layer: number, head: number, query: number, key: number, abort: AbortSignal) {
+    const answer = await this.ask({ what: "pair", layer, head, query, key }, abort);
+    return (answer?.found ?? null) as PairStages | null;
+  }
+
+  /** Ask one question at a time; null for one that nobody waits for any more. */
+  private ask(request: object, abort?: AbortSignal): Promise<Answer | null> {
+    const asked = this.turn.then(() => (abort?.aborted ? null : this.send(request)));
+    this.turn = asked.catch(() => null);
+    return asked;
+  }
+
+  private send(request: object): Promise<Answer> {
+    const id = ++this.last;
     return new Promise((found, failed) => {
-      const give = () => {
-        waiting.delete(id);
-        failed(new Error("The kernel has not answered."));
-      };
       const patience = setTimeout(
         () => {
-          silent = true;
-          give();
+          this.silent = true;
+          this.waiting.delete(id);
+          failed(new Error("The kernel has not answered."));
         },
-        silent ? 0 : PATIENCE,
+        this.silent ? 0 : PATIENCE,
       );
-      abort?.addEventListener("abort", give);
-      void answer.then((response) => {
+      this.waiting.set(id, (answer) => {
         clearTimeout(patience);
-        found(response);
+        found(answer);
       });
+      this.model.send({ kind: "ask", id, ...request });
     });
-  };
-  const source = new ServerSource("kernel", ask, read);
-  model.on("msg:custom", told);
-  return [source, () => model.off("msg:custom", told)];
+  }
+
+  private decode({ found, numbers }: Answer, name: string, coarse: Tile | null): Tile {
+    const { rows, columns } = found as Record<"rows" | "columns", [number, number, number]>;
+    const cells: [number, number] = [rows[2], columns[2]];
+    const size: [number, number] = [
+      (rows[1] - rows[0]) / cells[0],
+      (columns[1] - columns[0]) / cells[1],
+    ];
+    const { buffer, byteOffset, byteLength } = numbers!;
+    const values = new Float32Array(
+      buffer.slice(byteOffset, byteOffset + byteLength) as ArrayBuffer,
+    );
+    // Where the colours end: as in the page where it knows cells of this size, else as far as was seen.
+    const seen = `${name}/${size}`;
+    const row = (at: number) =>
+      largestOf((place) => values[place]!, at * cells[1], (at + 1) * cells[1]);
+    const top =
+      coarse && `${cellOf(coarse)}` === `${size}`
+        ? coarse.top
+        : Math.max(endOf(cells[0], row), this.tops.get(seen) ?? 0);
+    this.tops.set(seen, top);
+    return {
+      rows: [rows[0], rows[1]],
+      columns: [columns[0], columns[1]],
+      cells,
+      values,
+      top,
+      grain: [1, 1],
+      links: 0,
+      exact: true,
+    };
+  }
+}
+
+/** Whether a tile of the payload is as fine as was asked for. A payload with all weights has rounded ones. */
+function isEnough(tile: Tile): boolean {
+  const [tall, wide] = cellOf(tile);
+  const [queries, keys] = tile.grain;
+  return !tile.links && Math.max(queries, keys) > 1 && tall > queries && wide > keys;
+}
+
+function cellOf({ rows, columns, cells }: Tile): [number, number] {
+  return [(rows[1] - rows[0]) / cells[0], (columns[1] - columns[0]) / cells[1]];
+}
+
+/** Whole tokens around a range, up to where its last cell ends: a cell that is cut short would have less. */
+function within(
+  [from, to]: [number, number],
+  length: number,
+  cells: number,
+): [number, number] | null {
+  const first = Math.max(0, Math.floor(from));
+  const last = Math.min(length, Math.ceil(to));
+  if (first >= last) return null;
+  const size = Math.ceil((last - first) / cells);
+  return [first, Math.min(length, first + Math.ceil((last - first) / size) * size)];
 }

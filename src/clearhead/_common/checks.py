@@ -122,12 +122,13 @@ def as_place(value: object, length: int) -> int | None:
 
 
 def check_head_numbers(heads: Iterable[object], *, from_end: bool = False) -> tuple[int, ...]:
-    """Return the numbers of heads, different ones, at least one; with `from_end` also negative ones, which count
-    from the last head of a layer.
+    """Return distinct head numbers as a tuple of at least one, or raise.
+
+    With `from_end` negative numbers are allowed; they count from the last head of a layer.
 
     Raises:
-        ArgumentTypeError: code `heads.type`, for what is no whole number.
-        ArgumentError: code `heads.value`, for negative numbers, a number twice, and none.
+        ArgumentTypeError: code `heads.type`, if a number is not an integer.
+        ArgumentError: code `heads.value`, if a number is negative or repeated, or there is none.
     """
     numbers = as_ints(heads)
     if numbers is None:

@@ -1,4 +1,4 @@
-"""Other people's names for what has a name here; docs/names.md lists them.
+"""Names used by other libraries and their equivalents here; docs/names.md lists them.
 
 `convert` knows a layer by the names of its projections, `check` finds projections and sizes by
 them, and the ladder loads weights that a tutorial saved under them.

@@ -46,8 +46,9 @@ def with_hints(called: Called) -> Called:
 
 
 def _spell_out(called: Any) -> Set[str] | None:
-    """Put the options of an unpacked TypedDict into the signature of a function: a number 0, a flag False,
-    and anything else None by default.
+    """Replace the `**options: Unpack[TypedDict]` of a function's signature by one parameter per option.
+
+    The default of an option is 0 for a number, False for a flag and None for anything else.
 
     Returns:
         The names of all arguments; None for a function without such options.
@@ -78,7 +79,7 @@ def refusal(
     kwargs: Mapping[str, object],
     name: str | None = None,
 ) -> ArgumentTypeError:
-    """The error for arguments of which some are not there.
+    """Return the error for a call with an argument that does not exist.
 
     Args:
         called: what they were given to.
@@ -139,8 +140,10 @@ def _by_place(places: Sequence[str], by_name: Sequence[str]) -> str:
 
 
 def hints_at_names(names: Sequence[str], own: Collection[str]) -> list[str]:
-    """A hint for each name of an argument that is not one of these; and which there are, for one
-    that is nobody's.
+    """Return a hint for each unknown argument name.
+
+    A name known from another library gets its equivalent, a typo its nearest name. If a name has
+    neither, the last hint lists the arguments that exist.
 
     Example:
         >>> hints_at_names(["is_causal", "maks"], ["mask"])

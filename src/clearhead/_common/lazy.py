@@ -58,8 +58,10 @@ def no_name(package: str, name: str) -> AttributeError:
 
 @contextlib.contextmanager
 def _collecting_later() -> Iterator[None]:
-    """Import without a collection of garbage on the way, which goes through all that PyTorch has made, for a tenth
-    of a second, where modules that are read leave next to none."""
+    """Disable garbage collection while a module is imported.
+
+    A collection takes a tenth of a second because it visits every object of PyTorch, and imports leave little garbage.
+    """
     collects = gc.isenabled()
     try:
         gc.disable()
@@ -70,10 +72,10 @@ def _collecting_later() -> Iterator[None]:
 
 
 def drawing(module: str) -> Any:
-    """Return a module of `clearhead.drawing`.
+    r"""Return a module of `clearhead.drawing`.
 
     Example:
-        >>> drawing("labels").label("a\\tb")
+        >>> drawing("labels").label("a\tb")
         'a⇥b'
     """
     return import_module(f"clearhead.drawing.{module}")

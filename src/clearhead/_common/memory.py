@@ -20,8 +20,7 @@ BEYOND = re.compile(
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    """Return the numbers of a tensor as they lie in memory; a tensor gives them to numpy only, which is no
-    dependency.
+    """Return the values of a tensor as bytes, in memory order, without numpy.
 
     Example:
         >>> import torch

@@ -6,10 +6,10 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def docs(name: str) -> Path:
-    """A page or a folder of the docs: in the package where it is installed, else in the checkout around it.
+    """Return the path of a page or folder of the docs: in the installed package, else in the checkout around it.
 
     Example:
-        >>> docs("training.md").is_file()
+        >>> docs("lessons/01_one_number.md").is_file()
         True
     """
     installed = PACKAGE / "docs" / name

@@ -70,11 +70,13 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
     @overload
     def __getitem__(self, index: str) -> Any: ...
     def __getitem__(self, index: int | slice | str) -> Any:
-        """Return a row by its place, some rows by a slice, or a column by its name: a tensor of as many numbers
-        as there are rows, in their order, float64 with NaN for None, or int64; of anything else a list.
+        """Return a row by its index, several rows by a slice, or a column by its name.
+
+        A numeric column is a tensor with one value per row: int64, or float64 with NaN for None. Any other column is a
+        list.
 
         Raises:
-            SelectionError: code `rows.column`, for a name that no column has.
+            SelectionError: code `rows.column`, if no column has this name.
         """
         if isinstance(index, slice):
             return self._with(self._rows[index])
@@ -95,15 +97,16 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return iter(self._rows)
 
     def sort(self, by: str, *, descending: bool = False) -> Self:
-        """Return the rows in the order of a column, those without a number last; equal ones stay in their order.
-        Words are sorted as people count: layer 2 comes before layer 10.
+        """Return the rows sorted by a column; rows without a value are last, and equal rows keep their order.
+
+        Strings are sorted in natural order: layer 2 comes before layer 10.
 
         Args:
             by: the name of the column.
             descending: True for the largest first.
 
         Raises:
-            SelectionError: code `rows.column`, for a name that no column has.
+            SelectionError: code `rows.column`, if no column has this name.
             ArgumentTypeError: code `descending.type`.
 
         Example:
@@ -121,17 +124,18 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return self._with([row for _, row in rows] + empty)
 
     def top(self, count: int = 10, by: str | None = None) -> Self:
-        """Return the rows with the largest numbers of a column, up or down, the largest first; rows without a
-        number are left out.
+        """Return the rows with the largest absolute values of a column, largest first.
+
+        Rows without a value are left out.
 
         Args:
             count: the number of rows, at most all.
-            by: the name of the column; None for the one that the rows are there for, such as the change of
-                effects or the weight of links.
+            by: the name of the column; None is the main column of these rows, such as the change of effects or
+                the weight of links.
 
         Raises:
-            SelectionError: code `rows.column`, for a name that no column has.
-            ArgumentError: codes `rows.by`, for a column without numbers or none at all, and `argument.size`.
+            SelectionError: code `rows.column`, if no column has this name.
+            ArgumentError: codes `rows.by`, if the column is not numeric or there is none, and `argument.size`.
             ArgumentTypeError: code `argument.type`.
 
         Example:
@@ -156,8 +160,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return self._with([row for _, row in rows[:count]])
 
     def to_pandas(self) -> Any:
-        """Return the rows as a `pandas.DataFrame`, with a column for each field; `pandas.DataFrame(rows)` is the
-        same.
+        """Return the rows as a `pandas.DataFrame` with a column for each field, as `pandas.DataFrame(rows)` does.
 
         Raises:
             MissingExtraError: if pandas is not installed.
@@ -178,8 +181,10 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return self.ROW.__annotations__[name] in (str, str | None)
 
     def cells(self) -> tuple[list[str], list[str], list[list[str]]]:
-        """Return what a picture and the text show: the names of the columns, their units, and each row. A column
-        that is None in every row is left out."""
+        """Return the table as text: column names, their units, and the cells of each row.
+
+        A column that is None in every row is left out.
+        """
         kinds = self.ROW.__annotations__
         names = [
             name

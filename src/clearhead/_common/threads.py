@@ -1,5 +1,8 @@
-"""Threads of our own, each with one of PyTorch's: a parallel region ends when its last thread gets a core, so that
-next to other busy processes many short ones take many times what they compute."""
+"""Worker threads with one PyTorch thread each.
+
+A parallel region ends when its last thread gets a core. Next to other busy processes, many short regions therefore
+take many times their computation; independent units of work in threads of their own do not.
+"""
 
 import contextvars
 import ctypes
@@ -32,8 +35,10 @@ class _EndedError(Exception):
 
 @cache
 def thread_limits() -> tuple[Callable[[int], object], ...] | None:
-    """Return the calls that set how many threads OpenMP and MKL take for the thread that makes them, and for no
-    other; None where PyTorch is built on others. `torch.set_num_threads` sets MKL's for the whole process.
+    """Return the calls that set the number of OpenMP and MKL threads for the calling thread only.
+
+    None if PyTorch is built on other libraries. `torch.set_num_threads` is no alternative: it sets MKL's for the whole
+    process.
 
     Private: `omp_set_num_threads` and `MKL_Set_Num_Threads_Local` behind PyTorch's library for Linux, in 2.13.
 
@@ -52,11 +57,10 @@ def thread_limits() -> tuple[Callable[[int], object], ...] | None:
 
 
 def threads_apart() -> int:
-    """Count the threads of our own that may take the place of PyTorch's here; 1 where one could not be
-    told from this one by what it computes.
+    """Return the number of worker threads that may replace PyTorch's own here.
 
-    A mode, such as a default device or a counter of FLOPs, belongs to a thread, and so do autocast, transformations
-    and a profiler.
+    1 if a worker could compute something else than the calling thread: modes such as a default device or a FLOP
+    counter, autocast, transformations and profilers belong to one thread.
     """
     count = torch.get_num_threads()
     if count == 1 or thread_limits() is None or modes_are_active() or is_profiled():
@@ -71,16 +75,16 @@ def side_by_side(
     count: int,
     tell: Report,
 ) -> None:
-    """Run all units of work in `count` threads, each with one thread of PyTorch; the first error, or an interrupt,
-    ends all and is raised here.
+    """Run all units of work in `count` threads, each with one PyTorch thread.
 
-    Gradients, inference mode and context variables are those of this thread.
+    The first error, or an interrupt, stops all threads and is raised here. Gradient mode, inference mode and context
+    variables are those of the calling thread.
 
     Args:
-        units: in whatever order; no two of them may write the same numbers.
-        start: called in each thread, returns what does a unit.
-        count: of the threads, 1 or more.
-        tell: called in this thread with what the others report.
+        units: in any order; no two of them may write the same memory.
+        start: called once in each thread; returns the function that runs a unit.
+        count: the number of threads, 1 or more.
+        tell: called in the calling thread with what the workers report.
 
     Example:
         >>> done = []

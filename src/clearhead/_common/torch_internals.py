@@ -115,8 +115,9 @@ def unravelled(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, T
 
 
 def compiler_rules() -> Any:
-    """Return the memoised function that reads which of PyTorch's functions torch.compile knows, by name, at its
-    first use; None before that.
+    """Return the cached function that lists the PyTorch functions known to torch.compile, by name.
+
+    None until torch.compile has loaded it.
 
     Private: `torch._dynamo.trace_rules.get_torch_obj_rule_map`, in 2.6 to 2.13.
 
@@ -206,8 +207,9 @@ def modes_are_active() -> bool:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return True if nothing traces or transforms what is computed with a tensor, as torch.func does
-    also with a tensor that is not transformed itself.
+    """Return True if nothing traces or transforms operations on a tensor.
+
+    torch.func transforms operations even on a tensor that is not wrapped itself.
 
     Example:
         >>> is_plain(torch.ones(2))
@@ -221,8 +223,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def can_sync(tensor: Tensor) -> bool:
-    """Return True if numbers can be read at once: not while tracing, and not on a device that would have
-    to sync for it.
+    """Return True if values can be read without tracing and without synchronising a device.
 
     Example:
         >>> can_sync(torch.ones(2)), can_sync(torch.ones(2, device="meta"))
@@ -242,8 +243,9 @@ def is_capturing(tensor: Tensor) -> bool:
 
 
 def is_tracing() -> bool:
-    """Return True while PyTorch records operations to run them later: torch.compile, torch.export and
-    torch.jit.trace, which would record a number that is read as a constant.
+    """Return True inside torch.compile, torch.export and torch.jit.trace.
+
+    They record operations to run them later, and would record a value that is read as a constant.
 
     Example:
         >>> is_tracing()
@@ -266,8 +268,9 @@ def is_exporting() -> bool:
 
 
 def is_exporting_to_onnx() -> bool:
-    """Return True inside torch.onnx.export, which is asked only while something is exported: `torch.onnx`
-    is imported by its first use, which takes a quarter of a second.
+    """Return True inside torch.onnx.export.
+
+    `torch.onnx` is imported by its first use, which takes a quarter of a second, so it is asked only during an export.
 
     Example:
         >>> is_exporting_to_onnx()
@@ -308,8 +311,9 @@ def is_forward_mode() -> bool:
 
 
 def has_tangent(tensor: Tensor) -> bool:
-    """Return True if a tensor has a tangent, or may have: a transformation of torch.func around
-    another one, as for a Hessian, does not show what is inside.
+    """Return True if a tensor has, or may have, a forward-mode tangent.
+
+    Inside nested transformations of torch.func, as for a Hessian, the answer is always True.
 
     Private: `torch._C._functorch.get_unwrapped`, in 2.6 to 2.13 and before.
     """
@@ -353,7 +357,9 @@ def flash_cpu_backward(
         grad_context: the gradient of the context.
         tensors: query, key and value.
         results: the context and the logsumexp.
-        attn_mask, is_causal, scale: as in the forward pass.
+        attn_mask: as in the forward pass.
+        is_causal: as in the forward pass.
+        scale: as in the forward pass.
     """
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         grad_context, *tensors, *results, 0.0, is_causal, attn_mask=attn_mask, scale=scale

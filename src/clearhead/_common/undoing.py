@@ -11,8 +11,9 @@ Undo = list[Callable[[], None]]
 
 
 def undo_all(undo: Undo) -> None:
-    """Run the steps, the last first, all of them whatever they raise. Called again, it goes on where an
-    interrupt cut it.
+    """Run the undo steps, last first; a step that raises does not stop the others.
+
+    Called again after an interrupt, it continues with the steps that are left.
 
     Raises:
         Exception: the first that a step raised, when all have run.
@@ -38,8 +39,9 @@ def undo_all(undo: Undo) -> None:
 
 @contextmanager
 def undoing() -> Iterator[Undo]:
-    """Run the steps that are written down in the block when it ends. An interrupt among them is raised
-    when the others have run.
+    """Yield a list of undo steps, which are run when the block ends.
+
+    An interrupt during one of them is raised after the others have run.
 
     Example:
         >>> with undoing() as undo:
@@ -60,8 +62,10 @@ def undoing() -> Iterator[Undo]:
 
 
 def unhook(module: nn.Module, *hooks: Any) -> None:
-    """Take these hooks of its forward off a module, as a step that undoes: an interrupt may come before the
-    handle of one is there."""
+    """Remove the given forward hooks from a module.
+
+    It takes the hooks and not their handles, since an interrupt may come before the handle is stored.
+    """
     every: Any = module._forward_pre_hooks, module._forward_hooks
     flags: Any = module._forward_pre_hooks_with_kwargs, module._forward_hooks_with_kwargs
     for held in every:

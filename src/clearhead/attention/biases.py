@@ -137,6 +137,7 @@ class ByPair(Bias):
     """A bias that is worked out pair by pair, by `at`."""
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        """Return the bias for a range of queries and a range of keys: floating, four dimensions."""
         device = extent.device
         query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
         key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
@@ -175,9 +176,11 @@ class DenseBias(Bias, kind="dense_bias"):
 
     @property
     def numbers(self) -> Tensor | None:
+        """The tensor that the bias is made of, which may be trained, or None."""
         return self.tensor
 
     def check(self, extent: Extent) -> None:
+        """Raise ShapeError or DeviceError if the bias does not fit a call of these sizes."""
         shape = tuple(self.tensor.shape)
         full = extent[:4]
         if any(size not in (1, full_size) for size, full_size in zip(shape, full, strict=True)):
@@ -189,11 +192,13 @@ class DenseBias(Bias, kind="dense_bias"):
         check_beside(self.tensor, extent)
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        """Return the bias for a range of queries and a range of keys: floating, four dimensions."""
         rows = slice(0, 1) if self.tensor.shape[2] == 1 else queries
         columns = slice(0, 1) if self.tensor.shape[3] == 1 else keys
         return self.tensor[:, :, rows, columns]
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return the entries of the tensor for the given pairs; an axis of size 1 is broadcast."""
         batch, heads, rows, columns = self.tensor.shape
         samples = torch.arange(batch, device=self.tensor.device).view(-1, 1, 1, 1)
         head = torch.arange(heads, device=self.tensor.device).view(1, -1, 1, 1)
@@ -202,11 +207,13 @@ class DenseBias(Bias, kind="dense_bias"):
         return self.tensor[samples, head, row, column]
 
     def of_heads(self, heads: Tensor) -> Bias:
+        """Return the bias of the given heads; itself if it is the same for all heads."""
         if self.tensor.shape[1] == 1:
             return self
         return DenseBias(self.tensor.index_select(1, heads.to(self.tensor.device)))
 
     def describe(self) -> str:
+        """Return the bias as text, such as `alibi(8)`."""
         return f"<{' × '.join(map(str, self.tensor.shape))}>"
 
 
@@ -219,33 +226,42 @@ class SumOfBiases(Bias, kind="sum_of_biases"):
 
     @property
     def requires_grad(self) -> bool:
+        """True if a tensor in the bias requires grad."""
         return self.left.requires_grad or self.right.requires_grad
 
     @property
     def may_hide(self) -> bool:
+        """True if the bias may contain −∞, which hides a key."""
         return self.left.may_hide or self.right.may_hide
 
     def check(self, extent: Extent) -> None:
+        """Raise ShapeError or DeviceError if the bias does not fit a call of these sizes."""
         self.left.check(extent)
         self.right.check(extent)
 
     def within(self, dtype: torch.dtype) -> Bias:
+        """Return the bias in the precision used for scores of `dtype`."""
         return SumOfBiases(self.left.within(dtype), self.right.within(dtype))
 
     def on(self, device: torch.device) -> Bias:
+        """Return the bias with its tensors on `device`."""
         return SumOfBiases(self.left.on(device), self.right.on(device))
 
     def of_heads(self, heads: Tensor) -> Bias:
+        """Return the bias of the given heads; itself if it is the same for all heads."""
         return SumOfBiases(self.left.of_heads(heads), self.right.of_heads(heads))
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        """Return the bias for a range of queries and a range of keys: floating, four dimensions."""
         return self.left.block(queries, keys, extent) + self.right.block(queries, keys, extent)
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return the sum of both biases at the given pairs."""
         pairs = query_index, key_index, extent
         return self.left.at(*pairs) + self.right.at(*pairs)
 
     def describe(self) -> str:
+        """Return the bias as text, such as `alibi(8)`."""
         return f"{self.left.describe()} + {self.right.describe()}"
 
 
@@ -265,17 +281,21 @@ class SelectedBias(ByPair):
 
     @property
     def numbers(self) -> Tensor | None:
+        """The tensor that the bias is made of, which may be trained, or None."""
         return self.bias.numbers
 
     @property
     def requires_grad(self) -> bool:
+        """True if a tensor in the bias requires grad."""
         return self.bias.requires_grad
 
     @property
     def may_hide(self) -> bool:
+        """True if the bias may contain −∞, which hides a key."""
         return self.bias.may_hide
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return the entries of the whole bias at the selected queries, keys and heads."""
         query, key = places_in_whole(self.some_rows, self.some_columns, query_index, key_index)
         whole = extent._replace(query_len=self.query_len, kv_len=self.kv_len)
         added = self.bias.at(query, key, whole)
@@ -284,6 +304,7 @@ class SelectedBias(ByPair):
         return added[:, self.some_heads]
 
     def describe(self) -> str:
+        """Return the bias as text, such as `alibi(8)`."""
         return self.bias.describe()
 
 

@@ -26,13 +26,16 @@ class Alibi(ByPair, kind="alibi"):
 
     @property
     def numbers(self) -> Tensor | None:
+        """The tensor that the bias is made of, which may be trained, or None."""
         return self.slopes
 
     @property
     def by_distance(self) -> bool:
+        """True: the bias of a pair depends only on the distance from query to key, for each head."""
         return True
 
     def check(self, extent: Extent) -> None:
+        """Raise ShapeError or DeviceError if the bias does not fit a call of these sizes."""
         _check_heads(self, len(self.slopes), (extent.num_heads,))
         if not self.follows and self.slopes.device != extent.device:
             raise DeviceError(
@@ -42,6 +45,7 @@ class Alibi(ByPair, kind="alibi"):
             )
 
     def within(self, dtype: torch.dtype) -> Bias:
+        """Return the bias in the precision used for scores of `dtype`."""
         wanted = torch.float64 if dtype == torch.float64 else torch.float32
         if self.slopes.dtype == wanted:
             return self
@@ -53,9 +57,11 @@ class Alibi(ByPair, kind="alibi"):
         return replace(self, slopes=self.slopes.to(wanted))
 
     def on(self, device: torch.device) -> Bias:
+        """Return the bias with its tensors on `device`."""
         return replace(self, slopes=self.slopes.to(device))
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return −slope · |distance from query to key|, for each head and pair."""
         slopes = self.slopes.to(key_index.device).view(1, -1, 1, 1)
         # Distances are whole numbers, exact in float32 up to 16 million tokens.
         position = (query_index + (extent.kv_len - extent.query_len)).to(slopes.dtype)
@@ -63,15 +69,18 @@ class Alibi(ByPair, kind="alibi"):
 
     @property
     def may_hide(self) -> bool:
+        """False: ALiBi never contains −∞."""
         return False
 
     def of_heads(self, heads: Tensor) -> Bias:
+        """Return the bias of the given heads; itself if it is the same for all heads."""
         # The slopes are taken from the paper's, not recomputed for fewer heads, so no digit is lost.
         exact = self.within(torch.float64) if self.follows else self
         assert isinstance(exact, Alibi)
         return replace(exact, slopes=exact.slopes[heads.to(exact.slopes.device)])
 
     def describe(self) -> str:
+        """Return the bias as text, such as `alibi(8)`."""
         return f"alibi({self.slopes.shape[0]})"
 
 
@@ -83,17 +92,21 @@ class Relative(ByPair, kind="relative"):
 
     @property
     def numbers(self) -> Tensor | None:
+        """The tensor that the bias is made of, which may be trained, or None."""
         return self.values
 
     @property
     def by_distance(self) -> bool:
+        """True: the bias of a pair depends only on the distance from query to key, for each head."""
         return True
 
     def check(self, extent: Extent) -> None:
+        """Raise ShapeError or DeviceError if the bias does not fit a call of these sizes."""
         _check_heads(self, len(self.values), (1, extent.num_heads))
         check_beside(self.values, extent)
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return the value for the distance of each pair, clipped to the largest in `values`."""
         reach = self.values.shape[1] // 2
         ahead = key_index - (query_index + (extent.kv_len - extent.query_len))
         place = ahead.clamp(-reach, reach) + reach
@@ -101,11 +114,13 @@ class Relative(ByPair, kind="relative"):
         return self.values[heads.view(1, -1, 1, 1), place]
 
     def of_heads(self, heads: Tensor) -> Bias:
+        """Return the bias of the given heads; itself if it is the same for all heads."""
         if len(self.values) == 1:
             return self
         return Relative(self.values[heads.to(self.values.device)])
 
     def describe(self) -> str:
+        """Return the bias as text, such as `alibi(8)`."""
         return f"relative({self.values.shape[0]} × {self.values.shape[1]})"
 
 
@@ -120,20 +135,19 @@ def _check_heads(bias: Bias, heads: int, allowed: tuple[int, ...]) -> None:
 
 @with_hints
 def relative(values: Tensor) -> Bias:
-    """A bias that depends on how far a key lies from its query, for each head (Raffel et al., 2020,
-    section 2.1, https://arxiv.org/abs/1910.10683).
+    """Return a bias that depends on the distance from query to key, for each head.
 
-    As everywhere, the last query sits on the last key. It costs O(heads · reach) memory.
+    As everywhere, the last query has the position of the last key. It costs O(heads · reach) memory (Raffel et al.,
+    2020, section 2.1, https://arxiv.org/abs/1910.10683).
 
     Args:
-        values: floating, (num_heads or 1, 2 · reach + 1): what is added for a key that is reach
-            tokens or more before its query, …, for the query's own token, …, for one that is reach
-            tokens or more ahead.
+        values: floating, (num_heads or 1, 2 · reach + 1): the bias for keys that are `reach` or more tokens
+            before the query, …, for the query's own token, …, for keys that are `reach` or more after it.
 
     Raises:
-        ArgumentTypeError: code `relative.type`, for values that are no tensor.
+        ArgumentTypeError: code `relative.type`, if values is not a tensor.
         ShapeError: code `relative.shape`.
-        DtypeError: code `relative.dtype`, for values that are not floating.
+        DtypeError: code `relative.dtype`, if values is not floating.
 
     Example:
         >>> import torch, clearhead as ch

@@ -12,6 +12,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def shapes(query: Tensor, key: Tensor, value: Tensor) -> list[str]:
+    """Return one line each for query, key and value: name, named sizes, dtype and device."""
     return [
         f"query  {describe_tensor(query, QUERY_AXES)}",
         f"key    {describe_tensor(key, KEY_AXES)}",
@@ -20,6 +21,7 @@ def shapes(query: Tensor, key: Tensor, value: Tensor) -> list[str]:
 
 
 def listed(query: Tensor, key: Tensor, value: Tensor) -> str:
+    """Return the lines of `shapes` as one indented text that starts with a line break."""
     return "".join(f"\n  {line}" for line in shapes(query, key, value))
 
 
@@ -92,7 +94,7 @@ def check_bias_beside(mask: Mask | None, bias: Bias | None) -> None:
         raise UnsupportedError(
             "bias.documents",
             "a bias by distance counts through the whole row, where queries and keys of one document "
-            f"stand apart; got {bias.describe()} beside {mask.describe()}. A bias as a tensor goes.",
+            f"stand apart; got {bias.describe()} with {mask.describe()}. A bias that is a tensor works.",
         )
 
 

@@ -15,20 +15,26 @@ from clearhead.errors import ArgumentError, UnsupportedError
 
 
 class Kernel(Protocol):
-    """The interface of a module of `kernels/`."""
+    """The interface of a module of `kernels/`.
+
+    `NAME` is what `kernel=` takes; `SUMMARY` says what the kernel does, in a few words. `refusals` returns the reasons
+    why it cannot compute a problem, and `defers` those why "auto" prefers a later kernel; each is empty if there are
+    none. `how` describes how it would compute the problem. `attend` returns the context, (batch, num_heads,
+    query_len, value_head_dim).
+    """
 
     @property
-    def NAME(self) -> str: ...  # noqa: N802 - a constant of the module
+    def NAME(self) -> str: ...  # noqa: D102, N802 - a constant of the module
     @property
-    def SUMMARY(self) -> str: ...  # noqa: N802
+    def SUMMARY(self) -> str: ...  # noqa: D102, N802
     @staticmethod
-    def refusals(problem: Problem, /) -> list[str]: ...
+    def refusals(problem: Problem, /) -> list[str]: ...  # noqa: D102
     @staticmethod
-    def defers(problem: Problem, /) -> list[str]: ...
+    def defers(problem: Problem, /) -> list[str]: ...  # noqa: D102
     @staticmethod
-    def how(problem: Problem, /) -> str: ...
+    def how(problem: Problem, /) -> str: ...  # noqa: D102
     @staticmethod
-    def attend(problem: Problem) -> Tensor: ...
+    def attend(problem: Problem) -> Tensor: ...  # noqa: D102
 
 
 KERNELS: tuple[Kernel, ...] = (fused, flex, blockwise, eager)
@@ -130,8 +136,7 @@ function of its context; `edit` is one."""
 
 
 def run(problem: Problem, kernel: str = "auto") -> Tensor:
-    """The context, (batch, num_heads, query_len, value_head_dim), by the kernel that `choose`
-    takes."""
+    """Return the context, (batch, num_heads, query_len, value_head_dim), by the kernel that `choose` selects."""
     chosen = choose(problem, kernel)
     if not observers:
         return chosen.attend(problem)

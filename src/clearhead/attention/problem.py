@@ -57,12 +57,10 @@ class Problem:
         sinks: one score per head that takes a share of the weights, or None.
         dropout: share of the weights to drop, or None.
         dims: number of dimensions of the user's query.
-        keys_finite: True if key and value are known to be finite, so that no kernel looks again; a
-            cache has looked at each token once.
-        part: the place in the matrix that all ranks share, of which mask and bias are a part as
-            well; None for a whole matrix.
-        cross: True if the keys are of another text than the queries, which changes no number here.
-        real_queries: (batch, query_len), bool: those that are no padding, where the keys do not tell.
+        keys_finite: True if key and value are known to be finite, as from a cache, so that no kernel checks again.
+        part: the part of a matrix shared by ranks that this call computes; None for a whole matrix.
+        cross: True if the keys belong to another text than the queries; it changes no result here.
+        real_queries: (batch, query_len), bool: queries that are not padding, or None if the mask tells.
     """
 
     query: Tensor
@@ -82,26 +80,32 @@ class Problem:
 
     @property
     def batch(self) -> int:
+        """The batch size."""
         return self.query.shape[0]
 
     @property
     def num_heads(self) -> int:
+        """The number of query heads."""
         return self.query.shape[1]
 
     @property
     def num_kv_heads(self) -> int:
+        """The number of key heads."""
         return self.key.shape[1]
 
     @property
     def query_len(self) -> int:
+        """The number of queries."""
         return self.query.shape[2]
 
     @property
     def kv_len(self) -> int:
+        """The number of keys."""
         return self.key.shape[2]
 
     @property
     def device(self) -> torch.device:
+        """The device of the query, and so of all tensors."""
         return self.query.device
 
     @property
@@ -143,9 +147,8 @@ class Problem:
     @property
     def tensors(self) -> list[Tensor]:
         """Every tensor that the result may depend on, the mask's excepted."""
-        numbers = None if self.bias is None else self.bias.numbers
-        given = (self.query, self.key, self.value, self.sinks, numbers)
-        return [each for each in given if each is not None]
+        bias = None if self.bias is None else self.bias.numbers
+        return [x for x in (self.query, self.key, self.value, self.sinks, bias) if x is not None]
 
     @property
     def factor(self) -> float:
@@ -161,8 +164,7 @@ class Problem:
 
     @property
     def readable(self) -> bool:
-        """True if the tensors are concrete: not under torch.compile or torch.func, nor on the meta
-        device."""
+        """True if the tensors are concrete: not under torch.compile or torch.func, nor on the meta device."""
         return all(is_plain(each) and is_concrete(each) for each in self.tensors)
 
     def replace(self, **changes: Any) -> "Problem":
@@ -184,19 +186,18 @@ class Problem:
         return self.replace(value=value, keys_finite=False)
 
     def is_one_graph(self, numbers: int, most: int) -> bool:
-        """Return True if all queries are computed at once, because a loop over portions of them would
-        be unrolled: the compiler would make a graph for each length, and an exported one would fit
-        one length only.
+        """Return True if all queries are computed at once because a loop over chunks would be unrolled.
+
+        A compiled graph, or an exported one, would then fit one length only.
 
         Args:
-            numbers: how many numbers are held at a time then.
-            most: how many may be, where autograd does not keep those of all portions anyhow.
+            numbers: the count of numbers that all queries at once hold in memory.
+            most: the largest count allowed, unless autograd stores those of all chunks anyway.
         """
         if not is_tracing():
             return False
-        given = (self.query, self.key, self.value)
-        kept = torch.is_grad_enabled() and any(each.requires_grad for each in given)
-        return is_exporting() or kept or numbers <= most
+        trained = any(each.requires_grad for each in (self.query, self.key, self.value))
+        return is_exporting() or (torch.is_grad_enabled() and trained) or numbers <= most
 
     def restore(self, tensor: Tensor) -> Tensor:
         """Give a result as many dimensions as the user's query had."""
@@ -204,9 +205,7 @@ class Problem:
 
     def visible(self, queries: slice | None = None, keys: slice | None = None) -> Tensor | None:
         """The mask, or a rectangle of it, as a bool tensor of four dimensions; None for no mask."""
-        if self.mask is None:
-            return None
-        return self._rectangle(self.mask, queries, keys)
+        return None if self.mask is None else self._rectangle(self.mask, queries, keys)
 
     def bias_block(self, queries: slice | None = None, keys: slice | None = None) -> Tensor | None:
         """The bias, or a rectangle of it, as a tensor of four dimensions; None for no bias."""
@@ -221,7 +220,7 @@ class Problem:
         return part.block(queries, keys, extent)
 
     def describe(self) -> str:
-        """The tensors by the names of their axes, and what else was asked for."""
+        """Return a text: the tensors with the names and sizes of their axes, then the options that are set."""
         options = [f"mask={self.mask.describe()}"] if self.mask is not None else []
         options += [f"bias={self.bias.describe()}"] if self.bias is not None else []
         options += [f"scale={self.scale:.6g}"]
@@ -251,8 +250,10 @@ FIELDS = tuple(each.name for each in fields(Problem))
 
 
 def _validated(**values: Any) -> Problem:
-    """Return a problem of fields that go together. A frozen dataclass sets them one by one, which takes
-    as long as all checks of the shapes, and which Dynamo follows where it knows no other way."""
+    """Return a problem of fields that are already validated.
+
+    `__init__` of a frozen dataclass takes as long as all checks of the shapes; Dynamo follows nothing else.
+    """
     if torch.compiler.is_compiling():
         return Problem(**values)
     problem = object.__new__(Problem)
@@ -273,12 +274,11 @@ def make_problem(
     dropout: float | None = None,
     keys_finite: bool = False,
 ) -> Problem:
-    """Validate the arguments of a call, and name the one that is refused; `keys_finite` is as in
-    `Problem`.
+    """Return the validated problem of a call, or raise an error that names the argument, before any computation.
 
     Raises:
         ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError: see the
-            page on errors; nothing has been computed when they are raised.
+            page on errors.
 
     Example:
         >>> import torch

@@ -36,9 +36,8 @@ is rescaled later are attention. Where no product is seen, the parameters are fo
 Where no mistake has a name, the laws are asked (`evidence/laws.py`, `judging/laws.py`): of calls alone, the
 same again, sample by sample, at any length; that an output moves with its own token, and every projection moves the
 output; of what was recorded, that scores alone make weights and that a token sees itself. A broken law is a finding, so
-that what nobody thought of is not called right. A function is asked the same (`evidence/function_laws.py`): doubled and shifted values, one query at
-a time, logarithms of weights against
-query · key. The law of length (`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole by
+that what nobody thought of is not called right. A function is asked the same (`evidence/function_laws.py`): doubled and
+shifted values, one query after another, logarithms of weights against query · key. The law of length (`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole by
 calls alone, and what is the definition with few tokens under the recorder with many; the lengths follow from
 operations on fresh copies, parameters and weights.
 
@@ -47,7 +46,7 @@ with other strides, in 16 bits, in training, with a NaN behind the mask, longer,
 gradients or dependencies are compared. `evidence/cases.py` is the one place where such calls are made, their errors
 caught and their outputs compared.
 
-A scan (`checking/scanning/`) asks the same of a package of which nothing is known. Sources are read, not
+A scan (`checking/scanning/`) asks the same of a package without declarations. Sources are read, not
 imported: a definition that multiplies and normalises, in its own lines or through the names in them, is worth
 trying (`sources.py`). It is made with sizes by their names, and called as its parameters suggest: foreign
 signatures are read in `subject/signatures.py` alone; it attends if weights that were normalised stand between
@@ -57,8 +56,8 @@ throughout are filled first. One process tries them one after the other and writ
 (`cli/check_process.py`); where it ends or hangs, the next one goes on behind the definition that it fell over.
 
 `rules.py` is one table, asked in `judge.py`: each rule has codes, a topic, a question whose answer is a verdict
-(`Found`, `Clear`, `Unknown`), what it excludes and what it explains. The order is that of the tuple. A topic is verified where
-its rules are clear; a report is right where all topics that belong to any attention, or were declared, are
+(`Found`, `Clear`, `Unknown`), what it excludes and what it explains. The order is that of the tuple. A topic is
+verified where its rules are clear; a report is right where all topics that belong to any attention, or were declared, are
 verified. An exception inside a rule means that it cannot be read, never more. Every sentence is in
 `words.toml`, every threshold with its reason in `thresholds.py`.
 
@@ -73,11 +72,11 @@ is the custom of most tutorials. These are reported.
 
 Attention that ranks share (`checking/ranks/`) is called on processes that are forked for it, or on every rank of the
 caller's group. Outputs and gradients are compared with the definition on one process, and the report says which
-tokens of which rank differ. A process that hangs is asked for its stack by a signal, which faulthandler answers
+tokens differ on which rank. A process that hangs is asked for its stack by a signal, which faulthandler answers
 also inside a collective.
 
 An error is a finding where equal widths mend it: the class is made again, with the arguments that the sizes
-or the instance show (`constructing.py`). What refuses in so many words, by `raise` or `assert`, is left alone
+or the instance show (`constructing.py`). An input that raises, by `raise` or `assert`, is accepted as refused
 (`refusals.py`).
 
 The rates of the banks in `tests/checking/bank` are held by tests; a part of the bank is set aside and held by

@@ -161,7 +161,7 @@ def _guessing(
     promised: Contract,
     seed: int,
 ) -> tuple[Report, str]:
-    """The report and how it was called: without a batch where that was not said, and is all that works."""
+    """Return the report and the calling convention used; it falls back to "x2d" if `takes` was inferred."""
     try:
         return _reported(subject, how, args, promised, seed), how
     except ModelError as error:

@@ -40,7 +40,7 @@ def row_of(lesson: Any, given: Mapping[str, Any]) -> LessonRow:
     if declared:
         raise ArgumentError(
             "check.lesson",
-            f"lesson={number} declares what there is to declare; got {', '.join(declared)} beside it.",
+            f"lesson={number} declares what there is to declare; got {', '.join(declared)} as well.",
         )
     return LESSONS[number]
 

@@ -15,7 +15,7 @@ from clearhead.checking.pages import page, section
 from clearhead.errors import ArgumentError
 
 WIDTH = 100
-# What is told fits in so many lines; the rest is said with everything=True.
+# Largest number of lines of a short report; everything=True prints the rest.
 TOLD = 3
 RIGHT, WRONG, NOT_JUDGED, NOT_BEGUN = "right", "wrong", "not judged", "not begun"
 

@@ -68,7 +68,7 @@ NARROW = 0.05
 LAW_LENGTHS = (1, 2, 7, 16, 17, 64, 65, 257, 1025)
 # What is recorded, or handed over twice, is so up to this many.
 LAW_RECORDED = 257
-# So many tokens beyond the most that it is made for, what is not refused is as causal as fewer.
+# Number of tokens beyond the declared maximum with which causality is tested again.
 BEYOND = 8
 # Tokens times parameters up to which it is asked.
 LAW_NUMBERS = 50_000_000

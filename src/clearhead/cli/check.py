@@ -68,7 +68,7 @@ def check(
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(help="Beside --world: contiguous, zigzag or balanced."),
+        typer.Option(help="With --world: contiguous, zigzag or balanced."),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="All that was measured, asked and not judged.")
@@ -303,7 +303,7 @@ def _rotary(text: str) -> dict[str, Any]:
 
 def _slopes(heads: int | None) -> list[float]:
     if heads is None:
-        raise typer.BadParameter("expected --heads beside it.", param_hint="--alibi")
+        raise typer.BadParameter("expected --heads as well.", param_hint="--alibi")
     import clearhead as ch
 
     bias: Any = ch.alibi(heads)

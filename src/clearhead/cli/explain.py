@@ -12,7 +12,7 @@ from rich.console import Console
 
 from clearhead import errors
 from clearhead._common.lessons import lessons_of
-from clearhead._common.pages import PACKAGE, docs
+from clearhead._common.pages import PACKAGE
 from clearhead._text import shown
 from clearhead.cli.error_codes import error_codes
 from clearhead.errors import ArgumentError
@@ -27,8 +27,8 @@ def explain(
 ) -> None:
     """Explain a finding of check or an error code.
 
-    For a finding it prints what is wrong, with wrong and with right code, and a law of attention as
-    numbers; for an error what is expected. An unknown code is answered with the nearest ones.
+    For a finding it prints what is wrong, with wrong and with right code; for an error what is expected. An
+    unknown code is answered with the nearest ones.
     """
     now = _aliases().get(code, code)
     paragraphs = _explain_finding(now) + _explain_error(code)
@@ -58,17 +58,13 @@ def print_page(text: str) -> None:
 
 
 def _explain_finding(code: str) -> list[str]:
-    """Return the section of a finding, the figure of a law, and the lessons that speak of it."""
+    """Return the section of a finding, and the lessons that speak of it."""
     if code not in _findings():
         return []
-    from clearhead.cli.law_figures import figure
-
-    drawn = figure(code)
     told = [each.pointer(code).rpartition(": ") for each in lessons_of(code)]
     lessons = [f"{where}: `{command}`" for where, _, command in told]
     return [
         _findings()[code].strip(),
-        *([f"```text\n{drawn}\n```"] if drawn else []),
         *([f"Lessons: {'; '.join(lessons)}."] if lessons else []),
     ]
 
@@ -93,8 +89,7 @@ def _explain_error(code: str) -> list[str]:
 @cache
 def _findings() -> Mapping[str, str]:
     """Return the explanation of each finding, of check and of training, by its code."""
-    pages = PACKAGE / "checking" / "mistakes.md", docs("training.md")
-    texts = [each.read_text(encoding="utf-8") for each in pages]
+    texts = [page.read_text(encoding="utf-8") for page in PACKAGE.glob("*/mistakes.md")]
     return {heading: body for text in texts for heading, body in SECTION.findall(text)}
 
 

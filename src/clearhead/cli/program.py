@@ -16,7 +16,6 @@ from clearhead.cli.check import check
 from clearhead.cli.explain import explain
 from clearhead.cli.lesson import lesson
 from clearhead.cli.samples import samples
-from clearhead.cli.serve import serve
 from clearhead.cli.show import show
 from clearhead.cli.trace import trace
 from clearhead.errors import ClearheadError
@@ -108,7 +107,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (show, trace, check, explain, lesson, serve):
+for command in (show, trace, check, explain, lesson):
     app.command(cls=Command)(command)
 app.add_typer(samples)
 

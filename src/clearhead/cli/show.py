@@ -1,6 +1,5 @@
 """`clearhead show`."""
 
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -73,7 +72,7 @@ def show(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Keep what was seen in this file, for clearhead serve.", metavar="FILE"),
+        typer.Option(help="Save queries and keys in this file, for ch.load.", metavar="FILE"),
     ] = None,
 ) -> None:
     """Show what a trained model attends to.
@@ -127,7 +126,7 @@ def show(
 
 
 WRITES = 256
-"""Tokens of a text at most, of which a page has what the heads write at each."""
+"""Largest number of tokens of a text for which the page shows what the heads write at each."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,7 @@ def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
         say(console, f"The page is in {file}, {note}")
     if asked.save is not None:
         saved = str(shown.reading.seen.save(asked.save, tokens=shown.reading.tokens))
-        say(console, f"What was seen is in {saved}: clearhead serve {shlex.quote(saved)}")
+        say(console, f"Queries and keys are in {saved}; ch.load reads them")
     if asked.png is not None:
         with busy("drawing"):
             from clearhead.drawing.figures.png_files import save_png

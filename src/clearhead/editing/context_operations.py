@@ -75,7 +75,7 @@ class OfContext(Operation):
 
     @abstractmethod
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
-        """Return the context of all queries, of which those of `rows` are taken, bool, (batch or 1, query_len)."""
+        """Return the context of all queries; `rows`, bool, (batch or 1, query_len), selects those that are used."""
 
 
 FindMean = Callable[[str, list[int]], Tensor]

@@ -213,7 +213,7 @@ def _at(model: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
 
 
 def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
-    """Blocks: the modules of a list of which some attend, unless it could be seen that one did not run."""
+    """Return the blocks: the modules of a list in which some attend, unless one is known not to have run."""
     attend = {id(each) for each in _at(model, layers).values()}
     found: dict[nn.Module, None] = {}
     for some in model.modules():
@@ -290,7 +290,7 @@ def _is_unchanged(before: Sequence[tuple[Any, int]], after: Sequence[tuple[Any, 
 
 
 def _are(alike: Callable[[Tensor, Tensor], bool], one: Any, other: Any) -> bool:
-    """Return True for trees of which each tensor is like the other's."""
+    """Return True if both trees have equal leaves: tensors of one shape that are `alike`, others of one type."""
     some, others = _pytree.tree_leaves(one), _pytree.tree_leaves(other)
     return len(some) == len(others) and all(
         mine.shape == theirs.shape and alike(mine, theirs)

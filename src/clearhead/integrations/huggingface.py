@@ -193,7 +193,7 @@ def _is_bare(folder: Path) -> bool:
 def _no_tokenizer(name: str) -> ModelError:
     return ModelError(
         "model.no-tokenizer",
-        f"there is no tokenizer with {name}. Save that of the model beside it, "
+        f"there is no tokenizer with {name}. Save the model's tokenizer in the same folder, "
         f"tokenizer.save_pretrained({shown(name)}), or watch the model while it reads ids: "
         "clearhead.watch(model).",
     )

@@ -209,7 +209,7 @@ class TransformersAdapter(Adapter):
 
 
 def _first(given: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """Take the arguments of these names out, of which one at most is given."""
+    """Remove the arguments of these names and return the one that is given, or None."""
     found = [given.pop(name) for name in names if name in given]
     return next((each for each in found if each is not None), None)
 

@@ -6,9 +6,9 @@ sequences where that happens to fit. Sequences of a batch are padded to one leng
 may differ from row to row and come with the call.
 """
 
-from jaxtyping import Float
 from torch import Tensor
 
+from clearhead._shapes import Float
 from clearhead.ladder.dropout_attention import DropoutProjections
 from clearhead.masks import Mask
 from clearhead.masks.dense import as_mask

@@ -5,10 +5,10 @@ again. It costs a pass more than the next rung, and a NaN in a hidden token spre
 softmax saw it; otherwise the two are equal.
 """
 
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._shapes import Bool, Float
 from clearhead.ladder.masking import MaskedProjections
 from clearhead.ladder.rung import Context, Tokens
 from clearhead.ladder.softmax import weights_by_sum

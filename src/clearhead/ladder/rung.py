@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from typing import Any, Literal, TypeVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
+from clearhead._shapes import Float
 from clearhead._text import shown
 from clearhead.errors import ArgumentError
 from clearhead.masks import Mask
@@ -24,11 +24,15 @@ Init = Literal["linear", "normal", "uniform"]
 
 
 def drawn(init: Init, embed_dim: int, width: int) -> Tensor:
-    """A fresh matrix, (embed_dim, width): "normal" as torch.randn draws it, "uniform" as torch.rand,
-    "linear" as nn.Linear does, between ±1/√embed_dim.
+    """Return a random matrix, (embed_dim, width).
+
+    Args:
+        init: "normal" as torch.randn, "uniform" as torch.rand, or "linear" as nn.Linear: between ±1/√embed_dim.
+        embed_dim: the number of rows.
+        width: the number of columns.
 
     Raises:
-        ArgumentError: code `init.value`, for another word.
+        ArgumentError: code `init.value`, for any other init.
     """
     if init == "linear":
         return nn.Linear(embed_dim, width, bias=False).weight.detach().mT.contiguous()
@@ -69,6 +73,7 @@ class Rung(nn.Module, ABC):
         return {}
 
     def extra_repr(self) -> str:
+        """Return the sizes, the mask and the dropout for the repr of the module."""
         sizes = self.sizes()
         num_heads = getattr(self, "num_heads", None)
         mask = None if self.mask is None else self.mask.describe()

@@ -7,8 +7,9 @@ which the later rungs have one matrix product, `clearhead.stages.scores`.
 """
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
+
+from clearhead._shapes import Float
 
 
 def dot_product(a: Float[Tensor, " dim"], b: Float[Tensor, " dim"]) -> Float[Tensor, ""]:

@@ -8,8 +8,9 @@ which changes no share (Blanchard et al., 2021, https://doi.org/10.1093/imanum/d
 """
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
+
+from clearhead._shapes import Float
 
 
 def weights_by_sum(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*rows kv_len"]:

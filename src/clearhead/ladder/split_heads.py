@@ -8,10 +8,10 @@ fused kernels, with the same names: the weights of one load into the other.
 
 from typing import Any
 
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool
+from clearhead._shapes import Float
 from clearhead.errors import ArgumentError
 from clearhead.ladder.batched_attention import Batch, ContextBatch
 from clearhead.ladder.dropout_attention import DropoutProjections

@@ -6,8 +6,9 @@ https://arxiv.org/abs/1409.0473). Two loops, for which the later rungs have one 
 """
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
+
+from clearhead._shapes import Float
 
 
 def context_by_loops(

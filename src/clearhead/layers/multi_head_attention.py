@@ -155,7 +155,7 @@ class MultiHeadAttention(AttentionLayer):
                 drafts; or (axes, batch, tokens), for a part that goes by several, as M-RoPE does. Masks go
                 by the index all the same. None counts the tokens.
             cache: keys and values of the tokens before, of this layer only; see
-                `clearhead.layers.Cache`. Or a `CacheBundle`, of which the layer takes its own.
+                `clearhead.layers.Cache`. Or a `CacheBundle`; the layer uses its own cache in it.
             kernel: "auto", or the name of one, as of `attend`: "eager" has derivatives of any
                 order, and "flex" compiles.
             across: the ranks that share the tokens, of `clearhead.across`; or a pair, of x and of the

@@ -13,7 +13,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead.attention.kernels._by_scores import context_by_scores, fits
 from clearhead.attention.planning import observers
-from clearhead.attention.remembering import is_plain_call
+from clearhead.attention.remembering import is_untransformed, wants_gradient
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
@@ -91,7 +91,9 @@ def _append_and_attend(
         return None
     if not (key.shape == value.shape == (batch, kv_heads, 1, width) and width == value_width):
         return None
-    if query.shape != (batch, query.shape[1], 1, width) or not is_plain_call(query, key, value):
+    if query.shape != (batch, query.shape[1], 1, width):
+        return None
+    if wants_gradient(query, key, value) or not is_untransformed(query, key, value):
         return None
     if not query.dtype == key.dtype == value.dtype == dtype:
         return None

@@ -63,9 +63,11 @@ class Lesson:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
+        """The code blocks of the page, in order."""
         return tuple(each for each in self.parts if isinstance(each, Block))
 
     def of_role(self, role: str) -> tuple[Block, ...]:
+        """Return the code blocks with the given role, in order."""
         return tuple(each for each in self.blocks if each.role == role)
 
     @property
@@ -164,10 +166,12 @@ def _parts(lines: list[str]) -> Iterator[str | Block]:
 
 
 def replaced(source: str, new: str) -> str:
-    """Source in which each definition of `new` stands in the place of the one of its name, wherever that is.
+    r"""Return source in which each definition in `new` replaces the one of the same name.
+
+    A function may also replace a method of a class.
 
     Example:
-        >>> print(replaced("class A:\\n    def f(self):\\n        return 1\\n", "def f(self):\\n    return 2\\n"))
+        >>> print(replaced("class A:\n    def f(self):\n        return 1\n", "def f(self):\n    return 2\n"))
         class A:
             def f(self):
                 return 2

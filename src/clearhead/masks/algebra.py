@@ -88,15 +88,18 @@ class And(_Pair, kind="and"):
     """A key is visible if both masks show it."""
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return True for each pair that both masks allow."""
         return self.left.visible(query_index, key_index, extent) & self.right.visible(
             query_index, key_index, extent
         )
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return the runs of keys that both masks allow, or None if one of them has no runs."""
         both = self._both_spans(extent)
         return both and intersection(*both, extent.kv_len)
 
     def common_run(self, extent: Extent) -> slice | None:
+        """Return the keys in the common runs of both masks, or None if one of them has none."""
         left = self.left.common_run(extent)
         right = None if left is None else self.right.common_run(extent)
         if left is None or right is None:
@@ -105,6 +108,7 @@ class And(_Pair, kind="and"):
         return slice(start, max(start, min(left.stop, right.stop)))
 
     def describe(self) -> str:
+        """Return the call that makes this mask, as text."""
         return f"{_bracketed(self.left, And)} & {_bracketed(self.right, And)}"
 
 
@@ -112,15 +116,18 @@ class Or(_Pair, kind="or"):
     """A key is visible if one of the masks shows it."""
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return True for each pair that at least one mask allows."""
         return self.left.visible(query_index, key_index, extent) | self.right.visible(
             query_index, key_index, extent
         )
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return the runs of keys that at least one mask allows, or None if one of them has no runs."""
         both = self._both_spans(extent)
         return both and union(*both, extent.kv_len)
 
     def describe(self) -> str:
+        """Return the call that makes this mask, as text."""
         return f"{_bracketed(self.left, Or)} | {_bracketed(self.right, Or)}"
 
 
@@ -132,40 +139,51 @@ class Not(Mask, kind="not"):
 
     @property
     def cross(self) -> bool:
+        """True if queries and keys are different tokens, so that no distance is defined between them."""
         return self.mask.cross
 
     @property
     def batch(self) -> int | None:
+        """The batch size that the mask is tied to, or None if it fits any."""
         return self.mask.batch
 
     @property
     def heads(self) -> int | None:
+        """The number of query heads that the mask is tied to, or None if it fits any."""
         return self.mask.heads
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the tensor that the mask holds, or None if it fits any."""
         return self.mask.device
 
     def check(self, extent: Extent) -> None:
+        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
         self.mask.check(extent)
 
     def columns(self) -> Iterator[Mask]:
+        """Iterate over the parts of the mask that hide the same keys from every query, in no short runs."""
         return self.mask.columns()
 
     def substitute(self, known: Mapping[Mask, Mask]) -> Mask:
+        """Return the mask with the parts in `known` replaced; parts are compared by identity."""
         return Not(self.mask.substitute(known))
 
     def sizes(self) -> tuple[int, int] | None:
+        """The query_len and kv_len that the mask fixes, or None."""
         return self.mask.sizes()
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return True for each pair that the negated mask hides."""
         return ~self.mask.visible(query_index, key_index, extent)
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return the gaps between the runs of the negated mask, or None if it has no runs."""
         inside = self.mask.spans(extent)
         return None if inside is None else complement(inside, extent.kv_len)
 
     def describe(self) -> str:
+        """Return the call that makes this mask, as text."""
         return f"~{_bracketed(self.mask, Not)}"
 
 

@@ -203,16 +203,14 @@ class Mask(Filed, ABC):
     def blocks(self, query_len: int, kv_len: int, block: int | tuple[int, int]) -> "BlockMap":
         """Sort the blocks of the tokens × tokens matrix into empty, partial and full ones.
 
-        Counted from the spans, in O(tokens + blocks) time and memory as long as a query sees few
-        separate runs of keys; never by materialising tokens × tokens. A mask that holds a tensor of
-        tokens × tokens, documents whose ids keep coming back, or many sets of keys with holes is
-        read a few queries at a time instead.
+        Counted from the spans, in O(tokens + blocks) time and memory as long as a query sees few separate runs of
+        keys. A mask that holds a tensor of tokens × tokens, documents whose ids keep coming back, or many sets of
+        keys with holes is read in chunks of queries instead; tokens × tokens is never materialised.
 
         Args:
             query_len: number of queries, in tokens.
             kv_len: number of keys, in tokens.
-            block: size of a block in tokens, or a pair (queries, keys). The last block of a row or
-                column may be smaller.
+            block: size of a block in tokens, or a pair (queries, keys). The last blocks may be smaller.
 
         Raises:
             ArgumentError: if a length is negative, or a block is not 1 token or more.
@@ -260,8 +258,8 @@ class Mask(Filed, ABC):
         Args:
             query_len: number of queries, in tokens.
             kv_len: number of keys, in tokens.
-            sample: which row of the batch, of a mask that differs between them.
-            head: which head, likewise.
+            sample: index of the row of the batch, for a mask that differs between them.
+            head: index of the head, for a mask that differs between them.
             tokens: a word for each query, and for each key where there are as many.
             source_tokens: a word for each key.
             cells: how many cells a side the figure has at most; None is 256.
@@ -312,7 +310,9 @@ class Mask(Filed, ABC):
 
         Args:
             query_len: number of queries, in tokens, 64 at most.
-            kv_len, sample, head: as `plot` takes them.
+            kv_len: number of keys, in tokens; None is query_len.
+            sample: index of the row of the batch, for a mask that differs between them.
+            head: index of the head, for a mask that differs between them.
             start: the cells that it opens with, as "mask=100.110.111"; None are those of the mask.
 
         Raises:

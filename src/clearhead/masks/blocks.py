@@ -77,6 +77,7 @@ class BlockMap(Drawn):
 
 
 def block_map(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -> BlockMap:
+    """Return the block map of a mask: each block of `block` queries × keys is empty, partial or full."""
     counts = block_counts(mask, query_len, kv_len, block)
     rows = _sizes(query_len, block[0], counts.device)
     columns = _sizes(kv_len, block[1], counts.device)
@@ -94,8 +95,10 @@ def block_map(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -
 
 
 def block_counts(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:
-    """The number of visible pairs of each block, int64: (batch or 1, num_heads or 1, query_blocks,
-    kv_blocks)."""
+    """Return the number of visible pairs of each block, int64.
+
+    The shape is (batch or 1, num_heads or 1, query_blocks, kv_blocks).
+    """
     counts = _count_from_spans(mask, query_len, kv_len, block)
     return _count_row_by_row(mask, query_len, kv_len, block) if counts is None else counts
 

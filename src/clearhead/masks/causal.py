@@ -24,13 +24,16 @@ class Positioned(Mask):
 
     @property
     def batch(self) -> int | None:
+        """The batch size that the mask is tied to, or None if it fits any."""
         return None if self.offset is None else self.offset.batch
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the tensor that the mask holds, or None if it fits any."""
         return None if self.offset is None else self.offset.device
 
     def check(self, extent: Extent) -> None:
+        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
         if self.offset is not None:  # without one it fits any
             super().check(extent)
             self.offset.check_device(extent.device)
@@ -46,6 +49,7 @@ class Positioned(Mask):
         """The first key that a query at a position sees, and the one after the last."""
 
     def common_run(self, extent: Extent) -> slice | None:
+        """Return the run of keys that every query of every sample sees, or None if it is not known at once."""
         query_len, kv_len = extent.query_len, extent.kv_len
         first = kv_len - query_len if self.offset is None else self.offset.value
         if isinstance(first, Tensor):
@@ -62,18 +66,22 @@ class Causal(Positioned, kind="causal"):
     """Key position <= query position."""
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return True for each pair whose key is not later than its query."""
         offset = self.offset_for(extent, -1, 1, 1, 1)
         return key_index <= query_index + offset
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return one run for each query: the keys up to its own position."""
         query = torch.arange(extent.query_len, device=extent.device)
         position = query[None] + self.offset_for(extent, -1, 1)
         return one_run(torch.zeros_like(position), position + 1, extent.kv_len)
 
     def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
+        """Return the run of keys, [start, stop), that a query at `position` sees."""
         return 0, max(0, min(position + 1, kv_len))
 
     def describe(self) -> str:
+        """Return the call that makes this mask, as text."""
         return "causal()" if self.offset is None else f"causal(offset={self.offset.describe()})"
 
 

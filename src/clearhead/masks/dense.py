@@ -15,27 +15,34 @@ from clearhead.masks.spans import Extent
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dense(Mask, kind="dense"):
-    """A key is visible where the tensor is True: bool, (batch or 1, num_heads or 1, query_len or 1,
-    kv_len or 1)."""
+    """A mask held as a bool tensor: True where the query may attend to the key.
+
+    The shape is (batch or 1, num_heads or 1, query_len or 1, kv_len or 1).
+    """
 
     tensor: Tensor
 
     @property
     def batch(self) -> int | None:
+        """The batch size that the mask is tied to, or None if it fits any."""
         return None if self.tensor.shape[0] == 1 else self.tensor.shape[0]
 
     @property
     def heads(self) -> int | None:
+        """The number of query heads that the mask is tied to, or None if it fits any."""
         return None if self.tensor.shape[1] == 1 else self.tensor.shape[1]
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the tensor that the mask holds, or None if it fits any."""
         return self.tensor.device
 
     def sizes(self) -> tuple[int, int] | None:
+        """The query_len and kv_len that the mask fixes, or None."""
         return self.tensor.shape[2], self.tensor.shape[3]
 
     def check(self, extent: Extent) -> None:
+        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
         super().check(extent)
         batch, _, query_len, kv_len, device, _ = extent
         rows, columns = self.tensor.shape[2:]
@@ -58,6 +65,7 @@ class Dense(Mask, kind="dense"):
             )
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return the entries of the tensor for the given pairs; an axis of size 1 is broadcast."""
         batch, heads, rows, columns = self.tensor.shape
         device = self.tensor.device
         if rows == 1:
@@ -69,12 +77,14 @@ class Dense(Mask, kind="dense"):
         return self.tensor[samples, head, query_index, key_index]
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        """Return the mask for a range of queries and a range of keys: bool, four dimensions."""
         rows = slice(0, 1) if self.tensor.shape[2] == 1 else queries
         columns = slice(0, 1) if self.tensor.shape[3] == 1 else keys
         sizes = queries.stop - queries.start, keys.stop - keys.start
         return self.tensor[:, :, rows, columns].expand(-1, -1, *sizes)
 
     def describe(self) -> str:
+        """Return the call that makes this mask, as text."""
         return f"dense(<{' × '.join(map(str, self.tensor.shape))}>)"
 
 

@@ -1,5 +1,7 @@
-"""Packed documents: several texts in one row that must not see each other
-(Krell et al., 2021, https://arxiv.org/abs/2107.02027)."""
+"""Packed documents: several texts in one row, each of which sees only itself.
+
+See Krell et al., 2021, https://arxiv.org/abs/2107.02027.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,16 +33,20 @@ class Documents(Mask, kind="documents"):
 
     @property
     def batch(self) -> int | None:
+        """The batch size that the mask is tied to, or None if it fits any."""
         return None if self.ids.ndim == 1 else self.ids.shape[0]
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the tensor that the mask holds, or None if it fits any."""
         return None if self.follows else self.ids.device
 
     def sizes(self) -> tuple[int, int] | None:
+        """The query_len and kv_len that the mask fixes, or None."""
         return self.ids.shape[-1], self.ids.shape[-1]
 
     def check(self, extent: Extent) -> None:
+        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
         super().check(extent)
         _, _, query_len, kv_len, device, _ = extent
         known = self.ids.shape[-1]
@@ -57,12 +63,20 @@ class Documents(Mask, kind="documents"):
                 f"the query on {device}.",
             )
 
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        """Return the mask for a range of queries and a range of keys: bool, four dimensions."""
+        ids = torch.atleast_2d(self.ids.to(extent.device))[:, None]
+        of_queries = ids[..., extent.kv_len - extent.query_len :][..., queries]
+        return of_queries[..., None] == ids[..., None, keys]
+
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return True for each pair of tokens with the same document id."""
         ids = torch.atleast_2d(self.ids.to(key_index.device))
         rows = torch.arange(ids.shape[0], device=ids.device).view(-1, 1, 1, 1)
         return ids[rows, query_index + (extent.kv_len - extent.query_len)] == ids[rows, key_index]
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return the runs of each token's document, or None if ids come back too often for short runs."""
         _, _, query_len, kv_len, device, _ = extent
         ids = torch.atleast_2d(self.ids.to(device))
         rows = []
@@ -81,6 +95,7 @@ class Documents(Mask, kind="documents"):
         return Spans(starts[:, kv_len - query_len :], stops[:, kv_len - query_len :])
 
     def describe(self) -> str:
+        """Return the call that makes this mask, as text."""
         if self.ids.ndim == 1 and self.ids.numel() <= 16 and is_concrete(self.ids):
             return f"documents({self.ids.tolist()})"
         return f"documents(<ids {' × '.join(map(str, self.ids.shape))}>)"

@@ -58,6 +58,7 @@ class EachDocument(Mask, kind="each_document"):
 
     @property
     def cross(self) -> bool:
+        """True if queries and keys are different tokens, so that no distance is defined between them."""
         return self.query_lengths != self.key_lengths
 
     @cached_property
@@ -75,9 +76,11 @@ class EachDocument(Mask, kind="each_document"):
         return list(zip(self.query_lengths, self.key_lengths, strict=True))
 
     def sizes(self) -> tuple[int, int] | None:
+        """The query_len and kv_len that the mask fixes, or None."""
         return self._totals
 
     def check(self, extent: Extent) -> None:
+        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
         query_len, kv_len = extent.query_len, extent.kv_len
         if self._totals != (query_len, kv_len):
             queries, keys = self._totals
@@ -88,6 +91,7 @@ class EachDocument(Mask, kind="each_document"):
             )
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return True for each pair of one document that the inner mask allows."""
         queries, keys = (each.to(key_index.device) for each in self.places)
         query_document, query = queries[:, query_index]
         key_document, key = keys[:, key_index]
@@ -97,6 +101,7 @@ class EachDocument(Mask, kind="each_document"):
         )
 
     def spans(self, extent: Extent) -> Spans:
+        """Return the runs of the inner mask, shifted to the keys of each query's document."""
         _, _, query_len, kv_len, device, _ = extent
         # Documents of the same lengths have the same runs, but for where their keys begin.
         row_of_pair: dict[tuple[int, int], int] = {}
@@ -130,6 +135,7 @@ class EachDocument(Mask, kind="each_document"):
         return Spans(start, stop)
 
     def describe(self) -> str:
+        """Return the call that makes this mask, as text."""
         keys, queries = (
             str(each) if len(each) <= LENGTHS_WORTH_SAYING else f"<{len(each)} numbers>"
             for each in (self.key_lengths, self.query_lengths)
@@ -161,7 +167,7 @@ def _begins(lengths: list[int], device: torch.device | str = "cpu") -> Tensor:
 
 
 def _places_of(lengths: list[int], first: list[int]) -> Tensor:
-    """The document of each token, and its position; `first` is that of the first token of each."""
+    """Return the document of each token, and its position; `first`: the start position of each document."""
     tokens = sum(lengths)
     counts = torch.tensor(lengths, dtype=torch.int64, device="cpu")
     documents = torch.arange(len(lengths), device="cpu").repeat_interleave(

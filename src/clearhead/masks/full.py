@@ -15,23 +15,29 @@ class Full(Mask, kind="full"):
     """Every query sees every key."""
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return True for every pair."""
         # torch.broadcast_shapes imports sympy when it is first called, which takes half a second.
         pairs, _ = torch.broadcast_tensors(query_index, key_index)
         return torch.ones((), dtype=torch.bool, device=key_index.device).expand(pairs.shape)
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return one run of all keys for each query."""
         return every_key(extent)
 
     def common_run(self, extent: Extent) -> slice | None:
+        """Return the run of all keys."""
         return slice(0, extent.kv_len)
 
     def describe(self) -> str:
+        """Return the call that makes this mask, as text."""
         return "full()"
 
 
 @with_hints
 def full() -> Mask:
-    """Let every query attend to every key::
+    """Return the mask that lets every query attend to every key.
+
+    Three queries over three keys::
 
         ● ● ●
         ● ● ●

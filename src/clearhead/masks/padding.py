@@ -37,13 +37,16 @@ class PaddedTo(Mask, kind="padded_to"):
 
     @property
     def batch(self) -> int | None:
+        """The batch size that the mask is tied to, or None if it fits any."""
         return self.lengths.batch
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the tensor that the mask holds, or None if it fits any."""
         return self.lengths.device
 
     def check(self, extent: Extent) -> None:
+        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
         super().check(extent)
         self.lengths.check_device(extent.device)
         if self.longest > extent.kv_len:
@@ -54,12 +57,14 @@ class PaddedTo(Mask, kind="padded_to"):
             )
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return True for each pair whose key is a real token of its row."""
         lengths = self.lengths.on(key_index.device, -1, 1, 1, 1)
         if self.side == "right":
             return key_index < lengths
         return key_index >= extent.kv_len - lengths
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return one run for each query: the real tokens of its row."""
         _, _, query_len, kv_len, device, _ = extent
         first = torch.zeros(1, query_len, dtype=torch.int64, device=device)
         lengths = first + self.lengths.on(device, -1, 1)
@@ -68,6 +73,7 @@ class PaddedTo(Mask, kind="padded_to"):
         return one_run(kv_len - lengths, first + kv_len, kv_len)
 
     def common_run(self, extent: Extent) -> slice | None:
+        """Return the run of real tokens if all rows have the same number, otherwise None."""
         value = self.lengths.value
         if self.shortest < self.longest or (isinstance(value, Tensor) and not is_concrete(value)):
             return None
@@ -76,6 +82,7 @@ class PaddedTo(Mask, kind="padded_to"):
         return slice(0, real) if self.side == "right" else slice(kv_len - real, kv_len)
 
     def describe(self) -> str:
+        """Return the call that makes this mask, as text."""
         side = "" if self.side == "right" else ', side="left"'
         return f"padding({self.lengths.describe()}{side})"
 
@@ -125,16 +132,20 @@ class Valid(Mask, kind="valid"):
 
     @property
     def batch(self) -> int | None:
+        """The batch size that the mask is tied to, or None if it fits any."""
         return None if self.valid.ndim == 1 else self.valid.shape[0]
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the tensor that the mask holds, or None if it fits any."""
         return self.valid.device
 
     def sizes(self) -> tuple[int, int] | None:
+        """The query_len and kv_len that the mask fixes, or None."""
         return self.valid.shape[-1], self.valid.shape[-1]
 
     def check(self, extent: Extent) -> None:
+        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
         super().check(extent)
         kv_len, device = extent.kv_len, extent.device
         if self.valid.shape[-1] != kv_len:
@@ -151,20 +162,27 @@ class Valid(Mask, kind="valid"):
             )
 
     def common_run(self, extent: Extent) -> slice | None:
+        """Return the run of keys that every query of every sample sees, or None if it is not known at once."""
         return self.run
 
     def columns(self) -> Iterator[Mask]:
+        """Yield this mask if its valid keys are not one run a row."""
         if self.runs is None:
             yield self
 
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        """Return the mask for a range of queries and a range of keys: bool, four dimensions."""
+        valid = self._rows[:, None, None, keys]
+        return valid.expand(-1, -1, queries.stop - queries.start, -1)
+
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return True for each pair whose key is marked as valid."""
         valid = self._rows
-        if key_index.shape[:3] == (1, 1, 1):
-            return valid[:, None, None, key_index.flatten()]
         rows = torch.arange(valid.shape[0], device=valid.device).view(-1, 1, 1, 1)
         return valid[rows, key_index]
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return one run of valid keys for each query, or None if valid keys have gaps or cannot be read."""
         if self.runs is None:
             return None
         size = -1, extent.query_len
@@ -172,6 +190,7 @@ class Valid(Mask, kind="valid"):
         return one_run(start, stop, extent.kv_len)
 
     def describe(self) -> str:
+        """Return the call that makes this mask, as text."""
         return f"padding(<valid {' × '.join(map(str, self.valid.shape))}>)"
 
 

@@ -64,6 +64,7 @@ class PerRow(Filed, kind="per_row"):
 
     @property
     def batch(self) -> int | None:
+        """The number of rows, or None for one integer that all rows share."""
         return self.value.shape[0] if isinstance(self.value, Tensor) else None
 
     @property
@@ -80,6 +81,7 @@ class PerRow(Filed, kind="per_row"):
         return int(self.value.min()), int(self.value.max())
 
     def check_device(self, device: torch.device) -> None:
+        """Raise DeviceError if the integers are on another device than the query."""
         if self.device is not None and self.device != device:
             raise DeviceError(
                 "mask.device",
@@ -94,6 +96,7 @@ class PerRow(Filed, kind="per_row"):
         return self.value.to(device).view(shape)
 
     def describe(self) -> str:
+        """Return the integer or the list as text, shortened above 8 rows."""
         if not isinstance(self.value, Tensor):
             return str(self.value)
         if self.value.numel() > 8 or not can_be_read(self.value):

@@ -21,24 +21,30 @@ class Prefix(Mask, kind="prefix"):
 
     @property
     def batch(self) -> int | None:
+        """The batch size that the mask is tied to, or None if it fits any."""
         return self.length.batch
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the tensor that the mask holds, or None if it fits any."""
         return self.length.device
 
     def check(self, extent: Extent) -> None:
+        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
         super().check(extent)
         self.length.check_device(extent.device)
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return True for each pair whose key is in the prefix."""
         return key_index < self.length.on(key_index.device, -1, 1, 1, 1)
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return one run for each query: the keys of the prefix."""
         start = torch.zeros(1, extent.query_len, dtype=torch.int64, device=extent.device)
         return one_run(start, start + self.length.on(extent.device, -1, 1), extent.kv_len)
 
     def describe(self) -> str:
+        """Return the call that makes this mask, as text."""
         return f"prefix({self.length.describe()})"
 
 

@@ -30,14 +30,17 @@ class Selected(Mask):
 
     @property
     def cross(self) -> bool:
+        """True if queries and keys are different tokens, so that no distance is defined between them."""
         return self.mask.cross
 
     @property
     def batch(self) -> int | None:
+        """The batch size that the mask is tied to, or None if it fits any."""
         return self.mask.batch
 
     @property
     def heads(self) -> int | None:
+        """The number of query heads that the mask is tied to, or None if it fits any."""
         if self.mask.heads is None or self.some_heads is None:
             return self.mask.heads
         some = self.some_heads
@@ -45,9 +48,11 @@ class Selected(Mask):
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the tensor that the mask holds, or None if it fits any."""
         return self.mask.device
 
     def check(self, extent: Extent) -> None:
+        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
         if self.some_heads is not None and self.mask.heads is not None:
             extent = extent._replace(num_heads=self.mask.heads)
         self.mask.check(self._whole(extent))
@@ -56,6 +61,7 @@ class Selected(Mask):
         return extent._replace(query_len=self.query_len, kv_len=self.kv_len)
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return the entries of the whole mask at the selected queries, keys and heads."""
         query, key = places_in_whole(self.some_rows, self.some_columns, query_index, key_index)
         seen = self.mask.visible(query, key, self._whole(extent))
         if self.some_heads is None or self.mask.heads is None:
@@ -63,6 +69,7 @@ class Selected(Mask):
         return seen[:, self.some_heads]
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return the runs of the selected queries, or None if the whole mask has none or the keys are not ascending."""
         columns = self.some_columns
         if columns is not None and bool((columns.diff() <= 0).any()):
             return None
@@ -79,6 +86,7 @@ class Selected(Mask):
         return Spans(start, stop)
 
     def describe(self) -> str:
+        """Return the call that makes the whole mask, as text."""
         return self.mask.describe()
 
 

@@ -24,6 +24,7 @@ class SlidingWindow(Positioned, kind="sliding_window"):
     right: int | None
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return True for each pair whose key is at most `left` before and `right` after its query."""
         offset = self.offset_for(extent, -1, 1, 1, 1)
         distance = key_index - (query_index + offset)
         seen = torch.ones_like(distance, dtype=torch.bool)
@@ -34,6 +35,7 @@ class SlidingWindow(Positioned, kind="sliding_window"):
         return seen
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return one run for each query: the keys of its window."""
         query, kv_len = torch.arange(extent.query_len, device=extent.device), extent.kv_len
         position = query[None] + self.offset_for(extent, -1, 1)
         start = torch.zeros_like(position) if self.left is None else position - self.left
@@ -42,11 +44,13 @@ class SlidingWindow(Positioned, kind="sliding_window"):
         return one_run(start, stop, kv_len)
 
     def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
+        """Return the run of keys, [start, stop), that a query at `position` sees."""
         start = 0 if self.left is None else max(0, min(position - self.left, kv_len))
         stop = kv_len if self.right is None else min(position + self.right + 1, kv_len)
         return start, max(start, stop)
 
     def describe(self) -> str:
+        """Return the call that makes this mask, as text."""
         offset = "" if self.offset is None else f", offset={self.offset.describe()}"
         return f"sliding_window(left={self.left}, right={self.right}{offset})"
 

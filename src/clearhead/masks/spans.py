@@ -72,11 +72,13 @@ def one_run(start: Tensor, stop: Tensor, kv_len: int) -> Spans:
 
 
 def every_key(extent: Extent) -> Spans:
+    """Return spans of one run for each query, which has all keys."""
     start = torch.zeros(1, extent.query_len, dtype=torch.int64, device=extent.device)
     return one_run(start, start + extent.kv_len, extent.kv_len)
 
 
 def complement(spans: Spans, kv_len: int) -> Spans:
+    """Return the spans of the keys in [0, kv_len) that are in no run of `spans`."""
     edge = spans.start[..., :1]
     start = torch.cat([torch.zeros_like(edge), spans.stop], dim=-1)
     stop = torch.cat([spans.start, torch.full_like(edge, kv_len)], dim=-1)
@@ -84,12 +86,14 @@ def complement(spans: Spans, kv_len: int) -> Spans:
 
 
 def intersection(a: Spans, b: Spans, kv_len: int) -> Spans:
+    """Return the spans of the keys that are in both."""
     start = torch.maximum(a.start[..., :, None], b.start[..., None, :]).flatten(-2)
     stop = torch.minimum(a.stop[..., :, None], b.stop[..., None, :]).flatten(-2)
     return _tidy(start, stop, kv_len)
 
 
 def union(a: Spans, b: Spans, kv_len: int) -> Spans:
+    """Return the spans of the keys that are in at least one."""
     outside = intersection(complement(a, kv_len), complement(b, kv_len), kv_len)
     return complement(outside, kv_len)
 

@@ -38,10 +38,12 @@ class Tile(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
+        """The number of queries and of keys."""
         return length(self.queries), sum(map(length, self.keys))
 
 
 def length(run: slice) -> int:
+    """Return the number of tokens in a run."""
     return run.stop - run.start
 
 
@@ -51,7 +53,7 @@ def host_spans(mask: Mask, extent: Extent) -> Spans | None:
 
 
 def portions(total: int, size: int) -> list[slice]:
-    """Split `total` tokens into runs of `size`, of which only the last can be shorter."""
+    """Split `total` tokens into runs of `size`; only the last can be shorter."""
     return [slice(first, min(first + size, total)) for first in range(0, total, size)]
 
 
@@ -67,7 +69,8 @@ def ragged_edges(start: Tensor, stop: Tensor, keys: tuple[slice, ...], full: sli
     """The hidden pairs of a tile, by the columns that have some.
 
     Args:
-        start, stop: (…, queries, pieces), the runs of keys of each query.
+        start: (…, queries, pieces), the first key of each run.
+        stop: the same shape, the key after the last of each run.
         keys: the keys of the tile.
         full: the keys that every query sees, of its only run; hidden pairs lie left and right of it.
 
@@ -138,7 +141,8 @@ def tiles_of_spans(
     """Split the queries of some samples into tiles; queries that see nothing may be in none.
 
     Args:
-        start, stop: (samples, query_len, pieces), the runs of keys of each query.
+        start: (samples, query_len, pieces), the first key of each run.
+        stop: the same shape, the key after the last of each run.
         rows: the samples.
         kv_len: the number of keys.
         most: how many queries a tile has at most.

@@ -27,7 +27,7 @@ takes 0.7 of the time of its exp alone, and that way took 1.03 to 1.4 times as l
 the memory of the scores when nobody needs them any more.
 
 A long sweep on the CPU is shared by heads: each thread of ours takes some, with one thread of PyTorch's. Some
-forty operations a chunk are as many parallel regions otherwise, each of which waits for its last thread to get
+forty operations a chunk are as many parallel regions otherwise, and each waits for its last thread to get
 a core: next to other busy processes that was twenty times what they compute. Limits of a thread alone are
 OpenMP's and MKL's own, so that nobody else's calls notice; where PyTorch is built on others, or something
 belongs to the calling thread (a mode, a transformation), PyTorch's threads share each operation.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class BaseMatrix(NoTensor):
-    """The weights of a validated problem, of which nothing is computed until it is asked for.
+    """The weights of a validated problem, computed only when they are read.
 
     Args:
         problem: the query and the key; its value is not read.

@@ -25,7 +25,7 @@ def triangle(tall: Tensor) -> Tensor:
 class FactoredHeads(NoTensor, Drawn):
     """A matrix of each head as the product of two, which is as wide as the model and of the rank of a head.
 
-    The left factor has all query heads; the right one the key heads, of which neighbours share one where heads are
+    The left factor has all query heads; the right one the key heads; neighbours share one where heads are
     grouped. Made by `Circuits`.
 
     Attributes:

@@ -116,7 +116,7 @@ class HeadResults(NoTensor, Drawn):
 
     def norms(self) -> Tensor:
         """Return the length of each result, (batch, num_heads, query_len)."""
-        # With W = Q R, of which Q leaves lengths as they are, as wide as the context.
+        # With W = Q R, where Q preserves norms: as wide as the context.
         factors = torch.linalg.qr(self.weight, mode="r").R
         return torch.linalg.vector_norm(self.context @ factors.mT, dim=-1)
 

@@ -34,7 +34,7 @@ class HeadMaps(NamedTuple):
     Attributes:
         shares: (heads, rows, columns): the weights, or, pooled, which share of its attention a query of the row's
             tokens gives to the column's tokens, on average.
-        hidden: (heads or 1, rows, columns), bool: the cells of which everything is hidden; None if there is none,
+        hidden: (heads or 1, rows, columns), bool: the fully hidden cells; None if there are none,
             or if that is not known.
         query_len: how many queries the rows are.
         kv_len: how many keys the columns are.

@@ -213,7 +213,7 @@ def _times(weights: Tensor, norms: Tensor) -> Tensor:
 def norms_of_values(value: Tensor, num_heads: int, output: Tensor | None) -> Tensor:
     """Return ‖value · W‖ of each value in each head, (batch, num_heads, kv_len), upcast.
 
-    With Wᵀ = Q R, of which Q leaves lengths as they are, it is ‖value · Rᵀ‖: as wide as the value, however
+    With Wᵀ = Q R, where Q preserves norms, it is ‖value · Rᵀ‖: as wide as the value, however
     wide the output is.
 
     Args:

@@ -276,7 +276,7 @@ def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
         return None
     try:
         return problem.bias.of_heads(heads).within(problem.query.dtype)
-    except UnsupportedError:  # one of the user's own, of which a tensor can be taken apart
+    except UnsupportedError:  # a bias of the user's own; its tensor can be split by head
         block = problem.bias_block()
         assert block is not None
         return problem.bias if block.shape[1] == 1 else DenseBias(block).of_heads(heads)

@@ -86,7 +86,7 @@ def row_shares(pooled: Tensor) -> Tensor:
 def hidden_cells(
     problem: Problem, sample: int, heads: list[int], rows: int, columns: int
 ) -> Tensor | None:
-    """The cells of which everything is hidden, (heads or 1, rows, columns); None for none."""
+    """The fully hidden cells, bool, (heads or 1, rows, columns); None if there are none."""
     mask = problem.mask
     hides = problem.bias is not None and problem.bias.may_hide
     if (mask is None and not hides) or not problem.query_len * problem.kv_len:

@@ -215,7 +215,7 @@ class Mass(Reduction):
 
 
 FOLD = 8
-"""The weights of a segment, of which the largest is looked at."""
+"""Number of weights of a segment; only the largest of a segment is compared."""
 
 
 class Largest(Reduction):

@@ -154,7 +154,7 @@ class Summary:
         return field.reshape((1,) * (4 - self.ndim) + field.shape)
 
     def sample(self, index: int) -> "Summary":
-        """The summary of one sample, with axes of batch and heads, both of which stay.
+        """The summary of one sample, with axes of batch and heads, which both stay.
 
         Args:
             index: the row of the batch.

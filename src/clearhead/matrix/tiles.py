@@ -1,10 +1,9 @@
 """Parts of a head's map, worked out exactly from query and key, as one zooms.
 
-Given the logsumexp of its queries, a rectangle of weights costs its own dot products and nothing
-else. A rectangle too large for that is read from a level: sums over equal squares of the whole map.
+Given the logsumexp of its queries, a rectangle of weights costs its own dot products and nothing else.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -13,18 +12,12 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.attention.problem import Problem
-from clearhead.matrix.chunk import Chunk
 from clearhead.matrix.pairs import of_head
 from clearhead.matrix.pooling import block_sums
-from clearhead.matrix.reductions import Reduction
-from clearhead.matrix.sweep import HIDDEN, part_of_runs, sweep
+from clearhead.matrix.sweep import part_of_runs
 
 EXACT_PAIRS = 40_000_000
 """Number of pairs of width 64 up to which a tile is computed from query and key: about 0.15 s on two cores."""
-
-LEVEL_CELLS = 2048
-"""Rows and columns of a level at most. At 50 000 tokens one of its cells is 25 × 25 tokens, which
-is what a tile of EXACT_PAIRS shows in 256 × 256 cells."""
 
 CHUNK = 1 << 20
 """The weights of a tile that are materialised at a time."""
@@ -56,11 +49,6 @@ class MapTile(NamedTuple):
     rows: range
     columns: range
 
-    @property
-    def nbytes(self) -> int:
-        """Its memory, in bytes."""
-        return self.values.nbytes + self.hidden.nbytes
-
     def __repr__(self) -> str:
         rows, columns = self.rows, self.columns
         return (
@@ -69,40 +57,14 @@ class MapTile(NamedTuple):
         )
 
 
-class Level(NamedTuple):
-    """The whole map of a head in cells of equal size.
-
-    Attributes:
-        sums: (batch, rows, columns), float32: weights summed over cells.
-        hidden: (batch or 1, rows, columns), bool: cells in which nothing is visible.
-        step: queries and keys of a cell.
-    """
-
-    sums: Tensor
-    hidden: Tensor
-    step: tuple[int, int]
-
-    @property
-    def nbytes(self) -> int:
-        """Its memory, in bytes."""
-        return self.sums.nbytes + self.hidden.nbytes
-
-
-def cells_of(first: int, stop: int, most: int, unit: int = 1) -> range:
-    """Equal cells, as few tokens each as makes no more than `most` of them.
-
-    Args:
-        first: where the first begins, a multiple of `unit`.
-        stop: where the last ends at the latest.
-        most: how many cells there may be.
-        unit: the number of tokens of a cell is a multiple of this.
+def cells_of(first: int, stop: int, most: int) -> range:
+    """Return the starts of at most `most` equal cells, as small as possible, that cover first to stop.
 
     Example:
-        >>> cells_of(10, 30, 4), cells_of(10, 30, 256), cells_of(0, 100, 3, unit=25)
-        (range(10, 30, 5), range(10, 30), range(0, 100, 50))
+        >>> cells_of(10, 30, 4), cells_of(10, 30, 256)
+        (range(10, 30, 5), range(10, 30))
     """
-    units = -(-(stop - first) // unit)
-    return range(first, stop, unit * max(1, -(-units // most)))
+    return range(first, stop, max(1, -(-(stop - first) // most)))
 
 
 def is_exact(problem: Problem, rows: int, columns: int) -> bool:
@@ -115,108 +77,6 @@ def is_exact(problem: Problem, rows: int, columns: int) -> bool:
         (True, False)
     """
     return rows * columns * max(1.0, problem.query.shape[3] / 64) <= EXACT_PAIRS
-
-
-def level_step(problem: Problem) -> tuple[int, int]:
-    """The queries and the keys of a cell of a level.
-
-    Example:
-        >>> from clearhead.attention.problem import make_problem
-        >>> level_step(make_problem(torch.zeros(50_000, 2), torch.zeros(9, 2), torch.zeros(9, 2)))
-        (25, 1)
-    """
-    return max(1, -(-problem.query_len // LEVEL_CELLS)), max(1, -(-problem.kv_len // LEVEL_CELLS))
-
-
-def make_level(problem: Problem, progress: Callable[[float], None] | None = None) -> Level:
-    """The map of a single head in at most LEVEL_CELLS, by one pass over its weights.
-
-    Args:
-        problem: of one query head.
-        progress: called with the share that is done, 0 to 1; what it raises ends the pass.
-
-    Example:
-        >>> from clearhead.attention.problem import make_problem
-        >>> make_level(make_problem(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))).sums[0, 0]
-        tensor([0.2500, 0.2500, 0.2500, 0.2500])
-    """
-    step = level_step(problem)
-    stepped = Stepped(problem, step)
-    sweep(problem, [stepped], progress)
-    sums = stepped.sums.float()
-    if stepped.seen is not None:
-        hidden = stepped.seen == 0
-    elif problem.mask is not None:
-        empty = problem.mask.blocks(problem.query_len, problem.kv_len, step).empty
-        hidden = (empty[:, 0] if empty.ndim == 4 else empty[None]).to(sums.device)
-    else:
-        hidden = torch.zeros(1, *sums.shape[1:], dtype=torch.bool, device=sums.device)
-    return Level(sums, hidden, step)
-
-
-class Stepped(Reduction):
-    """The weights of one head summed over cells of equal size: `sums` is (batch, rows, columns).
-
-    `seen` has as many numbers: how many pairs of a cell are visible; None where no bias can hide
-    one, so that the mask tells.
-
-    Args:
-        problem: of one query head.
-        step: how many queries and how many keys make a cell.
-    """
-
-    reads = frozenset({"scores", "weights"})
-
-    def __init__(self, problem: Problem, step: tuple[int, int]) -> None:
-        self.step = step
-        rows, columns = -(-problem.query_len // step[0]), -(-problem.kv_len // step[1])
-        self.sums = torch.zeros(
-            problem.batch, rows, columns, dtype=torch.float64, device=problem.device
-        )
-        hiding = problem.bias is not None and problem.bias.may_hide
-        self.seen = torch.zeros_like(self.sums) if hiding else None
-
-    def update(self, chunk: Chunk) -> None:
-        high, wide = self.step
-        first, stop = chunk.queries.start, chunk.queries.stop
-        cells = torch.arange(first, stop, device="cpu") // high - first // high
-        count = -(-stop // high) - first // high
-        place = chunk.sample, slice(first // high, first // high + count)
-        sums = chunk.row_sums(cells, count)[0]
-        _add_columns(self.sums[place], sums, chunk.keys.start, wide)
-        if self.seen is not None:
-            shown = (chunk.scores[0] > HIDDEN) | chunk.scores[0].isnan()
-            counts = sums.new_zeros(sums.shape)
-            counts.index_add_(0, cells.to(sums.device), shown.to(sums.dtype))
-            _add_columns(self.seen[place], counts, chunk.keys.start, wide)
-
-
-def tile_of_level(level: Level, sample: int, rows: range, columns: range) -> MapTile:
-    """A tile from sums that are there; its cells are made of whole cells of the level.
-
-    Args:
-        level: the level, with sums.
-        sample: which sample.
-        rows: the first query of each row; start and step are multiples of the level's step.
-        columns: the same for the keys.
-
-    Example:
-        >>> level = Level(torch.ones(1, 2, 2), torch.eye(2).bool()[None], (4, 4))
-        >>> tile_of_level(level, 0, range(0, 8, 4), range(0, 8, 4)).values
-        tensor([[0.2500, 0.2500],
-                [0.2500, 0.2500]])
-    """
-    high, wide = level.step
-    part = (
-        slice(rows.start // high, -(-rows.stop // high)),
-        slice(columns.start // wide, -(-columns.stop // wide)),
-    )
-    seen = ~level.hidden[min(sample, len(level.hidden) - 1)][part]
-    sums, cells = (
-        block_sums(block_sums(each, rows.step // high).mT, columns.step // wide).mT
-        for each in (level.sums[sample][part].double(), seen.double())
-    )
-    return MapTile(_shares(sums, rows), cells == 0, rows, columns)
 
 
 def exact_tile(

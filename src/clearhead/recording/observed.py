@@ -75,7 +75,6 @@ class ObservedAttention:
         layout: where it stands.
         tangled: the weights cannot be traced back to pairs of a query and a key.
         beside: some weight goes to no token, for example to a sink.
-        elements: of each score, its place in what the product gave; None where one call does it all.
     """
 
     query: Tensor
@@ -88,7 +87,6 @@ class ObservedAttention:
     layout: ScoreLayout
     tangled: bool = False
     beside: bool = False
-    elements: Tensor | None = None
 
     @property
     def gain(self) -> float | None:
@@ -211,7 +209,6 @@ def _of_products(
         layout,
         tangled=not clean or through,
         beside=beside,
-        elements=whole,
     )
 
 

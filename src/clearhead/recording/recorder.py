@@ -3,8 +3,8 @@
 A `DispatchMode` sees every operation below autograd, whatever the code above looks like:
 `nn.MultiheadAttention`, einsum, `F.linear` with a slice of a weight, one projection for all heads.
 Next to each storage lies a shadow of tags: for every number, the element of the last product, or of the input, that
-it stands for. Views share the storage and so the shadow; an operation in place writes through. What only moves
-numbers, or changes them one by one, hands the tags on.
+it stands for. Views share the storage and so the shadow; an operation in place writes through. Data movement and
+elementwise operations propagate the tags.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,0 +1,1 @@
+"""Which rank holds which tokens or heads, and collectives with gradients."""

@@ -74,8 +74,10 @@ def all_gather(tensor: Tensor, group: Any, what: str) -> Tensor:
 
 
 def exchange(tensor: Tensor, sent: list[int], received: list[int], group: Any, what: str) -> Tensor:
-    """Send rows of the first axis to each rank, and return what all of them sent here, in the order
-    of the ranks; without gradients."""
+    """Send rows of the first axis to each rank, and return the rows received, in the order of the ranks.
+
+    It has no gradient.
+    """
     result = tensor.new_empty(sum(received), *tensor.shape[1:])
     given = tensor.contiguous().detach()
     with waiting_for(what, given, result):
@@ -91,6 +93,7 @@ class GatherRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, counts: tuple[int, ...], group: Any, what: str) -> Tensor:
+        """Return the rows of all ranks, in the order of the ranks; rank r has counts[r] of them."""
         ctx.counts, ctx.group, ctx.what, ctx.dtype = counts, group, what, rows.dtype
         most = max(counts)
         padded = rows
@@ -106,6 +109,7 @@ class GatherRows(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
+        """Return the gradient of this rank's rows, summed over the ranks."""
         rank = dist.get_rank(ctx.group)
         mine = [ctx.counts[rank]] * len(ctx.counts)
         # In the precision of sums, and in the order of the ranks, so that every run gives the same.
@@ -120,6 +124,7 @@ class SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Any, what: str) -> Tensor:
+        """Return the sum of the tensors of all ranks."""
         ctx.group, ctx.what = group, what
         return _summed(tensor, group, what)
 
@@ -128,6 +133,7 @@ class SumOverRanks(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
+        """Return the sum of the gradients of all ranks."""
         return _summed(grad, ctx.group, f"the gradients of {ctx.what}"), None, None
 
 

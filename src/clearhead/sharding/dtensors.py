@@ -27,7 +27,7 @@ def check_plain(query: object, others: Sequence[object], beside: str) -> None:
     Args:
         query: of a call without `across=`.
         others: its key and value.
-        beside: the names of the options that are plain tensors, or become some.
+        beside: the names of the options given as plain tensors, joined by commas.
 
     Raises:
         UnsupportedError: code `dtensor.plain`.

@@ -10,11 +10,13 @@ from clearhead.sharding.sharding import Sharding
 
 
 class Rounds(Protocol):
-    """The keys of a matrix, of which each rank has a block. Every rank calls each of these."""
+    """The keys of a matrix that is split over ranks, a block each. Every rank calls each of these methods."""
 
     def each(self, use: Callable[[Any, Tensor], None]) -> None:
-        """Call `use` with the problem of this rank's queries over each block, and the places of its
-        keys."""
+        """Call `use(problem, positions)` for each block of keys.
+
+        The problem has this rank's queries and the block's keys; the positions are those of the keys.
+        """
         ...
 
     def logsumexp(self) -> Tensor:

@@ -156,11 +156,11 @@ class Sharding(Drawn):
         return self.in_order(rows).movedim(0, dim)
 
     def in_order(self, rows: Tensor) -> Tensor:
-        """Tokens along the first axis, rank after rank, in the order of the text."""
+        """Permute the first axis from the order of the ranks to the order of the text."""
         return rows if self.is_in_order else rows.index_select(0, self._place.to(rows.device))
 
     def by_rank(self, rows: Tensor) -> Tensor:
-        """Tokens along the first axis, in the order of the text, rank after rank."""
+        """Permute the first axis from the order of the text to the order of the ranks."""
         return rows if self.is_in_order else rows.index_select(0, self._order.to(rows.device))
 
     @cached_property

@@ -2,7 +2,8 @@
 
 import unittest
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Never
 
@@ -11,8 +12,7 @@ from torch import Tensor, nn
 
 from clearhead import stages
 from clearhead._common.accuracy import Tolerance, measured
-from clearhead.errors import missing_extra
-from clearhead.testing.naming import name_of_mistake
+from clearhead.recording.attempt import attempt
 from clearhead.testing.posing import DROPOUT, Posed, Sizes, defined, in_chunks, pose
 from clearhead.testing.tolerances import difference
 
@@ -39,7 +39,6 @@ class ConformanceCase:
         dtype: of the tensors.
         device: of the tensors.
         seed: of everything that is drawn.
-        known_failure: why it is known to fail, or "".
 
     Example:
         >>> case = ch.testing.conformance(ch.attend, features=())[0]
@@ -57,8 +56,6 @@ class ConformanceCase:
     dtype: torch.dtype
     device: torch.device
     seed: int
-    mistakes: dict[Any, str] = field(repr=False)
-    known_failure: str = ""
 
     @property
     def name(self) -> str:
@@ -90,21 +87,10 @@ class ConformanceCase:
 
         Raises:
             AssertionError: it is wrong. The text says in what case, by how much, where, what was
-                allowed and why, and the name of the mistake if `check` knows it.
+                allowed and why.
             unittest.SkipTest: several features at once are refused, with NotImplementedError;
                 pytest counts that as skipped.
-            MissingExtraError: code `extra.missing`, for a known failure without pytest.
         """
-        if not self.known_failure:
-            self._run()
-            return
-        try:
-            self._run()
-        except AssertionError:
-            _expected(self.known_failure)
-        self._fail(f"passes, though it is listed as a known failure: {self.known_failure}")
-
-    def _run(self) -> None:
         try:
             with _mode(self.fn, training=self.variant == "dropped"):
                 if "dropout" in self.features:
@@ -238,15 +224,17 @@ class ConformanceCase:
     def _call(self, tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> Any:
         """The result of the attention."""
         moved = self._moved(options)
-        try:
-            if "chunks" in self.features:
-                return in_chunks(self.fn, tensors, moved)
-            beside = {name: each for name, each in tensors.items() if name in ("bias", "sinks")}
-            return self.fn(tensors["query"], tensors["key"], tensors["value"], **beside, **moved)
-        except NotImplementedError:
-            raise
-        except Exception as error:  # whatever somebody's code raises
+        if "chunks" in self.features:
+            result, error = attempt(in_chunks, self.fn, tensors, moved)
+        else:
+            others = {name: each for name, each in tensors.items() if name in ("bias", "sinks")}
+            inputs = (tensors[name] for name in ("query", "key", "value"))
+            result, error = attempt(self.fn, *inputs, **others, **moved)
+        if isinstance(error, NotImplementedError):
+            raise error
+        if error is not None:
             self._raised(error)
+        return result
 
     def _parts(self, found: Any) -> dict[str, Tensor]:
         """The parts of the answer by their names."""
@@ -267,9 +255,7 @@ class ConformanceCase:
         if found is None:
             return
         between = " " if found.sentence.startswith("(") else ": "
-        mistake = name_of_mistake(self)
-        named = f"\n  mistake: {mistake}" if mistake else ""
-        self._fail(f"{what}{between}{found.sentence}\n{found.where}{named}")
+        self._fail(f"{what}{between}{found.sentence}\n{found.where}")
 
     def _raised(self, error: Exception) -> Never:
         text = f"{self.name}: raised {type(error).__name__}: {error}\n  case: {self}"
@@ -279,29 +265,16 @@ class ConformanceCase:
         raise AssertionError(f"{self.name}: {words}\n  case: {self}")
 
 
-class _mode:  # noqa: N801 - used as a function
-    """A module in the mode of a case, and then again in its own."""
-
-    def __init__(self, fn: object, *, training: bool) -> None:
-        self.module = fn if isinstance(fn, nn.Module) else None
-        self.training = training
-
-    def __enter__(self) -> None:
-        if self.module is not None:
-            self.before = self.module.training
-            self.module.train(self.training)
-
-    def __exit__(self, *raised: object) -> None:
-        if self.module is not None:
-            self.module.train(self.before)
-
-
-def _expected(reason: str) -> Never:
+@contextmanager
+def _mode(fn: object, *, training: bool) -> Iterator[None]:
+    """Put a module into the mode of a case, and then back into its own."""
+    module = fn if isinstance(fn, nn.Module) else nn.Identity()
+    before = module.training
     try:
-        import pytest
-    except ModuleNotFoundError as error:
-        raise missing_extra("pytest", "test", "a known failure") from error
-    pytest.xfail(reason)
+        module.train(training)
+        yield
+    finally:
+        module.train(before)
 
 
 def _largest_of_weights(grad: Tensor, value: Tensor) -> float:

@@ -1,9 +1,7 @@
 """`conformance`: the cases that an attention has to pass, for its author's own test file."""
 
-import fnmatch
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -46,7 +44,6 @@ def conformance(
     dtypes: Sequence[torch.dtype] = (torch.float32,),
     device: torch.device | str = "cpu",
     head_dims: Sequence[int] = HEAD_DIMS,
-    known_failures: Mapping[str, str] | None = None,
     seed: int | None = None,
 ) -> list[ConformanceCase]:
     """The cases that an attention has to pass, for `pytest.mark.parametrize`.
@@ -95,8 +92,6 @@ def conformance(
         dtypes: the first is asked everything, the others each feature once.
         device: where the tensors are; the definition is computed on the CPU.
         head_dims: widths of query and key, the first of most cases.
-        known_failures: from a pattern of names of cases ("*gradients*") to the reason. Such a case
-            is expected to fail, and fails if it passes.
         seed: of everything that is drawn; None is that of `pytest --clearhead-seed`, or 0.
 
     Raises:
@@ -119,22 +114,13 @@ def conformance(
     _check_numbers(dtypes, head_dims)
     seed = chosen(seed)
     module = isinstance(fn, nn.Module)
-    mistakes: dict[Any, str] = {}
-    cases = [
+    return [
         ConformanceCase(
-            fn,
-            each.features,
-            each.variant,
-            _sizes(each, head_dims),
-            dtype,
-            place,
-            seed,
-            mistakes,
+            fn, each.features, each.variant, _sizes(each, head_dims), dtype, place, seed
         )
         for position, dtype in enumerate(dtypes)
         for each in _asked(declared, head_dims, whole=position == 0, module=module)
     ]
-    return _marked(cases, {} if known_failures is None else known_failures)
 
 
 def _asked(
@@ -326,26 +312,3 @@ def _check_numbers(dtypes: object, head_dims: object) -> None:
         )
     for dim in head_dims:
         check_sizes(head_dims=dim)
-
-
-def _marked(cases: list[ConformanceCase], known: Mapping[str, str]) -> list[ConformanceCase]:
-    """The cases, with the reason at those that are known to fail."""
-    if not isinstance(known, Mapping):
-        raise ArgumentTypeError(
-            "conformance.known-failures",
-            f"known_failures must be a dict from patterns of names to reasons; got {shown(known)}.",
-        )
-    for pattern in known:
-        if not any(fnmatch.fnmatchcase(case.name, pattern) for case in cases):
-            raise ArgumentError(
-                "conformance.known-failures",
-                f"known_failures names {shown(pattern)}, which is the name of no case.",
-            )
-    reasons = (
-        next((why for glob, why in known.items() if fnmatch.fnmatchcase(case.name, glob)), "")
-        for case in cases
-    )
-    return [
-        replace(case, known_failure=reason) if reason else case
-        for case, reason in zip(cases, reasons, strict=True)
-    ]

@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -16,9 +15,10 @@ from clearhead._text import raised_words, shown
 from clearhead.checking import Finding, Report
 from clearhead.checking.subject.subject import undisturbed
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, ModelError
-from clearhead.testing.training.calls import NotAskedError, NotJudgedError, ScriptCalls
-from clearhead.testing.training.laws import LAWS, NOTES
-from clearhead.testing.training.rehearsal import Script, is_whole
+from clearhead.recording.attempt import attempt
+from clearhead.testing.training.script import FUNCTIONS, Script, is_whole
+from clearhead.testing.training.script_calls import NotAskedError, NotJudgedError, ScriptCalls
+from clearhead.testing.training.training_laws import LAWS, NOTES
 
 # pytest shows what is raised here without frames of this module.
 __tracebackhide__ = True
@@ -31,7 +31,6 @@ TYPES = {
     "model": ("an nn.Module", nn.Module),
     "optimizer": ("a torch.optim.Optimizer", torch.optim.Optimizer),
 }
-FUNCTIONS = ("loss", "save", "load", "accumulate", "generate")
 
 
 @with_hints
@@ -49,12 +48,11 @@ def check_training(
     save: Callable[..., Any] | None = None,
     load: Callable[..., None] | None = None,
     accumulate: Callable[[Any, list[Any]], None] | None = None,
-    generate: Callable[[Any, Any, int], Tensor] | None = None,
     skip: Mapping[str, str] | None = None,
 ) -> Report:
     """Ask the laws of training of a script: what trains, and learns what it should not, breaks one.
 
-    All is asked of copies, of which some make steps: model, optimizer, generators and mode are as
+    All of this runs on copies, and some copies are trained: model, optimizer, generators and mode are as
     they were. One step is `zero_grad`, `loss(model, batch).backward()`, `optimizer.step()` and a
     step of each scheduler in `state`.
 
@@ -74,7 +72,6 @@ def check_training(
         save, load: save(model, optimizer, **state) returns what load(saved, model, optimizer,
             **state) goes on from; without them what has a state_dict is saved.
         accumulate: accumulate(model, batches), the backward passes of several batches in one step.
-        generate: generate(model, batch, tokens), greedily, the ids that follow the ids of the batch.
         skip: the codes that are not asked, each with the reason.
 
     Raises:
@@ -90,9 +87,9 @@ def check_training(
         >>> report.findings[0].code
         'train.target'
     """
-    skip = dict(skip or {})
-    parts = {"model": model, "loss": loss, "optimizer": optimizer, "state": dict(state or {})}
-    parts |= {"save": save, "load": load, "accumulate": accumulate, "generate": generate}
+    skip, state = dict(skip or {}), dict(state or {})
+    parts = {"model": model, "loss": loss, "optimizer": optimizer, "state": state}
+    parts |= {"save": save, "load": load, "accumulate": accumulate}
     _check_parts(parts)
     script = Script(parts, batch, _entry(batch, ids), causal, padding, documents)
     _check_batch(script)
@@ -102,22 +99,33 @@ def check_training(
             "trains.skip", f"skip knows {', '.join(CODES)}; got {', '.join(map(shown, unknown))}."
         )
     with undisturbed():
-        try:
-            calls = ScriptCalls(script)
-            calls.base.loss.backward(retain_graph=True)
-            calls.rehearsal.model.zero_grad()
-        except ClearheadError:
-            raise
-        except Exception as error:
-            raise ModelError(
-                "trains.call", f"loss(model, batch) cannot be taken: {raised_words(error)}"
-            ) from error
+        calls = ScriptCalls(script)
+        _, error = attempt(_called, calls)
+        if isinstance(error, ClearheadError):
+            raise error
+        if error is not None:
+            words = f"loss(model, batch) cannot be taken: {raised_words(error)}"
+            raise ModelError("trains.call", words) from error
         answers = [_asked(code, calls, skip) for code in LAWS]
-        notes = []
-        for code in NOTES.keys() - skip.keys():
-            with suppress(Exception):  # what cannot be measured is not noted
-                notes.append((list(NOTES).index(code), NOTES[code](calls)))
-    return _report(type(model).__name__, answers, [note for _, note in sorted(notes) if note])
+        # What cannot be measured is not noted.
+        noted = [attempt(note, calls)[0] for code, note in NOTES.items() if code not in skip]
+    found = [each for each in answers if each.state == "found"]
+
+    def reasons(state: str) -> tuple[str, ...]:
+        return tuple(f"{each.code}: {each.words}" for each in answers if each.state == state)
+
+    return Report(
+        name=type(model).__name__,
+        findings=tuple(
+            Finding(each.code, each.words, each.measured, sentences()[each.code]["likely"])
+            for each in found
+        ),
+        passed=tuple(each.words for each in answers if each.state == "clear"),
+        told=tuple(note for note in noted if note),
+        skipped=reasons("not asked"),
+        unverified=reasons("not judged"),
+        asked=tuple((each.code, each.state, each.words) for each in answers),
+    )
 
 
 @with_hints
@@ -158,7 +166,7 @@ def assert_trains(
 
 
 class Answer(NamedTuple):
-    """The answer of a law: "held", "broken", "not judged" or "not asked", with words and what was measured."""
+    """The answer of a law: "clear", "found", "not judged" or "not asked", in words, and what was measured."""
 
     code: str
     state: str
@@ -167,49 +175,33 @@ class Answer(NamedTuple):
 
 
 @cache
-def words() -> Mapping[str, Mapping[str, str]]:
-    """Return the sentences of laws.toml, by law."""
-    text = resources.files("clearhead.testing.training").joinpath("laws.toml").read_text("utf-8")
-    return tomllib.loads(text)
+def sentences() -> Mapping[str, Mapping[str, str]]:
+    """Return the sentences of training_laws.toml, by law."""
+    file = resources.files("clearhead.testing.training").joinpath("training_laws.toml")
+    return tomllib.loads(file.read_text("utf-8"))
+
+
+def _called(calls: ScriptCalls) -> None:
+    """Call the loss once, forward and backward."""
+    calls.base.loss.backward(retain_graph=True)
+    calls.rehearsal.model.zero_grad()
 
 
 def _asked(code: str, calls: ScriptCalls, skip: Mapping[str, str]) -> Answer:
-    """Ask one law; what it raises is the reason why it is not judged."""
+    """Return the answer of one law; if it raises, the error is the reason why it is not judged."""
     if code in skip:
         return Answer(code, "not asked", skip[code])
-    try:
-        measured = LAWS[code](calls) or ""
-    except NotAskedError as error:
-        return Answer(code, "not asked", str(error))
-    except Exception as error:
-        why = str(error) if isinstance(error, NotJudgedError) else raised_words(error)
-        return Answer(code, "not judged", why)
+    measured, error = attempt(LAWS[code], calls)
+    if error is not None:
+        is_reason = isinstance(error, NotAskedError | NotJudgedError)
+        state = "not asked" if isinstance(error, NotAskedError) else "not judged"
+        return Answer(code, state, str(error) if is_reason else raised_words(error))
+    if not measured:
+        return Answer(code, "clear", sentences()[code]["held"])
     if not isinstance(measured, str):
         shorter = [*measured[:4], *[f"{len(measured) - 4} more"] * (len(measured) > 4)]
         measured = f"{len(measured)}: {', '.join(shorter)}"
-    state = "broken" if measured else "held"
-    return Answer(code, state, words()[code][state], measured)
-
-
-def _report(name: str, answers: list[Answer], notes: list[str]) -> Report:
-    def of(state: str) -> list[Answer]:
-        return [each for each in answers if each.state == state]
-
-    states = {"held": "clear", "broken": "found"}
-    return Report(
-        name=name,
-        findings=tuple(
-            Finding(each.code, each.words, each.measured, words()[each.code]["likely"])
-            for each in of("broken")
-        ),
-        passed=tuple(each.words for each in of("held")),
-        told=tuple(notes),
-        skipped=tuple(f"{each.code}: {each.words}" for each in of("not asked")),
-        unverified=tuple(f"{each.code}: {each.words}" for each in of("not judged")),
-        asked=tuple(
-            (each.code, states.get(each.state, each.state), each.words) for each in answers
-        ),
-    )
+    return Answer(code, "found", sentences()[code]["broken"], measured)
 
 
 def _entry(batch: Any, ids: str | None) -> str | None:

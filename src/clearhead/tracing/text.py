@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -84,25 +83,14 @@ def fenced(text: str) -> str:
     return f"{ticks}text\n{text}\n{ticks}"
 
 
-class Softmax(NamedTuple):
-    """The softmax of a head.
-
-    Attributes:
-        renormalised: weights are hidden after it, and divided by their sum.
-        sink: the sink of the head, or None.
-    """
-
-    renormalised: bool
-    sink: float | None
-
-
 def arithmetic(
     parts: Mapping[str, Tensor],
     query: int,
     name: str,
     words: Sequence[str],
     formulas: Mapping[str, str],
-    softmax: Softmax | None,
+    standard: bool,
+    sink: float | None,
 ) -> Iterator[str]:
     """Write out the arithmetic of one query, line by line.
 
@@ -112,41 +100,34 @@ def arithmetic(
         name: the label of the query.
         words: the labels of the keys.
         formulas: of the stages that differ from the one before.
-        softmax: what it is; None where the code goes another way than the definition, so that each stage is
-            written down as it is.
+        standard: False if the code differs from the definition, so that each stage is printed as it is.
+        sink: the sink of the head; None without one.
     """
     tables = [name for name in parts if name in stages.NAMES or name.startswith("changed_")]
     rows = {name: parts[name][query].tolist() for name in tables}
-    count = min(len(row) for name, row in rows.items() if name != "context")
-    shown = range(min(count, MOST_ROWS, len(words)))
+    shown = range(min(len(rows["scores"]), MOST_ROWS, len(words)))
     wide = max((cell_len(words[j]) for j in shown), default=0)
     label = [words[j] + " " * (wide - cell_len(words[j])) for j in shown]
-    more = [f"  … and {count - len(shown)} more keys"] if count > len(shown) else []
-    if "query" in parts:
-        vector, keys = parts["query"][query].tolist(), parts["key"].tolist()
-        start = ", ".join(_short(v) for v in vector[:MOST_FACTORS])
-        dots = ", …" if len(vector) > MOST_FACTORS else ""
-        yield f"query {name}: [{start}{dots}]"
-        yield ""
-        yield "scores: the query times each key"
-        for j in shown:
-            yield f"  {label[j]}  {_sum(vector, keys[j], rows['scores'][j])}"
-        yield from more
+    rest = len(rows["scores"]) - len(shown)
+    more = [f"  … and {rest} more keys"] if rest else []
+    vector, keys = parts["query"][query].tolist(), parts["key"].tolist()
+    start = ", ".join(_short(v) for v in vector[:MOST_FACTORS])
+    dots = ", …" if len(vector) > MOST_FACTORS else ""
+    yield f"query {name}: [{start}{dots}]"
+    yield ""
+    yield "scores: the query times each key"
+    for j in shown:
+        yield f"  {label[j]}  {_sum(vector, keys[j], rows['scores'][j])}"
+    yield from more
+    yield ""
+    if standard:
+        yield from _softmax(rows, label, formulas, sink)
     else:
-        yield f"query {name}"
-    if "scores" in rows and "weights" in rows:
-        yield ""
-        if softmax is None:
-            yield from _as_computed(rows, label, formulas)
-        else:
-            yield from _softmax(rows, label, formulas, softmax)
-        yield from more
-    if "value" not in parts:
-        return
-    values = parts["value"].tolist()
+        yield from _as_computed(rows, label, formulas)
+    yield from more
+    values, mixing = parts["value"].tolist(), rows["dropped_weights"]
     yield ""
     yield "context: the weighted sum of the values"
-    mixing = rows.get("dropped_weights", rows["weights"])
     used = [j for j, weight in enumerate(mixing) if weight != 0]
     if not used:
         yield "  nothing to attend to: 0"
@@ -168,7 +149,7 @@ def _as_computed(
     for j, word in enumerate(label):
         chain = " → ".join(number(rows[name][j]) for name in ("scores", *names))
         yield f"  {word}  {chain}"
-    mixing = rows.get("dropped_weights", rows["weights"])
+    mixing = rows["dropped_weights"]
     yield f"  the weights add up to {number(sum(mixing))}"
 
 
@@ -176,20 +157,17 @@ def _softmax(
     rows: dict[str, list[float]],
     label: list[str],
     formulas: Mapping[str, str],
-    softmax: Softmax,
+    sink: float | None,
 ) -> Iterator[str]:
     """Write out the softmax, from scores to weights, a line per key."""
     before = ("scaled_scores", "capped_scores", "masked_scores")
     changes = [formulas[stage] for stage in before if stage in formulas]
-    masked, weights = rows.get("masked_scores", rows["scores"]), rows["weights"]
-    sink = softmax.sink
+    masked, weights = rows["masked_scores"], rows["weights"]
     scores = masked if sink is None else [*masked, sink]
     top = max((score for score in scores if math.isfinite(score)), default=0.0)
     share = f"softmax: exp(score − {_factor(top)}, the largest), divided by their sum"
     if all(score == -math.inf for score in masked):
         share = "no key is visible, so that every weight is 0"
-    elif softmax.renormalised:
-        share += "; then 0 where hidden, and the rest divided by its sum"
     yield "weights: " + "; ".join([*changes, share])
     exps = [math.exp(score - top) for score in masked]
     dropped = rows["dropped_weights"] if "dropped_weights" in formulas else None

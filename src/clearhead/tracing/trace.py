@@ -15,13 +15,13 @@ from clearhead._common.lazy import drawing
 from clearhead._common.memory import within_memory
 from clearhead._text import shown
 from clearhead.attention.functional import attend
-from clearhead.errors import SelectionError, UnsupportedError
-from clearhead.tracing.text import Softmax, arithmetic, fenced, labels, table
-from clearhead.tracing.traced_call import Expected, Step, TracedCall
-from clearhead.tracing.user_call import UserCall, user_call
-from clearhead.tracing.ways import check_call, way_of
+from clearhead.errors import SelectionError
+from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.tracing.library_call import attend_call, check_call, layer_call
+from clearhead.tracing.text import arithmetic, fenced, labels, table
+from clearhead.tracing.traced_call import Step, TracedCall
+from clearhead.tracing.user_call import user_call
 
-BY_QUERY = ("query", "scores", "weights", "context")
 INSTEAD = "Trace fewer tokens; AttentionMatrix gives rows and numbers of any length."
 
 
@@ -41,41 +41,30 @@ class Trace(Mapping[str, Tensor]):
 
     def __init__(
         self,
-        call: TracedCall | UserCall,
+        call: TracedCall,
         tokens: Sequence[str] | None = None,
         source_tokens: Sequence[str] | None = None,
     ) -> None:
         self.title = call.title
-        self.steps = {step.name: step for step in call.steps()}
-        settings = call.problem if isinstance(call, TracedCall) else call
-        self.scale = settings.scale
-        self.mask = (
-            mask if (mask := settings.mask) is None or isinstance(mask, str) else mask.describe()
-        )
-        self.softcap = settings.softcap
-        self.dropout = settings.dropout
-        self.sinks = None if settings.sinks is None else settings.sinks.detach()
-        self.renormalised = call.renormalised
-        """Weights, not scores, were hidden, and the others divided by their sum again."""
-        self.kernel: str | None = None
-        """The kernel that runs this untraced; None of code of one's own."""
-        self.difference = 0.0  # the largest distance of its context, without dropout
-        self.expected: Expected | None = None
-        """Of code of one's own, the first stage that differs from the definition, and what it should be."""
-        if isinstance(call, TracedCall):
-            self.kernel, self.difference = call.kernel_and_distance()
-            distance = f"{self.difference:.1e}"
-            self._notes = (
-                f"largest distance to the context of kernel {self.kernel!r}: {distance}",
-            )
-        else:
-            self.expected, self._notes = call.expected, call.notes
+        self.steps = {step.name: step for step in call.steps}
+        self.scale = call.scale
+        self.mask = call.mask
+        self.softcap = call.softcap
+        self.dropout = call.dropout
+        self.sinks = call.sinks
+        self.kernel = call.kernel
+        """The kernel that runs this untraced; None for code of your own."""
+        self.difference = call.difference
+        """The largest distance of the context to that of the kernel, without dropout."""
+        self.expected = call.expected
+        """Of code of your own, the first stage that differs from the definition; None if none does."""
+        self.notes = call.notes
         self.projections = dict(call.projections)
         """Input, weight and bias of query, key, value and output, where these are plain linear maps."""
-        self.tokens = labels(tokens, settings.query_len, "tokens")
-        if source_tokens is None and settings.query_len == settings.kv_len:
+        self.tokens = labels(tokens, call.query_len, "tokens")
+        if source_tokens is None and call.query_len == call.kv_len:
             source_tokens = tokens
-        self.source_tokens = labels(source_tokens, settings.kv_len, "source_tokens")
+        self.source_tokens = labels(source_tokens, call.kv_len, "source_tokens")
 
     def __getitem__(self, name: str) -> Tensor:
         if not isinstance(name, str) or name not in self.steps:
@@ -178,7 +167,6 @@ class Trace(Mapping[str, Tensor]):
         Raises:
             SelectionError: code `trace.part`, if there is no such sample or head.
             TooLargeError: code `trace.page-size`, for more numbers than a page can hold.
-            UnsupportedError: code `trace.whole`, for a part of attention.
             FileError: code `file.unwritable`, if the place cannot be written to.
 
         Example:
@@ -222,15 +210,16 @@ class Trace(Mapping[str, Tensor]):
               0.0659·0 + 0.9341·2 = 1.8682
         """
         parts = {name: self._part(step, sample, head)[0] for name, step in self.steps.items()}
-        count = min(parts[name].shape[0] for name in BY_QUERY if name in parts)
+        count = len(parts["query"])
         if not -count <= query < count:
             raise SelectionError("trace.part", f"there are {count} queries; got query={query}.")
         query %= count
         sink = None if self.sinks is None else float(self.sinks[head])
         formulas = {step.name: step.formula for step in self.steps.values() if not step.same_as}
         standard = all(step.standard for step in self.steps.values())
-        softmax = Softmax(self.renormalised, sink) if standard else None
-        lines = arithmetic(parts, query, self.tokens[query], self.source_tokens, formulas, softmax)
+        lines = arithmetic(
+            parts, query, self.tokens[query], self.source_tokens, formulas, standard, sink
+        )
         return "\n".join(lines)
 
     def plot(
@@ -273,17 +262,8 @@ class Trace(Mapping[str, Tensor]):
         """
         return drawing("figures").of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
 
-    def _check_whole(self) -> None:
-        """Refuse the trace of a part, for a page or a figure."""
-        if not set(BY_QUERY) <= set(self):
-            raise UnsupportedError(
-                "trace.whole",
-                f"a page and a figure show all of attention, and this is a part: {', '.join(self)}. print(trace), "
-                "trace.explain(query) and trace.plot() show it.",
-            )
-
     def _verdict(self) -> str:
-        return "; ".join(self._notes)
+        return "; ".join(self.notes)
 
     def _drawn(self) -> Iterator[Step]:
         """Every stage, and behind one that differs from the definition what it should be."""
@@ -320,14 +300,11 @@ class Trace(Mapping[str, Tensor]):
         return tensor, ", ".join(words)
 
     def _hidden(self, part: Tensor, sample: int, head: int) -> Tensor:
-        """Pairs of a table whose score is −∞; none of a part that has no scores of this shape."""
-        step = self.steps.get("masked_scores", self.steps.get("scores"))
-        scores = part if step is None else self._part(step, sample, head)[0]
-        return (
-            scores == -math.inf
-            if scores.shape == part.shape
-            else torch.zeros_like(part, dtype=torch.bool)
-        )
+        """Return True at the pairs of a stage whose score is −∞; all False for a stage of another shape."""
+        scores = self._part(self.steps["masked_scores"], sample, head)[0]
+        if scores.shape != part.shape:
+            return torch.zeros_like(part, dtype=torch.bool)
+        return scores == -math.inf
 
     def _row_labels(self, step: Step) -> list[str]:
         rows = step.axes[-2]
@@ -351,8 +328,8 @@ def trace(
 
     Code of your own is read as `check` reads it, operation by operation, whether it is right or wrong: the stages
     are those that it computed, bit for bit, each with its line. Next to the first one that differs from the
-    definition stands what it should be. A module is copied, and its mode is left as it is. A function of (query, key),
-    (scores) or (weights, value), by these names, is a part, however it is worked out: its result next to what is right.
+    definition stands what it should be. A module is copied, and its mode is left as it is.
+    A rung of the ladder is read in the same way.
 
     Args:
         thing: `attend`, a `MultiHeadAttention`, a rung of the ladder; or code of your own: a function, an
@@ -369,7 +346,6 @@ def trace(
         UnsupportedError: code `trace.unread`, for code in which no attention can be read.
         ArgumentError: code `trace.tokens`, if there are more or fewer words than tokens.
         UnsupportedError: code `trace.nested`, for a nested tensor.
-        ShapeError: code `trace.sizes`, for tables of a part that do not meet.
 
     Example:
         >>> import torch, clearhead as ch
@@ -385,12 +361,12 @@ def trace(
         'weights'
     """
     with within_memory(INSTEAD):
-        way = way_of(thing)
         given = inputs if thing is attend else (thing, *inputs)
-        if way is not user_call:
-            check_call(way, given, options)
-        call = way(*given, **options)
-    return Trace(call, tokens, source_tokens)
+        function: Callable[..., TracedCall] = user_call
+        if thing is attend or isinstance(thing, MultiHeadAttention):
+            function = attend_call if thing is attend else layer_call
+            check_call(function, given, options)
+        return Trace(function(*given, **options), tokens, source_tokens)
 
 
 def _check_index(index: int, count: int, axis: str) -> None:

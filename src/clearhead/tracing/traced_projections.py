@@ -1,15 +1,13 @@
-"""The linear maps of a layer or a rung, with the numbers that they multiply."""
+"""The linear maps of a layer, with the numbers that they multiply."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.attention.problem import Problem
-from clearhead.ladder import ConcatenatedHeads, SelfAttention, SelfAttentionWithLayers, SplitHeads
-from clearhead.ladder.rung import Rung
 from clearhead.layers.inputs import split_heads
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part
@@ -46,12 +44,6 @@ class TracedProjection:
     parts: str = ""
     changes: tuple[dict[str, Any], ...] | None = None
 
-    def split(self, num_heads: int) -> "TracedProjection":
-        """The same map head by head, of one whose columns are those of all heads side by side."""
-        weight = self.weight.unflatten(-1, (num_heads, -1)).movedim(-2, -3)
-        bias = None if self.bias is None else self.bias.unflatten(-1, (num_heads, -1))
-        return replace(self, weight=weight, bias=bias)
-
 
 @torch.no_grad()
 def of_layer(
@@ -77,7 +69,7 @@ def of_layer(
     x = inputs["x"]
     source = inputs.get("source", x)
     parts = ", ".join(type(part).__name__ for part in layer.parts)
-    found, names = {}, dict(zip(INPUTS, (x, source, source), strict=True))
+    projections, names = {}, dict(zip(INPUTS, (x, source, source), strict=True))
     if type(layer)._project is not MultiHeadAttention._project:
         names = {}
     elif is_cached:
@@ -87,53 +79,35 @@ def of_layer(
         heads, dim = stage.shape[-3], stage.shape[-1]
         if not _is_plain(linear) or linear.out_features != heads * dim:
             continue
-        made = split_heads(linear(with_batch(given, 3)), heads, dim, name)
+        made = split_heads(linear(_batched(given)), heads, dim, name)
         same = _equal(made, stage)
         if same or parts:
-            made_by = _of_linear(linear, given, "" if same else parts).split(heads)
-            found[name] = replace(made_by, changes=None if same else _changes(layer.parts, name))
+            weight, bias = linear.weight.detach().T, linear.bias
+            projections[name] = TracedProjection(
+                given.detach(),
+                weight.unflatten(-1, (heads, -1)).movedim(-2, -3),
+                None if bias is None else bias.detach().unflatten(-1, (heads, -1)),
+                "" if same else parts,
+                None if same else _changes(layer.parts, name),
+            )
     plain = context.transpose(1, 2).flatten(2)
     for part in layer.parts:
-        context = part.transform_context(context, with_batch(x, 3))
+        context = part.transform_context(context, _batched(x))
     joined = context.transpose(1, 2).flatten(2)
     linear = layer.output_projection
     if _is_plain(linear) and _equal(linear(joined), output):
+        given = joined if x.ndim == 3 else joined[0]
+        bias = None if linear.bias is None else linear.bias.detach()
         changed = "" if _equal(joined, plain) else parts
-        found["output"] = _of_linear(linear, joined if x.ndim == 3 else joined[0], changed)
-    return found
+        projections["output"] = TracedProjection(
+            given.detach(), linear.weight.detach().T, bias, changed
+        )
+    return projections
 
 
-@torch.no_grad()
-def of_rung(rung: Rung, inputs: dict[str, Tensor], joined: Tensor) -> dict[str, TracedProjection]:
-    """The linear maps of a rung by stage; `joined` are the contexts of all heads side by side."""
-    x = inputs["x"]
-    source = inputs.get("source", x)
-    if isinstance(rung, ConcatenatedHeads):
-        heads = [of_rung(head, inputs, joined) for head in cast(Iterable[Rung], rung.heads)]
-        return {
-            name: TracedProjection(
-                heads[0][name].input,
-                torch.stack([head[name].weight for head in heads]),
-                _maybe_stack([head[name].bias for head in heads]),
-            )
-            for name in INPUTS
-            if all(name in head for head in heads)
-        }
-    found = {}
-    for name, given in zip(INPUTS, (x, source, source), strict=True):
-        if type(rung).project is SelfAttention.project:
-            found[name] = TracedProjection(given, getattr(rung, f"{name}_weight").detach())
-        elif type(rung).project is SelfAttentionWithLayers.project:
-            found[name] = _of_linear(getattr(rung, f"{name}_projection"), given)
-    if isinstance(rung, SplitHeads):
-        found = {name: each.split(rung.num_heads) for name, each in found.items()}
-        found["output"] = _of_linear(rung.output_projection, joined)
-    return found
-
-
-def with_batch(tensor: Tensor, axes: int) -> Tensor:
-    """Return the tensor with `axes` axes; a batch axis is added in front if it has one fewer."""
-    return tensor if tensor.ndim == axes else tensor[None]
+def _batched(tensor: Tensor) -> Tensor:
+    """Return a tensor of three axes; a batch axis is added to two."""
+    return tensor if tensor.ndim == 3 else tensor[None]
 
 
 def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:
@@ -156,11 +130,6 @@ def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | No
     return tuple(found)
 
 
-def _of_linear(linear: nn.Linear, given: Tensor, parts: str = "") -> TracedProjection:
-    bias = None if linear.bias is None else linear.bias.detach()
-    return TracedProjection(given.detach(), linear.weight.detach().T, bias, parts)
-
-
 def _is_plain(linear: Any) -> bool:
     """Its output is input @ weight.T + bias, of numbers that no ranks share, as those of a DTensor."""
     if not isinstance(linear, nn.Linear) or type(linear).forward is not nn.Linear.forward:
@@ -171,8 +140,3 @@ def _is_plain(linear: Any) -> bool:
 def _equal(one: Tensor, other: Tensor) -> bool:
     """Equal to the last bit; NaN equals NaN."""
     return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-
-
-def _maybe_stack(biases: list[Tensor | None]) -> Tensor | None:
-    given = [bias for bias in biases if bias is not None]
-    return torch.stack(given) if given and len(given) == len(biases) else None

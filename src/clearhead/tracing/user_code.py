@@ -1,10 +1,9 @@
-"""Record one call of a user's code, and read the attention in it, operation by operation, as `check` does."""
+"""Record one call of user code, and find the attention in it."""
 
 import inspect
 import linecache
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +16,48 @@ from clearhead.checking.subject.calling import output_of
 from clearhead.checking.subject.copying import duplicate
 from clearhead.checking.subject.subject import name_of, prepare, undisturbed
 from clearhead.errors import ArgumentTypeError, UnsupportedError
-from clearhead.recording.cells import PlacedAttention, cells_of
+from clearhead.ladder import SimpleAttention
+from clearhead.ladder.rung import Rung
+from clearhead.recording.attempt import attempt
 from clearhead.recording.lines import Lines
-from clearhead.recording.observed import attentions
-from clearhead.recording.recorder import Recorder, storage_of
+from clearhead.recording.observed import ObservedAttention, attentions
+from clearhead.recording.recorder import Node, Recorder, storage_of
 
 SEEDS = 1 << 62
 """A class draws its weights as it would after the seed that was set last."""
 
-ADDED_UP = ("dot", "sum", "einsum")
-"""Operations by which products are added up without a product of matrices."""
+SIDES = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The operation that computed the rows of query, key or value.
+
+    Attributes:
+        node: the operation of the first head; None if it is not known.
+        heads: for each head, its operation and its first column in the output of that; () if not known.
+        mixed: True if the rows are not those of the tokens in order.
+    """
+
+    node: Node | None = None
+    heads: tuple[tuple[Node, int], ...] = ()
+    mixed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """One call of a user's code, and the attention in it.
+    """One call of user code, and the attention in it.
 
     Attributes:
         name: the name of the code.
         floats: the inputs that are numbers, not masks, on the CPU.
         recorder: its operations.
-        lines: the line of each.
+        lines: the line of each operation, by its place.
         output: the returned tensor.
-        cells: its first layer of attention.
+        attention: the first layer of attention, its blocks in the order of samples and heads.
+        batch: the number of samples; 1 if all of them are attended to as one text.
+        others: the number of other attentions in the call.
+        origins: those of query, key and value.
         contract: the declarations.
         masked: an argument is a mask.
     """
@@ -47,36 +65,43 @@ class Recording:
     name: str
     floats: list[Tensor]
     recorder: Recorder
-    lines: Lines
+    lines: Mapping[int, tuple[str, int]]
     output: Tensor
-    cells: PlacedAttention
+    attention: ObservedAttention
+    batch: int
+    others: int
+    origins: tuple[Origin, ...]
     contract: Contract
     masked: bool
 
     @property
+    def heads(self) -> int:
+        """The number of heads."""
+        return len(self.attention.query) // self.batch
+
+    @property
     def dtype(self) -> torch.dtype:
         """The precision of the scores."""
-        return self.cells.parts[0].layout.scores.output.dtype
+        return self.attention.layout.scores.output.dtype
 
     @property
     def by_sides(self) -> bool:
         """True if query, key and value are arguments."""
-        return len(self.floats) > 2 and all(
-            node is None or node.kind == "input" for node in self.cells.nodes
-        )
+        nodes = [origin.node for origin in self.origins]
+        return len(self.floats) > 2 and all(node is None or node.kind == "input" for node in nodes)
 
     def tokens(self) -> dict[str, Tensor]:
-        """The inputs of which query, key and value are made: x, and the sequence attended to."""
+        """Return the inputs of which query, key and value are made: x, and the sequence attended to."""
         if self.by_sides:
             return {}
         first, other = self.floats[0], self.floats[min(1, len(self.floats) - 1)]
         return {"x": first} if torch.equal(first, other) else {"x": first, "source": other}
 
-    def origin(self, name: str) -> str:
-        """The formula of query, key or value."""
+    def formula(self, name: str) -> str:
+        """Return the formula of query, key or value."""
         if self.by_sides:
             return "an argument"
-        node = self.cells.nodes[("query", "key", "value").index(name)]
+        node = self.origins[SIDES.index(name)].node
         source = "source" if name != "query" and "source" in self.tokens() else "x"
         if node is None:
             return f"made of {source}"
@@ -86,20 +111,20 @@ class Recording:
             return f"made of {source} by {node.name}"
         if node.constant == 0:
             return f"a matrix times rows made of {source}: each is mixed of several tokens"
-        weight = self.recorder.parameters.get(node.storages[node.constant], "a matrix")
-        return f"{source} times {weight}"
+        nodes = dict.fromkeys(node for node, _ in self.origins[SIDES.index(name)].heads) or [node]
+        names = [self.recorder.parameters.get(each.storages[1], "a matrix") for each in nodes]
+        return f"{source} times {', '.join(names)}"
 
     def line(self, place: int) -> str:
-        """The line of an operation, as "line 12"; "" where it is not known."""
-        found = self.lines.found.get(place)
-        return "" if found is None else f"line {found[1]}"
+        """Return the line of an operation, as "line 12"; "" where it is not known."""
+        return f"line {self.lines[place][1]}" if place in self.lines else ""
 
 
-def record(found: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> Recording:
-    """Call a user's code, and read the attention in it.
+def record(code: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> Recording:
+    """Call user code, and find the attention in it.
 
     Args:
-        found: a class, an instance or a function; a module is copied, and left as it was.
+        code: a class, an instance or a function; a module is copied, and left as it was.
         inputs: x, or x and a context, or query, key and value.
         options: declarations as of `check`, under names that are not parameters of the code; its other arguments.
 
@@ -108,51 +133,157 @@ def record(found: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> 
         UnsupportedError: code `trace.unread`, for code without an attention that can be read.
     """
     floats = [each for each in inputs if isinstance(each, Tensor) and each.is_floating_point()]
-    if not callable(found) or not floats or floats[0].ndim < 2:
-        raise not_traced(found, inputs)
-    given, declared = _divided(found, options)
+    if not callable(code) or not floats or floats[0].ndim < 2:
+        raise _not_traced(code, inputs)
+    arguments, declared = _divided(code, options)
+    if isinstance(code, SimpleAttention):
+        declared.setdefault("scale", 1.0)
     sizes = {"d_in": floats[0].shape[-1]}
     contract = contract_of(declared.pop("contract", None), sizes, declared)
-    name = name_of(found)
-    if isinstance(found, type):
+    name = name_of(code)
+    if isinstance(code, type):
         with undisturbed():
-            found = prepare(found, "x", None, contract, torch.initial_seed() % SEEDS).original
+            code = prepare(code, "x", None, contract, torch.initial_seed() % SEEDS).original
     # One tensor that is two arguments stays one.
     copies = {id(each): each.detach().cpu().clone() for each in inputs if isinstance(each, Tensor)}
     taken = [copies.get(id(each), each) for each in inputs]
-    run, parameters, buffers = _copied(found)
+    run, parameters, buffers = _copied(code)
     tensors = [each for each in taken if isinstance(each, Tensor)]
     floats = [each for each in tensors if each.is_floating_point()]
-    recorder = Recorder(tensors, parameters, buffers)
-    lines = Lines(tensors)
+    recorder, lines = Recorder(tensors, parameters, buffers), Lines(tensors)
     fast = torch.backends.mha.get_fastpath_enabled()
     # One operation for a whole layer shows nothing of what it does.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.no_grad(), recorder, lines:
-            returned = run(*taken, **given)
+            returned = run(*taken, **arguments)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    output, _ = output_of(returned)
-    first, other = floats[0], floats[min(1, len(floats) - 1)]
-    lengths = first.shape[-2], other.shape[-2]
-    try:
-        cells = cells_of(recorder, attentions(recorder), first.shape[:-2].numel(), lengths)
-    except (RuntimeError, ValueError, IndexError):  # shapes that no attention has
-        cells = None
-    if cells is None:
-        why = _unread(recorder, lines)
+    output = output_of(returned)[0].detach()
+    samples = floats[0].shape[:-2].numel()
+    lengths = floats[0].shape[-2], floats[min(1, len(floats) - 1)].shape[-2]
+    # Shapes that no attention has raise.
+    found, _ = attempt(_first_layer, recorder, output, samples, lengths)
+    if found is None:
         raise UnsupportedError(
             "trace.unread",
-            f"no attention can be read in {name}: {why}. A function of query and key, of scores, or of weights and "
-            "value, with parameters of these names, is traced as a part; a model is watched: clearhead.watch(model).",
+            f"no attention can be read in {name}: {_unread(recorder, lines)}. A model is watched: "
+            "clearhead.watch(model).",
         )
-    masked = len(floats) < len(inputs) or any(isinstance(each, Tensor) for each in given.values())
-    return Recording(name, floats, recorder, lines, output.detach(), cells, contract, masked)
+    attention, origins, others = found
+    batch = 1 if attention.query.shape[1] != lengths[0] else samples
+    masked = len(floats) < len(inputs) or any(isinstance(v, Tensor) for v in arguments.values())
+    return Recording(
+        name,
+        floats,
+        recorder,
+        {} if isinstance(code, Rung) else lines.found,
+        output,
+        attention,
+        batch,
+        others,
+        origins,
+        contract,
+        masked,
+    )
 
 
-def not_traced(thing: object, inputs: Sequence[object]) -> ArgumentTypeError:
-    """The error for an object that is no attention, or inputs that are no tokens."""
+def _first_layer(
+    recorder: Recorder, output: Tensor, samples: int, lengths: tuple[int, int]
+) -> tuple[ObservedAttention, tuple[Origin, ...], int] | None:
+    """Return the first layer of attention, the origins of its sides, and the number of other attentions.
+
+    Heads that a loop computes one by one are put together. None if no attention has the lengths of the inputs.
+    """
+    texts = lengths, (samples * lengths[0], samples * lengths[1])
+    everything = attentions(recorder)
+    found = [one for one in everything if one.scores.shape[-2:] in texts]
+    if not found:
+        return None
+    returned = (one for one in found if torch.equal(one.context.flatten(), output.flatten()))
+    first = next(returned, found[0])
+    batch = samples if first.scores.shape[-2] == lengths[0] else 1
+    if len(first.query) % batch:
+        return None
+    heads = [first]
+    if len(first.query) == batch:
+        heads = [one for one in found if _kind(recorder, one) == _kind(recorder, first)]
+    origins = zip(
+        *(_origins(recorder, head, len(first.query) // batch) for head in heads), strict=True
+    )
+
+    def joined(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(tensors), 1).flatten(0, 1)
+
+    stages = (
+        one[0]._replace(values=joined([stage.values for stage in one]))
+        for one in zip(*(head.stages for head in heads), strict=True)
+    )
+    layer = replace(
+        first,
+        **{
+            name: joined([getattr(head, name) for head in heads])
+            for name in (*SIDES, "context", "scores")
+        },
+        stages=tuple(stages),
+    )
+    merged = (
+        replace(side[0], heads=tuple(pair for origin in side for pair in origin.heads))
+        for side in origins
+    )
+    return layer, tuple(merged), len(everything) - len(heads)
+
+
+def _kind(recorder: Recorder, attention: ObservedAttention) -> object:
+    """Return what the heads of one layer have in common: shapes, stages, and the inputs of query and key."""
+    sources = []
+    for origin in _origins(recorder, attention, 1)[:2]:
+        node = origin.node
+        side = None if node is None or node.constant is None else node.tags[1 - node.constant]
+        sources.append(node and node.index if side is None else side.node.unique().tolist())
+    stages = [(stage.name, stage.axis) for stage in attention.stages]
+    return sources, attention.query.shape, attention.value.shape, stages
+
+
+def _origins(recorder: Recorder, attention: ObservedAttention, heads: int) -> tuple[Origin, ...]:
+    """Return the origins of query, key and value."""
+    layout = attention.layout
+    products = {layout.scores.place: layout.scores, layout.context.place: layout.context}
+    none = torch.zeros(1, 1, dtype=torch.int64)
+    elements, nodes = (
+        layout.operands(
+            {
+                place: [none if tags is None else tags[channel] for tags in node.tags]
+                for place, node in products.items()
+            }
+        )
+        for channel in (0, 1)
+    )
+    return tuple(_origin(recorder, *pair, heads) for pair in zip(elements, nodes, strict=True))
+
+
+def _origin(recorder: Recorder, element: Tensor, index: Tensor, heads: int) -> Origin:
+    """Return the origin of rows, from the element and the operation of each number."""
+    first = int(index.flatten()[0]) if index.numel() else 0
+    if first < 1 or bool((index != first).any()):
+        return Origin()
+    node = recorder.nodes[first - 1]
+    if bool((element < 1).any()):
+        return Origin(node)
+    if node.kind == "linear" and node.constant == 0:
+        return Origin(node, mixed=node.operands[0].shape[-2:] == (element.shape[1],) * 2)
+    width, (blocks, tokens) = node.output.shape[-1], element.shape[:2]
+    place = element - node.base
+    row, column = place // width, place % width
+    right = torch.arange(blocks * tokens // heads).view(-1, 1, tokens, 1)
+    in_order = bool((row.unflatten(0, (-1, heads)) == right).all())
+    if not in_order or bool((column != column[:, :1]).any()):
+        return Origin(node, mixed=node.kind == "linear")
+    return Origin(node, tuple((node, int(first)) for first in column[:heads, 0, 0]))
+
+
+def _not_traced(code: object, inputs: Sequence[object]) -> ArgumentTypeError:
+    """Return the error for an object that is no attention, or inputs that are no tokens."""
     kinds = ", ".join(type(each).__name__ for each in inputs) or "nothing"
     first = next(iter(inputs), None)
     if isinstance(first, Tensor):
@@ -160,56 +291,48 @@ def not_traced(thing: object, inputs: Sequence[object]) -> ArgumentTypeError:
     return ArgumentTypeError(
         "trace.thing",
         "trace takes clearhead.attend, a MultiHeadAttention, a rung of the ladder, or code of your own, "
-        f"called with tokens (tokens, width) or (batch, tokens, width) of floating point; got {name_of(thing)} "
+        f"called with tokens (tokens, width) or (batch, tokens, width) of floating point; got {name_of(code)} "
         f"with {kinds}. A model is watched: clearhead.watch(model).",
     )
 
 
 def _divided(
-    found: Callable[..., Any], options: Mapping[str, Any]
+    code: Callable[..., Any], options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of the code, and the declarations."""
-    called = found.forward if isinstance(found, nn.Module) else found
+    """Return the arguments of the code, and the declarations."""
+    called = code.forward if isinstance(code, nn.Module) else code
     called = getattr(called, "forward", called) if isinstance(called, type) else called
     try:
         parameters = inspect.signature(called).parameters
     except (TypeError, ValueError):
         parameters = {}
     names = {"contract", *FIELDS} - set(parameters)
-    declared = {name: each for name, each in options.items() if name in names}
-    return {name: each for name, each in options.items() if name not in names}, declared
+    declared = {name: value for name, value in options.items() if name in names}
+    return {name: value for name, value in options.items() if name not in names}, declared
 
 
-def _copied(found: Any) -> tuple[Any, dict[int, str], list[int]]:
-    """A copy of a module, with the names of its parameters and the places of its buffers."""
-    if not isinstance(found, nn.Module):
-        return found, {}, []
-    with suppress(Exception):  # some objects refuse in their own ways
-        found = duplicate(found).to("cpu")
-    names = {storage_of(each): name for name, each in found.named_parameters()}
-    return found, names, [storage_of(each) for each in found.buffers()]
+def _copied(code: Any) -> tuple[Any, dict[int, str], list[int]]:
+    """Return a copy of a module, the names of its parameters by storage, and the storages of its buffers."""
+    if not isinstance(code, nn.Module):
+        return code, {}, []
+    copied, _ = attempt(lambda: duplicate(code).to("cpu"))
+    code = code if copied is None else copied
+    names = {storage_of(parameter): name for name, parameter in code.named_parameters()}
+    return code, names, [storage_of(buffer) for buffer in code.buffers()]
 
 
 def _unread(recorder: Recorder, lines: Lines) -> str:
-    """The reason why no attention was read, with the line."""
-
-    def where(place: int) -> str:
-        found = lines.found.get(place)
-        if found is None:
-            return ""
-        code = linecache.getline(*found).strip()
-        return f" in line {found[1]} of {Path(found[0]).name}" + (f", {code}" if code else "")
-
+    """Return the reason why no attention was found, with the line."""
     products = [node for node in recorder.nodes if node.kind in ("product", "fused")]
-    singles = [node for node in recorder.nodes if node.name in ADDED_UP and node.tags]
-    if singles and (not products or singles[0].place < products[0].place):
+    if not products:
         return (
-            f"products are added up number by number{where(singles[0].place)}; read are products of rows and matrices, "
-            "as query @ key.mT"
+            "no product of two tensors that depend on the input, such as query @ key.mT, was called"
         )
-    if products:
-        return (
-            f"the product{where(products[0].place)} is of two things that depend on the input, but no weights that are "
-            "made of it multiply a value, row by row of the tokens"
-        )
-    return "no numbers that depend on the input are multiplied with each other"
+    where, place = "", lines.found.get(products[0].place)
+    if place is not None:
+        code = linecache.getline(*place).strip()
+        where = f" in line {place[1]} of {Path(place[0]).name}" + (f", {code}" if code else "")
+    return (
+        f"the product{where} is of two tensors that depend on the input, but no weights of all queries and "
+        "keys at once multiply a value"
+    )

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.checking.hypotheses.recipe import Setting, declared_bias, right_scale, right_visible
-from clearhead.recording.observed import blocks_of
 from clearhead.recording.thresholds import HIDDEN
 from clearhead.recording.weighing import EXPONENTIALS, Change, weigh
-from clearhead.tracing.traced_call import AXES, Expected, Step
-from clearhead.tracing.user_code import Recording
+from clearhead.tracing.traced_call import Expected, Step, stage_axes
+from clearhead.tracing.user_code import SIDES, Recording
 
 STAGE_OF = {
     "scale": "scaled_scores",
@@ -50,18 +49,21 @@ class StagesOfCode:
         steps: each stage as a trace shows it.
         values: each stage as (blocks, rows, columns) in float64.
         read: the changes of the scores.
+        undropped: the weights before dropout; None without dropout.
     """
+
+    undropped: Tensor | None
 
     def __init__(self, recording: Recording) -> None:
         self.recording, self.steps = recording, list[Step]()
         self.values: dict[str, Tensor] = {}
         self.lead, self._sizes = _leading_axes(recording)
-        self._attention = recording.cells.whole
-        self.read = weigh(self._attention)
-        self._lost, self._lost_words = _lost_mask(recording)
-        for name, node in zip(("query", "key", "value"), recording.cells.nodes, strict=True):
+        self._attention = recording.attention
+        self.read, self.undropped = weigh(self._attention), None
+        for name, origin in zip(SIDES, recording.origins, strict=True):
+            node = origin.node
             place = 0 if node is None or node.kind == "input" else node.place
-            self._add(name, getattr(self._attention, name), recording.origin(name), place)
+            self._add(name, getattr(self._attention, name), recording.formula(name), place)
         self._add_scores()
         self._add_weights()
         formula = f"{self._current()} · value"
@@ -76,10 +78,8 @@ class StagesOfCode:
     ) -> None:
         """Append a stage; without a place it repeats the one before."""
         same_as = self._current() if name in stages.NAMES and not place else None
-        heads = "num_kv_heads" if name in ("key", "value") else "num_heads"
-        axes = (*(axis.replace("num_heads", heads) for axis in self.lead), *AXES[_row_of(name)])
         line = self.recording.line(place) if place else ""
-        tensor = self.in_axes_of_call(values)
+        axes, tensor = stage_axes(self.lead, name), self.in_axes_of_call(values)
         self.steps.append(Step(name, tensor, axes, formula, same_as, line, standard))
         self.values[name] = values
 
@@ -92,9 +92,8 @@ class StagesOfCode:
         return f"{name}_{count + 1}" if count else name
 
     def _add_scores(self) -> None:
-        left_out = not bool(self.recording.cells.computed.all())
-        formula = "query · keyᵀ" + "; −∞ where the loop computed none" * left_out
-        self._add("scores", self._attention.scores, formula, self._attention.layout.scores.place)
+        place = self._attention.layout.scores.place
+        self._add("scores", self._attention.scores, "query · keyᵀ", place)
         groups = _by_stage(self.read.before)
         early = set[str]()
         for index, (name, group) in enumerate(groups):
@@ -117,8 +116,6 @@ class StagesOfCode:
         for name in names:
             if name not in self.values:
                 formula = "done earlier" if name in early else NO_CHANGE[name]
-                if name == "masked_scores" and self._lost is not None:
-                    formula = self._lost_words
                 self._add(name, self.values[self.steps[-1].name], formula)
 
     def _add_weights(self) -> None:
@@ -142,6 +139,7 @@ class StagesOfCode:
         for change in read.after:
             before = self.steps[-1].name
             is_last = change.kind == "dropout" and change is read.after[-1]
+            self.undropped = self.values[before] if is_last else None
             name = "dropped_weights" if is_last else self._numbered("changed_weights")
             formula = self._formula(change, self._current(), self.values[before])
             stage, standard = change.stage, is_last and before == "weights"
@@ -181,76 +179,59 @@ class StagesOfCode:
         Without a declared mask, the pairs that the code hides, or tries to hide, are the intended ones.
         None if no stage differs, or if a declaration is not compared here.
         """
-        contract, cells = self.recording.contract, self.recording.cells
+        contract = self.recording.contract
         if any(getattr(contract, name) is not None for name in UNCOMPARED):
             return None
-        found = self._query_of_other_rows()
-        if found is None:
-            (blocks, queries, width), keys = self.values["query"].shape, self.values["key"].shape[1]
-            value_width = self.values["value"].shape[-1]
-            setting = Setting(contract, blocks, 1, 1, queries, keys, width, value_width)
-            found = next(self._differences(setting, self._visible(setting)), None)
-        if found is None and (value := cells.nodes[2]) is not None and value.constant == 0:
-            before, keys = blocks_of(value.operands[1]).double(), self.values["key"].shape[1]
-            mixed = value.kind == "linear" and value.operands[0].shape[-2:] == (keys, keys)
-            if mixed and before.shape == self.values["value"].shape:
-                found = "value", before
-        return None if found is None else Expected(found[0], self.in_axes_of_call(found[1]))
+        (blocks, queries, width), keys = self.values["query"].shape, self.values["key"].shape[1]
+        value_width = self.values["value"].shape[-1]
+        setting = Setting(contract, blocks, 1, 1, queries, keys, width, value_width)
+        for name, expected in self._differences(setting, self._visible(setting)):
+            return Expected(name, self.in_axes_of_call(expected))
+        return None
 
     def _differences(self, at: Setting, visible: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Every stage whose numbers are not those of the definition; none if the weights and context are right."""
-        got, cells = self.values, self.recording.cells
-        raw, gain = got["query"] @ got["key"].mT, self._attention.gain
+        """Yield every stage that differs from the definition; none if the weights and the context are right."""
+        got, gain = self.values, self._attention.gain
+        raw = got["query"] @ got["key"].mT
         scale = None if gain is None else right_scale(at) / gain
         scaled = got["scaled_scores"] if scale is None else stages.scaled_scores(raw, scale)
         capped = stages.capped_scores(scaled, at.contract.softcap)
         masked = stages.masked_scores(capped, declared_bias(at), visible)
         weights = stages.weights(masked)
         sees = visible.any(-1, keepdim=True)
-        live = cells.computed & ~_hidden(got["scaled_scores"], scaled)
         masked_got = got["masked_scores"]
         masked_got = masked_got.masked_fill(_hidden(masked_got, capped), -torch.inf)
-        mixed = got["dropped_weights"]
-        if self.read.after and self.read.after[-1].kind == "dropout":
-            mixed = list(got.values())[-3]
+        mixed = got["dropped_weights"] if self.undropped is None else self.undropped
         if not self._same(mixed, weights, sees):
             rows = (
-                ("scores", torch.where(cells.computed, raw, -torch.inf), raw, visible),
-                ("scaled_scores", got["scaled_scores"], scaled, live),
+                ("scores", got["scores"], raw, visible),
+                (
+                    "scaled_scores",
+                    got["scaled_scores"],
+                    scaled,
+                    ~_hidden(got["scaled_scores"], scaled),
+                ),
                 ("masked_scores", masked_got, masked, sees),
                 ("weights", got["weights"], weights, sees),
             )
-            for name, found, expected, where in rows:
-                if not self._same(found, expected, where):
+            for name, computed, expected, where in rows:
+                if not self._same(computed, expected, where):
                     yield name, expected
             yield from ((name, weights) for name in got if name.startswith("changed_weights"))
         context = got["dropped_weights"] @ got["value"]
         if not self._same(got["context"], context, sees):
             yield "context", context
 
-    def _query_of_other_rows(self) -> tuple[str, Tensor] | None:
-        """The query with its heads split correctly, if its rows are not those of tokens."""
-        cells, query = self.recording.cells, self.values["query"]
-        made, width = cells.nodes[0], query.shape[-1]
-        if cells.columns[0] or made is None or made.kind != "linear":
-            return None
-        if made.output.numel() != query.numel() or made.output.shape[-1] != cells.heads * width:
-            return None
-        right = made.output.double().reshape(cells.batch, query.shape[1], cells.heads, width)
-        right = right.transpose(1, 2).flatten(0, 1)
-        return None if torch.equal(right, query) else ("query", right)
-
     def _visible(self, at: Setting) -> Tensor:
         """True where a query may see a key: as declared, or as the code hides it or tries to."""
-        contract, hidden = self.recording.contract, ~self.recording.cells.computed
+        contract = self.recording.contract
+        hidden = torch.zeros_like(self._attention.scores, dtype=torch.bool)
         for change in self.read.changes:
             lowers = change.kind == "hide" or (
                 change.kind in ("fill", "number") and change.number <= 0
             )
             if lowers and change.cells is not None:
                 hidden = hidden | change.cells
-        if self._lost is not None:
-            hidden = hidden | self._lost
         if contract.causal is None and contract.window is None:
             return ~hidden
         declared = right_visible(at).expand(hidden.shape)
@@ -281,19 +262,15 @@ def dropout_factor(change: Change, before: Tensor) -> float:
 
 def _leading_axes(recording: Recording) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The axes before rows and columns, with their sizes: as the inputs have them, and heads if there are several."""
-    cells, first = recording.cells, recording.floats[0]
-    if first.ndim == 4 and cells.heads == 1:
+    first, batch, heads = recording.floats[0], recording.batch, recording.heads
+    if first.ndim == 4 and heads == 1:
         return ("batch", "num_heads"), tuple(first.shape[:2])
-    if first.ndim == 3 and recording.by_sides and cells.heads == 1:
-        return ("num_heads",), (cells.batch,)
-    batch = first.ndim > 2 and cells.batch == first.shape[:-2].numel()
-    heads = cells.heads > 1 or (cells.batch > 1 and not batch)
-    names, sizes = ("batch",) * batch, (cells.batch,) * batch
-    return names + ("num_heads",) * heads, sizes + (cells.heads,) * heads
-
-
-def _row_of(name: str) -> str:
-    return name if name in AXES else "scores"
+    if first.ndim == 3 and recording.by_sides and heads == 1:
+        return ("num_heads",), (batch,)
+    has_batch = first.ndim > 2 and batch == first.shape[:-2].numel()
+    has_heads = heads > 1 or (batch > 1 and not has_batch)
+    names, sizes = ("batch",) * has_batch, (batch,) * has_batch
+    return names + ("num_heads",) * has_heads, sizes + (heads,) * has_heads
 
 
 def _by_stage(changes: Sequence[Change]) -> list[tuple[str, list[Change]]]:
@@ -332,21 +309,3 @@ def _pairs(cells: Tensor | None) -> str:
     counts = sorted(set(cells.flatten(1).sum(-1).tolist()))
     count = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"for {count} of {cells[0].numel()} pairs"
-
-
-def _lost_mask(recording: Recording) -> tuple[Tensor | None, str]:
-    """The pairs that a mask would hide whose result nothing reads, and what to say of it."""
-    cells, recorder = recording.cells, recording.recorder
-    node = cells.whole.layout.scores
-    for step in recorder.steps if cells.elements is not None else ():
-        of_scores = step.tags.node == node.index
-        if step.result in recorder.read or step.source == step.result or not of_scores.any():
-            continue
-        flat = torch.zeros(node.output.numel(), dtype=torch.float64)
-        values = step.value.double().expand(of_scores.shape)[of_scores]
-        flat[(step.tags.element - node.base)[of_scores]] = values
-        hidden = flat[cells.elements] < -HIDDEN
-        if bool(hidden.any()):
-            line = recording.line(step.place)
-            return hidden, f"the result of {step.name}, {line}, is read by nothing"
-    return None, ""

@@ -21,7 +21,7 @@ def worked_out(problem: Problem) -> Tensor:
 
 
 def without_numbers(problem: Problem) -> Problem:
-    """Return the call with what tells of which matrix it is rows: no query, and a fingerprint of each key.
+    """Return the call without its query, and with a fingerprint of each key that identifies its matrix.
 
     Example:
         >>> from clearhead.attention.problem import make_problem

@@ -254,7 +254,7 @@ class Ran:
 
 
 def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchError:
-    """Return the error for a model of which no call was seen, whether it ran or not."""
+    """Return the error for a model without a recorded call, whether it ran or not."""
     if not ran:
         return WatchError(
             "watch.not-run",

@@ -215,7 +215,7 @@ class Seen(Answering, WholeRecord[Kept]):
         other: "Seen[Any] | None" = None,
         other_tokens: Tokens | None = None,
         names: tuple[str, str] = ("A", "B"),
-        writes: "Writes | Callable[[int | None], Writes] | None" = None,
+        writes: "Writes | None" = None,
         words: Callable[[int], str] | Sequence[str] | None = None,
         **page: Unpack[FileOptions],
     ) -> Path:
@@ -238,7 +238,7 @@ class Seen(Answering, WholeRecord[Kept]):
             pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
             why: True to write query and key of short texts too, for how each weight comes about.
             writes: the tokens that each head raises and lowers, `ch.reading.writes(model, inputs, query=None)` of this
-                run, or a function of a query that returns it: the ten most of either kind, or as many as 3 MB hold.
+                run: the ten most of either kind, or as many as 3 MB hold.
             words: a function of a token's number that gives its word, such as `tokenizer.decode`, or all words.
             image: a picture whose patches are the tokens, or the source tokens where `tokens` are given: a
                 PNG or a JPEG, a picture of Pillow, or pixels, (height, width, 3) or (3, height, width).

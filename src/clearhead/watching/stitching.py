@@ -37,7 +37,7 @@ class Reach(NamedTuple):
         first: the place among the keys of the first that each query sees, padding aside, (query_len,);
             the last is its own.
         valid: True for the keys that are not padded, (batch or 1, kv_len); also for those before
-            `first`, of which nothing is known.
+            `first`, whose weights are not known.
     """
 
     first: Tensor

@@ -184,7 +184,11 @@ test_what_is_refused = refusals(
         "sinks // …",
     ),
     (lambda: ch.figure(ch.trace(ch.attend, X, X, X, dropout=0.5)), "figure.stages", "dropout // …"),
-    (lambda: ch.figure(renormalised()), "figure.stages", "weights that are renormalised // …"),
+    (
+        lambda: ch.figure(renormalised()),
+        "figure.stages",
+        "stages that are not those of the definition // …",
+    ),
     (lambda: of(head=1), "trace.part", "1 // num_heads // 1"),
     (lambda: of(sample="a"), "trace.part", "1 // batch // 'a'"),
     (lambda: of(tokens=["one"]), "trace.tokens", "tokens // 3 // 1"),

@@ -1,7 +1,5 @@
 """The widget, on the side of Python: what it holds, and what it answers."""
 
-import json
-import struct
 import sys
 import zlib
 from pathlib import Path
@@ -15,6 +13,7 @@ import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.drawing.notebook import widget as notebook
+from clearhead.drawing.notebook.exact_tiles import answer
 from clearhead.drawing.page.payload import MAGIC
 from clearhead.errors import MissingExtraError
 from tests.environment import break_package
@@ -27,17 +26,16 @@ def matrix() -> ch.AttentionMatrix:
     return ch.AttentionMatrix(torch.randn(2, 3, QUERIES, 4), torch.randn(2, 3, KEYS, 4))
 
 
-def asked(route: str, number: int = 1) -> dict[str, Any]:
-    return {"kind": "ask", "id": number, "route": route}
+def asked(what: str, layer: int = 0, head: int = 1, **places: Any) -> dict[str, Any]:
+    return {"kind": "ask", "id": 41, "what": what, "layer": layer, "head": head, **places}
 
 
-WHOLE = f"tile?layer=0&head=1&rows=0,{QUERIES}&columns=0,{KEYS}&cells={QUERIES},{KEYS}"
+WHOLE = asked("tile", rows=[0, QUERIES], columns=[0, KEYS], cells=[QUERIES, KEYS])
 
 
-def read(tile: bytes) -> tuple[tuple[int, ...], Tensor]:
-    ends = struct.unpack("<6I", tile[:24])
-    values = struct.unpack(f"<{ends[2] * ends[5]}f", tile[24:])
-    return ends, torch.tensor(values).view(ends[2], ends[5])
+def values_of(found: dict[str, Any], numbers: bytes) -> Tensor:
+    cells = found["rows"][2], found["columns"][2]
+    return torch.frombuffer(bytearray(numbers), dtype=torch.float32).view(*cells)
 
 
 @pytest.fixture
@@ -74,12 +72,12 @@ def test_a_tile_is_exact(sent: list[tuple[Any, Any]]) -> None:
     weights = matrix()
     widget = ch.view(weights, sample=1)
     assert widget.exact
-    route = "tile?layer=0&head=1&rows=1,4&columns=0,7&cells=3,7"
-    widget._receive(widget, asked(route, 41), [])
-    ((content, (tile,)),) = sent
-    assert content == {"kind": "answer", "id": 41, "status": 200}
-    ends, values = read(tile)
-    assert ends == (1, 4, 3, 0, 7, 7)
+    request = WHOLE | {"rows": [1, 4], "cells": [3, 7]}
+    widget._receive(widget, request, [])
+    ((content, (numbers,)),) = sent
+    found = {"rows": [1, 4, 3], "columns": [0, 7, 7]}
+    assert content == {"kind": "answer", "id": 41, "found": found}
+    values = values_of(found, numbers)
     # The kernel of the whole row and that of a tile add up in another order.
     expected = weights[1, 1, 1:4].double()
     torch.testing.assert_close(values.double(), expected, rtol=1e-6, atol=1e-7)
@@ -91,9 +89,10 @@ def test_layers_that_attended_are_counted_alike(sent: list[tuple[Any, Any]]) -> 
     with ch.watch(model) as seen:
         model(torch.randn(1, QUERIES, 8))
     widget = ch.view(seen)
-    route = "tile?layer=1&head=1&rows=0,5&columns=0,5&cells=5,5"
-    widget._receive(widget, asked(route), [])
-    _, values = read(sent[0][1][0])
+    request = WHOLE | {"layer": 1, "columns": [0, 5], "cells": [5, 5]}
+    widget._receive(widget, request, [])
+    ((content, (numbers,)),) = sent
+    values = values_of(content["found"], numbers)
     torch.testing.assert_close(values, seen[1][0, 1], rtol=1e-6, atol=1e-7)
     widget.close()
 
@@ -110,12 +109,12 @@ def test_words_of_a_text_that_is_looked_at() -> None:
 def test_summaries_have_no_tiles(sent: list[tuple[Any, Any]]) -> None:
     widget = ch.view(matrix().summary())
     assert not widget.exact
-    widget._receive(widget, asked(WHOLE), [])
+    widget._receive(widget, WHOLE, [])
     assert sent == []
     widget.close()
 
 
-@pytest.mark.parametrize("content", [None, "ask", {}, {"kind": "other"}, {"kind": "ask", "id": 1}])
+@pytest.mark.parametrize("content", [None, "ask", {}, {"kind": "other"}])
 def test_other_messages_are_not_answered(sent: list[tuple[Any, Any]], content: Any) -> None:
     widget = ch.view(matrix())
     widget._receive(widget, content, [])
@@ -123,38 +122,36 @@ def test_other_messages_are_not_answered(sent: list[tuple[Any, Any]], content: A
     widget.close()
 
 
-@pytest.mark.parametrize(
-    ("route", "status", "text"),
-    [
-        (WHOLE.replace("head=1", "head=3"), 400, "[tile.head] layer 0 has 3 heads; got number 3."),
-        (WHOLE.replace("rows=0,5", "rows=0,99"), 400, "[tile.range] rows must be"),
-        (WHOLE.replace("rows=0,5", "rows=0"), 400, "[serve.query] rows must be 2 whole numbers"),
-        ("tile", 400, "[serve.query] the query must have the fields"),
-        ("payload", 404, "There is nothing here."),
-        ("../../etc/passwd", 404, "There is nothing here."),
-        ("tile?" + "x" * 2000, 400, "A query has up to 1024 characters; got 2000."),
-    ],
-)
-def test_what_cannot_be_asked_is_told(
-    sent: list[tuple[Any, Any]], route: str, status: int, text: str
-) -> None:
-    widget = ch.view(matrix())
-    widget._receive(widget, asked(route), [])
-    ((content, (told,)),) = sent
-    assert content["status"] == status
-    assert text in told.decode()
-    widget.close()
+def test_what_the_kernel_does_not_compute_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = [matrix(), None]
+    assert answer(known, 0, WHOLE | {"layer": 1}) == (None, b"")
+    monkeypatch.setattr("clearhead.matrix.tiles.EXACT_PAIRS", QUERIES * KEYS - 1)
+    assert answer(known, 0, WHOLE) == (None, b"")
+    assert answer(known, 0, WHOLE | {"rows": [0, 2]})[0] is not None
+
+
+def test_what_is_no_number_is_none() -> None:
+    query = torch.full((3, 2), torch.nan)
+    known = [ch.AttentionMatrix(query, query)]
+    found, _ = answer(known, 0, asked("token", head=0, token=1, side="query"))
+    assert found is not None
+    assert (found["total"], found["entropy"]) == (None, None)
 
 
 def test_the_numbers_of_a_token(sent: list[tuple[Any, Any]]) -> None:
     weights = matrix()
     widget = ch.view(weights)
-    widget._receive(widget, asked("token?layer=0&head=2&token=3&side=query"), [])
-    ((content, (told,)),) = sent
-    assert content["status"] == 200
-    links = json.loads(told)["links"]
+    widget._receive(widget, asked("token", head=2, token=3, side="query"), [])
+    ((content, _),) = sent
+    links = content["found"]["links"]
     best = weights[0, 2, 3].topk(2)
     assert [place for place, _ in links[:2]] == best.indices.tolist()
+    found, _ = answer([weights], 0, asked("token", head=2, token=4, side="key"))
+    assert found is not None
+    assert found["total"] == pytest.approx(float(weights[0, 2, :, 4].sum()), rel=1e-5)
+    found, _ = answer([weights], 0, asked("pair", head=2, query=3, key=4))
+    assert found is not None
+    assert found["weight"] == pytest.approx(float(weights[0, 2, 3, 4]), rel=1e-5)
     widget.close()
 
 

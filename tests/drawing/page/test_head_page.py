@@ -6,19 +6,17 @@ import re
 import zlib
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.drawing.live.server import serve_seen
 from clearhead.drawing.page import head_arrays, head_page, located
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_heads
 from clearhead.drawing.page.payload import Deflated, Payload
 from clearhead.drawing.page.rounding import WORD, restored
-from clearhead.drawing.page.runs import layers_of
+from clearhead.drawing.page.runs import layers_of, read_run
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError
@@ -276,8 +274,7 @@ def test_a_page_numbers_layers_and_heads_as_the_table_does(layers: Any, tmp_path
     assert found is not None
     data = [head_of(base64.b64decode(found[1]))]
     saved = ch.load(seen.save(tmp_path / "run.clearhead"))
-    with serve_seen(saved, "a run") as server, urlopen(server.address + "payload") as answer:
-        data.append(head_of(answer.read()))
+    data.append(head_of(heads_payload([read_run(layers_of(saved))], "a run").to_bytes()))
     for each in data:
         heads = {
             (layer["number"], head): row["entropy"]

@@ -1,4 +1,4 @@
-"""The tokens that heads raise and lower: packed into a page, and asked for."""
+"""The tokens that heads raise and lower: packed into a page."""
 
 import itertools
 from pathlib import Path
@@ -13,7 +13,7 @@ from clearhead.drawing.page import written
 from clearhead.drawing.page.head_page import heads_payload
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.runs import read_run
-from clearhead.drawing.page.written import SIDES, STEPS, AskedWrites, Written
+from clearhead.drawing.page.written import SIDES, STEPS, Written
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.reading.written_tokens import Writes, WrittenToken
 from tests.refusals import assert_refused
@@ -144,40 +144,6 @@ def test_a_vocabulary_of_more_words_than_two_bytes_count() -> None:
     assert len(payload.data["writes"]["words"]) == 20 * matrix.query_len > count
 
 
-def test_a_function_is_asked_for_all_of_a_file_and_for_one_query_of_what_is_live(
-    tmp_path: Path,
-) -> None:
-    of = model()
-    seen, asked = seen_by(of), []
-
-    def writes(query: int | None) -> Writes:
-        asked.append(query)
-        return ch.reading.writes(of, IDS, query=query)
-
-    path = seen.to_html(tmp_path / "a.html", writes=writes, words=WORDS.__getitem__)
-    assert asked == [None]
-    same = seen.to_html(
-        tmp_path / "b.html", writes=ch.reading.writes(of, IDS, query=None), words=WORDS
-    )
-    assert path.read_bytes() == same.read_bytes()
-
-    asked.clear()
-    given = Written(writes, WORDS)
-    run = read_run(seen.parts())
-    assert heads_payload([run], "", writes=given).data["writes"] == {"live": True}
-    live = AskedWrites(given, run)
-    rows = ch.reading.writes(of, IDS, query=3).of("2.attention", head=1)
-    expected = next(each for each in rows.lists() if each["sample"] == 0)
-    told = live.at(1, 1, 3)
-    assert told is not None
-    for side in SIDES:
-        assert told[side] == [(WORDS[token], above) for token, above in expected[side]]
-    assert live.at(0, 0, 3) is not None
-    assert asked == [3]
-    assert [live.at(2, 0, 0), live.at(0, 2, 0), live.at(0, 0, 5)] == [None] * 3
-    assert asked == [3]
-
-
 def test_some_heads_of_a_layer_go_by_their_numbers() -> None:
     of = model()
     with ch.watch(of, heads=[1]) as seen:
@@ -189,7 +155,6 @@ def test_some_heads_of_a_layer_go_by_their_numbers() -> None:
     assert [word for word, _ in read(payload, 1, 0, 4)["raised"]] == [
         WORDS[token] for token, _ in expected["raised"]
     ]
-    assert AskedWrites(Written(lambda query: found, WORDS), read_run(seen.parts())).at(1, 0, 4)
     assert_refused(
         lambda: page_of(seen, found), "page.writes", "5 // [1] // '1.attention' // 0 // 0"
     )
@@ -205,14 +170,8 @@ ONE = [WrittenToken("1.attention", 0, 0, 4, 1, 0, 2.5, 2.0)]
             "all",
             None,
             ArgumentTypeError,
-            "[page.writes-type] writes must be what ch.reading.writes(model, inputs, query=None) returns, or a "
-            "function of a query that returns it; got str.",
-        ),
-        (
-            lambda query: [],
-            None,
-            ArgumentTypeError,
-            "[page.writes-type] writes must return what ch.reading.writes does; got list.",
+            "[page.writes-type] writes must be what ch.reading.writes(model, inputs, query=None) returns; got "
+            "str.",
         ),
         (
             None,
@@ -256,7 +215,6 @@ ONE = [WrittenToken("1.attention", 0, 0, 4, 1, 0, 2.5, 2.0)]
     ],
     ids=[
         "a word",
-        "of a function",
         "words alone",
         "a string",
         "too few",
@@ -280,18 +238,3 @@ def test_of_two_runs_the_first_has_it(tmp_path: Path) -> None:
     payload = heads_payload(runs, "", writes=Written(ch.reading.writes(of, IDS, query=None), WORDS))
     told = [layer.get("writes") is not None for layer in payload.data["layers"]]
     assert told == [True, True, False, False]
-
-
-def test_queries_that_were_asked_for_are_kept_up_to_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = model()
-    asked: list[int | None] = []
-
-    def writes(query: int | None) -> Writes:
-        asked.append(query)
-        return ch.reading.writes(of, IDS, query=query)
-
-    monkeypatch.setattr(written, "KEPT", 2)
-    live = AskedWrites(Written(writes, WORDS), read_run(seen_by(of).parts()))
-    for query in (0, 1, 0, 2, 1, 0):
-        live.at(0, 0, query)
-    assert asked == [0, 1, 2, 0]

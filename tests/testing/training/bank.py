@@ -256,13 +256,6 @@ def renormed() -> Made:
     return frozen_positions(made)
 
 
-def untied() -> Made:
-    made = decoder()
-    model = made["model"]
-    model.head.weight = nn.Parameter(model.tokens.weight.detach().clone())
-    return made | {"optimizer": adam(model)}
-
-
 def frozen_positions(made: Made) -> Made:
     made["model"].places.weight.requires_grad_(False)
     wanting = [each for each in made["model"].parameters() if each.requires_grad]
@@ -337,73 +330,6 @@ def own_generator(named: bool) -> Made:
     return made | ({"state": {"drawn": drawn}} if named else {})
 
 
-# 7: decoding.
-
-
-def greedily(model: Any, batch: Any, tokens: int) -> Tensor:
-    """With a cache; padding, where there is any, is a mask."""
-    ids = batch if isinstance(batch, Tensor) else batch["ids"]
-    mask = None if isinstance(batch, Tensor) else batch["mask"]
-    caches: list[list[Any]] = [[] for _ in model.blocks]
-    made, new = [], ids
-    for _ in range(tokens):
-        new = model(new, mask, caches=caches)[:, -1:].argmax(-1)
-        made.append(new)
-        if mask is not None:
-            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
-    return torch.cat([ids, *made], 1)
-
-
-def unheard(model: nn.Module, batch: Any, tokens: int) -> Tensor:
-    """Greedy decoding by the blocks, so that no hook of the model sees its logits."""
-    return greedily(Unheard(model), batch, tokens)
-
-
-class Unheard:
-    def __init__(self, model: nn.Module) -> None:
-        self.blocks, self.forward = model.blocks, model.forward
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.forward(*args, **kwargs)
-
-
-def of_source(model: nn.Module, batch: Made, tokens: int, moves: bool = True) -> Tensor:
-    cache: list[Any] = []
-    made, new = [], batch["target"]
-    for number in range(tokens):
-        past = 0 if number == 0 else batch["target"].shape[1] + number - 1
-        logits = model(batch["source"], batch["mask"], new, cache, past if moves else 0)
-        new = logits[:, -1:].argmax(-1)
-        made.append(new)
-    return torch.cat(made, 1)
-
-
-def with_mask(**switches: Any) -> Made:
-    def loss(model: nn.Module, batch: Made) -> Tensor:
-        logits = model(batch["ids"], batch["mask"])[:, :-1].mT
-        labels = batch["ids"].where(batch["mask"], -100)[:, 1:]
-        return F.cross_entropy(logits, labels)
-
-    made = decoder(loss, **switches)
-    mask = lengths(TOKENS)
-    made["batch"] = {"ids": made["batch"], "mask": mask}
-    return made | {"padding": "mask", "generate": greedily}
-
-
-class Columns(Decoder):
-    """Positions are columns, also where padding stands on the left."""
-
-    def positions(self, mask: Tensor | None, ids: Tensor, past: int) -> Tensor:
-        return super().positions(None, ids, past)
-
-
-def by_columns() -> Made:
-    made = with_mask()
-    torch.manual_seed(0)
-    made["model"] = Columns()
-    return made | {"optimizer": adam(made["model"])}
-
-
 def wrong(
     law: str, code: str, name: str, make: Callable[..., Made], *args: Any, **kw: Any
 ) -> Entry:
@@ -412,10 +338,6 @@ def wrong(
 
 def right(law: str, name: str, make: Callable[..., Made], *args: Any, **kw: Any) -> Entry:
     return Entry(law, name, partial(make, *args, **kw))
-
-
-def also(made: Callable[[], Made], **more: Any) -> Made:
-    return made() | more
 
 
 ENTRIES = (
@@ -430,15 +352,11 @@ ENTRIES = (
     right("predicting", "pairs of inputs and labels", pairs),
     right("predicting", "packed documents", packed),
     right("predicting", "a masked language model", masked_model),
+    right("predicting", "a small rate", decoder, rate=1e-4),
+    right("predicting", "classes", encoder),
     right("predicting", "an encoder and a decoder", translator),
-    wrong("ordering", "train.order", "no positions, one layer", decoder, layers=1, ordered=False),
-    wrong("ordering", "train.order", "no positions in the encoder", encoder, ordered=False),
-    wrong("ordering", "train.order", "no positions of the source", translator, source_ordered=False),
-    right("ordering", "a small rate", decoder, rate=1e-4),
-    right("ordering", "classes", encoder),
-    right("ordering", "an encoder and a decoder", translator),
-    right("ordering", "logits too large", decoder, scale=30.0),
-    right("ordering", "twice the softmax", encoder, softmax_twice),
+    right("predicting", "logits too large", decoder, scale=30.0),
+    right("predicting", "twice the softmax", encoder, softmax_twice),
     wrong("padding", "train.padding", "padding is a target", padded_text, next_token),
     wrong("padding", "train.padding", "padding is attended", encoder, hides=False),
     wrong("padding", "train.padding", "padding of the source is attended", translator, hides=False),
@@ -453,7 +371,6 @@ ENTRIES = (
     right("padding", "a padded source", translator),
     wrong("parameters", "train.optimizer", "the head is not in the optimizer", without_the_head),
     wrong("parameters", "train.frozen", "a frozen embedding with max_norm", renormed),
-    wrong("parameters", "train.tied", "a copy of the embedding", untied),
     wrong("parameters", "train.gradient", "detached before the head", decoder, tied=False, detached=True),
     wrong("parameters", "train.moved", "a learning rate of 0", translator, rate=0.0),
     right("parameters", "tied", decoder),
@@ -461,7 +378,6 @@ ENTRIES = (
     right("parameters", "frozen positions of both", lambda: frozen_positions(translator())),
     wrong("dropout", "train.dropout", "a seed in the loss", decoder, partial(seeded, next_token), 0.1),
     wrong("dropout", "train.eval", "never in eval", encoder, partial(always_training, classes), 0.1),
-    wrong("dropout", "train.replay", "checkpointing draws anew", translator, dropout=0.1, recomputes=False),
     right("dropout", "checkpointing", decoder, dropout=0.1, recomputes=True),
     right("dropout", "masks drawn in the loss", unmasked_text, 0.1),
     right("dropout", "an encoder and a decoder", translator, dropout=0.1, recomputes=True),
@@ -472,19 +388,4 @@ ENTRIES = (
     right("resuming", "all is saved", lambda: warmed(decoder(dropout=0.1)) | saving()),
     right("resuming", "a generator", own_generator, named=True),
     right("resuming", "a schedule", lambda: warmed(translator(dropout=0.1))),
-    wrong(
-        "decoding", "train.decoding", "positions begin anew",
-        lambda: decoder(restarts=True) | {"generate": greedily},
-    ),
-    wrong(
-        "decoding", "train.decoding", "positions of the decoder stay",
-        lambda: translator() | {"generate": partial(of_source, moves=False)},
-    ),
-    wrong("decoding", "train.alone", "columns for positions", by_columns),
-    wrong("decoding", "train.alone", "padding attended", encoder, hides=False),
-    right("decoding", "a cache", lambda: decoder() | {"generate": greedily}),
-    right("decoding", "a cache and padding on the left", with_mask),
-    right("decoding", "calls that nobody hears", lambda: with_mask() | {"generate": unheard}),
-    right("decoding", "a padded source", lambda: translator() | {"generate": of_source}),
-    right("decoding", "an encoder", encoder),
 )  # fmt: skip

@@ -83,7 +83,7 @@ export interface HeadsData {
   texts: string[][];
   /** So many tokens of either kind that heads raise and lower are in the page, with these words; or they are asked
    * for. */
-  writes?: { top?: number; words?: string[]; live?: boolean } | null;
+  writes?: { top: number; words: string[] } | null;
   /** A picture whose patches are tokens. */
   photo?: PhotoData | null;
   /** Where the page opens; `state` is what stands in an address. */

@@ -121,7 +121,8 @@ function filteredTile(
   const tall = (rows[1] - rows[0]) / cells[0];
   const wide = (columns[1] - columns[0]) / cells[1];
   const single = tall === 1 && wide === 1;
-  if (!single && map.at) return { ...fromWeights(map, request), ...about(tile) };
+  if (!single && map.at)
+    return { ...fromWeights(map, request), ...(tile.silent && { silent: true }) };
   const values = Float32Array.from(tile.values);
   const holds = (side: Uint8Array | undefined, from: number, size: number) =>
     side
@@ -140,9 +141,4 @@ function filteredTile(
   const end = () =>
     endOf(cells[0], (row) => largestOf((at) => values[at]!, row * cells[1], (row + 1) * cells[1]));
   return { ...tile, values, top: single ? map.end : end() };
-}
-
-/** What a tile says of where it comes from. */
-function about({ pending, silent }: Tile): Partial<Tile> {
-  return { ...(pending !== undefined && { pending }), ...(silent && { silent }) };
 }

@@ -3,7 +3,7 @@ import type { PairStages, Source } from "../../source";
 import type { HeadMap, HeadsData } from "./data";
 import type { Chosen } from "./names";
 
-/** The stages of a pair, from the page's own query and key, or from a server's; null where there are
+/** The stages of a pair, from the page's own query and key, or from the kernel's; null where there are
  * none. */
 export async function stagesOf(
   data: HeadsData,

@@ -186,12 +186,10 @@ export function detail(tile: Tile | null, layer: LayerData, map: HeadMap | null)
   const single = tall === "1" && wide === "1";
   const about = tile.exact
     ? ["Computed from query and key"]
-    : tile.pending !== undefined
-      ? [`A finer map is being computed: ${Math.floor(tile.pending * 100)} %`]
-      : [
-          precision(tile, layer, map),
-          tile.silent && `The ${tile.silent} does not answer: this is what the page has`,
-        ];
+    : [
+        precision(tile, layer, map),
+        tile.silent && "The kernel does not answer: this is what the page has",
+      ];
   const told = [!single && `One cell = ${tall} × ${wide} tokens`, ...about].filter(Boolean);
   return told.map((each) => `${each}.`).join(" ");
 }

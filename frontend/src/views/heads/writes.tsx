@@ -1,4 +1,4 @@
-// The tokens that a head raises and lowers at a query: read from the page, or asked for.
+// The tokens that a head raises and lowers at a query.
 
 import { Bars } from "../../shared/bars";
 import { names, short } from "../../shared/labels";
@@ -17,10 +17,8 @@ export async function writtenOf(
   source: Source,
   { layer, head }: Chosen,
   query: number,
-  abort: AbortSignal,
 ): Promise<Written | null> {
-  const { live, top = 0, words = [] } = data.writes!;
-  if (live) return (await source.writes?.(layer, head, query, abort)) ?? null;
+  const { top, words } = data.writes!;
   if (!data.layers[layer]!.writes) return null;
   const [tokens, codes, most] = await Promise.all(
     [`${head}/written`, `${head}/above`, "written-most"].map((name) =>
@@ -47,8 +45,8 @@ export function WritesSentence({
 }: Omit<WritesProps, "name" | "open">) {
   const { layer, head } = chosen;
   const { value, fresh } = useLoaded(
-    (abort) => writtenOf(data, source, { layer, head }, query, abort),
-    [data, source, layer, head, query, source.changed?.value],
+    () => writtenOf(data, source, { layer, head }, query),
+    [data, source, layer, head, query],
   );
   const [raised, lowered] = (fresh && value && [value.raised[0], value.lowered[0]]) || [];
   if (!raised || !lowered) return null;
@@ -85,9 +83,8 @@ export function Writes({ data, source, chosen, query, name, open }: WritesProps)
   const { layer, head } = chosen;
   const shown = open.value;
   const { value, failed, fresh } = useLoaded(
-    (abort) => (shown ? writtenOf(data, source, { layer, head }, query, abort) : null),
-    // Again when whoever was asked too early has an answer after all.
-    [data, source, layer, head, query, shown, source.changed?.value],
+    () => (shown ? writtenOf(data, source, { layer, head }, query) : null),
+    [data, source, layer, head, query, shown],
   );
   const most = value ? Math.max(...[...value.raised, ...value.lowered].map(size)) : 1;
   const named = names(

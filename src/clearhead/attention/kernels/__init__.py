@@ -18,7 +18,7 @@ kernels want one width. Few queries of many keys are two products around a softm
 
 Where a kernel makes many short calls, without gradients, threads of our own share the heads, each with one of
 PyTorch's threads: a parallel region for each call waits for a core that others keep busy. What has a part for each
-head, and masks of which many numbers would be made once a thread, go as they are.
+head, and masks with many numbers to make once a thread, are not split.
 
 On a GPU the host is not to wait. There a mask is lowered if it holds no tensor of the device, since the host then knows
 its spans by itself; and what may not be finite is cleared before anything is computed. The marks that a query sees are

@@ -134,8 +134,10 @@ def _tiles(problem: Problem, spans: Spans | None) -> Iterator[Tile]:
 
 
 def parts(work: Work, bias: Bias | None) -> Iterator[tuple[Tile, HeadSlice, Edges, Tensor | None]]:
-    """All parts of all tiles, in the order of both passes: with the rectangles of them that are
-    hidden, and the bias."""
+    """Yield every part of every tile, in the order of both passes.
+
+    A part has its tile, its slice of heads, the hidden rectangles at its edges, and its bias or None.
+    """
     for tile in work.tiles:
         hidden: Edges = []
         if work.mask is not None:
@@ -229,7 +231,7 @@ class Pattern:
         self.seed, self.part, self.device = work.seed, work.part, work.extent.device
         # A Python number would divide what is True in float32, also for factors of float64.
         self.kept = torch.tensor(1.0 - (work.dropout or 0.0), dtype=like.dtype, device="cpu")
-        # Whole numbers from −2³¹ on, of which those below the threshold are dropped.
+        # Integers from −2³¹ up; those below the threshold are dropped.
         share = round((work.dropout or 0.0) * 2**32)
         self.threshold = min(share - 2**31, 2**31 - 1)
         self.factors = Buffer(work, like)
@@ -262,8 +264,10 @@ class Pattern:
 
 
 def scramble(numbers: Tensor) -> Tensor:
-    """Whole numbers of 64 bits as random ones, always the same (SplitMix64; Steele et al., 2014,
-    https://doi.org/10.1145/2714064.2660195)."""
+    """Return a hash of each int64, the same at every call.
+
+    The hash is SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
+    """
     numbers = numbers * -7046029254386353131
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
         # An arithmetic shift, without the bits of the sign that it copies.

@@ -33,7 +33,7 @@ def threads_of(problem: Problem) -> int:
 
 
 def by_heads(problem: Problem, count: int, run: Callable[[Problem, Tensor], object]) -> Tensor:
-    """The context, (batch, num_heads, query_len, value_head_dim), of which each thread fills some heads.
+    """Return the context, (batch, num_heads, query_len, value_head_dim); each thread computes some heads.
 
     Args:
         problem: the problem.

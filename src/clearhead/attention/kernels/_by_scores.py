@@ -22,7 +22,9 @@ def fits(query: Tensor, key: Tensor, value: Tensor, keys_finite: bool) -> bool:
     """Return True if `context_by_scores` is at least as fast as the fused call, for CPU tensors without gradients.
 
     Args:
-        query, key, value: of four dimensions, up to MOST_QUERIES queries.
+        query: four dimensions, up to MOST_QUERIES queries.
+        key: four dimensions.
+        value: four dimensions.
         keys_finite: True if the fused call would not check key and value.
     """
     if key.numel() <= (LEAST_CHECKED if keys_finite else SMALL):
@@ -45,7 +47,9 @@ def context_by_scores(
     """Return the context; None if a score or an entry of the context is not finite.
 
     Args:
-        query, key, value: those that fit.
+        query: as `fits` accepts it.
+        key: as `fits` accepts it.
+        value: as `fits` accepts it.
         scale: the factor of the scores.
         visible: the mask, which broadcasts to (batch, num_heads, query_len, kv_len); every query sees a key.
     """

@@ -68,8 +68,10 @@ def are_documents(pieces: list[Piece]) -> bool:
 
 
 def classes(pieces: list[Piece]) -> list[list[int]]:
-    """Group documents of like length, all causal or none, the longest first, by their places among the pieces; those
-    without keys are left out."""
+    """Group documents of similar length, longest first, and return the indices of each group's pieces.
+
+    The pieces of a group are all causal or none of them is. Documents without keys are left out.
+    """
     sizes = [length(piece.keys) for piece in pieces]
     order = sorted(range(len(pieces)), key=lambda place: (pieces[place].causal, -sizes[place]))
     groups: list[list[int]] = []
@@ -118,8 +120,10 @@ def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
 
 
 def _cut(tensor: Tensor, pieces: list[Piece], runs: list[slice]) -> list[Tensor]:
-    """The tokens of each piece, (heads, tokens, width), by one split of each sample: slices would each send a gradient
-    of the size of the tensor."""
+    """Return the tokens of each piece, (heads, tokens, width).
+
+    Each sample is split once: a slice per piece would send back a gradient of the size of the whole tensor.
+    """
     sizes: list[list[int]] = [[] for _ in range(tensor.shape[0])]
     for piece, run in zip(pieces, runs, strict=True):
         row = sizes[piece.rows.start]
@@ -137,10 +141,10 @@ def _cut(tensor: Tensor, pieces: list[Piece], runs: list[slice]) -> list[Tensor]
 def _run_tiles(
     problem: Problem, piece: Piece, value: Tensor, wants_total: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The context of all tiles of a piece, and the logsumexp, where it is wanted: a call a sample, in which
-    tiles are samples.
+    """Return the context of all tiles of a piece, and their logsumexp or None if `wants_total` is False.
 
-    One call is one parallel region, which next to other busy processes is most of what a call costs.
+    Tiles are the batch of one call per sample. One call is one parallel region, which is most of the cost of a call
+    when other processes are busy.
     """
     first = piece._replace(tiles=1)
     added, _ = _attn_mask(problem, first)  # each query of a tile sees a key
@@ -233,9 +237,10 @@ def _fused_with_logsumexp(
 def _as_the_kernels_want(
     query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, float]:
-    """One width for all three, neighbours in memory along it, and rows that do not overlap, as BLAS
-    wants them; and a scale above 0: the kernel hides the future before it scales, and −∞ times a
-    scale of 0 or below is not −∞."""
+    """Return query, key and value of one width, with contiguous rows that do not overlap, and a scale above 0.
+
+    BLAS needs such rows. The kernel masks the future before it scales, and −∞ times a scale of 0 or below is not −∞.
+    """
     if scale <= 0:
         query, scale = (query * 0.0, 1.0) if scale == 0 else (-query, -scale)
     width, value_width = query.shape[3], value.shape[3]
@@ -254,8 +259,10 @@ def _as_the_kernels_want(
 
 
 def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
-    """The part of mask and bias for one piece, and which queries see something; None for all. One that sees
-    nothing is shown everything, as `shown_mask` says. Of a strip the queries come from the last to the first."""
+    """Return mask and bias for one piece, and which queries see something; None where there are no restrictions.
+
+    A query that sees nothing gets a row of True, as `shown_mask` explains. The queries of a strip are in reverse order.
+    """
     if not piece.masked:
         return None, None
     if piece.strip:
@@ -278,8 +285,10 @@ def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | 
 
 
 def _strip(problem: Problem, piece: Piece) -> Tensor:
-    """Mask and bias of a piece where the distance says all, for its queries from the last to the first, as a view of
-    one number for each distance: then each row is that above it from its second number on."""
+    """Return mask and bias of a piece that depend on the distance only, as a view of one value per distance.
+
+    Its queries are in reverse order: then each row is the row above it, shifted by one value.
+    """
     assert problem.bias is not None
     queries, keys = lengths_of(problem, piece)
     query = torch.tensor(piece.queries.stop - 1, device=problem.device).view(1, 1, 1, 1)
@@ -292,8 +301,10 @@ def _strip(problem: Problem, piece: Piece) -> Tensor:
 
 
 def in_precision(problem: Problem, added: Tensor) -> Tensor:
-    """The bias in a dtype that the kernel takes next to the query's: on the CPU float32 with 16 bits
-    too, which are not enough for numbers that stand next to sums."""
+    """Return the bias in a dtype that the kernel accepts next to the query's.
+
+    On the CPU that is float32 also for 16-bit queries, since 16 bits are too few for values that are added to sums.
+    """
     query = problem.query
     keeps = query.is_cpu and query.dtype in (torch.float16, torch.bfloat16)
     return added if keeps else added.to(query.dtype)

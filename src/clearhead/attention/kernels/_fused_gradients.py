@@ -11,17 +11,21 @@ from clearhead.errors import UnsupportedError
 
 
 class FirstDerivatives(torch.autograd.Function):
-    """Inputs as they are, whose gradients say why they have none of their own: PyTorch would name an
-    internal operator, or nothing at all."""
+    """Identity whose gradient raises a clear error when it is differentiated again.
+
+    Without it PyTorch's error names an internal operator, or there is none.
+    """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
-        return tuple(each.view_as(each) for each in inputs)
+        return inputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if not torch.is_grad_enabled():  # no second derivative can follow
+            return grads
         # With the inputs, so that a gradient hangs on all of them.
         return _NoSecond.apply(*grads, *ctx.saved_tensors)
 

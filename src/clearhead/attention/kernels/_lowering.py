@@ -18,7 +18,7 @@ MASK_PORTION = 1 << 22
 TILE = 64
 """Queries of a tile where a mask repeats: fewer make short products, more read keys that few of them see."""
 WIDE_TILE = 256
-"""The same where each query sees `WIDE` keys or more, of which a tile's own are a small part."""
+"""The same where each query sees `WIDE` keys or more, so that a tile's own keys are a small part."""
 WIDE = 1024
 LEAST_TILES = 4
 """From how many tiles on one call over all of them is made, with another for the queries next to them."""
@@ -99,8 +99,10 @@ def is_known(problem: Problem, mask: Mask) -> bool:
 
 
 def _slices(problem: Problem, spans: Spans) -> list[Piece]:
-    """Rectangles and triangles of queries × keys, sample by sample; empty where they are not the whole mask, or are
-    too many that are not documents."""
+    """Return the mask as rectangles and triangles of queries × keys, sample by sample.
+
+    Empty if they do not cover the whole mask, or if there are too many and they are not documents.
+    """
     start, stop = _distinct(spans)
     rows, query_len = start.shape
     work = problem.num_heads * problem.query_len * problem.kv_len * problem.batch // rows
@@ -128,8 +130,10 @@ def _slices(problem: Problem, spans: Spans) -> list[Piece]:
 
 
 def _distinct(spans: Spans) -> tuple[Tensor, Tensor]:
-    """The run of keys of each query, [start, stop), (rows, query_len); one row where all are alike, and [0, 0) for a
-    query that sees nothing."""
+    """Return the run of keys of each query, [start, stop), (rows, query_len).
+
+    One row if all samples are equal, and [0, 0) for a query that sees nothing.
+    """
     start, stop = spans.start[..., 0], spans.stop[..., 0]
     if bool((start == start[:1]).all()) and bool((stop == stop[:1]).all()):
         start, stop = start[:1], stop[:1]
@@ -138,8 +142,10 @@ def _distinct(spans: Spans) -> tuple[Tensor, Tensor]:
 
 
 def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
-    """Tiles of a window that are the same but for their place as one piece, and the other queries in portions; empty
-    where the mask has no such part."""
+    """Return the identical tiles of a window as one piece, and the other queries as chunks.
+
+    Empty if the mask has no such tiles.
+    """
     start, stop = _distinct(spans)
     if len(start) > 1:
         return []

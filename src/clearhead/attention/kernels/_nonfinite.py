@@ -18,8 +18,7 @@ def contain(
     count: Callable[[Problem, Tensor], Tensor],
     read: bool = True,
 ) -> Tensor:
-    """Run a kernel so that a non-finite number shows to the queries that see it, and to no other,
-    forward and backward.
+    """Run a kernel so that a non-finite value reaches only the queries that see it, forward and backward.
 
     As in the definition: the kernel computes with the finite part of the tensors, and NaN is then
     written where the rest may be seen. A query or key whose scores may overflow counts as not finite.
@@ -27,9 +26,9 @@ def contain(
     Args:
         problem: the problem.
         run: the kernel; its result is (batch, num_heads, query_len, value_head_dim).
-        count: of marked keys, how many each query may attend to, or their share: from a problem and
-            marks, 0.0 or 1.0, (batch, num_kv_heads, kv_len, n), to (batch, num_heads, query_len, n).
-        read: False if the numbers cannot be read, or have been: some may be non-finite.
+        count: from a problem and marks, 0.0 or 1.0, (batch, num_kv_heads, kv_len, n), to the number (or
+            share) of marked keys that each query may attend to, (batch, num_heads, query_len, n).
+        read: False if the values cannot be read, or have been: some may be non-finite.
     """
     if read and all_finite(problem):
         return run(problem)
@@ -61,10 +60,10 @@ def all_finite(problem: Problem, *, with_value: bool = True) -> bool:
         return False
     if not query.is_cpu:
         return _short_by_one_read(query, key, value, problem.factor)
-    if with_value and not problem.keys_finite and query.numel() <= SMALL >= key.numel():
-        alike = query.shape[1] == key.shape[1] and query.shape[3] == value.shape[3]
-        if alike and short_together(query, key, value, problem.factor):
-            return True
+    is_small = query.numel() <= SMALL >= key.numel() and query.shape[3] == value.shape[3]
+    is_asked = with_value and is_small and not problem.keys_finite
+    if is_asked and short_together(query, key, value, problem.factor):
+        return True
     if not stages.rows_finite(query, problem.factor):
         return False
     if problem.keys_finite:
@@ -84,7 +83,11 @@ def _short_by_one_read(query: Tensor, key: Tensor, value: Tensor, factor: float)
 def short_together(query: Tensor, key: Tensor, value: Tensor, factor: float = 1.0) -> bool:
     """Return True if all entries together are so short a vector that each row counts as finite.
 
-    The tensors have the same heads and widths. Small ones are read fastest when they are joined.
+    Small ones are read fastest when they are joined.
     """
-    every = torch.cat((query, key, value), dim=2)
+    parts = query, key, value
+    if query.shape[1] == key.shape[1]:
+        every = torch.cat(parts, dim=2)
+    else:
+        every = torch.cat([part.reshape(-1) for part in parts])
     return torch.linalg.vector_norm(every).item() * factor <= stages.SAFE_LENGTH

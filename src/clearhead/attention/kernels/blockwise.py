@@ -1,10 +1,10 @@
-"""Attention block by block in plain PyTorch, with gradients and without queries × keys
-(Dao et al., 2022, https://arxiv.org/abs/2205.14135).
+"""Attention block by block in plain PyTorch, with gradients and without queries × keys.
 
-The scores are computed tile by tile: a tile is some neighbouring queries and the keys that one of
+The scores are computed tile by tile: a tile is a range of queries and the keys that at least one of
 them sees. Empty tiles are never visited, and only the ragged edges of the others are masked. The
 backward pass recomputes the weights from the logsumexp, so that a call holds O(tokens) numbers
-between the passes and the scores of one tile at a time within them.
+between the passes and the scores of one tile at a time within them (Dao et al., 2022,
+https://arxiv.org/abs/2205.14135).
 """
 
 from collections.abc import Callable
@@ -92,14 +92,18 @@ def attend(problem: Problem) -> Tensor:
 
 
 def logsumexp(problem: Problem) -> Tensor:
-    """log Σ exp of the masked scores of each query, (batch, num_heads, query_len), in the
-    precision of sums."""
+    """Return log Σ exp of the masked scores of each query, (batch, num_heads, query_len).
+
+    It is in the precision of sums.
+    """
     return _without_autocast(problem, _logsumexp)
 
 
 def context_and_logsumexp(problem: Problem) -> tuple[Tensor, Tensor]:
-    """The context and the logsumexp of each query, both in the precision of sums and with gradients;
-    for a problem without sinks."""
+    """Return the context and the logsumexp of each query, both in the precision of sums and with gradients.
+
+    The problem must have no sinks.
+    """
     seed = 0 if problem.part is None else problem.part.seed or 0
     width = problem.value.shape[3]
 

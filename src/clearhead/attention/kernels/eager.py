@@ -44,7 +44,7 @@ def attend(problem: Problem) -> Tensor:
 
 
 def logsumexp(problem: Problem) -> Tensor:
-    """log Σ exp of the masked scores of each query, (batch, num_heads, query_len)."""
+    """Return log Σ exp of the masked scores of each query, (batch, num_heads, query_len)."""
     parts = [
         stages.logsumexp(compute(problem, queries).masked_scores) for queries in _portions(problem)
     ]

@@ -373,8 +373,11 @@ def _kind(problem: Problem) -> Hashable:
 
 @cache
 def _compiled(kind: Hashable) -> Flex:
-    """FlexAttention compiled for a kind of call. PyTorch counts what it compiles by function, and goes on uncompiled
-    past a limit: each kind has a limit of its own where PyTorch can tell them apart."""
+    """Return FlexAttention compiled for one kind of call.
+
+    PyTorch limits the number of compilations per function and runs uncompiled above the limit. A function per kind
+    has a limit of its own.
+    """
     apart: dict[str, Any] = {}
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
         apart["isolate_recompiles"] = True

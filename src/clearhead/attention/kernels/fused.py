@@ -1,10 +1,9 @@
-"""PyTorch's fused attention, which never holds queries × keys
-(Dao et al., 2022, https://arxiv.org/abs/2205.14135).
+"""PyTorch's fused attention, which never holds queries × keys.
 
 A mask is lowered to the cheapest calls that mean the same: none at all, the causal flag, calls on
-slices where every sample sees a rectangle or a triangle, one call over tiles that are alike (a window,
-documents of one length), or portions of queries with their part of the mask. On every way a query with
-nothing to see gets zeros, and a NaN behind the mask stays there.
+slices where every sample sees a rectangle or a triangle, one call over identical tiles (a window,
+documents of one length), or chunks of queries with their part of the mask. On every path a query that sees nothing
+gets zeros, and a hidden NaN has no effect (Dao et al., 2022, https://arxiv.org/abs/2205.14135).
 """
 
 import torch
@@ -201,14 +200,16 @@ def attend(problem: Problem) -> Tensor:
 
 
 def _is_bare(problem: Problem, pieces: list[Piece]) -> bool:
-    """Return True where a device's kernel runs as it is: a check would wait for the device, and containing a NaN takes
-    copies of the inputs. Its kernels show a visible NaN themselves."""
+    """Return True if the device's kernel runs without containment of NaN.
+
+    A check would wait for the device, and containing a NaN takes copies of the inputs. These kernels propagate a
+    visible NaN themselves.
+    """
     return not problem.query.is_cpu and (pieces is EVERYTHING or pieces is EVERYTHING_CAUSAL)
 
 
 def _sliced(problem: Problem, pieces: list[Piece]) -> tuple[Problem, list[Piece]]:
-    """The problem and its calls, with the keys alone that all queries see, if these are all that any sees: what lies
-    next to them need not be there."""
+    """Return the problem and its pieces, cut to one run of keys if all queries see exactly these."""
     first = pieces[0]
     if first.whole or not first.is_open or len(pieces) > 1 or not length(first.keys):
         return problem, pieces
@@ -217,8 +218,10 @@ def _sliced(problem: Problem, pieces: list[Piece]) -> tuple[Problem, list[Piece]
 
 
 def logsumexp(problem: Problem) -> Tensor | None:
-    """log Σ exp of the masked scores of each query, (batch, num_heads, query_len), in the
-    precision of sums; None where PyTorch does not give it, or gives it wrong, as for a NaN."""
+    """Return log Σ exp of the masked scores of each query, (batch, num_heads, query_len).
+
+    It is in the precision of sums. None if PyTorch does not return it, or returns a wrong one, as for a NaN.
+    """
     query = problem.query
     in_functorch = not torch.compiler.is_compiling() and is_inside_functorch()
     if not query.is_cpu or refusals(problem) or in_functorch:
@@ -240,8 +243,10 @@ def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
 
 
 def _is_documents(problem: Problem, pieces: list[Piece]) -> bool:
-    """Return True for documents that are called together: many, or with gradients, where slices of each would take a
-    gradient of all keys."""
+    """Return True if the pieces are documents that are computed together.
+
+    They are if there are many, or if gradients are needed: a slice for each would take a gradient of all keys.
+    """
     few = 1 if _has_gradient(problem) else MOST_CALLS
     return len(pieces) > few and are_documents(pieces)
 

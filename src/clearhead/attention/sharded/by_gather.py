@@ -1,8 +1,7 @@
-"""Every rank gets all keys and values, and computes its own queries (Llama Team, 2024, section 3.3.2,
-https://arxiv.org/abs/2407.21783).
+"""Context parallelism by all-gather: every rank gets all keys and values and computes its own queries.
 
-They come in portions of key heads, so that memory is bounded; the gradients of keys and values are
-summed over the ranks, each rank getting its own tokens.
+Keys and values are gathered in chunks of key heads, so that memory is bounded; their gradients are summed over the
+ranks, and each rank gets those of its own tokens (Llama Team, 2024, section 3.3.2, https://arxiv.org/abs/2407.21783).
 """
 
 from typing import Any

@@ -1,8 +1,7 @@
-"""Every rank gets some heads of all tokens, and sends their contexts back (Jacobs et al., 2023,
-https://arxiv.org/abs/2309.14509).
+"""Context parallelism by all-to-all: every rank computes some heads of all tokens and sends the contexts back.
 
-Heads are shared in order, as evenly as can be. A key head goes to every rank that has a query head of
-its group, so that any ratio of heads will do.
+Heads are split in order, as evenly as possible. A key head goes to every rank that has a query head of
+its group, so that any ratio of heads works (Jacobs et al., 2023, https://arxiv.org/abs/2309.14509).
 """
 
 import itertools

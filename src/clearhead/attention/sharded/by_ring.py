@@ -1,9 +1,8 @@
-"""Keys and values go round, a block at a time, and contexts are merged by their logsumexp (Liu et
-al., 2023, https://arxiv.org/abs/2310.01889).
+"""Context parallelism by ring: key blocks travel from rank to rank, and contexts are merged by logsumexp.
 
-Each rank sends the block that it has to the next rank while it computes with it, so that it never has
-more than two. A block of which no query of the rank sees a key is passed on and not computed. In the
-backward pass the gradients of a block travel behind it, and come home after one round.
+Each rank sends its block to the next rank while it computes with it, so that it never has more than two blocks. A
+block without a visible key is passed on and not computed. In the backward pass the gradients of a block follow it and
+arrive at its rank after one round (Liu et al., 2023, https://arxiv.org/abs/2310.01889).
 """
 
 from collections.abc import Callable
@@ -145,8 +144,10 @@ class RingRounds:
         self._logsumexp: Tensor | None = None
 
     def each(self, use: Callable[[Problem, Tensor], None]) -> None:
-        """Call `use` with the problem of this rank's queries over the keys of each rank, and the places
-        of those keys; not where no query sees one."""
+        """Call `use(problem, positions)` for each rank's keys, unless no query of this rank sees one.
+
+        The problem has this rank's queries and those keys; the positions are those of the keys.
+        """
         call = self.call
         query, every = call.problem.query, slice(0, call.problem.query_len)
 

@@ -57,7 +57,7 @@ def measure_strides(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Str
         except (RuntimeError, ValueError) as error:
             return Strided(worst, first_line(error).partition(": ")[2])
         worst = max(worst, _gap(found, plain))
-    # One token after the other, each of which begins inside the one before.
+    # One token after the other; each begins inside the one before.
     lines = [_overlapping(each) for each in inputs]
     try:
         whole = run(*(each.clone() for each in lines)).detach()

@@ -108,7 +108,7 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def schedules(self) -> dict[str, list[int]]:
-        """Ways to hand over so many tokens."""
+        """Return the ways to pass this number of tokens."""
         tokens = self.inputs[0].shape[1]
         return {
             "token by token": [1] * tokens,

@@ -12,7 +12,7 @@ from clearhead.checking.thresholds import GRADIENT, GRADIENT_FLOOR, LEAP, NEARBY
 
 class Gradient(NamedTuple):
     """Of one tensor: its name, and "right", "blocked", "wrong", "not finite", "dead", which moves
-    nothing and has no gradient, or "part dead", of a matrix of which a quarter or more is so; with
+    nothing and has no gradient, or "part dead", if a quarter or more of a matrix is dead; with
     the movement along a direction, by both ways."""
 
     name: str

@@ -43,7 +43,7 @@ def counted(subject: Subject, inputs: Inputs) -> tuple[int, int] | None:
 
 
 def operations(steps: Sequence[tuple[int, int]], tokens: int) -> float:
-    """The operations of a call with so many tokens, by those of calls with (tokens, operations), if there are any.
+    """Return the operations of a call with `tokens` tokens, extrapolated from measured calls.
 
     Code that loops over tokens takes some more for each; other code takes as many at any length.
     """
@@ -61,7 +61,7 @@ def bearable(
 
     Args:
         steps: (tokens, operations) of calls.
-        heads: all heads of one sample, for each of which there is a matrix of weights.
+        heads: all heads of one sample; each has a matrix of weights.
         numbers: of the parameters.
         limit: the most tokens that it takes, None for any.
     """
@@ -73,7 +73,7 @@ def bearable(
 
 
 def costs_little(steps: Sequence[tuple[int, int]], heads: int, numbers: int, tokens: int) -> bool:
-    """True if a call with so many tokens is bearable; the rest is as of `bearable`."""
+    """Return True if a call with `tokens` tokens is affordable; the other arguments are as in `bearable`."""
     few = operations(steps, tokens) <= LAW_STEPS and tokens * numbers <= LAW_NUMBERS
     return few and tokens * tokens * heads <= LAW_PAIRS
 
@@ -88,7 +88,7 @@ def by_the_future(run: Call, x: Tensor) -> Iterator[Case]:
     if isinstance(output, Exception) or output.shape[:2] != x.shape[:2]:
         return
     if output.isfinite().all():
-        at = f"{x.shape[1]} tokens, of which the last is another"
+        at = f"{x.shape[1]} tokens, with another last token"
         yield Case(at, lambda: run(changed)[:, :-1], output[:, :-1], ROUNDING[output.dtype])
 
 
@@ -197,7 +197,7 @@ def _windowed(
 
 
 def drawn(e: TokensEvidence, tokens: int, *, padded: bool = False) -> Inputs:
-    """The inputs of a call of so many tokens, with a mask of fewer real ones if it is to be padded."""
+    """Return the inputs of a call with `tokens` tokens, and a padding mask if the call is padded."""
     if isinstance(e, CrossEvidence):
         more = tokens if e.alike else tokens + 2
         context = e.feed.draw(more, e.seed + 9, width=e.feed.context_width)

@@ -172,7 +172,7 @@ class PartEvidence(Evidence):
 
     @cached_property
     def large(self) -> PartCall:
-        """Scores of which exp does not fit float32."""
+        """Return scores so large that exp overflows float32."""
         scores = torch.tensor([[88.0, 89.0], [1.0, 90.0]], dtype=torch.float32)
         inputs = (scores.expand(*self.leading, 2, 2),)
         return self.call(self.given.within(torch.float32), inputs)

@@ -1,4 +1,4 @@
-"""A recipe: attention as the stages of the definition, any of which can be another function.
+"""A recipe: attention as the stages of the definition; any stage can be replaced by another function.
 
 The right recipe is `stages.py`. A wrong one (a `Mutant`) has one of its functions replaced by the
 mistake, on the same query, key and value. What a recipe is given besides is its `Setting`.
@@ -128,7 +128,7 @@ def visible(at: Setting, offset: int, left: int = 0, right: int = 0) -> Tensor:
 
 @lru_cache(maxsize=256)
 def band(query_len: int, kv_len: int, offset: int, back: int | None, ahead: int | None) -> Tensor:
-    """True of so many keys before the place of a query and after it; None for all. Nobody writes to it."""
+    """Return a band mask, bool; None for a side means unbounded. Cached: do not modify it."""
     places = torch.arange(offset, offset + query_len, device="cpu")[:, None]
     distance = torch.arange(kv_len, device="cpu") - places
     seen = torch.ones(query_len, kv_len, dtype=torch.bool, device="cpu")

@@ -254,7 +254,7 @@ def _mask(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
 
 
 def setting_of(contract: Contract, tokens: int, heads: int = 1) -> Setting:
-    """The setting of tokens that attend to each other, of which nothing else is known."""
+    """The setting of tokens that attend to each other, without further information."""
     return Setting(contract, 1, heads, heads, tokens, tokens, 1, 1)
 
 

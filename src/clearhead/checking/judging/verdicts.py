@@ -24,7 +24,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Clear:
-    """None, by a measurement; `tick` says what was measured, if that is worth a line."""
+    """No mistake, as measured; `tick` is the report's line about the measurement, or ""."""
 
     tick: str = ""
     values: Values = field(default_factory=dict)

@@ -83,7 +83,7 @@ class Compared:
                 yield "grad.wrong", name, text
 
     def _places(self, parts: Sequence[Tensor | None], expected: Tensor, share: float) -> str:
-        """Return which tokens of which rank differ by more than a share of the largest number."""
+        """Return the tokens of each rank that differ by more than a share of the largest number."""
         texts = []
         for rank, (part, here) in enumerate(zip(parts, self.call.positions, strict=True)):
             wanted = expected[:, :, here]

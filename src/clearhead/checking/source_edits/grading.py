@@ -34,7 +34,7 @@ from clearhead.errors import ModelError
 # Edits that are made and graded: where the difference to the solution is no edit, and where it is one; the seconds
 # that they may take; and after the first right one, how many more.
 MOST, FEWER, SECONDS, MORE = 900, 250, 8.0, 80
-# Right edits of which one is told.
+# Correct edits; the report prints one of them.
 ENOUGH = 6
 # Lines that the program prints while it is graded, each shown once.
 SHOWN = 3
@@ -182,7 +182,7 @@ def _unknown(thing: Any, asked: _Asked, core: Core) -> Report:
 def _named(
     thing: Any, promised: Mapping[str, Any], row: LessonRow, core: Core
 ) -> tuple[str | None, tuple[str, int] | None]:
-    """The code of a mistake, if the core finds one of which a lesson up to this one speaks, and its line."""
+    """Return the code of a mistake that a lesson up to this one covers, and its line, or None."""
     try:
         found = core(thing, promised).findings[:1]
     except ModelError:

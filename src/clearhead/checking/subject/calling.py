@@ -66,7 +66,7 @@ def by_heads(run: Any, axes: int, tensors: Sequence[Tensor]) -> Tensor:
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 LARGEST_VIEW = 1 << 28
-"""So many bytes an output may say to hold that are not there, as one does that is expanded."""
+"""Largest size in bytes of an output, counted as if an expanded tensor were copied."""
 
 
 def output_of(found: Any) -> tuple[Tensor, Any]:

@@ -117,7 +117,7 @@ def config(annotation: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) 
 
 
 def nested(args: Mapping[str, Any], cls: type, contract: Contract) -> dict[str, Any]:
-    """Arguments of which some are of an object: {"config.n_head": 3} → {"config": an object}."""
+    """Group dotted arguments into objects: {"config.n_head": 3} → {"config": an object}."""
     flat = {name: value for name, value in args.items() if "." not in name}
     objects: dict[str, dict[str, Any]] = {}
     for name, value in args.items():

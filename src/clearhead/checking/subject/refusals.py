@@ -70,7 +70,7 @@ def raised(error: BaseException) -> str:
 
 
 def output_error(name: str, x: Tensor, output: Tensor, *, square: bool) -> ModelError:
-    """The error for an output that has no vector for each token; `square` is true of a number for each other one."""
+    """Return the error for an output without a vector per token; `square`: it is (tokens, tokens)."""
     why = ""
     if square:
         why = "it gives a number for each other token, and no vector: the context is weights @ value.\n"

@@ -62,7 +62,7 @@ class Subject:
         dtype: what it runs in.
         axes: of query, key and value; fewer than 4 where heads are handed over one by one.
         hands_mask: whether the causal mask is handed to a module that could do without.
-        beside: what is handed in next to the first input, where only that one is asked about.
+        beside: makes the other inputs from the first, where only the first is tested.
     """
 
     run: Any
@@ -85,7 +85,7 @@ class Subject:
         return self.run if isinstance(self.run, nn.Module) else None
 
     def parts(self) -> Iterator[nn.Module]:
-        """Every module in it; of an object that is none, of those that it holds."""
+        """Every module in it, or in the attributes of an object that is not a module."""
         held = vars(self.run).values() if hasattr(self.run, "__dict__") else ()
         for top in [self.run] if self.module is not None else held:
             if isinstance(top, nn.Module):

@@ -260,11 +260,9 @@ def _count(trace: Trace, axis: str) -> int:
 
 
 def _check_kind(trace: Trace) -> None:
-    trace._check_whole()
     has = {
         "sinks": trace.sinks is not None,
         "dropout": bool(trace.dropout),
-        "weights that are renormalised": trace.renormalised,
         "stages that are not those of the definition": not all(
             step.standard for step in trace.steps.values() if step.name != "output"
         ),

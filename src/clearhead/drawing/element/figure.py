@@ -213,7 +213,7 @@ def figure(
             `trace.tokens`, for words that do not fit.
         ArgumentTypeError: codes `figure.thing`, `figure.names`, `figure.predict`, `figure.start` and `figure.title`.
         TooLargeError: code `figure.size`, for a stage of more than 64 × 64 numbers.
-        UnsupportedError: code `figure.stages`, for dropout, sinks and weights that are renormalised.
+        UnsupportedError: code `figure.stages`, for dropout, sinks and stages of other kinds.
         ClearheadError: what `trace` raises.
 
     Example:
@@ -234,7 +234,7 @@ def figure(
             what = "further tensors" if inputs else f"{named[0]}="
             raise ArgumentError(
                 "figure.options",
-                f"a trace has its numbers, options and tokens already; got {what} beside it.",
+                f"a trace has its numbers, options and tokens already; got {what} as well.",
             )
         steps = query
     elif isinstance(query, MultiHeadAttention | Rung):
@@ -245,7 +245,7 @@ def figure(
         raise ArgumentTypeError(
             "figure.thing",
             "figure takes query, key and value, a Trace, or a layer or a rung with its inputs; got "
-            f"{type(query).__name__} and {len(inputs)} tensors beside it.",
+            f"{type(query).__name__} and {len(inputs)} more tensors.",
         )
     name = "" if title is None else label(title).replace("␣", " ")
     made = figure_data(

@@ -29,7 +29,6 @@ def trace_payload(trace: Trace, *, sample: int | None = None, head: int | None =
     Raises:
         SelectionError: code `trace.part`, if there is no such sample or head.
         TooLargeError: code `trace.page-size`, for more numbers than a page can hold.
-        UnsupportedError: code `trace.whole`, for the trace of a part of attention.
 
     Example:
         >>> x = torch.eye(2)
@@ -37,7 +36,6 @@ def trace_payload(trace: Trace, *, sample: int | None = None, head: int | None =
         >>> payload.kind, list(payload.arrays)[:3]
         ('trace', ['query', 'key', 'value'])
     """
-    trace._check_whole()
     wanted = {"batch": sample, "num_heads": head}
     sizes = {"batch": 1, "num_heads": 1, "num_kv_heads": 1}
     for step in trace.steps.values():
@@ -98,7 +96,6 @@ def trace_payload(trace: Trace, *, sample: int | None = None, head: int | None =
         "softcap": trace.softcap,
         "dropout": trace.dropout,
         "sinks": sinks and [sinks[each] for each in heads],
-        "renormalised": trace.renormalised,
     }
     words = [label.partition(" ")[2].replace("␣", " ") for label in trace.tokens]
     return Payload("trace", beginning(words) if any(words) else of, data, arrays)
@@ -161,6 +158,6 @@ def _check_size(numbers: int) -> None:
     if numbers > MOST_NUMBERS:
         raise TooLargeError(
             "trace.page-size",
-            f"the stages are {numbers:,} numbers, of which a page holds {MOST_NUMBERS:,} at most. "
+            f"the stages are {numbers:,} numbers; a page holds {MOST_NUMBERS:,} at most. "
             "sample= and head= take a part of them; AttentionMatrix is for long texts.",
         )

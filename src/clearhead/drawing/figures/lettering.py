@@ -30,11 +30,11 @@ OTHER_FONTS = (
     "Noto Sans",
 )
 LETTERS, PATH = 16, 24
-"""So many letters of a token, and of a path, are written."""
+"""Largest number of letters written of a token, and of a path."""
 
 MOST_LABELS = 64
 SPARSE_LABELS = 20
-"""So many labels where not every token can have one."""
+"""Number of labels on an axis where not every token fits."""
 
 SIZE = "small"
 LINE = 1.05

@@ -1,8 +1,7 @@
 """The page in a cell of a notebook: the widget of `view`.
 
-The widget holds the payload of the page, as bytes, and answers what the page would ask a server for:
-{"kind": "ask", "id", "route": "tile?layer=0&…"}, as a message of its own, gets back {"kind":
-"answer", "id", "status"}, with the content as the one buffer.
+The widget holds the payload of the page, as bytes, and answers messages of the page: {"kind": "ask", "id",
+"what": "tile", "layer": 0, …} gets back {"kind": "answer", "id", "found"}, with numbers as the one buffer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +10,14 @@ from typing import Any, Unpack
 
 from clearhead._common.hints import with_hints
 from clearhead.drawing.element.trace_page import trace_payload
-from clearhead.drawing.live.routes import answer, routes_to
-from clearhead.drawing.live.tile_store import Tiles
+from clearhead.drawing.notebook.exact_tiles import answer
 from clearhead.drawing.page.head_page import heads_payload, read_run
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.photo import photo_of, texts_with, with_photo
-from clearhead.drawing.page.runs import layers_of
+from clearhead.drawing.page.runs import Run, layers_of
 from clearhead.drawing.page.starts import Start
-from clearhead.drawing.page.written import AskedWrites, Written
+from clearhead.drawing.page.written import Written
 from clearhead.errors import ArgumentError, ArgumentTypeError, missing_extra
 from clearhead.matrix.matrix import AttentionMatrix, PageOptions
 from clearhead.matrix.summary import Summary
@@ -32,7 +30,7 @@ from clearhead.watching.seen import Seen, with_texts
 def view(
     thing: Seen[Any] | AttentionMatrix | Summary | Trace,
     *,
-    writes: Writes | Callable[[int | None], Writes] | None = None,
+    writes: Writes | None = None,
     words: Callable[[int], str] | Sequence[str] | None = None,
     **page: Unpack[PageOptions],
 ) -> Any:
@@ -51,8 +49,7 @@ def view(
         start: the layer and the head that it opens with, or the state of a page as its address has
             it, `"head=5.11&without=first"`; None takes the link that stands out most.
         pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
-        writes, words: the tokens that each head raises and lowers, and their words, as `Seen.to_html` takes them; of
-            a function the kernel works a query out when one looks at it.
+        writes, words: the tokens that each head raises and lowers, and their words, as `Seen.to_html` takes them.
         image, grid, skip: a picture, its rows and columns of patches, and the tokens before the first
             patch, as `Seen.to_html` takes them.
 
@@ -81,7 +78,7 @@ def view(
                 "a trace has tokens of its own, and all of its samples, and no picture; "
                 "trace(…, tokens=…) takes them.",
             )
-        return _widget_class("trace")(trace_payload(thing), None, None)
+        return _widget_class("trace")(trace_payload(thing), None)
     if isinstance(thing, Seen):
         thing.need_attention("view")
         page, layers = with_texts(thing, page), layers_of(thing)
@@ -98,10 +95,8 @@ def view(
     run = read_run(layers, *texts_with(photo, page), sample)
     title, start = repr(thing).splitlines()[0], Start(page.get("start"), page.get("pin"))
     payload = with_photo(heads_payload([run], title, start=start, writes=written), photo)
-    asked = AskedWrites.of(written, run)
-    known = asked is not None or any(each is not None for each in run.matrices)
-    tiles = Tiles(run.matrices, sample=sample) if known else None
-    return _widget_class("heads")(payload, tiles, asked)
+    known = any(matrix is not None for matrix in run.matrices)
+    return _widget_class("heads")(payload, run if known else None)
 
 
 @cache
@@ -123,29 +118,19 @@ def _widget_class(kind: str) -> Any:
         payload = traitlets.Bytes().tag(sync=True)
         exact = traitlets.Bool().tag(sync=True)
 
-        def __init__(
-            self, payload: Payload, tiles: Tiles | None, writes: AskedWrites | None
-        ) -> None:
-            super().__init__(payload=payload.to_bytes(), exact=tiles is not None)
-            self._title = payload.title
-            self._tiles, self._writes = tiles, writes
+        def __init__(self, payload: Payload, run: Run | None) -> None:
+            super().__init__(payload=payload.to_bytes(), exact=run is not None)
+            self._title, self._run = payload.title, run
             self.on_msg(self._receive)
 
         def __repr__(self) -> str:
             return f"view of {self._title}"
 
-        def close(self) -> None:
-            """Remove the widget, and stop what is being computed for it."""
-            if self._tiles is not None:
-                self._tiles.close()
-            super().close()
-
         def _receive(self, _: object, content: object, buffers: object) -> None:
-            if self._tiles is None or not isinstance(content, Mapping):
+            if self._run is None or not isinstance(content, Mapping):
                 return
-            if content.get("kind") == "ask" and isinstance(content.get("route"), str):
-                route, _, query = content["route"].partition("?")
-                status, _, body = answer(routes_to(self._tiles, self._writes), route, query)
-                self.send({"kind": "answer", "id": content.get("id"), "status": status}, [body])
+            if content.get("kind") == "ask":
+                found, numbers = answer(self._run.matrices, self._run.sample, content)
+                self.send({"kind": "answer", "id": content["id"], "found": found}, [numbers])
 
     return Page

@@ -100,8 +100,8 @@ def check_why(matrices: Sequence[tuple[AttentionMatrix, int]]) -> None:
     if not matrices:
         raise ArgumentError(
             "page.why",
-            "why=True writes query and key of short texts, and no layer is the matrix of one. ch.view and "
-            "clearhead serve have those of longer texts at hand.",
+            "why=True writes query and key of short texts, and no layer is the matrix of one. ch.view has "
+            "those of longer texts.",
         )
     size = 0
     for matrix, _ in matrices:
@@ -113,8 +113,7 @@ def check_why(matrices: Sequence[tuple[AttentionMatrix, int]]) -> None:
         raise ArgumentError(
             "page.why",
             f"why=True writes query and key, which take {format_bytes(size)} here; a page has room for "
-            f"{format_bytes(VECTOR_BYTES)}. Watch fewer layers, or look at it by ch.view or "
-            "clearhead serve, which have both at hand.",
+            f"{format_bytes(VECTOR_BYTES)}. Watch fewer layers, or use ch.view, which has both.",
         )
 
 

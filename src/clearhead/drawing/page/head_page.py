@@ -83,7 +83,7 @@ def heads_payload(
         progress: called with what is being done, and the share of it that is done.
         start: where the page opens, instead of at the link between words that stands out most.
         why: True to pack the query and key of short texts too, from which each weight follows.
-        writes: the tokens that heads of the first run raise and lower; of a function the page asks.
+        writes: the tokens that heads of the first run raise and lower.
 
     Raises:
         ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample;
@@ -186,7 +186,6 @@ def write_heads(
             "page.one-run", "other_tokens are those of a second run, other=; got none."
         )
     written = Written.of(writes, words)
-    written = None if written is None else written.whole
     photo = photo_of(options)
     tokens, source_tokens = texts_with(photo, options)
     texts = (tokens, tokens if other_tokens is None else other_tokens)
@@ -335,9 +334,7 @@ class _Packing:
             entry["links"] = self.take(strongest_links(place, summary, room))
 
     def write(self, writes: Written, shown: Sequence[Located]) -> dict[str, Any]:
-        """Add what heads write; returns the entry of the page, which asks where there is a function."""
-        if writes.live:
-            return {"live": True}
+        """Add the tokens that heads raise and lower; returns the entry of the page."""
         entry, found = writes.packed(shown)
         for place, arrays in found.items():
             self.layers[place]["writes"] = self.take(arrays)

@@ -19,12 +19,8 @@ from clearhead.drawing.page.payload import Payload
 MOST_OF_TITLE = 140
 
 
-def page(payload: Payload, *, served: bool = False) -> str:
-    """The payload as a page of HTML, which opens without a network.
-
-    Args:
-        payload: of one of the views.
-        served: True if it asks its server for the payload instead of holding it.
+def page(payload: Payload) -> str:
+    """Return the payload as a page of HTML, which opens without a network.
 
     Example:
         >>> from clearhead.drawing.page.payload import Payload
@@ -34,13 +30,9 @@ def page(payload: Payload, *, served: bool = False) -> str:
     """
     title = label(payload.title).replace("␣", " ") if payload.title else "clearhead"
     note = label(str(payload.data.get("note", ""))).replace("␣", " ")
-    held = "" if served else b64encode(payload.to_bytes()).decode("ascii")
+    held = b64encode(payload.to_bytes()).decode("ascii")
     head = [
-        element(
-            "meta",
-            http_equiv="Content-Security-Policy",
-            content=policy(payload.kind, served=served),
-        ),
+        element("meta", http_equiv="Content-Security-Policy", content=policy(payload.kind)),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", title),
@@ -57,7 +49,6 @@ def page(payload: Payload, *, served: bool = False) -> str:
             Html(held),
             id="clearhead-payload",
             type="application/octet-stream;base64",
-            data_source="server" if served else None,
         ),
         element("script", Html(asset(f"{payload.kind}.js")), type="module"),
     ]
@@ -65,16 +56,15 @@ def page(payload: Payload, *, served: bool = False) -> str:
 
 
 @cache
-def policy(kind: str, *, served: bool = False) -> str:
-    """Return the policy of a page of this kind: run its own script, and ask its server if it has one.
+def policy(kind: str) -> str:
+    """Return the policy of a page of this kind: run its own script, and load nothing.
 
     Example:
-        >>> policy("heads", served=True).startswith("default-src 'none'; connect-src 'self'; script-src 'sha256-")
+        >>> policy("heads").startswith("default-src 'none'; script-src 'sha256-")
         True
     """
-    connect = "connect-src 'self'; " if served else ""
     return (
-        f"default-src 'none'; {connect}script-src {_hash(asset(f'{kind}.js'))}; "
+        f"default-src 'none'; script-src {_hash(asset(f'{kind}.js'))}; "
         f"style-src {_hash(asset(f'{kind}.css'))}; img-src data: blob:; base-uri 'none'; "
         "form-action 'none'"
     )

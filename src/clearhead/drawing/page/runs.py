@@ -50,7 +50,7 @@ class Run:
 
     @property
     def matrices(self) -> list[AttentionMatrix | None]:
-        """The matrix of each layer; None for one of which there is a summary only."""
+        """Return the matrix of each layer; None for a layer with a summary only."""
         every = [layer.weights for layer in self.layers]
         return [each if isinstance(each, AttentionMatrix) else None for each in every]
 

@@ -11,7 +11,7 @@ from clearhead.drawing.labels import joined
 from clearhead.errors import ArgumentTypeError, ShapeError
 
 TITLE_TOKENS = 16
-"""So many tokens of a text are the title of its page."""
+"""Number of tokens of a text in the title of its page."""
 
 
 class PageText(NamedTuple):

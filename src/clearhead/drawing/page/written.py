@@ -1,4 +1,4 @@
-"""The tokens that heads raise and lower, for a page: packed into it, or asked for, one query at a time.
+"""The tokens that heads raise and lower, packed into a page.
 
 A page has the TOP tokens of either kind for each head and query, in WRITES_BYTES, or as many as there is room for. In
 `data["writes"]` stand the words, the frequent ones first, and how many tokens of either kind there are. Of each layer
@@ -8,8 +8,6 @@ A page has the TOP tokens of either kind for each head and query, in WRITES_BYTE
     above           the numbers, in 127 steps of the largest, of either sign, and 128 for 0
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -19,7 +17,6 @@ from torch import Tensor
 from clearhead._text import format_bytes, shown
 from clearhead.drawing.page.head_arrays import Arrays, size_of
 from clearhead.drawing.page.located import Located
-from clearhead.drawing.page.runs import Run
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.reading.written_tokens import Writes
@@ -30,9 +27,6 @@ TOP = 10
 WRITES_BYTES = 3_000_000
 """All of them, deflated, before base64."""
 
-KEPT = 32
-"""Queries whose tokens are kept where they are asked for."""
-
 STEPS = 127
 SIDES = "raised", "lowered"
 
@@ -41,7 +35,7 @@ class Written:
     """The tokens and words that `writes=` and `words=` of a page give.
 
     Args:
-        given: `Writes`, or a function of a query, None for all, that gives them.
+        given: `Writes`.
         words: a function of a token's number that gives its word, or a sequence of words; None for numbers.
 
     Raises:
@@ -51,16 +45,16 @@ class Written:
         >>> from clearhead.reading.written_tokens import WrittenToken
         >>> rows = [WrittenToken("0", 0, 0, 4, 1, 0, 2.5, 2.0), WrittenToken("0", 0, 0, 4, 0, 2, -1.5, -2.0)]
         >>> written = Written(Writes(rows, 3), ["to", "be", "or"])
-        >>> written.word(1), written.rows(None)[0]["raised"]
+        >>> written.word(1), written.rows()[0]["raised"]
         ('be', [(1, 2.0)])
     """
 
     def __init__(self, given: Any, words: Any) -> None:
-        if not isinstance(given, Writes) and not callable(given):
+        if not isinstance(given, Writes):
             raise ArgumentTypeError(
                 "page.writes-type",
-                "writes must be what ch.reading.writes(model, inputs, query=None) returns, or a function of a query "
-                f"that returns it; got {type(given).__name__}.",
+                "writes must be what ch.reading.writes(model, inputs, query=None) returns; got "
+                f"{type(given).__name__}.",
             )
         listed = isinstance(words, Sequence) and not isinstance(words, str | bytes)
         if words is not None and not callable(words) and not listed:
@@ -69,7 +63,7 @@ class Written:
                 "words must be a function of a token's number, such as tokenizer.decode, or a sequence of words; got "
                 f"{type(words).__name__}.",
             )
-        self._given: Any = given
+        self._given = given
         self._words: Any = cast(Any, words).__getitem__ if listed else words
 
     @classmethod
@@ -86,36 +80,9 @@ class Written:
             raise ArgumentError("page.words", "words are those of writes=…, which is not given.")
         return None
 
-    @property
-    def live(self) -> bool:
-        """True if what heads write is worked out when it is asked for."""
-        return not isinstance(self._given, Writes)
-
-    @property
-    def whole(self) -> "Written":
-        """The same with all queries worked out, as a file needs them.
-
-        Raises:
-            ArgumentTypeError: code `page.writes-type`, where the function returns something else.
-        """
-        return Written(self._found(None), self._words)
-
-    def _found(self, query: int | None) -> Writes:
-        found = self._given(query) if self.live else self._given
-        if not isinstance(found, Writes):
-            raise ArgumentTypeError(
-                "page.writes-type",
-                f"writes must return what ch.reading.writes does; got {type(found).__name__}.",
-            )
-        return found
-
-    def rows(self, query: int | None) -> list[dict[str, Any]]:
-        """The lists of a query, or of all: of layer, head, sample and query the tokens of either kind, the most first.
-
-        Raises:
-            ArgumentTypeError: code `page.writes-type`, where the function returns something else.
-        """
-        lists = self._found(query).lists()
+    def rows(self) -> list[dict[str, Any]]:
+        """Return for each layer, head, sample and query the tokens of either kind, the largest first."""
+        lists = self._given.lists()
         for each in lists:
             for side, order in zip(SIDES, (-1, 1), strict=True):
                 each[side].sort(key=lambda pair: order * pair[1])
@@ -149,7 +116,7 @@ class Written:
         """
         known = {each.layer.name: place for place, each in enumerate(layers) if each.number == 0}
         of_layers: dict[int, list[dict[str, Any]]] = {}
-        for each in self.rows(None):
+        for each in self.rows():
             place = known.get(each["layer"])
             if place is not None and each["sample"] == layers[place].run.sample:
                 of_layers.setdefault(place, []).append(each)
@@ -175,55 +142,6 @@ class Written:
                     "ch.reading.writes(…, query=-1).",
                 )
             top = max(1, min(top - 1, int(top * WRITES_BYTES / size)))
-
-
-class AskedWrites:
-    """The tokens that heads of a run raise and lower, a query at a time, each worked out once; for several threads.
-
-    Example:
-        >>> written = Written(lambda query: Writes([], 3), None)
-        >>> AskedWrites(written, Run("", [])).at(0, 0, 4) is None
-        True
-    """
-
-    def __init__(self, written: Written, run: Run) -> None:
-        self._written, self._sample = written, run.sample
-        self._layers = [
-            (layer.name, numbers_of_heads(layer.weights), layer.weights.query_len)
-            for layer in run.layers
-        ]
-        self._kept: OrderedDict[int, Mapping[Any, Any]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    @classmethod
-    def of(cls, written: Written | None, run: Run) -> "AskedWrites | None":
-        """Those of a function; None where nothing is worked out when it is asked for."""
-        return cls(written, run) if written is not None and written.live else None
-
-    def at(self, layer: int, head: int, query: int) -> dict[str, list[tuple[str, float]]] | None:
-        """The words that a head raises and lowers at a query; None where nothing is known of it."""
-        if layer >= len(self._layers):
-            return None
-        name, numbers, queries = self._layers[layer]
-        if head >= len(numbers) or query >= queries:
-            return None
-        with self._lock:
-            if query not in self._kept:
-                found = {
-                    (each["layer"], each["head"]): each
-                    for each in self._written.rows(query)
-                    if (each["sample"], each["query"]) == (self._sample, query)
-                }
-                self._kept[query] = found
-                if len(self._kept) > KEPT:
-                    self._kept.popitem(last=False)
-            each = self._kept[query].get((name, numbers[head]))
-        if each is None:
-            return None
-        return {
-            side: [(self._written.word(token), above) for token, above in each[side]]
-            for side in SIDES
-        }
 
 
 def _table(rows: Sequence[dict[str, Any]], located: Located) -> tuple[Tensor, Tensor]:

@@ -70,7 +70,7 @@ class Cache(CacheMemory):
 
         Returns:
             Keys (batch, num_kv_heads, kv_len, head_dim) and values (batch, num_kv_heads, kv_len,
-            value_head_dim), of which the last `new` are the new ones.
+            value_head_dim); the last `new` tokens are the new ones.
 
         Raises:
             ArgumentTypeError: codes `key.type`, `value.type`, `valid.type` and `….layout`.

@@ -169,7 +169,7 @@ class SlidingCache(Cache):
                 f"length={text} is too far back: the first query after it would see tokens that "
                 f"{self.describe()} has dropped, of {self._seen}. A larger spare holds more.",
             )
-        # An empty row begins another text, of which nothing is lost yet.
+        # An empty row begins another text, and nothing of that is lost yet.
         if isinstance(counts, int):
             self._oldest = oldest if counts else 0
         else:

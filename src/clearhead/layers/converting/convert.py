@@ -195,7 +195,7 @@ def read(
     Args:
         module: the module.
         beside: as for a reader.
-        fits: what was found of others, of which one like this module need not be run.
+        fits: results for other modules; a module like one of them need not be run.
 
     Raises:
         UnsupportedError: if there is no such layer; see `convert`.

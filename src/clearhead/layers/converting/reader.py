@@ -42,7 +42,7 @@ class ModuleReader:
 
     Args:
         module: the attention of another library.
-        beside: modules that belong to it and stand elsewhere, such as the projection of the output.
+        beside: modules that belong to it but are not its children, such as the output projection.
         guess: what the module is taken to do; None is what most do that are handed no positions.
     """
 

@@ -71,7 +71,7 @@ def _table(trace: Trace, step: Step, part: Tensor) -> Html:
     hidden = torch.zeros_like(part, dtype=torch.bool)
     if step.name in SHARES:
         largest = max(1.0, largest)
-        hidden = part == 0 if trace.renormalised else trace._hidden(part, 0, 0)
+        hidden = trace._hidden(part, 0, 0)
     rows = []
     for name, numbers, gone in zip(names, part.tolist(), hidden.tolist(), strict=True):
         label = element(

@@ -1,9 +1,8 @@
-"""A training script on copies: its loss, its steps, its state."""
+"""A training script, and copies of it to call, to train and to save."""
 
 import copy
 import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,14 +13,17 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from clearhead._text import raised_words, shown
 from clearhead.checking.subject.copying import duplicate, held_by
 from clearhead.errors import ArgumentTypeError, ModelError
+from clearhead.recording.attempt import attempt
+
+FUNCTIONS = ("loss", "save", "load", "accumulate")
 
 
 @dataclass(frozen=True)
 class Script:
-    """A training script, and what is declared of it; `check_training` says what each means.
+    """A training script with its declarations; `check_training` documents each of them.
 
     Attributes:
-        parts: model, loss, optimizer, state, save, load, accumulate, generate; copied together, so that
+        parts: model, loss, optimizer, state, save, load, accumulate; copied together, so that
             references between them are kept.
         batch: as it was given.
         ids: the entry whose tokens are predicted; None for a batch that is these ids.
@@ -41,20 +43,20 @@ class Script:
 
     @property
     def entries(self) -> dict[str, Tensor]:
-        """The tensors of the batch by their names."""
+        """The tensors of the batch by name."""
         given = {"ids": self.batch} if self.ids is None else self.batch
-        return {name: each for name, each in given.items() if isinstance(each, Tensor)}
+        return {name: entry for name, entry in given.items() if isinstance(entry, Tensor)}
 
     @property
     def tokens(self) -> dict[str, Tensor]:
-        """The entries of tokens or labels: integers that are neither a mask nor documents."""
+        """The entries of tokens or labels: integers that are neither a mask nor document numbers."""
         return {
-            name: each
-            for name, each in self.entries.items()
+            name: entry
+            for name, entry in self.entries.items()
             if name not in (self.padding, self.documents)
-            and is_whole(each)
-            and each.ndim in (1, 2)
-            and (name == self.ids or each.unique().numel() > 2 or each.ndim == 1)
+            and is_whole(entry)
+            and entry.ndim in (1, 2)
+            and (name == self.ids or entry.unique().numel() > 2 or entry.ndim == 1)
         }
 
     @property
@@ -62,34 +64,22 @@ class Script:
         """The tokens that are predicted, (batch, tokens)."""
         return self.entries[self.name]
 
-    @property
-    def aligned(self) -> dict[str, Tensor]:
-        """The entries with the shape of the text."""
-        return {n: each for n, each in self.entries.items() if each.shape == self.text.shape}
-
-    def with_entries(self, **changed: Tensor) -> Any:
-        """A copy of the batch with other entries."""
-        entries = {name: each.clone() for name, each in {**self.entries, **changed}.items()}
+    def with_entries(self, **changed: Tensor) -> "Script":
+        """Return the script with a copy of its batch, in which some entries are replaced."""
+        entries = {name: entry.clone() for name, entry in {**self.entries, **changed}.items()}
         if self.ids is None:
-            return entries["ids"]
-        made = copy.copy(self.batch)
-        made.update(entries)
-        return made
-
-    def having(self, **changed: Tensor) -> "Script":
-        """The script with other entries in its batch."""
-        return replace(self, batch=self.with_entries(**changed))
+            return replace(self, batch=entries["ids"])
+        batch = copy.copy(self.batch)
+        batch.update(entries)
+        return replace(self, batch=batch)
 
     def samples(self, rows: Tensor) -> "Script":
-        """The script with some samples of its batch."""
-        size = len(self.text)
-        entries = self.entries.items()
-        return self.having(
-            **{n: each[rows] for n, each in entries if each.ndim and len(each) == size}
-        )
+        """Return the script with some samples of its batch."""
+        size, entries = len(self.text), self.entries.items()
+        return self.with_entries(**{n: e[rows] for n, e in entries if e.ndim and len(e) == size})
 
     def real(self, tokens: Tensor) -> Tensor:
-        """True at the tokens of an entry of this shape that are not padding."""
+        """Return True at the tokens of an entry of this shape that are not padding."""
         if isinstance(self.padding, str):
             mask = self.entries[self.padding]
             if mask.shape == tokens.shape:
@@ -117,38 +107,40 @@ class LossCall:
 
 
 class Rehearsal:
-    """Copies of a script, to call and to train; the script itself does not change."""
+    """Copies of the parts of a script; the script itself does not change."""
 
     def __init__(self, script: Script, *, training: bool = False) -> None:
-        self.script = script
-        parts = dict(script.parts)
+        self.script, parts = script, dict(script.parts)
         parts["generators"] = [
-            each
-            for part in ("loss", "accumulate", "generate", "save", "load")
-            for each in held_by(parts[part], torch.Generator).values()
+            generator
+            for name in FUNCTIONS
+            for generator in held_by(parts[name], torch.Generator).values()
         ]
-        try:
-            made = duplicate(parts)
-        except Exception as error:
-            raise ModelError(
-                "trains.copy",
-                f"a rehearsal trains a copy, and the script could not be copied: {raised_words(error)}",
-            ) from error
-        self.model: nn.Module = made["model"]
-        self.optimizer: torch.optim.Optimizer = made["optimizer"]
-        self.state: dict[str, Any] = made["state"]
-        self._made = made
+        copied, error = attempt(duplicate, parts)
+        if error is not None:
+            words = f"the laws train a copy, and the script cannot be copied: {raised_words(error)}"
+            raise ModelError("trains.copy", words) from error
+        assert copied is not None
+        self.parts: dict[str, Any] = copied
+        self.model: nn.Module = copied["model"]
+        self.optimizer: torch.optim.Optimizer = copied["optimizer"]
+        self.state: dict[str, Any] = copied["state"]
         pairs = zip(script.parts["model"].parameters(), self.model.parameters(), strict=True)
-        for given, copied in pairs:
-            copied.grad = None if given.grad is None else given.grad.detach().clone()
+        for original, parameter in pairs:
+            parameter.grad = None if original.grad is None else original.grad.detach().clone()
         self.model.train(training)
 
     def call(self, script: Script | None = None, *, seed: int | None = 0) -> LossCall:
         """Call the loss on the batch of a script; generators are seeded unless the seed is None."""
-        draw_by(seed, *self._made["generators"], *self.state.values())
-        script = script or self.script
-        with self.listening() as calls:
-            loss = self._made["loss"](self.model, script.with_entries())
+        draw_by(seed, *self.parts["generators"], *self.state.values())
+        script, calls = script or self.script, list[Any]()
+        handle = self.model.register_forward_hook(
+            lambda module, *call: calls.append(call), with_kwargs=True
+        )
+        try:
+            loss = self.parts["loss"](self.model, script.with_entries().batch)
+        finally:
+            handle.remove()
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ArgumentTypeError(
@@ -164,22 +156,9 @@ class Rehearsal:
             logits = logits.unflatten(0, (samples, -1)) if len(logits) % samples == 0 else None
         return LossCall(loss.reshape(()), output, logits, (arguments, keywords))
 
-    @contextmanager
-    def listening(self) -> Iterator[list[tuple[tuple[Any, ...], dict[str, Any], Any]]]:
-        """Arguments, keywords and output of each call of the model."""
-        calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
-        handle = self.model.register_forward_hook(
-            lambda module, args, kwargs, output: calls.append((args, kwargs, output)),
-            with_kwargs=True,
-        )
-        try:
-            yield calls
-        finally:
-            handle.remove()
-
     def step(self, *, seed: int | None = None) -> float:
-        """One step of training: the loss, its gradients, the optimizer, its schedulers."""
-        scalers = [each for each in self.state.values() if isinstance(each, torch.amp.GradScaler)]
+        """Make one step of training and return its loss."""
+        scalers = [part for part in self.state.values() if isinstance(part, torch.amp.GradScaler)]
         self.optimizer.zero_grad()
         loss = self.call(seed=seed).loss
         if scalers:
@@ -189,47 +168,42 @@ class Rehearsal:
         else:
             loss.backward()
             self.optimizer.step()
-        for each in self.state.values():
-            if isinstance(each, ReduceLROnPlateau):
-                each.step(loss.detach())
-            elif isinstance(each, LRScheduler):
-                each.step()
+        for part in self.state.values():
+            if isinstance(part, ReduceLROnPlateau):
+                part.step(loss.detach())
+            elif isinstance(part, LRScheduler):
+                part.step()
         return loss.item()
 
-    def run(self, part: str, *arguments: Any) -> Any:
-        """Call `accumulate` or `generate` of the script, seeded."""
-        draw_by(0)
-        return self._made[part](self.model, *arguments)
-
     def gradient(self) -> Tensor:
-        """All gradients in one vector; 0 where there is none."""
-        grads = ((each, each.grad) for each in self.model.parameters())
-        zeroed = [torch.zeros_like(each) if grad is None else grad for each, grad in grads]
-        return torch.cat([each.flatten().double() for each in zeroed])
+        """Return all gradients as one vector; 0 where there is none."""
+        pairs = ((parameter, parameter.grad) for parameter in self.model.parameters())
+        filled = [torch.zeros_like(one) if grad is None else grad for one, grad in pairs]
+        return torch.cat([grad.flatten().double() for grad in filled])
 
     def saved(self) -> Any:
-        """All that the script saves; without a function for it, the state of all its parts."""
-        if (save := self._made["save"]) is not None:
+        """Return what the script saves; without a function for it, the state of all its parts."""
+        if (save := self.parts["save"]) is not None:
             return copy.deepcopy(save(self.model, self.optimizer, **self.state))
         return copy.deepcopy((self.states(), torch.get_rng_state(), random.getstate()))
 
     def load(self, saved: Any) -> None:
         """Load what was saved, as a new process does."""
-        if (load := self._made["load"]) is not None:
+        if (load := self.parts["load"]) is not None:
             load(saved, self.model, self.optimizer, **self.state)
             return
         states, torch_state, python_state = saved
         torch.set_rng_state(torch_state)
         random.setstate(python_state)
-        for name, each in self._stateful().items():
-            put = each.set_state if isinstance(each, torch.Generator) else each.load_state_dict
+        for name, part in self._stateful().items():
+            put = part.set_state if isinstance(part, torch.Generator) else part.load_state_dict
             put(states[name])
 
     def states(self) -> dict[str, Any]:
-        """The state of the model, of the optimizer and of the named parts of the script."""
+        """Return the state of the model, of the optimizer and of the named parts of the script."""
         return {
-            name: each.get_state() if isinstance(each, torch.Generator) else each.state_dict()
-            for name, each in self._stateful().items()
+            name: part.get_state() if isinstance(part, torch.Generator) else part.state_dict()
+            for name, part in self._stateful().items()
         }
 
     def _stateful(self) -> dict[str, Any]:
@@ -237,13 +211,13 @@ class Rehearsal:
 
 
 def draw_by(seed: int | None, *held: Any) -> None:
-    """Seed the generators of PyTorch and of Python, and those among `held`; None seeds nothing."""
+    """Seed the generators of PyTorch and of Python, and those in `held`; None seeds nothing."""
     if seed is not None:
         torch.manual_seed(seed)
         random.seed(seed)
-        for each in held:
-            if isinstance(each, torch.Generator):
-                each.manual_seed(seed)
+        for part in held:
+            if isinstance(part, torch.Generator):
+                part.manual_seed(seed)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -258,17 +232,16 @@ def same(one: Any, other: Any) -> bool:
 
 
 def is_whole(tensor: Tensor) -> bool:
-    """True if a tensor holds integers."""
+    """Return True if a tensor holds integers."""
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def logits_of(output: Any) -> Tensor | None:
-    """The logits of what a model returns: the tensor, the entry `logits`, or the first that may be."""
+    """Return the logits in a model's output: the tensor, its `logits`, or its first matrix; None without one."""
     if isinstance(output, Mapping):
         output = output.get("logits")
     elif isinstance(output, list | tuple):
-        several = (each for each in output if isinstance(each, Tensor) and each.ndim > 1)
-        output = next(several, None)
-    found = getattr(output, "logits", output)
-    right = isinstance(found, Tensor) and found.ndim in (2, 3) and found.is_floating_point()
-    return found if right else None
+        output = next((x for x in output if isinstance(x, Tensor) and x.ndim > 1), None)
+    logits = getattr(output, "logits", output)
+    right = isinstance(logits, Tensor) and logits.ndim in (2, 3) and logits.is_floating_point()
+    return logits if right else None

@@ -1,0 +1,180 @@
+"""Trace a call of `attend` or of a layer: compute its stages by the definition."""
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead._common.hints import hint_at, refusal, with_hints
+from clearhead.attention.kernels import eager
+from clearhead.attention.planning import choose
+from clearhead.attention.problem import Options, Problem, make_problem
+from clearhead.errors import ArgumentTypeError, UnsupportedError
+from clearhead.layers.caches import Cache, CacheBundle
+from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.layers.nested import is_nested
+from clearhead.masks.base import Mask
+from clearhead.stages import Stages
+from clearhead.tracing.traced_call import Step, TracedCall, input_steps, stage_axes
+from clearhead.tracing.traced_projections import TracedProjection, of_layer
+
+
+def check_call(
+    function: Callable[..., Any], given: Sequence[Any], options: Mapping[str, Any]
+) -> None:
+    """Check that a call has its inputs, and no unknown arguments.
+
+    Raises:
+        ArgumentTypeError: codes `argument.words` and `trace.inputs`.
+    """
+    parameters = inspect.signature(function).parameters
+    if hint_at(parameters, given, options):
+        raise refusal(function, given, options, "trace")
+    needed = [
+        name
+        for name, each in parameters.items()
+        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+    ]
+    missing = [name for name in needed[len(given) :] if name not in options]
+    if missing:
+        first = "clearhead.attend, " if needed[0] == "query" else ""
+        raise ArgumentTypeError(
+            "trace.inputs",
+            f"trace needs the inputs of the call: trace({first}{', '.join(needed)}); got no {', no '.join(missing)}.",
+        )
+
+
+@with_hints
+def attend_call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    kernel: str = "auto",
+    **options: Unpack[Options],
+) -> TracedCall:
+    """Return the trace of a call of `attend`."""
+    problem = make_problem(query, key, value, **options)
+    lead = ("batch", "num_heads")[4 - problem.dims :] if problem.dims > 2 else ()
+    computed = Stages(*(problem.restore(tensor) for tensor in eager.compute(problem)))
+    return _traced("attend", problem, lead, computed, {}, {}, kernel=kernel)
+
+
+def layer_call(
+    layer: MultiHeadAttention,
+    x: Tensor,
+    context: Tensor | None = None,
+    *,
+    mask: Mask | Tensor | None = None,
+    valid: Tensor | None = None,
+    cache: Cache | CacheBundle | None = None,
+) -> TracedCall:
+    """Return the trace of a call of a layer.
+
+    Raises:
+        UnsupportedError: code `trace.nested`, for a nested tensor.
+    """
+    if is_nested(x) or is_nested(context):
+        raise UnsupportedError(
+            "trace.nested",
+            "a trace takes one text, or texts that are padded, beside valid=; got a nested tensor.",
+        )
+    # A trace leaves the cache of the caller as it is.
+    problem = layer.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
+    computed = eager.compute(problem)
+    output = layer.join(computed.context, x)
+    inputs = {"x": x} if context is None else {"x": x, "source": context}
+    projections = of_layer(
+        layer, problem, inputs, computed.context, output, is_cached=cache is not None
+    )
+    lead = ("batch", "num_heads")
+    if x.ndim == 2:
+        computed, output, lead = Stages(*(each[0] for each in computed)), output[0], ("num_heads",)
+    title = f"MultiHeadAttention({layer.extra_repr()})"
+    return _traced(title, problem, lead, computed, inputs, projections, output)
+
+
+def _traced(
+    title: str,
+    problem: Problem,
+    lead: tuple[str, ...],
+    computed: Stages,
+    inputs: dict[str, Tensor],
+    projections: dict[str, TracedProjection],
+    output: Tensor | None = None,
+    kernel: str = "auto",
+) -> TracedCall:
+    """Return the trace of a problem and its stages; `lead` are the axes before the last two."""
+    steps = input_steps(inputs)
+    for name in ("query", "key", "value"):
+        tensor = getattr(problem, name)
+        tensor = tensor if "batch" in lead else tensor[0]
+        tensor = tensor if "num_heads" in lead else tensor.squeeze(-3)
+        source = "source" if "source" in inputs and name != "query" else "x"
+        formula = f"{name} projection of {source}" if inputs else "an argument"
+        steps.append(Step(name, tensor, stage_axes(lead, name), formula))
+    before = None
+    for (name, tensor), (formula, changes) in zip(
+        computed._asdict().items(), _formulas(problem), strict=True
+    ):
+        same_as = None if changes else before
+        steps.append(Step(name, tensor, stage_axes(lead, name), formula, same_as))
+        before = name
+    if output is not None:
+        axes = (*("batch",) * (output.ndim - 2), "tokens", "output_dim")
+        formula = "the contexts of all heads side by side, projected"
+        steps.append(Step("output", output, axes, formula))
+    chosen, distance = _kernel_and_distance(problem, computed, kernel)
+    return TracedCall(
+        title,
+        steps,
+        problem.query_len,
+        problem.kv_len,
+        (f"largest distance to the context of kernel {chosen!r}: {distance:.1e}",),
+        scale=problem.scale,
+        mask=None if problem.mask is None else problem.mask.describe(),
+        softcap=problem.softcap,
+        dropout=problem.dropout,
+        sinks=None if problem.sinks is None else problem.sinks.detach(),
+        projections=projections,
+        kernel=chosen,
+        difference=distance,
+    )
+
+
+def _kernel_and_distance(problem: Problem, computed: Stages, kernel: str) -> tuple[str, float]:
+    """Return the kernel that runs a problem, and the largest distance of its context, without dropout."""
+    problem = problem.replace(dropout=None)
+    chosen = choose(problem, kernel)
+    with torch.no_grad():
+        weights = computed.weights.reshape(*problem.query.shape[:3], problem.kv_len)
+        value = stages.repeat_kv_heads(problem.value, problem.num_heads)
+        context = stages.context(weights, value, problem.visible())
+        distance = (chosen.attend(problem) - context).abs()
+    return chosen.NAME, float(distance.max()) if distance.numel() else 0.0
+
+
+def _formulas(problem: Problem) -> Iterator[tuple[str, bool]]:
+    """Yield the formula of each stage, and True if it differs from the stage before."""
+    yield "query · keyᵀ", True
+    scale, head_dim = problem.scale, problem.query.shape[-1]
+    root = f" (1/√{head_dim})" if math.isclose(scale, head_dim**-0.5) else ""
+    yield "scale is 1" if scale == 1.0 else f"scores × {scale:.4f}{root}", scale != 1.0
+    cap = problem.softcap
+    capped = "no softcap" if cap is None else f"{cap:g} · tanh(scaled_scores / {cap:g})"
+    yield capped, cap is not None
+    bias = "" if problem.bias is None else " + bias"
+    hidden = "" if problem.mask is None else f", −∞ where {problem.mask.describe()} hides"
+    changes = bool(bias or hidden)
+    yield f"capped_scores{bias}{hidden}" if changes else "no mask, no bias", changes
+    sinks = "" if problem.sinks is None else ", beside a sink per head"
+    yield f"softmax(masked_scores) over the keys{sinks}", True
+    rate = problem.dropout or 0.0
+    dropped = f"dropout {rate:g}: some weights 0, the others × {1 / (1 - rate):.4g}"
+    yield dropped if rate else "no dropout", bool(rate)
+    yield "dropped_weights · value", True
