@@ -27,19 +27,20 @@ different stages (`matching.py`). The nearest script that gives the subject's nu
 distinct, is the mistake; what is equal is decided by the error of the plain computation, as in `testing`. A scale and
 a number that hidden scores are filled with are measured and tried as an edit too. NaN equals NaN, so where most of
 the output is NaN nothing is concluded from it. Where no script fits, the stages that were recorded are compared with
-the declared ones (`judging/reading.py`); for a function the weights that the identity as value shows. A layer is
-held against the same recipe as a whole (`evidence/projecting.py`): query, key and value as their projections give them,
-and the contexts as the next operation reads them, so that the split into heads, their rotation, their groups and their
-merge are edits as well. A layer that is the definition so is right, whatever was recorded inside: blocks whose softmax
-is rescaled later are attention. Where no product is seen, the parameters are found by their names.
+the declared ones (`judging/reading.py`); for a function the weights that the identity as value shows. A layer is held
+against the same recipe as a whole (`evidence/projecting.py`): query, key and value as their projections give them,
+and the contexts as the next operation reads them, so that the split into heads, their rotation, their groups and
+their merge are edits as well. A layer that is the definition so is right, whatever was recorded inside: blocks whose
+softmax is rescaled later are attention. Where no product is seen, the parameters are found by their names.
 
-Where no mistake has a name, the laws are asked (`evidence/laws.py`, `judging/laws.py`): of calls alone, the
-same again, sample by sample, at any length; that an output moves with its own token, and every projection moves the
-output; of what was recorded, that scores alone make weights and that a token sees itself. A broken law is a finding, so
-that what nobody thought of is not called right. A function is asked the same (`evidence/function_laws.py`): doubled and
-shifted values, one query after another, logarithms of weights against query · key. The law of length (`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole by
-calls alone, and what is the definition with few tokens under the recorder with many; the lengths follow from
-operations on fresh copies, parameters and weights.
+Where no mistake has a name, the laws are asked (`evidence/laws.py`, `judging/laws.py`): of calls alone, the same
+again, sample by sample, at any length; that an output moves with its own token, and every projection moves the
+output; of what was recorded, that scores alone make weights and that a token sees itself. A broken law is a finding,
+so that what nobody thought of is not called right. A function is asked the same (`evidence/function_laws.py`):
+doubled and shifted values, one query after another, logarithms of weights against query · key. The law of length
+(`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole by calls alone, and what is the definition
+with few tokens under the recorder with many; the lengths follow from operations on fresh copies, parameters and
+weights.
 
 A behaviour (`judging/behaviours.py`) is a call that is changed (again, after other calls, one sample alone,
 with other strides, in 16 bits, in training, with a NaN behind the mask, longer, with a cache), whose outputs,
@@ -57,9 +58,9 @@ throughout are filled first. One process tries them one after the other and writ
 
 `rules.py` is one table, asked in `judge.py`: each rule has codes, a topic, a question whose answer is a verdict
 (`Found`, `Clear`, `Unknown`), what it excludes and what it explains. The order is that of the tuple. A topic is
-verified where its rules are clear; a report is right where all topics that belong to any attention, or were declared, are
-verified. An exception inside a rule means that it cannot be read, never more. Every sentence is in
-`words.toml`, every threshold with its reason in `thresholds.py`.
+verified where its rules are clear; a report is right where all topics that belong to any attention, or were declared,
+are verified. An exception inside a rule means that it cannot be read, never more. Every sentence is in `words.toml`,
+every threshold with its reason in `thresholds.py`.
 
 A function is copied too (`copying.py`), with the modules that it calls: `copy.deepcopy` leaves a function as
 it is, and a lambda in an attribute, as in minGPT, would run the original's layers in their own mode. What is
