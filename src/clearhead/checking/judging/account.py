@@ -234,7 +234,7 @@ WAYS: Sequence[tuple[str, Callable[[Splitting], object]]] = (
 def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
     """True if the queries are as long as they were projected, as after any rotation."""
     layer = e.layers[index]
-    if layer is None or not layer.trials:
+    if layer is None or not layer.trials or e.groups[index].arranged is None:
         return False
     trials = layer.trials[0], e.group_trials(index)[0]
     one, other = (each.query.norm(dim=-1).flatten().sort().values for each in trials)
