@@ -126,7 +126,8 @@ def _compared(
     if not flat.isfinite().all():
         return Gradient(name, "not finite", float("nan"), 0.0)
     rows = (flat == 0).all(-1, keepdim=True)
-    if gradient is not None and leaf.ndim == 2 and 4 * rows.sum() >= len(rows):
+    some = len(rows) > int(rows.sum()) >= len(rows) / 4
+    if gradient is not None and leaf.ndim == 2 and some:
         part = rows * torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
         # What a ReLU keeps from the output moves it by a large step.
         if not any(along(leaf, part, step) for step in (STEPS[0], LEAP)):

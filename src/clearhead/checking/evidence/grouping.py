@@ -133,5 +133,4 @@ def _whole(chunks: Sequence[ObservedAttention]) -> ObservedAttention:
         context=torch.cat([each.context for each in chunks], 1),
         scores=rows([each.scores for each in chunks], -torch.inf),
         stages=tuple(stages),
-        elements=None,
     )
