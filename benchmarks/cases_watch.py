@@ -109,8 +109,8 @@ def _same_averages(ours: Any, theirs: Any) -> None:
 
 @case(
     "watch-total-short-texts",
-    work="64 texts of 8 to 40 tokens in padded batches of 16, a Llama of 12 layers of 9 heads: watch(keep='total', "
-    "statistics=('entropy', 'first')) against the model alone and against eager with output_attentions",
+    work="64 texts of 8 to 40 tokens in padded batches of 16, a Llama of 12 layers of 9 heads: watch(keep='total') "
+    "against the model alone and against eager with output_attentions",
     compare=_same_averages,
     rounds=3,
 )
@@ -136,7 +136,7 @@ def total_of_short_texts() -> Sides:
             return [model(**each, use_cache=False, **options) for each in inputs]
 
     def watched() -> Any:
-        with ch.watch(fused, keep="total", statistics=("entropy", "first")) as seen:
+        with ch.watch(fused, keep="total") as seen:
             run(fused)
         return seen.table()["entropy"]
 
@@ -150,4 +150,4 @@ def total_of_short_texts() -> Sides:
             total += entropy.where(real[:, None], 0.0).double().sum(dim=(1, 3))
         return (total / sum(int(each.sum()) for each in batches)).flatten()
 
-    return {"watch(statistics=…)": watched, "unwatched": alone, "output_attentions=True": by_hand}
+    return {"watch(keep='total')": watched, "unwatched": alone, "output_attentions=True": by_hand}

@@ -19,7 +19,6 @@ from matplotlib.patches import Rectangle
 
 import clearhead as ch
 from clearhead import ladder
-from clearhead.drawing.figures.png_files import head_picture
 from clearhead.integrations import huggingface
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
@@ -293,16 +292,23 @@ def touched(folder: Path) -> None:
     photographed(page, "figure", height=720, point='[data-at="weights.5.0"]')
 
 
+def stepped(trace: ch.types.Trace, folder: Path) -> None:
+    """Photograph the page of a trace, with the arithmetic of one weight."""
+    page = trace.to_html(folder / "steps.html")
+    photographed(page, "steps", height=900, point='[data-at="weights.1.0"]')
+
+
 def hero(reader: huggingface.TextModel) -> None:
     """One head over two sentences that end differently."""
     figure = Figure(figsize=(9, 4.4), layout="constrained")
     picture: Axes | None = None
     for axes, text in zip(figure.subplots(1, 2), (TEXT, OTHER_END), strict=True):
         read = reader.read(text)
-        weights = read.matrices[LAYER][0, HEAD]
+        matrix = read.matrices[LAYER]
         it, animal = read.tokens.index("it"), read.tokens.index("animal")
-        title = f"… too {read.tokens[-2]}: it → animal {weights[it, animal]:.0%}"
-        picture = head_picture(weights, read.tokens, title=title, axes=axes)
+        picture = matrix.plot(head=HEAD, tokens=read.tokens, ax=axes)
+        weight = float(matrix[0, HEAD, it, animal])
+        picture.set_title(f"… too {read.tokens[-2]}: it → animal {weight:.0%}")
         picture.add_patch(
             Rectangle((-0.5, it - 0.5), len(read.tokens), 1, fill=False, ec="#d9621f", lw=2)
         )
@@ -341,6 +347,7 @@ def main() -> None:
         save(mask.plot(20_000, 20_000), "mask", 80)
     with tempfile.TemporaryDirectory() as folder:
         touched(Path(folder))
+        stepped(trace, Path(folder))
         pages(Path(folder), reader)
 
 

@@ -2,9 +2,9 @@
 import "./style.css";
 import { type ComponentChildren, render } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import { changed } from "./figure/changed";
 import type { Touched } from "./figure/core";
 import style from "./figure/figure.css";
+import { OF_LAYER } from "./figure/of_layer";
 import { explained } from "./figure/reading";
 import { shadowOf } from "./figure/shadow";
 import { looking } from "./figure/touching";
@@ -230,7 +230,7 @@ class TraceFigure extends Figure<StagesProps, Looks> {
       hidden: call.renormalised
         ? (row, column) => weights?.at(row, column) === 0
         : (row, column) => masked?.at(row, column) === -Infinity,
-      explain: (at) => explained(at, stages, call, state.head, changed),
+      explain: (at) => explained(at, stages, call, state.head, OF_LAYER),
       hint: null,
     };
   }

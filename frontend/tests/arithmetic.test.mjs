@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { arithmeticOf } from "../src/figure/arithmetic";
-import { changed } from "../src/figure/changed";
+import { OF_LAYER } from "../src/figure/of_layer";
 import { cellNumber, factor, number } from "../src/figure/stage";
 import { stagesOf } from "../src/figure/trace";
 
@@ -87,7 +87,7 @@ function payload(change = {}) {
   const named = stagesOf({ data, arrays }, every, 0, 0);
   return {
     numbers,
-    explain: (name, row, column) => arithmeticOf(named, data, 0, name, row, column, changed),
+    explain: (name, row, column) => arithmeticOf(named, data, 0, name, row, column, OF_LAYER),
   };
 }
 
@@ -211,7 +211,7 @@ test("every projection that is written comes out", () => {
     matrix("W_output", [[1], [2], ...times(weight.slice(0, 2), [[1], [1]], [0])], width),
     matrix("output", times(made, times(weight.slice(0, 2), [[1], [1]], [0]), [0])),
   ]);
-  const explain = (name, row, column) => arithmeticOf(stages, data, 0, name, row, column, changed);
+  const explain = (name, row, column) => arithmeticOf(stages, data, 0, name, row, column, OF_LAYER);
   for (const [name, columns] of Object.entries({ query: 2, key: 2, output: 1 })) {
     for (let row = 0; row < 2; row++) {
       for (let column = 0; column < columns; column++) {
@@ -280,7 +280,7 @@ test("norms and turns are written out, pair by pair", () => {
     const explain = (row, column, changes) => {
       const more = { rowAxis: "width", parts: "QueryKeyNorm, Rotary", changes };
       const every = [matrix("x", x), matrix("W_query", [weight], more), matrix("query", made)];
-      return arithmeticOf(new Map(every), data, 0, "query", row, column, changed).lines;
+      return arithmeticOf(new Map(every), data, 0, "query", row, column, OF_LAYER).lines;
     };
     const changes = [norm, { part: "Rotary", layout, turned }];
     for (const [row, column] of [0, 1].flatMap((r) => [0, 1, 2, 3, 4, 5].map((c) => [r, c]))) {

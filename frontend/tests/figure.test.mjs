@@ -2,12 +2,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { entropy, matrix, placesOfHeads, stages } from "../src/figure/core";
 import {
-  blocksOf,
   compute,
   maskNamed,
   read,
   reduce,
-  runsOf,
   START,
   scaleOf,
   stepped,
@@ -273,15 +271,7 @@ test("vectors are projected, turned and held together", () => {
   assert.equal(reach([[0, 0]]) > 0, true);
 });
 
-test("a mask alone has runs and blocks", () => {
-  assert.equal(runsOf("110010"), "0–1, 4");
-  assert.equal(runsOf("000"), "none");
-  const causal = ["10000", "11000", "11100", "11110", "11111"];
-  assert.deepEqual(blocksOf(causal, 2), [
-    ["◪", "·", "·"],
-    ["■", "◪", "·"],
-    ["■", "■", "■"],
-  ]);
+test("a mask alone has no stage to compute", () => {
   assert.equal(compute(data({ inputs: {} }), START).size, 0);
 });
 
@@ -445,15 +435,4 @@ test("words stand beside their points, and none covers another, a point or the e
     });
   }
   assert.deepEqual(beside([], edge), []);
-});
-
-test("a word keeps off the arrow of another", () => {
-  // The arrow of "far" passes right of "near", where its word would stand best.
-  const words = [
-    { point: [110, -174], word: "far" },
-    { point: [44, -116], word: "near" },
-  ];
-  const [, [x, y]] = beside(words, [-24, -224, 224, 24]);
-  const at = (height) => (110 / 174) * -height;
-  assert.ok(x + 6.6 * 4 < Math.min(at(y - 10), at(y + 3)) || x > Math.max(at(y - 10), at(y + 3)));
 });

@@ -25,12 +25,15 @@ class _Short(reprlib.Repr):
         self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 12
 
     def repr1(self, x: Any, level: int) -> str:
+        """Return the repr of an object, cut to 1000 characters."""
         return bounded(super().repr1(x, level), 1000)
 
     def repr_int(self, x: int, level: int) -> str:
+        """Return an integer in digits, or its size in bits from 128 bits on."""
         return f"{x}" if x.bit_length() < 128 else f"a number of {x.bit_length()} bits"
 
     def repr_instance(self, x: Any, level: int) -> str:
+        """Return the repr of an object of any other class, cut."""
         return bounded(repr(x), self.maxother)
 
 
@@ -112,10 +115,10 @@ def kind_of(value: object) -> str:
 
     Example:
         >>> kind_of(3), kind_of(int)
-        ('int', 'the class int, and no object: int()')
+        ('int', 'the class int; write int()')
     """
     if isinstance(value, type):
-        return f"the class {value.__name__}, and no object: {value.__name__}()"
+        return f"the class {value.__name__}; write {value.__name__}()"
     return type(value).__name__
 
 
@@ -180,6 +183,7 @@ def format_bytes(size: float) -> str:
 
 
 def _visible(char: str) -> str:
+    """Return a character, or its name or escape sequence if it is invisible."""
     if char in NAMES:
         return NAMES[char]
     # C* is control, format (direction marks, joiners), surrogates, private and unassigned; Z* is
@@ -193,12 +197,14 @@ def _visible(char: str) -> str:
 
 
 def _columns(char: str) -> int:
+    """Return the number of terminal columns of a character: 0, 1 or 2."""
     if unicodedata.category(char) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def _ends(text: str, most: int) -> str:
+    """Return a text of at most `most` characters: the middle is cut."""
     if len(text) <= most:
         return text
     head, tail = most // 2, most - most // 2 - 3

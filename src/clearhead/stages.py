@@ -330,7 +330,7 @@ def _contain_weights(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _contain_logsumexp(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Empty rows get −∞, and a query whose scores are NaN gets NaN; neither sends a gradient."""
+    """Wrap `logsumexp`: an empty row gets −∞, and a query with NaN scores NaN; neither sends a gradient."""
 
     @wraps(plain)
     def contained(masked_scores: Tensor) -> Tensor:

@@ -30,7 +30,6 @@ RESULTS = (
         ch.masks.Spans,
         ch.types.Edit,
         ch.types.Effects,
-        ch.types.Estimate,
         ch.types.Figure,
         ch.types.Finding,
         ch.types.HeadRow,

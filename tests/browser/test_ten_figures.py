@@ -114,7 +114,7 @@ def middle(place: Locator) -> tuple[float, float]:
 
 def by_mouse(page: Page, what: str, name: str) -> None:
     place = target(page, what, name)
-    if what == "button":
+    if what in ("button", "word"):
         place.click()
     elif what == "slider":
         place.click(position={"x": 10, "y": 10})
@@ -129,7 +129,7 @@ def by_mouse(page: Page, what: str, name: str) -> None:
 
 def by_finger(page: Page, what: str, name: str) -> None:
     place = target(page, what, name)
-    if what in ("button", "slider"):
+    if what in ("button", "slider", "word"):
         place.tap(position={"x": 12, "y": 10})
         return
     x, y = middle(place)

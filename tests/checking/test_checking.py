@@ -170,9 +170,8 @@ REFUSED: list[tuple[Callable[[], object], type[ch.errors.ClearheadError], str, s
         "check.made",
         "CausalAttention(d_in=22, d_out=12, context_length=16, dropout=0.0, d_inn=3) could not be "
         "made: TypeError: CausalAttention.__init__() got an unexpected keyword argument 'd_inn'\n"
-        "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters; what its "
-        "config wants is given as {'config.n_head': 4}. Or give an instance: attention = "
-        "Attention(Config()) in a file is file.py:attention.",
+        "  args=dict(…) are passed to it, and sizes=dict(…) by the names of its parameters. Or give an "
+        "instance: attention = Attention(Config()) in a file is file.py:attention.",
     ),
     (
         refused(subject="attend", takes="qkv"),

@@ -1,6 +1,5 @@
 """The arguments of a constructor, from sizes and from instances."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,10 +9,8 @@ from clearhead._common.foreign_names import size_of
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.constructing import (
     arguments_again,
-    config,
     declared_arguments,
     guessed_arguments,
-    nested,
 )
 from clearhead.checking.subject.signatures import of_constructor
 
@@ -99,28 +96,3 @@ class Needs(nn.Module):
 
 def test_what_is_no_size_is_not_guessed() -> None:
     assert guessed_arguments(Needs, {}, Contract()) == {"embed_dim": 30}
-
-
-@dataclass
-class Settings:
-    scaling: str = ""
-    n_embd: int = 768
-    n_layer: int = 2
-    n_heads: int | None = None
-
-
-class Configured(nn.Module):
-    def __init__(self, config: Settings) -> None:
-        super().__init__()
-
-
-def test_a_dataclass_of_settings_gets_sizes() -> None:
-    made = guessed_arguments(Configured, {}, Contract())
-    assert made == {"config": Settings(n_embd=30, n_heads=3)}
-    given = nested({"config.n_layer": 3, "config.scaling": "root"}, Configured, Contract())
-    assert (given["config"].n_layer, given["config"].scaling) == (3, "root")
-
-
-def test_settings_without_a_type_have_what_is_given() -> None:
-    made = config(None, {"n_head": 4}, {"num_heads": 3})
-    assert vars(made) == {"n_head": 4}

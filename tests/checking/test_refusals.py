@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from clearhead.checking.subject.refusals import deliberate, first_line
+from clearhead.checking.subject.refusals import deliberate, first_line, named_tensors
 
 
 def raised(call: Callable[[], object]) -> Exception:
@@ -56,3 +56,12 @@ def test_an_error_that_was_never_raised_is_taken_at_its_word() -> None:
 def test_one_line() -> None:
     assert first_line(raised(refuses)) == "ValueError: the value must be"
     assert first_line(KeyError()) == "KeyError: "
+
+
+def test_the_shapes_of_the_tensors_in_the_line_that_raised() -> None:
+    def multiply(query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        return query @ keys
+
+    with pytest.raises(RuntimeError) as caught:
+        multiply(torch.zeros(2, 3), torch.zeros(4, 5))
+    assert named_tensors(caught.value) == "\n  query is [2, 3], keys is [4, 5]"

@@ -61,9 +61,7 @@ def test_no_config_has_no_settings():
 
 
 class Cached(nn.Module):
-    head_dim = 4
-
-    def forward(self, x, start_pos, freqs_cis, mask, kv_cache, is_causal, dropout, head_dim, h, w):
+    def forward(self, x, start_pos, mask, kv_cache, is_causal, dropout, head_dim):
         return x
 
 
@@ -84,10 +82,8 @@ class Child(Parent):
         super().__init__(**others)
 
 
-def kind(name: str, annotation: Any = inspect.Parameter.empty, names: Any = ()) -> str:
-    return kind_of(
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation), names
-    )
+def kind(name: str, annotation: Any = inspect.Parameter.empty) -> str:
+    return kind_of(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation))
 
 
 @pytest.mark.parametrize(
@@ -105,23 +101,17 @@ def kind(name: str, annotation: Any = inspect.Parameter.empty, names: Any = ()) 
         ("cfg", "config"),
         ("start_pos", "start"),
         ("position_ids", "places"),
-        ("freqs_cis", "angles"),
-        ("cos_sin", "turns"),
-        ("pos_embed", "vectors"),
         ("past_key_value", "optional"),
         ("attn_bias", "optional"),
         ("d_k", "size"),
-        ("h", "size"),
     ],
 )
 def test_what_a_name_is_for(name, expected):
     assert kind(name) == expected
 
 
-def test_a_type_and_a_neighbour_say_more_than_a_name():
+def test_a_type_says_more_than_a_name():
     assert kind("other", bool) == "flag"
-    assert kind("h", names=["x", "h", "w"]) == "grid"
-    assert kind("H", names=["x", "H", "W"]) == "grid"
 
 
 def test_signatures_are_read_of_classes_and_of_instances():
@@ -146,35 +136,10 @@ def test_query_key_and_value_are_sides_only_of_a_call_that_is_about_them():
 
 
 def test_a_call_is_filled_with_what_it_wants_beside_its_tensors():
-    layer, x = Cached(), torch.randn(2, 6, 8)
-    found = filled(layer, of_call(layer), {"x": x}, x, causal=False)
-    assert found is not None
-    angles = found.pop("freqs_cis")
-    assert (angles.shape, angles.dtype) == ((6, 2), torch.complex64)
-    assert torch.allclose(
-        angles.angle()[:, 0], torch.arange(6.0).sub(torch.pi).remainder(2 * torch.pi) - torch.pi
-    )
-    assert found == {
-        "start_pos": 0, "mask": None, "kv_cache": None, "is_causal": False, "dropout": 0.0,
-        "head_dim": 8, "h": 6, "w": 1,
+    names, x = of_call(Cached()), torch.randn(2, 6, 8)
+    assert filled(names, {"x": x}, x, causal=False) == {
+        "start_pos": 0, "mask": None, "kv_cache": None, "is_causal": False, "dropout": 0.0, "head_dim": 8,
     }  # fmt: skip
     # A causal mask would come by the mask.
-    assert filled(layer, of_call(layer), {"x": x}, x, causal=True) is None
-
-
-def test_nothing_stands_for_another_tensor():
-    x = torch.randn(2, 6, 8)
-    assert filled(None, of_call(lambda x, other: x), {"x": x}, x, causal=False) is None
-
-
-def test_positions_as_vectors_are_none_at_all():
-    x = torch.randn(2, 6, 8)
-    found = filled(None, of_call(lambda x, pos_embed: x), {"x": x}, x, causal=False)
-    assert found is not None
-    assert torch.equal(found["pos_embed"], torch.zeros_like(x))
-
-
-def test_an_angle_needs_a_head_dim():
-    x = torch.randn(2, 6, 8)
-    with pytest.raises(TypeError, match="it has no head_dim to make them of"):
-        filled(None, of_call(lambda x, freqs_cis: x), {"x": x}, x, causal=False)
+    assert filled(names, {"x": x}, x, causal=True) is None
+    assert filled(of_call(lambda x, other: x), {"x": x}, x, causal=False) is None

@@ -5,7 +5,6 @@ import errno
 import importlib
 import io
 import os
-import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -63,7 +62,7 @@ from tests.surface import MODULES, ROOT
         ),
         (
             ["show", "a", "--png", "/nowhere/a.png"],
-            "[picture.path] /nowhere/a.png cannot be written",
+            "[file.unwritable] /nowhere/a.png could not be written",
         ),
         (["show", "--file", "/nowhere"], "[show.file] /nowhere could not be read: No such file"),
         (["show", "word " * 600], "it has 602"),
@@ -122,37 +121,6 @@ def test_no_help_is_cut(width: int) -> None:
             assert "".join(text.split()) in "".join(printed.split())
         summary = (command.help or "").split("\n\n")[0]
         assert summary in help_of()
-
-
-@pytest.mark.parametrize(
-    ("command", "options"),
-    [
-        (
-            "check",
-            {
-                "How it is called": ["--takes", "--args"],
-                "What it should compute": ["--causal", "--layout"],
-                "The report": ["--all", "--sarif"],
-                "What else to check": ["--lesson", "--trains"],
-                "The run": ["--seed", "--memory"],
-            },
-        ),
-        (
-            "show",
-            {
-                "What to read": ["--model", "--image"],
-                "What to show": ["--layer", "--writes"],
-                "Files to write": ["--png", "--save"],
-            },
-        ),
-    ],
-)
-def test_options_have_headings(command: str, options: dict[str, list[str]]) -> None:
-    sections = dict(re.findall(r"^(\w.*):\n((?:  .*\n)+)", invoke(command, "-h").stdout, re.M))
-    assert list(sections) == ["Arguments", *options, "Options"]
-    assert "-h, --help" in sections["Options"]
-    for heading, names in options.items():
-        assert all(f"\n  {name} " in f"\n{sections[heading]}" for name in names)
 
 
 def test_a_shell_completes_commands_and_options() -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead.attention.problem import make_problem
 from clearhead.editing import rescoring
-from clearhead.editing.rescoring import Rescoring, attended_anew, touched
+from clearhead.editing.rescoring import Rescoring, attended_anew, number_of_queries, touched
 from tests.integrations.models import inputs, make
 
 LEN = 7
@@ -31,13 +31,12 @@ def test_queries_that_lose_nothing_keep_their_bits(
     visible = torch.ones(LEN, LEN, dtype=torch.bool) if mask is None else mask.to_dense(LEN, LEN)
     gone = (visible & ~shown).expand(2, 4, LEN, LEN)
     changed = touched(call, Rescoring(ch.dense(shown)))
-    assert torch.equal(changed.rows.expand(2, 4, LEN), gone.any(-1))
-    assert int(changed.weights) == int(gone.sum())
-    assert int(changed.queries(call)) == int(gone.any(-1).sum())
+    assert torch.equal(changed.expand(2, 4, LEN), gone.any(-1))
+    assert int(number_of_queries(call, changed)) == int(gone.any(-1).sum())
     own = torch.randn(2, 4, LEN, 4, dtype=torch.float64)
     both = ch.dense(shown) if mask is None else mask & ch.dense(shown)
     edited = call.replace(mask=both)
-    found = attended_anew(edited, changed.rows, own)
+    found = attended_anew(edited, changed, own)
     expected = ch.attend(*(call.query, call.key, call.value), mask=both, bias=call.bias)
     torch.testing.assert_close(found, torch.where(gone.any(-1)[..., None], expected, own))
     assert torch.equal(found[~gone.any(-1)], own[~gone.any(-1)])

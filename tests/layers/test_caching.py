@@ -305,7 +305,7 @@ test_refusals = refusals(
     (
         lambda: made()(X, cache=ch.layers.GrowingCache),
         "layer.cache",
-        "the class GrowingCache, and no object: GrowingCache()",
+        "the class GrowingCache; write GrowingCache()",
     ),
     (
         lambda: MultiHeadAttention(WIDTH, num_heads=HEADS)(X, cache=GrowingCache()),

@@ -1,6 +1,5 @@
 """Totals of batches are those of all texts, each counted as it is."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.totals import Totals, totals_of
-from clearhead.watching import files
 from tests.refusals import assert_refused
 
 
@@ -115,28 +113,3 @@ def test_what_does_not_merge() -> None:
     assert_refused(whole.plot, "watch.results", "plot // 'total'")
     assert "Totals [num_heads=2] of 27 queries" in repr(whole)
     assert "27 queries" in whole._repr_html_()
-
-
-def test_a_file_of_other_totals_is_refused(tmp_path: Path) -> None:
-    good = totals()
-    assert files.read(files.write(tmp_path / "a", {"a": good}))["a"].queries == 5
-    for bad in (
-        replace(good, max=torch.zeros(3, dtype=torch.float64)),
-        replace(good, entropy=torch.zeros(2)),
-        replace(good, queries=-1),
-    ):
-        with pytest.raises(ch.errors.FileError, match=r"totals must be"):
-            files.read(files.write(tmp_path / "b", {"a": bad}))
-
-
-def test_an_estimate_is_what_totals_take() -> None:
-    layer = ch.MultiHeadAttention(8, num_heads=2)
-    watching: Any = ch.watch(layer, keep="total")
-    with torch.no_grad(), watching as seen:
-        layer(torch.randn(2, 5, 8))
-    found = seen[0]
-    assert found.distance is not None
-    tensors = [found.entropy, found.distance, found.max, found.max_score]
-    for name in found.roles.measured:
-        tensors += [getattr(found.roles, name), getattr(found.roles.counts, name)]
-    assert watching.estimate(2, 5).nbytes == sum(each.nbytes for each in tensors)

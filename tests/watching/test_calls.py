@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -14,40 +14,46 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import SelectionError
-from clearhead.watching.calls import Keys, Matrices, Results
+from clearhead.watching.calls import Matrices, Results
+from clearhead.watching.continuing import Links
 from clearhead.watching.recording import summarised
 
 
-def test_keys_that_grow_are_one_tensor() -> None:
-    every = torch.randn(2, 3, 101, 5)
-    keys = Keys(every[:, :, :7])
-    parts = []
-    for count in range(8, 102):
-        assert keys.place(every[:, :, :count], query_len=1) == 0
-        parts.append(keys.part(0, count - 1)[0])
-    keys.trim()
-    assert torch.equal(keys.part(0, 101)[0], every)
-    assert keys.part(0, 101)[0].untyped_storage().nbytes() == every.nbytes
-    for count, part in enumerate(parts, start=7):
-        assert torch.equal(part, every[:, :, :count])
+class Linked(Matrices):
+    """The calls of one module, linked as a watch links them."""
+
+    def add(self, call: Any, value: Tensor | None = None, **options: Any) -> Any:
+        links = self.__dict__.setdefault("linked", Links())
+        return super().add(call, value, link=links.of("", call, value), **options)
 
 
-def test_keys_behind_a_window_go_on_from_the_last() -> None:
-    every = torch.randn(2, 3, 9, 5)
-    keys = Keys(every[:, :, :7])
-    assert keys.place(every[:, :, 4:], query_len=2) == 4
-    assert torch.equal(keys.part(0, keys.length)[0], every)
+def matrices(problems: Sequence[Problem]) -> Matrices:
+    calls = Linked()
+    for each in problems:
+        calls.add(each)
+    return calls
 
 
-def test_other_keys_do_not_grow() -> None:
-    every = torch.randn(2, 3, 11, 5)
-    keys = Keys(every[:, :, :7])
+@pytest.mark.parametrize("window", [100, 4])
+def test_keys_that_grow_are_one_tensor(window: int) -> None:
+    every = torch.randn(2, 3, 41, 5)
+    held = [every[:, :, max(0, count - window) : count] for count in range(7, 42)]
+    calls = matrices([make_problem(each[:, :, -1:], each, each) for each in held])
+    calls.close()
+    for call, expected in zip(calls.all(), held, strict=True):
+        assert torch.equal(call.problem.key, expected)
+        assert call.problem.key.untyped_storage().nbytes() == held[0].nbytes + 34 * 120
+
+
+def test_other_keys_do_not_continue() -> None:
+    every = torch.randn(2, 3, 8, 5)
     changed = every.clone()
     changed[1, 2, 6, 4] += 1
-    for other in (changed, every[:, :, :6], every.double(), every.flip(2), every.to("meta")):
-        assert keys.place(other, query_len=1) is None
-    assert keys.length == 7
-    assert torch.equal(keys.part(0, 7)[0], every[:, :, :7])
+    first = make_problem(every[:, :, :1], every[:, :, :7], every[:, :, :7])
+    for other in (changed, every.double(), every.flip(2), every.to("meta")):
+        links = Links()
+        assert links.of("", first) is None
+        assert links.of("", make_problem(other[:, :, 7:], other, other)) is None
 
 
 def chain(
@@ -56,7 +62,7 @@ def chain(
     """Calls that go on from one another, and query and key of all of them."""
     total = sum(lengths)
     query, key = torch.randn(2, 4, total, 5), torch.randn(2, 2, total, 5)
-    calls, at = Matrices(), 0
+    problems, at = [], 0
     for count in lengths:
         at += count
         mask = None if count == 1 else ch.causal()
@@ -66,7 +72,8 @@ def chain(
         asked = make_problem(
             query[:, :, at - count : at], key[:, :, :at], key[:, :, :at], mask=mask, **options
         )
-        calls.add(asked)
+        problems.append(asked)
+    calls = matrices(problems)
     calls.close()
     return calls, query, key
 
@@ -77,7 +84,7 @@ def bytes_of(calls: Matrices) -> int:
     return sum(storages.values())
 
 
-@pytest.mark.parametrize("lengths", [[7, 1, 1, 1], [3, 5, 2], [1, 1, 1], [0, 3]])
+@pytest.mark.parametrize("lengths", [[7, 1, 1, 1], [3, 5, 2], [1, 1, 1]])
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_growing_sequence_is_one_matrix(lengths: list[int], padded: bool) -> None:
     total = sum(lengths)
@@ -119,10 +126,7 @@ def test_what_is_no_growing_sequence() -> None:
     query, key = torch.randn(2, 2, 5, 3), torch.randn(2, 2, 5, 3)
 
     def calls(*asked: Problem) -> Matrices:
-        found = Matrices()
-        for each in asked:
-            found.add(each)
-        return found
+        return matrices(asked)
 
     def part(start: int, stop: int, of: Tensor = key, **options: Any) -> Problem:
         mask = options.pop("mask", ch.causal())
@@ -140,7 +144,7 @@ def test_what_is_no_growing_sequence() -> None:
         ("1 has query_len=3 and kv_len=3, after 5 keys", part(3, 5), part(0, 3)),
         ("0 has query_len=5 and kv_len=3", part(0, 5, of=key[:, :, :3]), part(3, 5)),
         (
-            "1 has keys that do not go on from those of the call before",
+            "1 has keys that do not continue those of the call before",
             part(0, 3),
             part(3, 5, of=torch.ones_like(key)),
         ),
@@ -270,7 +274,7 @@ def test_padding_that_a_window_has_left_behind() -> None:
     valid = torch.ones(2, 9, dtype=torch.bool)
     valid[1, :2] = False
     window = ch.causal() & ch.sliding_window(left=2)
-    calls = Matrices()
+    calls = Linked()
     for start, stop in ((0, 6), (6, 7), (7, 8), (8, 9)):
         every = window & ch.padding(valid)
         mask = every.block(slice(start, stop), slice(0, stop), every.extent(stop, stop))
@@ -285,7 +289,7 @@ def test_padding_that_a_window_has_left_behind() -> None:
 def test_beams_are_rows_of_the_last_call() -> None:
     """Each row goes on from the rows that its keys were in, from call to call."""
     query, key = torch.randn(2, 3, 2, 5, 5).unbind()
-    calls = Matrices()
+    calls = Linked()
     asked, held = query[:, :, :0], key[:, :, :0]
     # Neither is its own inverse, and the two do not commute.
     for stop, order in ((3, [0, 1, 2]), (4, [2, 0, 0]), (5, [1, 2, 0])):
@@ -308,7 +312,7 @@ def test_values_are_kept_beside_their_keys() -> None:
         asked = make_problem(query[:, :, stop - count : stop], keys, keys, mask=ch.causal())
         return asked, *(each[:, :, :stop] for each in of)
 
-    calls = Matrices()
+    calls = Linked()
     for stop, count in ((6, 6), (7, 1), (9, 2)):
         calls.add(*step(stop, count, value))
     calls.close()
@@ -320,14 +324,11 @@ def test_values_are_kept_beside_their_keys() -> None:
     assert {each.untyped_storage().data_ptr() for each in held} == {held[0].data_ptr()}
     assert held[0].untyped_storage().nbytes() == value.nbytes
     assert bytes_of(calls) == query.nbytes + key.nbytes  # of which the values are no part
-    # A step without its value leaves none for the whole, and other values are no growing sequence.
-    other = Matrices()
-    for last in ((), (value.flip(1),)):
-        other = Matrices()
-        other.add(*step(7, 7, value))
-        other.add(*step(9, 2, *last))
-        assert bool(other.several()) == bool(last)
-        assert last or other.whole().value is None
+    # Other values do not continue those of the call before.
+    other = Linked()
+    other.add(*step(7, 7, value))
+    other.add(*step(9, 2, value.flip(1)))
+    assert other.several()
 
 
 def translator() -> Any:
@@ -355,7 +356,7 @@ def test_cross_attention_of_a_generation_is_one_matrix() -> None:
 
 def text_of(*parts: tuple[int, int], batch: int = 1) -> Matrices:
     """Self-attention of parts of a text, each with the keys of those before; from 0 on is a text of its own."""
-    calls, key = Matrices(), torch.randn(batch, 2, 0, 3)
+    calls, key = Linked(), torch.randn(batch, 2, 0, 3)
     for start, stop in parts:
         key = torch.cat([key[:, :, :start], torch.randn(batch, 2, stop - start, 3)], dim=2)
         calls.add(make_problem(key[:, :, start:], key, key, mask=ch.causal()))
@@ -426,7 +427,7 @@ def test_texts_of_one_source_stay_apart(keep: Any) -> None:
 def test_queries_that_are_padding_stay_so_in_the_whole() -> None:
     query, key = torch.randn(2, 2, 5, 3), torch.randn(2, 2, 4, 3)
     real = torch.tensor([[True, True, True], [True, True, False]])
-    calls = Matrices([text_of((0, 3), (3, 5), batch=2)])
+    calls = Linked([text_of((0, 3), (3, 5), batch=2)])
     for start, stop, known in ((0, 3, real), (3, 5, None)):
         asked = make_problem(query[:, :, start:stop], key, key)
         calls.add(asked.replace(cross=True, real_queries=known))
@@ -439,7 +440,7 @@ def test_beams_begin_with_rows_of_their_own() -> None:
     """The prompt runs once, and each beam goes on from it."""
     query, key = torch.randn(2, 2, 2, 5, 5).unbind()
     several = torch.tensor([0, 1, 1])
-    calls = Matrices()
+    calls = Linked()
     first = [each[:, :, :4] for each in (query, key)]
     calls.add(make_problem(first[0], first[1], first[1], mask=ch.causal()))
     last, own = torch.randn(2, 3, 2, 1, 5).unbind()
@@ -453,7 +454,7 @@ def test_beams_begin_with_rows_of_their_own() -> None:
 def test_a_prompt_in_pieces_of_chunked_attention_is_one_matrix() -> None:
     query, key = torch.randn(2, 1, 2, 9, 5).unbind()
     mask = ch.documents([0, 0, 0, 1, 1, 1, 2, 2, 2]) & ch.causal()
-    calls = Matrices()
+    calls = Linked()
     for start, stop in ((0, 5), (5, 9)):
         given = mask.to_dense(9, 9)[start:stop, :stop]
         keys = key[:, :, :stop]
@@ -472,7 +473,7 @@ def test_what_is_no_cross_attention_of_one_source() -> None:
     def several(*asked: Problem) -> str:
         ends = [0, *accumulate(each.query_len for each in asked)]
         batch = max(each.batch for each in asked)
-        calls = Matrices([text_of(*pairwise(ends), batch=batch)])
+        calls = Linked([text_of(*pairwise(ends), batch=batch)])
         for each in asked:
             query, key = (tensor.expand(batch, -1, -1, -1) for tensor in (each.query, each.key))
             calls.add(each.replace(query=query, key=key, value=key))

@@ -157,16 +157,9 @@ def test_heads_count_from_the_end() -> None:
     whole, found = three(), three(heads=[0, -1])
     assert found.head_numbers(0) == (0, 3)
     assert found.calls(0)[0].dense().equal(whole.calls(0)[0][:, [0, 3]])
-    estimate = ch.watch(nn.Sequential(ch.MultiHeadAttention(8, num_heads=4)), heads=[-1])
-    assert estimate.estimate(batch=1, query_len=5).heads == 1
     assert_refused(lambda: three(heads=[3, -1]), "watch.heads", "[3, -1] // 0 // 4")
     assert_refused(lambda: three(heads=[-5]), "watch.heads", "[-5] // 0 // 4")
     assert_refused(lambda: three(heads=[-1, -1]), "heads.value", "[-1, -1]")
-
-
-def test_an_estimate_of_the_last_layer() -> None:
-    model = nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=4) for _ in range(3)))
-    assert ch.watch(model, layers=[-1]).estimate(batch=1, query_len=5).layers == 1
 
 
 def test_tokens_count_from_the_end(seen: ch.types.Seen[ch.AttentionMatrix]) -> None:

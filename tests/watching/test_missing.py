@@ -174,28 +174,6 @@ class KernelOf(Seen):
 KernelOf.__name__ = "SelfAttention"
 
 
-def test_weights_that_the_model_returned() -> None:
-    class Output:
-        attentions = (torch.eye(5)[None, None],) * 2
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen = Seen()
-
-        def forward(self, x: Tensor) -> Any:
-            self.seen(x)
-            return Output()
-
-    model = Model()
-    with (
-        pytest.warns(WatchWarning, match="returned 2 attentions, and 1 calls"),
-        ch.watch(model) as seen,
-    ):
-        model(X)
-    assert "output_attentions" in seen.missing[0].way_out
-
-
 class Router(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return (x @ x.mT).softmax(-1)[..., :1] * x

@@ -15,6 +15,7 @@ from clearhead.attention.problem import make_problem
 from clearhead.errors import (
     WatchError,
 )
+from clearhead.watching.continuing import fingerprints
 from clearhead.watching.token_ids import TokenIds
 from clearhead.watching.watch import watch
 from tests.watching.models import IDS, Language, Stack, inputs
@@ -178,9 +179,9 @@ def test_the_first_token_is_looked_for_in_a_call_that_goes_on_alone() -> None:
     ids = TokenIds(nn.Identity(), None)
     key = torch.randn(2, 1, 5, 3)
     whole = make_problem(key, key, key, mask=ch.causal())
-    assert ids.first_of(whole, "whole") is None
+    assert ids.first_of(whole, "whole", fingerprints(key)) is None
     mask = ch.causal() & ch.padding(torch.tensor([[True] * 5, [False, False, True, True, True]]))
     step = make_problem(key[:, :, -2:], key, key, mask=mask)
-    first = ids.first_of(step, "step")
+    first = ids.first_of(step, "step", fingerprints(key))
     assert first is not None
     assert first.tolist() == [[0], [2]]

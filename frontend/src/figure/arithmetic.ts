@@ -1,5 +1,5 @@
 // How one number of a stage comes about: what was multiplied and added, and where that stands.
-import type { changed } from "./changed";
+import type { OfLayer } from "./of_layer";
 import { type Call, factor, number, places, type Stage } from "./stage";
 
 /** A part of another stage: a row, a column or a cell. */
@@ -34,10 +34,7 @@ export interface Arithmetic {
 
 /** How many terms of a sum are written out; the others are added up. */
 const TERMS = 8;
-/** How many keys a table has; those with the largest weights, and the one that is asked for. */
-const KEYS = 24;
-
-/** How a number comes about; `partsOf` is asked what a layer's parts make of a projection. */
+/** How a number comes about; `ofLayer` writes out what only a layer has, which no figure has. */
 export function arithmeticOf(
   stages: Map<string, Stage>,
   data: Call,
@@ -45,7 +42,7 @@ export function arithmeticOf(
   name: string,
   row: number,
   column: number,
-  partsOf: typeof changed | null = null,
+  ofLayer: OfLayer | null = null,
 ): Arithmetic {
   const stage = stages.get(name)!;
   const value = stage.at(row, column);
@@ -109,7 +106,7 @@ export function arithmeticOf(
       break;
     }
     case "weights":
-      weights(stages, data, queryHead, row, column, found);
+      weights(stages, data, queryHead, row, column, found, ofLayer);
       break;
     case "dropped_weights": {
       const weight = stages.get("weights")!.at(row, column);
@@ -148,20 +145,13 @@ export function arithmeticOf(
     }
     case "contexts":
     case "output":
-      if (!projected(stages, stage, row, column, found, partsOf)) {
-        const { columns } = stages.get("context")!;
-        const [head, place] = [Math.floor(column / columns), column % columns];
-        const own = data.heads[queryHead] === head;
-        // Of another head there is no row to mark, but a line in the graph all the same.
-        from("context", own ? row : -1, place);
-        const changed = stage.parts && `, changed by ${stage.parts}`;
-        say(`Number ${place} of the context of head ${head}${changed}.`);
-      }
+      if (!projected(stages, stage, row, column, found, ofLayer))
+        ofLayer?.contexts(stages, data, queryHead, stage, row, column, found);
       break;
     case "query":
     case "key":
     case "value":
-      if (!projected(stages, stage, row, column, found, partsOf)) {
+      if (!projected(stages, stage, row, column, found, ofLayer)) {
         from(name !== "query" && stages.has("source") ? "source" : "x", row, null);
         say(sentence(stage.formula, stages));
       }
@@ -180,7 +170,7 @@ function projected(
   row: number,
   column: number,
   found: Arithmetic,
-  partsOf: typeof changed | null,
+  ofLayer: OfLayer | null,
 ): boolean {
   const matrix = stages.get(`W_${name}`);
   if (!matrix) return false;
@@ -218,7 +208,7 @@ function projected(
   );
   if (later) {
     const every = places(matrix.columns);
-    const lines = partsOf?.(
+    const lines = ofLayer?.changed(
       every.map(madeOf),
       every.map((d) => at(row, d)),
       matrix.changes ?? [],
@@ -238,6 +228,7 @@ function weights(
   row: number,
   column: number,
   found: Arithmetic,
+  ofLayer: OfLayer | null,
 ) {
   const masked = stages.get("masked_scores")!;
   const stage = stages.get("weights")!;
@@ -265,7 +256,7 @@ function weights(
   found.lines.push({
     text: `The largest score of the row is ${number(top)}; every score becomes exp(score − ${factor(top)}):`,
   });
-  const shown = keys.length <= KEYS ? keys : chosen(keys, exps, column);
+  const shown = ofLayer?.largest(keys, exps, column) ?? keys;
   found.keys = shown.map((j) => ({
     key: j,
     cells: [
@@ -277,26 +268,14 @@ function weights(
     hidden: hidden(j),
     picked: j === column,
   }));
-  const left = keys.length - shown.length;
-  const rest = total - sinkExp - shown.reduce((a, j) => a + exps[j]!, 0);
-  if (left > 0) found.more = `… and ${left} more keys, whose exps add up to ${number(rest)}`;
-  if (sink !== null) {
-    found.lines.push({
-      text: `The sink of this head counts as well, but nothing is taken from it: exp(${number(sink - top)}) = ${number(sinkExp)}`,
-    });
-  }
+  if (shown !== keys) found.more = ofLayer!.others(keys, shown, exps);
+  if (sink !== null) found.lines.push(ofLayer!.sink(sink, top));
   const sum = `The exps add up to ${number(total)}`;
   if (hidden(column)) {
     found.lines.push({ text: `${sum}; the mask hides this key: weight 0.` });
   } else if (data.renormalised) {
     const kept = keys.filter((j) => !hidden(j)).reduce((a, j) => a + exps[j]!, 0);
-    found.lines.push({
-      text: `${sum}. Weights that are hidden become 0, and what remains is divided by its sum, ${number(kept)} / ${number(total)} = ${number(kept / total)}:`,
-    });
-    found.lines.push({
-      text: `${number(exps[column]!)} / ${number(total)} / ${number(kept / total)} = ${number(weight)}`,
-      sum: true,
-    });
+    found.lines.push(...ofLayer!.renormalised(sum, exps[column]!, kept, total, weight));
   } else {
     found.lines.push({ text: `${sum}; the weight is the share:` });
     found.lines.push({
@@ -311,12 +290,6 @@ export function origin(stages: Map<string, Stage>, stage: Stage): string {
   let found = stage;
   while (found.sameAs !== null) found = stages.get(found.sameAs)!;
   return found.name;
-}
-
-function chosen(keys: number[], exps: number[], column: number): number[] {
-  const largest = [...keys].sort((a, b) => exps[b]! - exps[a]!).slice(0, KEYS);
-  if (!largest.includes(column)) largest[KEYS - 1] = column;
-  return largest.sort((a, b) => a - b);
 }
 
 /** Products and a plus between them: the largest, in their order; the others are added up. */

@@ -4,7 +4,6 @@ import { entropy, SHARES, type Touched } from "./core";
 import {
   type Action,
   baseOf,
-  blocksOf,
   countOf,
   type FigureData,
   MASKS,
@@ -12,7 +11,6 @@ import {
   maskNamed,
   maskRows,
   orderOf,
-  runsOf,
   type State,
   scaleOf,
   splits,
@@ -192,63 +190,39 @@ function Dropout({ state, act }: Props) {
   );
 }
 
-/** The tokens in their order, to drag or to move with the arrows. */
-class Order extends Component<Props> {
-  drag: number | null = null;
-
-  move(from: number, to: number) {
-    const { data, state, act } = this.props;
-    const order = orderOf(data, state);
-    if (to < 0 || to >= order.length || from === to) return;
+/** The tokens in their order: a click or an arrow moves one. */
+function Order({ data, state, act }: Props) {
+  const order = orderOf(data, state);
+  const move = (from: number, to: number) => {
     const moved = order.filter((_, at) => at !== from);
-    moved.splice(to, 0, order[from]!);
+    moved.splice(to % order.length, 0, order[from]!);
     act({ order: moved });
-  }
-
-  override render({ data, state }: Props) {
-    const order = orderOf(data, state);
-    return (
-      <Group of="order">
-        <ol class="order">
-          {order.map((token, at) => (
-            <li key={token}>
-              <button
-                type="button"
-                aria-label={`${data.tokens[at]}, place ${at + 1} of ${order.length}; arrow left and right move it`}
-                onPointerDown={(event) => {
-                  this.drag = token;
-                  event.currentTarget.setPointerCapture(event.pointerId);
-                }}
-                onPointerMove={({ currentTarget, clientX, clientY, buttons }) => {
-                  if (this.drag !== token || buttons === 0) return;
-                  const all = [...currentTarget.closest("ol")!.children];
-                  const over = all.findIndex((each) => {
-                    const box = each.getBoundingClientRect();
-                    const inside = clientX >= box.left && clientX <= box.right;
-                    return inside && clientY >= box.top && clientY <= box.bottom;
-                  });
-                  if (over >= 0) this.move(at, over);
-                }}
-                onPointerUp={() => {
-                  this.drag = null;
-                }}
-                onKeyDown={(event) => {
-                  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-                  if (by === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
-                  event.preventDefault();
-                  const { currentTarget } = event;
-                  this.move(at, at + by);
-                  requestAnimationFrame(() => currentTarget.focus());
-                }}
-              >
-                {data.tokens[at]}
-              </button>
-            </li>
-          ))}
-        </ol>
-      </Group>
-    );
-  }
+  };
+  return (
+    <Group of="order">
+      <ol class="order">
+        {order.map((token, at) => (
+          <li key={token}>
+            <button
+              type="button"
+              aria-label={`${data.tokens[at]}, place ${at + 1} of ${order.length}; arrow left and right move it`}
+              onClick={() => move(at, at + 1)}
+              onKeyDown={(event) => {
+                const to = at + ({ ArrowLeft: -1, ArrowRight: 1 }[event.key] ?? NaN);
+                if (!(to in order) || event.ctrlKey || event.altKey || event.metaKey) return;
+                event.preventDefault();
+                const { currentTarget } = event;
+                move(at, to);
+                requestAnimationFrame(() => currentTarget.focus());
+              }}
+            >
+              {data.tokens[at]}
+            </button>
+          </li>
+        ))}
+      </ol>
+    </Group>
+  );
 }
 
 function Heads(props: Props) {
@@ -307,49 +281,6 @@ export const TOOLS = {
   rotary: Rotary,
 };
 
-/** What a kernel makes of a mask that stands alone: the keys of each query, and the blocks that it skips. */
-type MaskBlocksProps = Pick<Props, "data" | "state">;
-
-export class MaskBlocks extends Component<MaskBlocksProps, { size?: number }> {
-  override render({ data, state }: MaskBlocksProps) {
-    const rows = maskRows(data, state);
-    const sizes = [1, 2, 4, 8, 16].filter((each) => each < Math.max(rows.length, rows[0]!.length));
-    const size = this.state.size ?? sizes[1] ?? 1;
-    const blocks = blocksOf(rows, size);
-    const count = (sign: string) => blocks.flat().filter((each) => each === sign).length;
-    return (
-      <>
-        <label>
-          blocks of
-          <select
-            value={size}
-            onChange={(event) => this.setState({ size: Number(event.currentTarget.value) })}
-          >
-            {sizes.map((each) => (
-              <option key={each} value={each}>
-                {each} × {each}
-              </option>
-            ))}
-          </select>
-        </label>
-        <p class="name">
-          {count("■")} full, {count("◪")} partial, {count("·")} empty
-        </p>
-        <pre aria-hidden="true">{blocks.map((row) => row.join(" ")).join("\n")}</pre>
-        <p>A kernel skips the empty ones, and asks the mask in the partial ones alone.</p>
-        <p class="name">keys that each query sees</p>
-        <ul class="runs">
-          {rows.map((row, at) => (
-            <li key={at}>
-              {data.tokens[at]}: {runsOf(row)}
-            </li>
-          ))}
-        </ul>
-      </>
-    );
-  }
-}
-
 type PredictProps = Props & { children: ComponentChildren };
 
 export class Predict extends Component<PredictProps, { text?: string }> {
@@ -360,8 +291,6 @@ export class Predict extends Component<PredictProps, { text?: string }> {
     const width = stage.columnAxis !== "key";
     const what = `${name} ${data[stage.rowAxis === "key" ? "source_tokens" : "tokens"][row]} ${width ? `· ${column}` : `→ ${data.source_tokens[column]}`}`;
     const truth = stage.at(row, column);
-    const ends =
-      name === "weights" ? [0, 1] : [-Math.ceil(stage.largest), Math.ceil(stage.largest)];
     const guess = typed(text);
     if (state.guess !== null) {
       return (
@@ -402,15 +331,6 @@ export class Predict extends Component<PredictProps, { text?: string }> {
             onInput={(event) => this.setState({ text: event.currentTarget.value })}
           />
         </label>
-        <input
-          type="range"
-          aria-label={`${what}, as a bar`}
-          min={ends[0]}
-          max={ends[1]}
-          step={0.01}
-          value={guess ?? ends[0]}
-          onInput={(event) => this.setState({ text: event.currentTarget.value })}
-        />
         <button type="submit" aria-disabled={guess === null}>
           compare
         </button>

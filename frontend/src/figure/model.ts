@@ -384,27 +384,6 @@ export function maskNamed(data: FigureData, name: string): string {
   ).join(".");
 }
 
-/** The runs of keys of a row, as "0–2, 5". */
-export function runsOf(row: string): string {
-  const runs = [...row.matchAll(/1+/g)].map(({ 0: run, index }) =>
-    run.length === 1 ? `${index}` : `${index}–${index + run.length - 1}`,
-  );
-  return runs.join(", ") || "none";
-}
-
-/** Blocks of so many tokens a side: "■" is visible whole, "◪" in part, "·" not at all. */
-export function blocksOf(rows: string[], size: number): string[][] {
-  const starts = (count: number) =>
-    Array.from({ length: Math.ceil(count / size) }, (_, at) => at * size);
-  return starts(rows.length).map((top) =>
-    starts(rows[0]!.length).map((left) => {
-      const block = rows.slice(top, top + size).map((row) => row.slice(left, left + size));
-      const text = block.join("");
-      return !text.includes("1") ? "·" : text.includes("0") ? "◪" : "■";
-    }),
-  );
-}
-
 export function keysOf(data: FigureData): number {
   return data.source_tokens.length;
 }

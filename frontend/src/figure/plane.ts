@@ -46,54 +46,34 @@ export function reach(points: Point[]): number {
   return steps.find((each) => each >= most) ?? 10 * ten;
 }
 
-/** Words and points of a plane take so much room, in pixels. */
+/** Pixels: the width of a letter, the height of a word, and the distance of a word from its point. */
 const LETTER = 6.6;
 const TALL = 13;
-const DOT = 5;
-const SHAFT = 3;
+const APART = 7;
 
 export type Box = [left: number, top: number, right: number, bottom: number];
 
-function shared([a, b, c, d]: Box, [e, f, g, h]: Box): number {
-  return (
-    Math.max(0, Math.min(c, g) - Math.max(a, e)) * Math.max(0, Math.min(d, h) - Math.max(b, f))
-  );
-}
-
-/** An arrow from 0 as small squares along it. */
-function shaft([x, y]: Point): Box[] {
-  const steps = Math.ceil(Math.hypot(x, y) / (2 * SHAFT));
-  return Array.from({ length: steps }, (_, at): Box => {
-    const [a, b] = [(x * at) / steps, (y * at) / steps];
-    return [a - SHAFT, b - SHAFT, a + SHAFT, b + SHAFT];
-  });
-}
-
-/** Where each word begins, and its base line: beside its point, off all arrows, the words before it and the edge. */
+/** The start and the base line of each word: next to its point, clear of points, of earlier words and of the edges. */
 export function beside(words: { point: Point; word: string }[], edge: Box): Point[] {
-  const taken = words.flatMap(({ point: [x, y] }): Box[] => [
-    [x - DOT, y - DOT, x + DOT, y + DOT],
-    ...shaft([x, y]),
-  ]);
+  const [left, top, right, bottom] = edge;
+  const taken = words.map(({ point: [x, y] }) => [x - APART, y + APART, 2 * APART]);
   return words.map(({ point: [x, y], word }) => {
     const width = LETTER * word.length;
-    const [out, off] = [x < 0 ? -1 : 1, y > 0 ? 1 : -1];
-    const sides = [out, -out, 0].flatMap((dx) => [off, -off, 0].map((dy) => [dx, dy] as const));
-    let best = Infinity;
-    let found: Box = [0, 0, 0, 0];
-    for (const far of [7, 16, 28])
-      for (const [dx, dy] of sides) {
-        const left = x + dx * far - ((1 - dx) / 2) * width;
-        const top = y + dy * (far + (dx ? 0 : 5)) - TALL / 2;
-        const box: Box = [left, top, left + width, top + TALL];
-        const beyond = Math.max(
-          0,
-          ...box.map((each, at) => (each - edge[at]!) * (at < 2 ? -1 : 1)),
-        );
-        const cost = taken.reduce((sum, each) => sum + shared(box, each), far + 40 * beyond);
-        if (cost < best) [best, found] = [cost, box];
-      }
-    taken.push(found);
-    return [rounded(found[0]), rounded(found[3] - 3)];
+    const sides = [x + APART + 1, x - APART - 1 - width];
+    if (x < 0) sides.reverse();
+    const lines = Array.from({ length: 17 }, (_, at) => (at % 2 ? -1 : 1) * Math.ceil(at / 2));
+    const all = lines.flatMap((line) => sides.map((start): Point => [start, y + TALL * line + 4]));
+    const isFree = ([start, base]: Point) =>
+      start >= left &&
+      start + width <= right &&
+      base - TALL >= top &&
+      base <= bottom &&
+      taken.every(
+        ([other, its, wide]) =>
+          Math.abs(base - its!) > TALL || start >= other! + wide! || other! >= start + width,
+      );
+    const found = all.find(isFree) ?? all[0]!;
+    taken.push([...found, width]);
+    return [rounded(found[0]), rounded(found[1])];
   });
 }

@@ -1,5 +1,5 @@
 // A figure whose numbers are touched: every stage is its formula, and then what a hand has set.
-import { MaskBlocks, Predict, TOOLS } from "./controls";
+import { Predict, TOOLS } from "./controls";
 import { entropy, matrix, stageOf, type Touched } from "./core";
 import {
   type Action,
@@ -127,13 +127,11 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
       plain,
       hidden: (row, column) => rows?.[row]?.[column] === "0",
       explain: (at) => (plain || at === asked ? null : touchedReading(at, stages, call, state)),
-      hint: plain ? (
-        <MaskBlocks data={data} state={state} />
-      ) : (
+      hint: (
         <p class="quiet">
           {pointed !== null && pointed === asked
             ? "This is the number that is asked for."
-            : `Point at a number to see how it comes about. ${handy(data)}`}
+            : `${plain ? "" : "Point at a number to see how it comes about. "}${handy(data)}`}
         </p>
       ),
       panel: (stage) => ({

@@ -117,19 +117,11 @@ export function touching(hands: Hands) {
         if (under === null || !isPair(under) || (under === at && !drag.moved)) return;
         const going = drag.moved;
         drag.moved = true;
-        // A straight line from where the drag began, whatever it went over meanwhile.
-        const [, top, left] = placeOf(at);
-        const [, row, column] = placeOf(under);
-        const steps = Math.max(Math.abs(row - top), Math.abs(column - left), 1);
-        let rows = drag.rows;
-        for (let step = 0; step <= steps; step++) {
-          const [i, j] = [
-            top + ((row - top) * step) / steps,
-            left + ((column - left) * step) / steps,
-          ];
-          rows = withPair(rows, Math.round(i), Math.round(j), value === 0);
+        for (const place of [at, under]) {
+          const [, row, column] = placeOf(place);
+          drag.rows = withPair(drag.rows, row, column, value === 0);
         }
-        hands.paint(rows, going);
+        hands.paint(drag.rows, going);
         return;
       }
       const steps = Math.round((event.clientX - x) / PIXELS);
@@ -175,24 +167,8 @@ export function touching(hands: Hands) {
         event.preventDefault();
         return;
       }
-      const [stage, row, column] = placeOf(at);
-      const [rows, columns] = hands.size(stage);
       const editable = hands.editable(at);
       const spins = editable && !isPair(at) && !event.ctrlKey;
-      const here = row * columns + column;
-      const beside = { ArrowUp: -columns, ArrowDown: columns, ArrowLeft: -1, ArrowRight: 1 }[
-        event.key
-      ];
-      if (beside && event.shiftKey && editable && isPair(at)) {
-        // The next pair becomes as this one: a line by keys.
-        const to = here + beside;
-        const [i, j] = [Math.floor(to / columns), to % columns];
-        const inside = to >= 0 && i < rows && (Math.abs(beside) > 1 || i === row);
-        if (inside) hands.paint(withPair(hands.rows(), i, j, hands.valueAt(at) === 1));
-        if (inside) focus(`${stage}.${i}.${j}`);
-        event.preventDefault();
-        return;
-      }
       const vertical = { ArrowUp: 1, ArrowDown: -1 }[event.key];
       const plain = !event.ctrlKey && !event.altKey;
       if (vertical && spins)

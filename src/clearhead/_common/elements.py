@@ -66,6 +66,7 @@ class Drawn:
         return str(self) if type(self).__str__ is not object.__str__ else object.__repr__(self)
 
     def _repr_html_(self) -> str | None:
+        """Return the repr as preformatted HTML for a notebook."""
         return str(element("pre", repr(self)))
 
 

@@ -159,4 +159,5 @@ def is_output(name: str) -> bool:
 
 
 def _letters(name: str) -> str:
+    """Return the letters a to z of a name, in lower case."""
     return re.sub(r"[^a-z]", "", name.lower())

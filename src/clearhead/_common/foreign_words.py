@@ -113,6 +113,7 @@ def _is_for(owner: object, answer: str) -> bool:
 
 
 def _error(owner: object, kind: str, name: str, answer: str, first: str = "") -> AttributeError:
+    """Return the AttributeError for a name that `owner` does not have, with what to write instead."""
     if not answer and not first:
         what = f"module {kind!r}" if isinstance(owner, ModuleType) else f"{kind!r} object"
         return AttributeError(f"{what} has no attribute {name!r}", name=name, obj=owner)

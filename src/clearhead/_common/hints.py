@@ -131,6 +131,7 @@ def hint_at(
 
 
 def _by_place(places: Sequence[str], by_name: Sequence[str]) -> str:
+    """Return which arguments are positional and which are keywords, as the end of a message."""
     if not by_name:
         return f"{' and '.join(places)} alone" if places else "nothing"
     meant = PLACES.get(by_name[0], "")
@@ -182,4 +183,5 @@ def hint_at_weights(names: Iterable[str], own: Collection[str]) -> str | None:
 
 
 def _is_projection(name: str) -> bool:
+    """Return True if a name is that of a query, key or value projection in some library."""
     return name == "in_proj_weight" or role(name) is not None

@@ -93,6 +93,7 @@ def key_heads(heads: Tensor, group_size: int) -> Tensor:
 
 
 def _given(layout: Sequence[Tensor], tokens: int, world: int) -> RankLayout:
+    """Return the layout of positions that the user passed, or raise ArgumentTypeError or ArgumentError."""
     for each in layout:
         check_tensor("layout", each, "a tensor of positions")
         if each.ndim != 1 or each.dtype.is_floating_point or each.dtype == torch.bool:
@@ -114,6 +115,7 @@ def _given(layout: Sequence[Tensor], tokens: int, world: int) -> RankLayout:
 
 
 def _joined(positions: list[Tensor]) -> RankLayout:
+    """Return the layout in which rank r holds positions[r]."""
     order = torch.cat(positions) if positions else torch.zeros(0, dtype=torch.int64)
     return RankLayout(order, tuple(len(each) for each in positions))
 

@@ -46,6 +46,7 @@ def within_memory(instead: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def _told(instead: str) -> Iterator[None]:
+    """Turn errors of a full memory that are raised in the block into a TooLargeError that ends with `instead`."""
     try:
         yield
     except TooLargeError:

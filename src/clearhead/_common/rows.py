@@ -214,14 +214,17 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return readable("\n".join([text, *self.notes]))
 
     def _repr_html_(self) -> str:
+        """Return the rows as an HTML table for a notebook."""
         return drawing("notebook.inline.tables").rows_html(self)
 
     def _cell(self, value: object) -> str:
+        """Return a value as the text of a cell; "" for None."""
         if isinstance(value, float):
             return f"{value:.{self.DIGITS}f}"
         return "" if value is None else str(value)
 
     def _column(self, name: str) -> list[Any]:
+        """Return the values of a column, or raise SelectionError if there is none of this name."""
         if name not in self.columns:
             raise SelectionError(
                 "rows.column",
@@ -243,6 +246,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
 
 
 def _is_empty(value: object) -> bool:
+    """Return True for None and NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 

@@ -70,6 +70,7 @@ class DispatchMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
+        """Return False: PyTorch would otherwise disable torch.compile inside the mode."""
         return False
 
     def __enter__(self) -> Self:

@@ -175,7 +175,7 @@ def _regular(target: Path) -> tuple[Path, os.stat_result | None]:
 
 
 def _lock(handle: int) -> None:
-    """Mark a file as one that is being written, for as long as its process lives."""
+    """Lock an open file until its handle is closed or the process ends; a no-op without fcntl."""
     if fcntl is not None:
         with suppress(OSError):  # some file systems have no locks
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -190,6 +190,7 @@ def _remove_leftovers(folder: Path, prefix: str) -> None:
 
 
 def _remove_leftover(file: Path) -> None:
+    """Delete a file that an interrupted process left, unless a live process still writes it; never raise OSError."""
     with suppress(OSError):
         if fcntl is None:
             os.unlink(file)

@@ -36,7 +36,7 @@ class Bias(Filed, ABC):
 
     @abstractmethod
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """The rectangle of the bias for some queries and keys: floating, four dimensions."""
+        """Return the bias for a range of queries and a range of keys: floating, four dimensions."""
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         """The bias of chosen pairs; here a `block` for each, which a subclass may do better.
@@ -65,7 +65,7 @@ class Bias(Filed, ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """The bias in a few words."""
+        """Return the bias in a few words, such as `alibi(8)`."""
 
     @property
     def numbers(self) -> Tensor | None:
@@ -84,7 +84,7 @@ class Bias(Filed, ABC):
 
     @property
     def by_distance(self) -> bool:
-        """True if the distance from query to key says all, for each head; `at` then takes keys that are not there."""
+        """True if each head's bias depends on the distance alone; `at` then also takes keys that do not exist."""
         return False
 
     def check(self, extent: Extent) -> None:
@@ -107,11 +107,11 @@ class Bias(Filed, ABC):
         )
 
     def within(self, dtype: torch.dtype) -> "Bias":
-        """The bias for scores of that dtype; itself where it has no numbers of its own precision."""
+        """Return the bias for scores of that dtype; itself if it has no values of its own precision."""
         return self
 
     def on(self, device: torch.device) -> "Bias":
-        """The bias with its numbers on a device, where they would go there at each use."""
+        """Return the bias with its tensors on a device, which saves a copy at each use."""
         return self
 
     def to_dense(

@@ -125,6 +125,7 @@ class Relative(ByPair, kind="relative"):
 
 
 def _check_heads(bias: Bias, heads: int, allowed: tuple[int, ...]) -> None:
+    """Raise ShapeError if a bias for `heads` heads does not fit a call; the last of `allowed` is the call's number."""
     if heads not in allowed:
         raise ShapeError(
             "bias.heads",
@@ -223,6 +224,7 @@ def alibi(num_heads: int | None = None, *, slopes: Tensor | None = None) -> Bias
 
 
 def _slopes(num_heads: int) -> list[float]:
+    """Return the slopes of the ALiBi paper, one per head, also where `num_heads` is not a power of two."""
     below = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * (head + 1) / below) for head in range(below)]
     if below < num_heads:

@@ -116,6 +116,7 @@ def choose(problem: Problem, kernel: str = "auto") -> Kernel:
 
 
 def _refused(kernel: Kernel, reasons: list[str], problem: Problem) -> UnsupportedError:
+    """Return the error for a kernel that the caller named and that cannot run the problem, with one that can."""
     able = [each.NAME for each in KERNELS if not each.refusals(problem)]
     best = choose(problem).NAME
     lines = [f'kernel="{kernel.NAME}" cannot run this problem.']

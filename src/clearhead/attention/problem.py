@@ -214,6 +214,7 @@ class Problem:
         return self._rectangle(self.bias, queries, keys)
 
     def _rectangle(self, part: Mask | Bias, queries: slice | None, keys: slice | None) -> Tensor:
+        """Return a rectangle of the mask or of the bias; None for queries or keys means all."""
         extent = self.extent
         queries = slice(0, extent.query_len) if queries is None else queries
         keys = slice(0, extent.kv_len) if keys is None else keys
@@ -277,8 +278,7 @@ def make_problem(
     """Return the validated problem of a call, or raise an error that names the argument, before any computation.
 
     Raises:
-        ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError: see the
-            page on errors.
+        ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError: by argument.
 
     Example:
         >>> import torch
@@ -387,6 +387,7 @@ def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _four_dimensions(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return query, key and value with four dimensions, or raise ShapeError."""
     dims = query.ndim
     if not 2 <= dims <= 4 or key.ndim != dims or value.ndim != dims:
         raise ShapeError(

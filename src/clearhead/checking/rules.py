@@ -100,6 +100,7 @@ def _of_account(topic: str) -> Question:
 
 
 def _inside(topic: str, codes: str, excludes: str = "", explains: str = "") -> Rule:
+    """Return the rule for one topic of the account of an attention."""
     question = _of_account(topic)
     return Rule(codes, topic, question, WITHIN, excludes=excludes, explains=explains)
 

@@ -87,9 +87,8 @@ def _list() -> None:
 
 
 def _is_right(row: LessonRow) -> bool:
-    options = {"lesson": row.number, "args": None, "sizes": {}, "seed": 0}
-    asked = {"place": row.file, "options": options, "slopes": None}
+    asked = {"place": row.file, "options": {"lesson": row.number}}
     try:
-        return check_process.checked(asked, timeout=SECONDS, memory=None)["report"]["ok"]
+        return check_process.checked("report", asked, timeout=SECONDS, memory=None).ok
     except ClearheadError:
         return False  # it does not run yet; `clearhead check` says why

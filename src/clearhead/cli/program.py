@@ -8,7 +8,7 @@ from itertools import filterfalse
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from clearhead._common.version import __version__
 from clearhead._text import readable
@@ -32,44 +32,6 @@ class Commands(TyperGroup):
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
-
-
-HEADINGS = {
-    "check": {
-        "How it is called": "takes args sizes",
-        "What it should compute": "causal window heads kv_heads scale softcap dropout rope alibi world layout",
-        "The report": "everything strict as_json sarif html",
-        "What else to check": "lesson trains",
-        "The run": "seed timeout memory",
-    },
-    "show": {
-        "What to read": "model file image",
-        "What to show": "layer head find why writes",
-        "Files to write": "png html save",
-    },
-}
-"""Of the options of a command, by their parameters."""
-
-
-class Command(TyperCommand):
-    """A command whose help lists options under headings, as plain text.
-
-    The boxes that rich draws cut long words in a narrow terminal.
-    """
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        known = HEADINGS.get(self.name or "", {})
-        panels: dict[str, list[tuple[str, str]]] = {
-            heading: [] for heading in ("Arguments", *known, "Options")
-        }
-        for each in self.get_params(ctx):
-            headings = (heading for heading in known if each.name in known[heading].split())
-            if record := each.get_help_record(ctx):
-                panels[next(headings, f"{each.param_type_name.capitalize()}s")].append(record)
-        for heading, records in panels.items():
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
 
 
 # What an ASCII terminal gets, by sets of characters that become one and the same.
@@ -108,7 +70,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (show, trace, check, explain, lesson):
-    app.command(cls=Command)(command)
+    app.command()(command)
 app.add_typer(samples)
 
 

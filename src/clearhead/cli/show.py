@@ -2,23 +2,25 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 from rich.console import Console
 
+from clearhead._common.writing import check_writable
 from clearhead._text import count, format_bytes
 from clearhead.cli.loading import load_model
 from clearhead.cli.progress import busy, progress_bars, say
 from clearhead.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from torch import Tensor
 
     from clearhead.drawing.page.runs import Layer
-    from clearhead.integrations.image_models import ImageModel, ImageReading
+    from clearhead.integrations.image_models import ImageReading
     from clearhead.integrations.text_models import LongReading, TextModel, TextReading
     from clearhead.reading.written_tokens import Writes
 
@@ -82,255 +84,222 @@ def show(
     tokens it shows numbers, a pooled map and the tokens that receive most, in memory that grows with
     the tokens; of a book, ask for one --layer.
     """
-    sentence = (
-        _read_text(text, file) if image is None else _no_text(text, file, find, why, writes or None)
-    )
+    if image is not None and any((text, file, find, why, writes)):
+        raise ArgumentError(
+            "show.image",
+            "--image is shown alone; leave the text, --file, --find, --why and --writes out.",
+        )
+    sentence = "" if image is not None else _read_text(text, file)
     if head is not None and layer is None:
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
-    wanted = None if find is None else _read_find(find, layer)
-    explained = None if why is None else _read_why(why, find, layer, head)
-    if png is not None:
-        from clearhead.drawing.figures.png_files import check_place
-
-        png = check_place(png)
-    for written in filter(None, (html, save)):
-        from clearhead._common.writing import check_writable
-
+    pair = None if find is None else _read_find(find, layer)
+    pair = pair if why is None else _read_why(why, find, layer, head)
+    for written in filter(None, (png, html, save)):
         check_writable(written)
-    asked = ShowRequest(
-        Console(), sentence, layer, head, wanted, explained, writes, png, html, save, image
-    )
-    if image is not None:
-        pictures = load_model(model or "dinov2", "pictures")
-        _write_files(asked, _show_image(asked, pictures), "photo")
-        return
+    if png is not None:
+        import clearhead.drawing.figures  # noqa: F401 — says at once what is to be installed
     from clearhead.drawing.page.located import LONG
 
-    reader: TextModel = load_model(model, "text", logits=writes)
-    tokens = reader.count(sentence)
-    long = tokens > LONG
-    # A page has those of every token of the text, one of the terminal alone.
-    most = LONG if html is None else WRITES
-    if writes and tokens > most:
-        where = "" if html is None else " with --html"
-        raise ArgumentError(
-            "show.writes",
-            f"--writes{where} needs a text of {most} tokens at most; this has {tokens}.",
-        )
-    if long and wanted is not None:
-        raise ArgumentError("show.find", f"--find needs a text of {LONG} tokens at most.")
-    if long and explained is not None:
-        raise ArgumentError("show.why", f"--why needs a text of {LONG} tokens at most.")
-    shown = _show_long(asked, reader) if long else _show_short(asked, reader)
-    _write_files(asked, shown, "map" if long else "head")
+    console = Console()
+    if image is not None:
+        reader = load_model(model or "dinov2", "pictures")
+        with busy("reading"):
+            reading = reader.read(image)
+        part = "its part for pictures only" if reader.part else ""
+        shown = _show_short(console, reading, (reader.name, part), layer, head)
+    else:
+        reader = load_model(model, "text", logits=writes)
+        tokens = reader.count(sentence)
+        name = reader.name, "its encoder only" if reader.encoder_only else ""
+        # A page has what heads write at every token, the terminal at one.
+        limits = {"find": (find is not None, LONG), "why": (why is not None, LONG)}
+        limits["writes"] = (writes, LONG if html is None else WRITES)
+        for option, (given, most) in limits.items():
+            if given and tokens > most:
+                with_page = " with --html" if option == "writes" and html is not None else ""
+                raise ArgumentError(
+                    f"show.{option}",
+                    f"--{option}{with_page} needs a text of {most} tokens at most; this has {tokens}.",
+                )
+        if tokens > LONG:
+            shown = _show_long(
+                console, reader, sentence, name, layer, head, with_page=html is not None
+            )
+        else:
+            with busy("reading"):
+                reading = reader.read(sentence)
+            shown = _show_short(console, reading, name, layer, head, pair, why=why is not None)
+            if writes:
+                shown = _show_writes(
+                    console, reader, reading, sentence, shown, every=html is not None
+                )
+    console.print()
+    if html is not None:
+        with busy("writing the page"):
+            page = _write_page(html, shown, image or sentence, why=why is not None)
+        say(console, f"The page is in {page}, {format_bytes(page.stat().st_size)}")
+    if save is not None:
+        saved = shown.reading.seen.save(save, tokens=shown.reading.tokens)
+        say(console, f"Queries and keys are in {saved}; ch.load reads them")
+    if png is not None:
+        with busy("drawing"):
+            from clearhead.drawing.figures.png_files import head_picture, save_png
+
+            title = f"layer {shown.layer}, head {shown.head}"
+            weights, visible = shown.weights()
+            axes = head_picture(weights, shown.reading.tokens, title=title, visible=visible)
+            drawn = save_png(axes, png)
+        say(console, f"The picture of {title} is in {drawn}")
+    elif html is None:
+        both = f"--layer {shown.layer} --head {shown.head}"
+        closer = f"--layer {shown.layer}, {both}, " if layer is None else f"--head {shown.head}, "
+        if pair is not None or head is not None:
+            closer = f"{both} instead of --find, " if find is not None else ""
+        words = f"[bold]Next:[/] add {closer}--png head.png, or --html page.html."
+        console.print(words, highlight=False)
 
 
 WRITES = 256
-"""Largest number of tokens of a text for which the page shows what the heads write at each."""
-
-
-@dataclass(frozen=True)
-class ShowRequest:
-    """The options of `show`, read and checked."""
-
-    console: Console
-    text: str
-    layer: int | None
-    head: int | None
-    find: tuple[str, str] | None
-    why: tuple[str, str] | None
-    writes: bool
-    png: Path | None
-    html: Path | None
-    save: Path | None
-    image: Path | None
+"""The most tokens of a text of which a page has what the heads write at each."""
 
 
 class Shown(NamedTuple):
-    """The reading of a model on the screen, its layers by their paths, and the head of the map."""
+    """The reading of a model on the screen, its layers, and the head that was shown last."""
 
     model: str
     reading: "TextReading | LongReading | ImageReading"
     layers: "Sequence[Layer]"
     layer: int
     head: int
-    picture: "Callable[[], Axes]"
+    weights: "Callable[[], tuple[Tensor, Tensor | None]]"
     pin: tuple[int | None, int | None] | None = None
-    writes: "tuple[Writes, Callable[[int], str]] | None" = None
+    writes: "tuple[Writes, Callable[[int], str]] | tuple[None, None]" = (None, None)
 
 
-def _show_short(asked: ShowRequest, reader: "TextModel") -> Shown:
-    with busy("reading"):
-        reading = reader.read(asked.text)
+def _show_short(
+    console: Console,
+    reading: "TextReading | ImageReading",
+    name: tuple[str, str],
+    layer: int | None,
+    head: int | None,
+    asked: tuple[str, str] | None = None,
+    *,
+    why: bool = False,
+) -> Shown:
+    """Show a model by its name and part, a layer or a head, or the heads with the largest weight between two tokens."""
+    from clearhead.drawing.page.runs import Layer
+    from clearhead.drawing.terminal.screens import Screens
+    from clearhead.watching.finding import place_of_token
+
+    screens = Screens(console, reading)
+    screens.check(layer, head)
+    screens.title(*name)
+    pin: tuple[int | None, int | None] | None = None
+    if asked is not None:
+        option = "--why" if why else "--find"
+        query, key = (place_of_token(option, each or None, reading.tokens) for each in asked)
+        pin = query, key
+    if pin is not None and layer is None:
+        place, number = screens.find(*pin)
+    else:
+        place, number, link = screens.show(layer, head)
+        pin = pin if link is None else (link.query, link.key)
+    if why and pin is not None and pin[0] is not None and pin[1] is not None:
+        screens.why(place, number, pin[0], pin[1])
+    layers = [
+        Layer(path, matrix, at)
+        for at, (path, matrix) in enumerate(zip(reading.layers, reading.matrices, strict=True))
+        if layer in (None, at)
+    ]
+    weights = partial(screens.weights, place, number)
+    return Shown(name[0], reading, layers, place, number, weights, pin)
+
+
+def _show_writes(
+    console: Console,
+    reader: "TextModel",
+    reading: "TextReading",
+    text: str,
+    shown: Shown,
+    *,
+    every: bool,
+) -> Shown:
+    """Show the tokens that the head writes at the pinned query, or at the last; read every query if asked."""
     from clearhead.drawing.terminal.screens import Screens
 
-    screens = Screens(asked.console, reading)
-    screens.check(asked.layer, asked.head)
-    screens.title(reader.name, encoder_only=reader.encoder_only)
-    pin: tuple[int | None, int | None] | None = None
-    asks = asked.find or asked.why
-    if asks is not None:
-        pin = _places("--find" if asked.find else "--why", asks, reading.tokens)
-    if pin is not None and asked.layer is None:
-        layer, head = screens.find(*pin)
-    else:
-        layer, head, link = screens.show(asked.layer, asked.head)
-        pin = pin if link is None else (link.query, link.key)
-    if asked.why is not None and pin is not None:
-        query, key = pin
-        assert query is not None
-        assert key is not None
-        screens.why(layer, head, query, key)
-    written = None
-    if asked.writes:
-        query = len(reading.tokens) - 1 if pin is None or pin[0] is None else pin[0]
-        pin = (query, None if pin is None else pin[1])
-        with busy("reading what heads write"):
-            found = reader.writes(asked.text, query=query if asked.html is None else None)
-        screens.writes(layer, head, query, found, reader.word)
-        written = found, reader.word
-    layers = _layers(asked, reading)
-    return Shown(
-        reader.name,
-        reading,
-        layers,
-        layer,
-        head,
-        lambda: screens.picture(layer, head),
-        pin,
-        written,
-    )
+    query, key = shown.pin or (None, None)
+    query = len(reading.tokens) - 1 if query is None else query
+    with busy("reading what heads write"):
+        found = reader.writes(text, query=None if every else query)
+    Screens(console, reading).writes(shown.layer, shown.head, query, found, reader.word)
+    return shown._replace(pin=(query, key), writes=(found, reader.word))
 
 
-def _show_long(asked: ShowRequest, reader: "TextModel") -> Shown:
+def _show_long(
+    console: Console,
+    reader: "TextModel",
+    text: str,
+    name: tuple[str, str],
+    layer: int | None,
+    head: int | None,
+    *,
+    with_page: bool,
+) -> Shown:
     """Show numbers, maps and the tokens that stand out, without a matrix of weights."""
     from clearhead.drawing.page.head_arrays import LINKS, MAPS
     from clearhead.drawing.page.runs import Layer
-    from clearhead.drawing.terminal.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens, coarser
+    from clearhead.drawing.terminal.long import MAP_CELLS, LongScreens
 
-    cells = TERMINAL_CELLS if asked.png is None else PICTURE_CELLS
-    pool, links = (cells, None) if asked.html is None else (MAPS[0], LINKS)
+    pool, links = (MAPS[0], LINKS) if with_page else (MAP_CELLS, None)
     with progress_bars() as progress:
         reading = reader.read_long(
-            asked.text,
-            layer=asked.layer,
-            head=asked.head,
-            pool=pool,
-            top_k=links,
-            progress=progress,
+            text, layer=layer, head=head, pool=pool, top_k=links, progress=progress
         )
-    screens = LongScreens(asked.console, coarser(reading, cells))
-    screens.title(reader.name, encoder_only=reader.encoder_only)
-    layer = screens.model() if asked.layer is None else asked.layer
-    head = screens.layer(layer, asked.head)
-    only = asked.head is not None
-    heads = (head,) if only else None
+    screens = LongScreens(console, reading)
+    screens.title(*name)
+    place = screens.model() if layer is None else layer
+    number = screens.layer(place, head)
+    heads = None if head is None else (head,)
     layers = [
-        Layer(reading.layers[number], replace(each, heads=heads), number)
-        for number, each in reading.summaries.items()
+        Layer(reading.layers[at], replace(summary, heads=heads), at)
+        for at, summary in reading.summaries.items()
     ]
 
-    def picture() -> "Axes":
-        return screens.picture(layer, head, only=only)
+    def weights() -> "tuple[Tensor, None]":
+        return screens.shares(place, number if head is None else 0), None
 
-    return Shown(reader.name, reading, layers, layer, head, picture)
-
-
-def _show_image(asked: ShowRequest, reader: "ImageModel") -> Shown:
-    """Show where heads look in a picture."""
-    assert asked.image is not None
-    with busy("reading"):
-        reading = reader.read(asked.image)
-    from clearhead.drawing.terminal.image_screens import ImageScreens
-
-    screens = ImageScreens(asked.console, reading)
-    screens.check(asked.layer, asked.head)
-    screens.title(reader.name, encoder_only=reader.part)
-    layer, head, _ = screens.show(asked.layer, asked.head)
-    pin = (0, None) if reading.skip else None
-
-    def picture() -> "Axes":
-        return screens.picture(layer, head)
-
-    return Shown(reader.name, reading, _layers(asked, reading), layer, head, picture, pin)
+    return Shown(name[0], reading, layers, place, number, weights)
 
 
-def _layers(asked: ShowRequest, reading: "TextReading | ImageReading") -> "list[Layer]":
-    from clearhead.drawing.page.runs import Layer
-
-    return [
-        Layer(name, matrix, number)
-        for number, (name, matrix) in enumerate(zip(reading.layers, reading.matrices, strict=True))
-        if asked.layer in (None, number)
-    ]
-
-
-def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
-    """Write the files that were asked for, and say where they are; or suggest some."""
-    console, layer, head = asked.console, shown.layer, shown.head
-    console.print()
-    if asked.html is not None:
-        with busy("writing the page"):
-            file, note = _write_page(asked.html, asked, shown)
-        say(console, f"The page is in {file}, {note}")
-    if asked.save is not None:
-        saved = str(shown.reading.seen.save(asked.save, tokens=shown.reading.tokens))
-        say(console, f"Queries and keys are in {saved}; ch.load reads them")
-    if asked.png is not None:
-        with busy("drawing"):
-            from clearhead.drawing.figures.png_files import save_png
-
-            file = save_png(shown.picture(), asked.png)
-        name = "map" if kind == "map" else "picture"
-        say(console, f"The {name} of layer {layer}, head {head} is in {file}")
-    elif asked.html is None:
-        closer = ""
-        if asked.find is not None:
-            closer = f"--layer {layer} --head {head} instead of --find, "
-        elif asked.why is not None:
-            closer = ""
-        elif asked.layer is None:
-            closer = f"--layer {layer}, --layer {layer} --head {head}, "
-        elif asked.head is None:
-            closer = f"--head {head}, "
-        console.print(
-            f"[bold]Next:[/] add {closer}--png {kind}.png, or --html page.html.", highlight=False
-        )
-
-
-def _write_page(html: Path, asked: ShowRequest, shown: Shown) -> tuple[Path, str]:
-    """Write the page; returns where it is, and its size in words."""
+def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> Path:
+    """Write the page of what was shown of a text, or of the picture in a file; returns where it is."""
     from clearhead.drawing.page.head_page import write_heads
     from clearhead.drawing.page.page import MOST_OF_TITLE
 
-    text = asked.text if asked.image is None else asked.image.name
-    words, tokens = " ".join(text.split()), shown.reading.tokens
-    counted = count(len(shown.layers), "layer")
-    media: dict[str, Any] = {}
-    if asked.image is not None:
+    tokens = shown.reading.tokens
+    media: dict[str, Any] = {"tokens": tokens}
+    if isinstance(source, Path):
         reading = cast("ImageReading", shown.reading)
         media = {"image": reading.pixels, "grid": reading.grid, "skip": reading.skip}
-    file = write_heads(
+    title = source.name if isinstance(source, Path) else " ".join(source.split())
+    writes, words = shown.writes
+    return write_heads(
         html,
         [shown.layers],
-        tokens=None if media else tokens,
-        title=words if len(words) <= MOST_OF_TITLE else f"{words[: MOST_OF_TITLE - 2]} …",
-        start=(shown.layer, shown.head)
-        if asked.why is None
-        else f"head={shown.layer}.{shown.head}&why=1",
+        title=title if len(title) <= MOST_OF_TITLE else f"{title[: MOST_OF_TITLE - 2]} …",
+        start=f"head={shown.layer}.{shown.head}&why=1" if why else (shown.layer, shown.head),
         pin=shown.pin,
-        why=asked.why is not None,
-        writes=None if shown.writes is None else shown.writes[0],
-        words=None if shown.writes is None else shown.writes[1],
-        note=f"{shown.model} · {counted} · {count(len(tokens), 'token')}",
+        why=why,
+        writes=writes,
+        words=words,
+        note=f"{shown.model} · {count(len(shown.layers), 'layer')} · {count(len(tokens), 'token')}",
         **media,
     )
-    return file, format_bytes(file.stat().st_size)
 
 
-def _read_pair(option: str, pair: str, wanted: Callable[[list[str]], bool]) -> tuple[str, str]:
+def _read_pair(option: str, pair: str, is_whole: Callable[[list[str]], bool]) -> tuple[str, str]:
     parts = [part.strip() for part in pair.split(",")]
-    if len(parts) != 2 or not wanted(parts):
+    if len(parts) != 2 or not is_whole(parts):
         raise ArgumentError(
             "show.pair",
             f"--{option} needs a query and a key with a comma, such as it,animal; got {pair}.",
@@ -351,16 +320,6 @@ def _read_why(why: str, find: str | None, layer: int | None, head: int | None) -
     return _read_pair("why", why, all)
 
 
-def _places(
-    option: str, find: tuple[str, str], tokens: "Sequence[str]"
-) -> tuple[int | None, int | None]:
-    """The places of the tokens that were asked for; None for either is none."""
-    from clearhead.watching.finding import place_of_token
-
-    query, key = (place_of_token(option, each or None, tokens) for each in find)
-    return query, key
-
-
 def _read_text(text: str | None, file: Path | None) -> str:
     if (text is None) == (file is None):
         raise typer.BadParameter("Give a text, or a file with --file.", param_hint="TEXT")
@@ -372,13 +331,3 @@ def _read_text(text: str | None, file: Path | None) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ArgumentError("show.file", f"{file} could not be read: {reason}.") from error
-
-
-def _no_text(text: str | None, file: Path | None, *others: object) -> str:
-    """Refuse, next to a picture, what is asked of a text."""
-    if any(each is not None for each in (text, file, *others)):
-        raise ArgumentError(
-            "show.image",
-            "--image is shown alone; leave the text, --file, --find, --why and --writes out.",
-        )
-    return ""

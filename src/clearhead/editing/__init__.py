@@ -23,11 +23,11 @@ window or a static cache the number of keys does not tell. Where they cannot be 
 refused.
 
 Operations on z are `OfContext` (`editing/context_operations.py`); a query takes the context of its position,
-and another length is refused at the latest when the block ends. What is added behind a projection waits for it
-to run (`editing/layer_output.py`). In `effects` every patch is a replaced z, since upstream of it is the
-corrupt run, so two runs tell all of them (`editing/patching.py`). Of a short text several edits are one run, on
-copies of the inputs; a copy without an edit must have the output of a run alone (`editing/measuring.py`). A run
-begins at the block that is edited where what comes before it can be given again (`editing/replaying.py`).
+and another length is refused at the latest when the block ends. In `effects` every patch is a replaced z, since
+upstream of it is the corrupt run, so two runs give all of them (`editing/patching.py`). Of a short text several edits
+are one run, on copies of the inputs; a copy without an edit must have the output of a run alone
+(`editing/measuring.py`). A run begins at the edited block where the output of the blocks before it
+can be given again (`editing/replaying.py`).
 `paths` freezes by the same replaced z, and next to attention the outputs of whatever has weights in its blocks
 and no norm (`editing/paths.py`): a norm acts on what a head adds, and has to be computed.
 """

@@ -24,12 +24,11 @@ from clearhead._text import kind_of, shown
 from clearhead.attention.problem import Problem
 from clearhead.editing import entering, hooks
 from clearhead.editing.layer_edit import LayerEdit
-from clearhead.editing.layer_output import AddToOutput, ToCome
 from clearhead.editing.operation import Operation
-from clearhead.editing.places import Places, Running
+from clearhead.editing.places import Running
 from clearhead.editing.report import EditReport, Tally
 from clearhead.errors import ArgumentTypeError, EditError, EditWarning
-from clearhead.watching.estimate import attending
+from clearhead.watching.finding import attending
 from clearhead.watching.hooks import installing
 from clearhead.watching.missing import Missing, Paths, Ran, listed, places_that
 
@@ -87,8 +86,8 @@ class Edit(Answering, Drawn):
             ...     edit[0].heads[1].hide(key=0)
             ...     output = layer(torch.randn(3, 5, 8))
             >>> edit.report
-            layer        operation      calls  heads  queries  weights
-            (the model)  heads[1].hide      1      1       15       15
+            layer        operation      calls  heads  queries
+            (the model)  heads[1].hide      1      1       15
         """
         return EditReport(
             [each.tally.counts(layer, what) for layer, what, each in self._operations]
@@ -104,7 +103,7 @@ class Edit(Answering, Drawn):
             >>> edit.missing
             []
         """
-        return self._parts.missing(self.attended, self.calls.total())
+        return self._parts.missing(self.attended)
 
     def __getitem__(self, layer: str | int) -> "LayerEdit":
         """Return a layer to edit.
@@ -185,26 +184,7 @@ class Edit(Answering, Drawn):
             self._stack.append(Running(module, dict(enumerate(inputs)) | dict(named or {})))
             self._parts.enter(path, module)
 
-    def _await_outputs(self, path: str, at: Places) -> None:
-        """Have what is for the output of a layer change it, once its projection has run."""
-        for layer, _, each in self._operations:
-            if isinstance(each, AddToOutput) and is_like(path, layer):
-                # A run that raised may have left one.
-                rest = [one for one in self._outputs if (one.operation, one.path) != (each, path)]
-                self._outputs[:] = [*rest, each.to_come(self._model, path, at)]
-
-    def _leave_module(self, module: nn.Module, output: object) -> object:
-        other = None
-        for each in [each for each in self._outputs if each.projection is module]:
-            self._outputs.remove(each)
-            if output is not None:  # the module did not raise
-                other = each.added(output if other is None else other)
-        self._follow(module, output)
-        return other
-
-    def _follow(self, module: nn.Module, output: object) -> None:
-        if module is self._model:
-            self._parts.leave(output)
+    def _leave_module(self, module: nn.Module, output: object) -> None:
         stack = self._stack
         if any(each.module is module for each in reversed(stack)):
             # A module that raised before its hook ran is still on top.
@@ -215,11 +195,6 @@ class Edit(Answering, Drawn):
         path = self._paths.of(self._stack[-1].module) if self._stack else None
         if path is not None:
             self._parts.witness(path, self._stack[-1].module, kind, shape)
-
-    @property
-    def _outputs(self) -> list[ToCome]:
-        running = self._running.__dict__  # of this thread
-        return running.setdefault("outputs", [])
 
     @property
     def _stack(self) -> list[Running]:

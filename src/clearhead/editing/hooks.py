@@ -28,12 +28,9 @@ class _Editing:
         for each in entering.in_force():
             each._enter_module(module, inputs, named)
 
-    def leave(self, module: nn.Module, output: Any) -> Any:
-        other = None
+    def leave(self, module: nn.Module, output: Any) -> None:
         for each in entering.in_force():
-            made = each._leave_module(module, output if other is None else other)
-            other = other if made is None else made
-        return other
+            each._leave_module(module, output)
 
     def edit(self, read: tap.Read, child: str | None) -> tap.Edited | None:
         problem: Problem | None = None
@@ -59,7 +56,6 @@ class _Editing:
             place = found[0]
             each.note(place, problem)
             operations += found[1]
-            each._await_outputs(place, at)
         if problem is None or at is None or not operations:
             return None
         call = EditedCall(problem, operations, at, place)

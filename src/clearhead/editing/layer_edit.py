@@ -6,11 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead._common.checks import as_ints, check_bool, check_number, check_tensor
+from clearhead._common.checks import as_ints, check_number, check_tensor
 from clearhead._common.foreign_words import Answering, no_attribute
 from clearhead._text import kind_of, shown
 from clearhead.editing.context_operations import Ablate, AddVector, Find, FindMean, Replace
-from clearhead.editing.layer_output import AddToOutput
 from clearhead.editing.operation import Operation
 from clearhead.editing.operations import Hide, Patterns, Restrict, ScaleKeys
 from clearhead.editing.selections import heads_text, selection
@@ -130,7 +129,6 @@ class LayerEdit(Called):
         *,
         scale: float = 1.0,
         query: Positions = None,
-        output: bool = False,
     ) -> None:
         """Add a vector to the context of the heads: steering (Li et al., 2023, https://arxiv.org/abs/2306.03341).
 
@@ -138,13 +136,12 @@ class LayerEdit(Called):
             vector: (value_head_dim,) for all heads, or (heads, value_head_dim); gradients go back to it.
             scale: times the vector.
             query: the queries whose context it is, as in `hide`; None for all.
-            output: True adds (embed_dim,) behind the output projection of the layer, where all heads are summed.
 
         Raises:
-            ArgumentTypeError: codes `vector.type`, `scale.type`, `output.type` and `edit.selection`.
-            ArgumentError: codes `scale.value` and `edit.position`, and `edit.output`, for some heads with output=True.
-            EditError: when the layer runs or the block ends, codes `edit.vector`, `edit.heads`, `edit.positions`,
-                `edit.batch`, and `edit.output`, where the output projection is not known.
+            ArgumentTypeError: codes `vector.type`, `scale.type` and `edit.selection`.
+            ArgumentError: codes `scale.value` and `edit.position`.
+            EditError: when the layer runs or the block ends, codes `edit.vector`, `edit.heads`, `edit.positions`
+                and `edit.batch`.
 
         Example:
             >>> import torch, clearhead as ch
@@ -158,18 +155,8 @@ class LayerEdit(Called):
         """
         check_tensor("vector", vector)
         factor = check_number("scale", scale, "a finite number", math.isfinite)
-        check_bool("output", output)
         chosen = selection("query", query)
-        if not output:
-            self._add("add", AddVector(self._heads, chosen, vector, factor))
-            return
-        if self._heads != slice(None):
-            raise ArgumentError(
-                "edit.output",
-                "output=True adds behind the output projection, where the heads are summed: edit[layer].add(…), "
-                f"without {heads_text(self._heads)}.",
-            )
-        self._add("add(output)", AddToOutput(self._heads, chosen, vector, factor))
+        self._add("add", AddVector(self._heads, chosen, vector, factor))
 
     def hide(
         self, query: Positions = None, key: Positions = None, *, mask: Mask | None = None

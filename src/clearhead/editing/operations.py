@@ -15,7 +15,13 @@ from clearhead.attention.problem import Problem
 from clearhead.editing.context_operations import HeadsAt, OfContext
 from clearhead.editing.operation import Operation, chosen_queries
 from clearhead.editing.places import Places
-from clearhead.editing.rescoring import Rescoring, apart, attended_anew, touched
+from clearhead.editing.rescoring import (
+    Rescoring,
+    apart,
+    attended_anew,
+    number_of_queries,
+    touched,
+)
 from clearhead.editing.selections import Selection
 from clearhead.errors import EditError
 from clearhead.masks.algebra import Or
@@ -245,9 +251,9 @@ class EditedCall:
             if change is not None:
                 edited = change.applied(edited)
                 changed = touched(call, change)
-                rows = changed.rows if rows is None else rows | changed.rows
+                rows = changed if rows is None else rows | changed
                 if counts:
-                    operation.tally.add(changed.queries(call), changed.weights)
+                    operation.tally.add(number_of_queries(call, changed))
         return own if rows is None else attended_anew(edited, rows, own)
 
 

@@ -213,7 +213,7 @@ def _at(model: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
 
 
 def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
-    """Return the blocks: the modules of a list in which some attend, unless one is known not to have run."""
+    """Blocks: the modules of a list of which some attend, unless it could be seen that one did not run."""
     attend = {id(each) for each in _at(model, layers).values()}
     found: dict[nn.Module, None] = {}
     for some in model.modules():
@@ -284,13 +284,14 @@ def _mark(each: Any) -> int:
 
 
 def _is_unchanged(before: Sequence[tuple[Any, int]], after: Sequence[tuple[Any, int]]) -> bool:
+    """Return True if both lists have the same objects, each in the same version."""
     return len(before) == len(after) and all(
         one[0] is other[0] and one[1] == other[1] for one, other in zip(before, after, strict=True)
     )
 
 
 def _are(alike: Callable[[Tensor, Tensor], bool], one: Any, other: Any) -> bool:
-    """Return True if both trees have equal leaves: tensors of one shape that are `alike`, others of one type."""
+    """Return True for trees of which each tensor is like the other's."""
     some, others = _pytree.tree_leaves(one), _pytree.tree_leaves(other)
     return len(some) == len(others) and all(
         mine.shape == theirs.shape and alike(mine, theirs)

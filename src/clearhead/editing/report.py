@@ -19,7 +19,6 @@ class EditCounts(NamedTuple):
         heads: of these modules together.
         queries: of these heads and all samples, each with a context that is another; None where
             numbers cannot be read, as in torch.vmap.
-        weights: that hide took away or scale multiplied, likewise; None for other operations.
     """
 
     layer: str
@@ -27,7 +26,6 @@ class EditCounts(NamedTuple):
     calls: int
     heads: int
     queries: int | None
-    weights: int | None
 
 
 class EditReport(MeasuredRows[EditCounts]):
@@ -39,8 +37,8 @@ class EditReport(MeasuredRows[EditCounts]):
         >>> with ch.edit(layer) as edit:
         ...     edit[0].hide(query=[1, 2], key=2)
         ...     output = layer(torch.randn(1, 5, 8))
-        >>> edit.report[0].queries, edit.report[0].weights  # query 1 did not see key 2
-        (2, 2)
+        >>> edit.report[0].queries
+        2
     """
 
     ROW = EditCounts
@@ -56,7 +54,6 @@ class Tally:
     calls: int = 0
     heads: dict[str, int] = field(default_factory=dict)
     queries: Tensor | int = 0
-    weights: Tensor | int | None = None
     known: bool = True
     tokens: dict[str, int] = field(default_factory=lambda: {"query": 0, "key": 0})
     """The most tokens of the sequences of queries and of keys."""
@@ -68,18 +65,14 @@ class Tally:
         for name, found in (("query", tokens), ("key", key_tokens)):
             self.tokens[name] = max(self.tokens[name], found)
 
-    def add(self, queries: Tensor | int, weights: Tensor | None = None) -> None:
-        """Count what is changed in a call; on an accelerator nothing waits for the numbers."""
-        for each in (queries, weights):
-            if isinstance(each, Tensor) and (is_transformed(each) or not is_concrete(each)):
-                self.known = False
-                return
-        self.queries = self.queries + queries
-        if weights is not None:
-            self.weights = weights if self.weights is None else self.weights + weights
+    def add(self, queries: Tensor | int) -> None:
+        """Count the changed queries of a call; on an accelerator nothing waits for the number."""
+        if isinstance(queries, Tensor) and (is_transformed(queries) or not is_concrete(queries)):
+            self.known = False
+        else:
+            self.queries = self.queries + queries
 
     def counts(self, layer: str, operation: str) -> EditCounts:
         """Return the counts."""
-        weights = int(self.weights) if self.known and self.weights is not None else None
         queries = int(self.queries) if self.known else None
-        return EditCounts(layer, operation, self.calls, sum(self.heads.values()), queries, weights)
+        return EditCounts(layer, operation, self.calls, sum(self.heads.values()), queries)

@@ -53,24 +53,8 @@ class Rescoring(NamedTuple):
         return call.replace(bias=DenseBias(bias))
 
 
-class Touched(NamedTuple):
-    """The weights of a call that an operation changes.
-
-    Attributes:
-        rows: bool, (batch or 1, num_heads or 1, query_len), True at queries with one.
-        weights: their number, int64, ().
-    """
-
-    rows: Tensor
-    weights: Tensor
-
-    def queries(self, call: Problem) -> Tensor:
-        """The number of queries with one, int64, ()."""
-        return self.rows.sum() * _copies(call, self.rows)
-
-
-def touched(call: Problem, change: Rescoring) -> Touched:
-    """Return the weights that are there and that an operation is for."""
+def touched(call: Problem, change: Rescoring) -> Tensor:
+    """Return True at the queries of which an operation changes a weight, (batch or 1, num_heads or 1, query_len)."""
     queries = _run_of(change.queries, call.query_len, call)
     keys = _run_of(change.keys, call.kv_len, call)
     by_mask = change.mask if change.queries is None and change.keys is None else None
@@ -79,7 +63,6 @@ def touched(call: Problem, change: Rescoring) -> Touched:
     batch, heads = map(max, zip(*leading, strict=True))
     none = torch.zeros(batch, heads, call.query_len, dtype=torch.bool, device=call.device)
     rows = [none[:, :, : queries.start]]
-    weights = torch.zeros((), dtype=torch.int64, device=call.device)
     size = max(1, PORTION // (batch * heads * max(1, keys.stop - keys.start)))
     for some in portions(queries.stop - queries.start, size):
         some = slice(queries.start + some.start, queries.start + some.stop)
@@ -93,8 +76,7 @@ def touched(call: Problem, change: Rescoring) -> Touched:
         if by_mask is not None:
             pairs = pairs & ~by_mask.block(some, keys, call.extent)
         rows.append(pairs.any(dim=-1).expand(batch, heads, -1))
-        weights = weights + pairs.count_nonzero() * _copies(call, pairs)
-    return Touched(torch.cat([*rows, none[:, :, queries.stop :]], dim=2), weights)
+    return torch.cat([*rows, none[:, :, queries.stop :]], dim=2)
 
 
 def _run_of(chosen: Tensor | None, count: int, call: Problem) -> slice:
@@ -105,9 +87,9 @@ def _run_of(chosen: Tensor | None, count: int, call: Problem) -> slice:
     return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
 
 
-def _copies(call: Problem, rows: Tensor) -> int:
-    """The number of samples and heads that one of a mask is for."""
-    return (call.batch // rows.shape[0]) * (call.num_heads // rows.shape[1])
+def number_of_queries(call: Problem, rows: Tensor) -> Tensor:
+    """Return the number of queries of all samples and heads among these rows, int64, ()."""
+    return rows.sum() * (call.batch // rows.shape[0]) * (call.num_heads // rows.shape[1])
 
 
 def attended_anew(call: Problem, rows: Tensor, own: Tensor) -> Tensor:
@@ -115,7 +97,7 @@ def attended_anew(call: Problem, rows: Tensor, own: Tensor) -> Tensor:
 
     Args:
         call: the edited call.
-        rows: the queries that it changes, as `Touched` has them.
+        rows: the queries that it changes, as `touched` returns them.
         own: the context of the model's own kernel, which all other queries keep, bit for bit.
     """
     some = slice(0, call.query_len)

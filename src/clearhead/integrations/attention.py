@@ -42,7 +42,7 @@ from clearhead.masks.full import Full, full
 from clearhead.masks.padding import padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.watching.estimate import attending
+from clearhead.watching.finding import attending
 from clearhead.watching.hooks.described import NAME, Described
 from clearhead.watching.hooks.transformers_call import read_call
 

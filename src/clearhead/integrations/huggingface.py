@@ -191,6 +191,7 @@ def _is_bare(folder: Path) -> bool:
 
 
 def _no_tokenizer(name: str) -> ModelError:
+    """Return the error for a model without a tokenizer."""
     return ModelError(
         "model.no-tokenizer",
         f"there is no tokenizer with {name}. Save the model's tokenizer in the same folder, "
@@ -200,6 +201,7 @@ def _no_tokenizer(name: str) -> ModelError:
 
 
 def _no_logits(name: str) -> ModelError:
+    """Return the error for a model that has no logits of the next token."""
     return ModelError(
         "model.logits",
         f"{name} must make logits of the next token from what it reads, as smollm2 does; there are no weights for "
@@ -208,6 +210,7 @@ def _no_logits(name: str) -> ModelError:
 
 
 def _packaged() -> str:
+    """Return the folder of the sample MiniLM's weights, or raise if it is not installed."""
     return str(sample("packages").SAMPLES["minilm"].weights())
 
 
@@ -217,6 +220,7 @@ def _looks_like_a_path(name: str) -> bool:
 
 
 def _check_complete(name: str, report: dict[str, Any]) -> None:
+    """Raise ModelError if weights that attention depends on were missing in the file."""
     missing = [
         key
         for key in sorted(report["missing_keys"])

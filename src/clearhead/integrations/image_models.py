@@ -143,6 +143,7 @@ class ImageModel:
         return numbers[0], numbers[1]
 
     def _run(self, pixels: Tensor) -> Seen[AttentionMatrix]:
+        """Run the model on a picture and return its record, or raise ModelError."""
         try:
             with torch.no_grad(), watch(self.model) as seen:
                 self.model(pixel_values=pixels)

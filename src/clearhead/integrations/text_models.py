@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from glob import escape
 from logging import ERROR, getLogger
 from operator import methodcaller
@@ -12,16 +13,13 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from clearhead._text import format_bytes, shown
+from clearhead._text import shown
 from clearhead.errors import (
     ArgumentTypeError,
     ModelError,
     SelectionError,
-    TooLargeError,
-    WatchError,
 )
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.parts import free_bytes
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.reading.written_tokens import Writes, writes
@@ -156,7 +154,6 @@ class TextModel:
 
         Raises:
             SelectionError: codes `show.layer` and `show.head`, if there is no such layer or head.
-            TooLargeError: code `model.kept`, if what is kept would not fit.
             ArgumentTypeError, ModelError, WatchError: as `read`.
         """
         ids = self._ids(text)
@@ -171,8 +168,7 @@ class TextModel:
         else:
             one = None if head is None else [head]
             watching = watch(self.model, layers=escape(paths[layer]), heads=one)
-        doing = _check_memory(watching, len(ids))
-        with watching as seen, _steps(self.model, paths, lambda done: progress(doing, done)):
+        with watching as seen, _steps(self.model, paths, partial(progress, "reading")):
             self._run(ids)
         if layer is None:
             summaries = dict(enumerate(each for _, each in _calls(seen)))
@@ -272,22 +268,6 @@ def _steps(
         hook.remove()
 
 
-def _check_memory(watching: Watch[Any], tokens: int) -> str:
-    """The name of the task, with the memory that is kept; refused if there is less."""
-    try:
-        kept = watching.estimate(1, tokens).nbytes
-    except WatchError:
-        return "reading"  # a model whose sizes are not known beforehand
-    free = free_bytes(torch.device("cpu"))
-    if kept > free:
-        raise TooLargeError(
-            "model.kept",
-            f"what is kept of {tokens} tokens takes {format_bytes(kept)}, and "
-            f"{format_bytes(free)} are free. Ask for one layer, or for one head of it.",
-        )
-    return f"reading, keeping {format_bytes(kept)}"
-
-
 def check_place(layer: int | None, head: int | None, heads: Sequence[int]) -> None:
     """Refuse a layer or a head that is not there.
 
@@ -340,6 +320,7 @@ def readable_tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
 
 
 def _from_bytes(token: str) -> str:
+    """Return the text of a byte-level BPE token; any other token is returned as it is."""
     letters = _byte_letters()
     if any(letter not in letters for letter in token):
         return token

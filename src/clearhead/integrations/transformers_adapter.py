@@ -66,6 +66,7 @@ class TransformersAdapter(Adapter):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer with the arguments of the module that it replaces, and return what that module returned."""
         given = self.arguments(args, kwargs)
         x, residual = given.pop("hidden_states"), given.pop("residual", None)
         context = _first(given, CONTEXTS)

@@ -72,6 +72,7 @@ def from_tutorial(
 
 
 def _rung(saved: Mapping[str, Tensor], num_heads: int | None, dropout: float | None) -> Rung:
+    """Return the rung with these saved weights, or raise ArgumentError if their names are not those of a tutorial."""
     # A layer stores the transpose of the bare matrix.
     weights = {
         OURS[name]: tensor.mT if name.endswith(".weight") else tensor

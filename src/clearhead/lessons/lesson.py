@@ -146,6 +146,7 @@ def parse_lesson(row: LessonRow, text: str) -> Lesson:
 
 
 def _parts(lines: list[str]) -> Iterator[str | Block]:
+    """Yield the text and the code blocks of a page, in order."""
     text, at = "", 0
     while at < len(lines):
         fence = FENCE.match(lines[at])

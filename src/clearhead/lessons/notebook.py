@@ -64,6 +64,7 @@ def as_text(lesson: Lesson) -> str:
 
 
 def _cells(lesson: Lesson) -> Iterator[dict[str, Any]]:
+    """Yield the cells of a lesson's notebook."""
     for place, part in enumerate(lesson.parts):
         if isinstance(part, str) and place == 0:
             heading, byline, rest = part.split("\n\n", 2)
@@ -98,10 +99,12 @@ def _cells(lesson: Lesson) -> Iterator[dict[str, Any]]:
 
 
 def _fenced(block: Block) -> str:
+    """Return a block as fenced Markdown code."""
     return f"```{block.role}\n{block.source}```"
 
 
 def _folded(summary: str, inside: str) -> str:
+    """Return HTML that shows `summary` and hides `inside` until it is opened."""
     return f"<details>\n<summary>{summary}</summary>\n\n{inside}\n\n</details>"
 
 
@@ -132,6 +135,7 @@ def _hidden(source: str) -> dict[str, Any]:
 
 
 def _code(source: str) -> dict[str, Any]:
+    """Return a code cell without outputs."""
     return {
         "cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": source.rstrip(),
     }  # fmt: skip

@@ -50,35 +50,44 @@ class _Pair(Mask, ABC):
 
     @property
     def cross(self) -> bool:
+        """True if one of the masks is between different tokens."""
         return self.left.cross or self.right.cross
 
     @property
     def batch(self) -> int | None:
+        """The batch size that one of the masks is tied to, or None."""
         return _either(self.left.batch, self.right.batch)
 
     @property
     def heads(self) -> int | None:
+        """The number of heads that one of the masks is tied to, or None."""
         return _either(self.left.heads, self.right.heads)
 
     @property
     def device(self) -> torch.device | None:
+        """The device that one of the masks is tied to, or None."""
         return _either(self.left.device, self.right.device)
 
     def check(self, extent: Extent) -> None:
+        """Raise MaskError or DeviceError if the sizes or the device do not fit both masks."""
         self.left.check(extent)
         self.right.check(extent)
 
     def columns(self) -> Iterator[Mask]:
+        """Iterate over the parts of both masks that hide the same keys from every query, in no short runs."""
         yield from self.left.columns()
         yield from self.right.columns()
 
     def sizes(self) -> tuple[int, int] | None:
+        """The query_len and kv_len that one of the masks fixes, or None."""
         return self.left.sizes() or self.right.sizes()
 
     def substitute(self, known: Mapping[Mask, Mask]) -> Mask:
+        """Return the combination with the parts in `known` replaced."""
         return type(self)(self.left.substitute(known), self.right.substitute(known))
 
     def _both_spans(self, extent: Extent) -> tuple[Spans, Spans] | None:
+        """Return the spans of both masks, or None if one of them has none."""
         left = self.left.spans(extent)
         right = None if left is None else self.right.spans(extent)
         return None if left is None or right is None else (left, right)
@@ -229,6 +238,7 @@ def hides_later(mask: Mask) -> bool:
 
 
 def _either(a: T | None, b: T | None) -> T | None:
+    """Return the first of two values that is not None, or None."""
     return b if a is None else a
 
 

@@ -57,7 +57,7 @@ class Mask(Filed, ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """The mask as an expression, such as `causal() & padding([3, 5])`."""
+        """Return the mask as an expression, such as `causal() & padding([3, 5])`."""
 
     @property
     def batch(self) -> int | None:
@@ -111,19 +111,19 @@ class Mask(Filed, ABC):
             )
 
     def spans(self, extent: Extent) -> Spans | None:
-        """The keys of each query as a few runs, or None if there is no such short description."""
+        """Return the keys of each query as a few runs, or None if there is no such short description."""
         return None
 
     def common_run(self, extent: Extent) -> slice | None:
-        """The run of keys that every query of every sample sees, if there is one that is known at once."""
+        """Return the run of keys that every query of every sample sees, or None if it is not known at once."""
         return None
 
     def columns(self) -> Iterator["Mask"]:
-        """The parts of the expression that hide the same keys from every query, in no short runs."""
+        """Iterate over the parts of the expression that hide the same keys from every query, in no short runs."""
         return iter(())
 
     def substitute(self, known: Mapping["Mask", "Mask"]) -> "Mask":
-        """The expression with some of its parts replaced, found by identity."""
+        """Return the expression with some of its parts replaced, found by identity."""
         return known.get(self, self)
 
     def sizes(self) -> tuple[int, int] | None:
@@ -131,7 +131,7 @@ class Mask(Filed, ABC):
         return None
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """The rectangle of the mask for some queries and keys: bool, four dimensions."""
+        """Return the mask for a range of queries and a range of keys: bool, four dimensions."""
         device = extent.device
         query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
         key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)

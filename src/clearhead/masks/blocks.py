@@ -155,6 +155,7 @@ def _count_from_spans(
 
 
 def _key_set(part: Mask, extent: Extent) -> Tensor:
+    """Return which keys a mask shows that is the same for all queries: bool, (batch or 1, kv_len)."""
     zero = torch.zeros(1, 1, 1, 1, dtype=torch.int64, device=extent.device)
     keys = torch.arange(extent.kv_len, device=extent.device).view(1, 1, 1, -1)
     return part.visible(zero, keys, extent)[:, 0, 0]

@@ -128,7 +128,7 @@ def dense(tensor: Tensor) -> Mask:
             f"mask must be a Mask or a bool tensor; got the function {tensor.__name__}. "
             f"Call it: {tensor.__name__}(…).",
         )
-    check_tensor("mask", tensor, "a Mask or a bool tensor")
+    check_tensor("mask", tensor, "a Mask, such as clearhead.causal(), or a bool tensor")
     if tensor.dtype != torch.bool:
         added = "; numbers to add to the scores go to bias=" if tensor.is_floating_point() else ""
         raise MaskError(

@@ -137,6 +137,7 @@ def _runs_of_each_token(ids: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _widen(edges: Tensor, pieces: int, kv_len: int) -> Tensor:
+    """Pad the last dimension to `pieces` edges with kv_len, which makes empty runs."""
     missing = pieces - edges.shape[-1]
     return torch.nn.functional.pad(edges, (0, missing), value=kv_len)
 
@@ -245,6 +246,7 @@ def documents(
 
 
 def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
+    """Return the mask of document ids, or raise MaskError if they are not integers, (tokens,) or (batch, tokens)."""
     follows = not isinstance(ids, Tensor)
     tensor = ids if isinstance(ids, Tensor) else _as_tensor(ids)
     check_tensor("ids", tensor)
@@ -259,6 +261,7 @@ def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
 
 
 def _lengths_of_offsets(offsets: object, name: str) -> list[int]:
+    """Return the lengths between ascending offsets that start at 0, or raise MaskError."""
     numbers, given = _whole_numbers(offsets, name)
     if not numbers or numbers[0] != 0 or numbers != sorted(numbers):
         raise MaskError(
@@ -270,6 +273,7 @@ def _lengths_of_offsets(offsets: object, name: str) -> list[int]:
 
 
 def _lengths(lengths: object, name: str) -> list[int]:
+    """Return lengths as a list of integers of 0 or more, or raise MaskError."""
     numbers, given = _whole_numbers(lengths, name)
     if numbers is None or any(number < 0 for number in numbers):
         raise MaskError(
@@ -293,6 +297,7 @@ def _whole_numbers(given: object, name: str) -> tuple[list[int] | None, object]:
 
 
 def _as_tensor(ids: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+    """Return ids as a tensor of integers, or raise MaskError."""
     try:
         tensor = torch.tensor(ids, device="cpu")
         return tensor.long() if tensor.numel() == 0 else tensor

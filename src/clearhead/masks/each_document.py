@@ -54,6 +54,7 @@ class EachDocument(Mask, kind="each_document"):
 
     @property
     def _totals(self) -> tuple[int, int]:
+        """The number of queries and of keys of all documents."""
         return sum(self.query_lengths), sum(self.key_lengths)
 
     @property
@@ -73,6 +74,7 @@ class EachDocument(Mask, kind="each_document"):
 
     @property
     def _pairs(self) -> list[tuple[int, int]]:
+        """The number of queries and of keys of each document."""
         return list(zip(self.query_lengths, self.key_lengths, strict=True))
 
     def sizes(self) -> tuple[int, int] | None:

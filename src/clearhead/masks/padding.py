@@ -262,6 +262,7 @@ def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None
 
 
 def _valid(valid: Tensor, side: Side | None) -> Mask:
+    """Return the mask of a bool tensor that is True at real tokens, or raise MaskError or ArgumentError."""
     if side is not None:
         raise ArgumentError(
             "mask.side",

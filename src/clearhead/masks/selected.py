@@ -58,6 +58,7 @@ class Selected(Mask):
         self.mask.check(self._whole(extent))
 
     def _whole(self, extent: Extent) -> Extent:
+        """Return the sizes of the call that the selection is a part of."""
         return extent._replace(query_len=self.query_len, kv_len=self.kv_len)
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:

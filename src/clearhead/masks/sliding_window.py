@@ -96,6 +96,7 @@ def sliding_window(
 
 
 def _side(name: str, given: int | None) -> int | None:
+    """Return a side of the window as an integer or None, or raise an error that names the argument."""
     if given is None:
         return None
     tokens = as_int(given)

@@ -194,4 +194,5 @@ def _best_end(
 
 
 def _indices(run: slice, device: torch.device) -> Tensor:
+    """Return the indices of a run as a tensor."""
     return torch.arange(run.start, run.stop, device=device)

@@ -234,9 +234,11 @@ class BaseMatrix(NoTensor):
         return self._restore(self._total()[..., None])[..., 0].clone()
 
     def _restore(self, tensor: Tensor) -> Tensor:
+        """Return a result with as many dimensions as the user's query had."""
         return self.posed.restore(tensor)
 
     def _total(self) -> Tensor:
+        """Return the logsumexp of each query; without gradients it is cached."""
         if self._logsumexp is not None and not (torch.is_grad_enabled() and self._trained()):
             return self._logsumexp
         part = self.posed.part
@@ -254,6 +256,7 @@ class BaseMatrix(NoTensor):
         return total
 
     def _trained(self) -> bool:
+        """Return True if query, key or bias require grad."""
         problem = self.posed
         bias = problem.bias is not None and problem.bias.requires_grad
         return problem.query.requires_grad or problem.key.requires_grad or bias
@@ -265,6 +268,7 @@ class BaseMatrix(NoTensor):
         queries: Tensor | slice,
         keys: Tensor | slice,
     ) -> Tensor:
+        """Return the weights at the given samples, heads, queries and keys, four dimensions."""
         problem = self.problem
         part = Rectangle(
             as_indices(batch, problem.batch, self.device),

@@ -30,6 +30,7 @@ class KeyBlock(NamedTuple):
 
     @classmethod
     def of(cls, places: Tensor, kv_len: int) -> "KeyBlock":
+        """Return the block of the keys at `places` among `kv_len`."""
         numbers = places.new_full((kv_len,), -1)
         numbers[places] = torch.arange(len(places), device=places.device)
         return cls(places, numbers)

@@ -34,6 +34,7 @@ class Distance(ByPosition):
     """Σ weight · |query position − key position|, tokens."""
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return Σ weight · |query position − key position| of each query of a chunk."""
         # Positions are counted from the first query of the chunk. In the chunk and as many tokens
         # behind it, distances are taken pair by pair. Farther away the sign of p − j is that of −j,
         # so that the sum is ∓ Σ weight · j ± p · Σ weight: products with two vectors, which lose
@@ -72,6 +73,7 @@ class Near(ByPosition):
         self.reach = reach
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return the weight on the keys near each query of a chunk."""
         weights = chunk.weights
         width = weights.shape[-1]
         position, first, last = self.positions_of(chunk)

@@ -26,7 +26,6 @@ MATCHING = ("induction", "duplicate", "previous")
 ROLES = ("first", "previous", "duplicate", "induction")
 """All of them, in the order of a table's columns."""
 
-NEED_IDS = frozenset({"duplicate", "induction"})
 """Those that ask which tokens are the same."""
 
 
@@ -121,6 +120,7 @@ class Roles(Drawn):
         return f"Roles [{', '.join(sizes)}] of {', '.join(measured)}"
 
     def _repr_html_(self) -> str:
+        """Return the roles as an HTML table for a notebook."""
         return drawing("notebook.inline.tables").roles_html(self)
 
 
@@ -172,17 +172,17 @@ class HeadAverages(NamedTuple):
 
     Attributes:
         queries: how many queries that is.
-        entropy: (num_heads,), nats; None where it was not asked for.
-        distance: (num_heads,), tokens; None in cross-attention, and likewise.
+        entropy: (num_heads,), nats.
+        distance: (num_heads,), tokens; None in cross-attention.
         scores: for each role that was measured in every call its scores, (num_heads,).
-        leading: the leading role of each head, "" for none; None where not all roles were asked for.
+        leading: the leading role of each head, "" for none.
     """
 
     queries: int
-    entropy: Tensor | None
+    entropy: Tensor
     distance: Tensor | None
     scores: dict[str, Tensor]
-    leading: list[str] | None
+    leading: list[str]
 
 
 def head_averages(layer: str, calls: Sequence["Summary"]) -> HeadAverages:

@@ -252,6 +252,7 @@ class HeadView:
 
     @property
     def _matrix(self) -> AttentionMatrix:
+        """Return the matrix; the view must not be of a summary."""
         assert isinstance(self.weights, AttentionMatrix)
         return self.weights
 
@@ -302,6 +303,7 @@ def mask_of_summary(summary: Summary) -> Problem | None:
 def _at_a_glance(
     matrix: AttentionMatrix, sample: int, cells: int, pairs: int, *, empty: bool
 ) -> Glance:
+    """Return the glance of all heads of a sample, from at most `pairs` weights; without maps if `empty`."""
     problem = matrix.problem
     query_len, kv_len, heads = problem.query_len, problem.kv_len, problem.num_heads
     unknown = Glance(None, None, None, 0, query_len, kv_len)
@@ -333,4 +335,5 @@ def _at_a_glance(
 
 
 def _up_to(length: int, count: int) -> str:
+    """Return the size of a cell as text: "5", or "up to 5" if cells differ."""
     return str(length // count) if length % count == 0 else f"up to {-(-length // count)}"

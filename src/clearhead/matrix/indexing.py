@@ -130,6 +130,7 @@ def _ints(index: object, size: int, axis: int) -> Tensor:
 
 
 def _check_range(low: int, high: int, size: int, axis: int) -> None:
+    """Raise SelectionError if the lowest or highest index is out of range."""
     if low < -size or high >= size:
         raise SelectionError(
             "matrix.range",
@@ -139,6 +140,7 @@ def _check_range(low: int, high: int, size: int, axis: int) -> None:
 
 
 def as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tensor:
+    """Return an index as non-negative int64 positions, or raise SelectionError."""
     if isinstance(index, slice):
         try:
             start, stop, step = index.indices(size)

@@ -254,5 +254,6 @@ def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
 
 
 def _link(weights: Tensor, place: int) -> Link:
+    """Return the link at a flat position in the weights of one head."""
     query, key = divmod(place, weights.shape[-1])
     return Link(0, query, key, float(weights[query, key]))

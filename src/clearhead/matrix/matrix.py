@@ -343,6 +343,7 @@ class AttentionMatrix(WeightStatistics):
         return f"AttentionMatrix [{sizes}]{here}{mask}{bias}{value}"
 
     def _repr_html_(self) -> str | None:
+        """Return the matrix as HTML for a notebook, or None for a part of a sharded matrix."""
         if self.posed.sharding is not None:
             return None
         return drawing("notebook.inline.matrices").matrix_html(self)

@@ -65,6 +65,7 @@ def tensors_of(kept: Any) -> list[Tensor]:
 
 
 def _real(summary: Summary) -> Tensor:
+    """Return which queries are real tokens, bool, (batch, query_len)."""
     if summary.real is not None:
         return summary.real
     device = summary.entropy.device
@@ -80,6 +81,7 @@ def _joined_maps(one: Summary, two: Summary) -> Tensor | None:
 
 
 def _check_merge(one: Summary, two: object, along: str) -> None:
+    """Raise an error if two summaries cannot be merged along this axis."""
     if not isinstance(two, Summary):
         raise ArgumentTypeError("merge.type", f"merge takes a Summary; got {type(two).__name__}.")
     if along not in ("queries", "batch"):
@@ -112,6 +114,7 @@ def _check_merge(one: Summary, two: object, along: str) -> None:
 
 
 def _without(tensor: Tensor, axis: int) -> torch.Size:
+    """Return the shape of a tensor without one axis."""
     return tensor.shape[:axis] + tensor.shape[axis + 1 :]
 
 

@@ -21,6 +21,7 @@ class NoTensor(Answering):
         )
 
     def _refuse(self, what: str) -> ArgumentTypeError:
+        """Return the error for an object that is used as a tensor, with what to write instead."""
         kind = type(self).__name__
         article = "an" if kind[0] in "AEIOU" else "a"
         return ArgumentTypeError(

@@ -175,6 +175,7 @@ class Norms(NoTensor, Drawn):
         return self.of_values.reshape(problem.batch, problem.num_heads, 1, problem.kv_len)
 
     def _sweep(self, reduction: Largest | Pooled) -> None:
+        """Compute a reduction over weights × norms."""
         problem = self.matrix.posed
         sweep(problem, [_OfNorms(problem, self._four()[:, :, 0].detach(), reduction)])
 
@@ -195,6 +196,7 @@ class _OfNorms(Reduction):
         self.finite = stages.all_finite(norms)
 
     def update(self, chunk: Chunk) -> None:
+        """Multiply a chunk of weights by the norms and pass it to the inner reduction."""
         norms = self.norms[chunk.sample, chunk.heads, None, chunk.keys]
         if chunk.visible is None:
             chunk.weights.mul_(norms)

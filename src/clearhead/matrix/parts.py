@@ -188,6 +188,7 @@ def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Ten
 
 
 def _pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
+    """Return the weights of pairs of queries and keys, computed pair by pair."""
     query = stages.upcast(_rows(problem.query, queries))
     key = stages.upcast(_rows(problem.key, keys))
     # Grouped heads share a key; a head of the group is an axis of its own here.
@@ -263,6 +264,7 @@ def some_heads(problem: Problem, heads: Sequence[int]) -> Problem:
 
 
 def _mask_of_heads(problem: Problem, heads: Tensor) -> Mask | None:
+    """Return the mask of the given heads, or None if there is no mask."""
     # Only a tensor differs from head to head, so the tensor of a part of them is no larger.
     if problem.mask is None or problem.mask.heads is None:
         return problem.mask
@@ -272,6 +274,7 @@ def _mask_of_heads(problem: Problem, heads: Tensor) -> Mask | None:
 
 
 def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
+    """Return the bias of the given heads, or None if there is no bias."""
     if problem.bias is None:
         return None
     try:

@@ -78,6 +78,7 @@ def roles(
 
 
 def _measured(means: "_Means", ids: Tensor | None) -> Roles:
+    """Return the scores of each role and the number of queries that they are means of."""
     with torch.no_grad():
         scores: dict[str, Tensor] = {}
         counts: dict[str, Tensor] = {}

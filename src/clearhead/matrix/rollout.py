@@ -95,6 +95,7 @@ def rollout(
 
 
 def _checked(matrices: object) -> list[AttentionMatrix]:
+    """Return the matrices of the layers as a list, or raise an error."""
     if not isinstance(matrices, Sequence) or not all(
         isinstance(each, AttentionMatrix) for each in matrices
     ):
@@ -124,6 +125,7 @@ def _checked(matrices: object) -> list[AttentionMatrix]:
 
 
 def _check_head(head: object, layers: list[AttentionMatrix]) -> None:
+    """Raise ArgumentError unless `head` is "mean" or a head that every layer has."""
     most = min(1 if layer.ndim == 2 else layer.shape[-3] for layer in layers)
     if head != "mean" and as_place(head, most) is None:
         raise ArgumentError(

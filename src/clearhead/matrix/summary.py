@@ -283,6 +283,7 @@ class Summary:
         return f"Summary [{', '.join(sizes)}]{more}"
 
     def _repr_html_(self) -> str:
+        """Return the summary as HTML for a notebook."""
         return drawing("notebook.inline.matrices").matrix_html(self)
 
 

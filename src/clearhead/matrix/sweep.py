@@ -305,6 +305,7 @@ class _Buffers:
     def chunk(
         self, problem: Problem, sample: int, kv_heads: slice, key: Tensor, part: SweepTile
     ) -> Chunk:
+        """Compute scores and weights of a part into the buffers, and return them as a chunk."""
         group = problem.num_heads // problem.num_kv_heads
         heads = slice(kv_heads.start * group, kv_heads.stop * group)
         query = stages.upcast(problem.query[sample, heads, part.queries])
@@ -351,6 +352,7 @@ class _Buffers:
 
 
 def _add_bias(problem: Problem, sample: int, heads: slice, part: SweepTile, scores: Tensor) -> None:
+    """Add the bias of a part to its scores, in place."""
     added = problem.bias_block(part.queries, part.keys)
     assert added is not None
     added = added[sample if added.shape[0] > 1 else 0]

@@ -173,6 +173,7 @@ class _Rectangle:
         return weights, keys.start - self.keys.start, self._shown(some, pairs)
 
     def _shown(self, some: slice, pairs: Tensor | None) -> Tensor:
+        """Return which cells of the queries in `some` hold a visible pair, bool."""
         if pairs is not None:
             return block_sums(pairs.mT.to(torch.int32), self.columns.step).mT > 0
         if self.runs is None:
@@ -184,6 +185,7 @@ class _Rectangle:
 
 
 def _ends(cells: range) -> tuple[int, int]:
+    """Return the start and the stop of a range."""
     return cells.start, cells.stop
 
 
@@ -210,7 +212,7 @@ def _add_columns(into: Tensor, rows: Tensor, first: int, step: int) -> None:
 
 
 def _shares(sums: Tensor, rows: range) -> Tensor:
-    """The weights of each row, averaged over its queries."""
+    """Return the sums of each row of cells divided by its number of queries, float32."""
     counts = torch.full((len(rows), 1), float(rows.step), dtype=torch.float64, device=sums.device)
     if len(rows):
         counts[-1] = rows.stop - rows[-1]

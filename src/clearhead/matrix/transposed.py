@@ -123,6 +123,7 @@ class TransposedSum(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
+        """Add weightsᵀ · vectors of a chunk."""
         vectors = stages.upcast(self.vectors[chunk.place])
         if chunk.visible is None:
             product = torch.bmm(chunk.weights.mT, vectors)
@@ -131,6 +132,7 @@ class TransposedSum(Reduction):
         self.result[chunk.sample, chunk.heads, chunk.keys] += product
 
     def share(self, sharding: Sharding) -> None:
+        """Sum the product over the ranks."""
         self.result = sharding.sum(self.result, "transposed products")
 
 
@@ -147,6 +149,7 @@ class _TransposedProduct(torch.autograd.Function):
         sinks: Tensor | None,
         problem: Problem,
     ) -> Tensor:
+        """Return weightsᵀ · vectors, (batch, num_heads, kv_len, width)."""
         ctx.save_for_backward(query, key, vectors, sinks)
         ctx.problem = problem
         product = TransposedSum(problem, vectors)
@@ -158,6 +161,7 @@ class _TransposedProduct(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of query, key, vectors and sinks."""
         problem = ctx.problem
         query, key, vectors, sinks = ctx.saved_tensors
         grad = grads[0]

@@ -363,10 +363,12 @@ class WeightStatistics(BaseMatrix):
         return self.summary()._statistic(name)
 
     def _gather(self, reduction: PerQuery | Pooled | Received) -> Tensor:
+        """Compute a reduction and return its result in the user's dimensions."""
         sweep(self.posed, [reduction])
         return self._restore(reduction.result)
 
     def _restored(self, largest: Largest) -> TopK:
+        """Return the largest weights and their keys in the user's dimensions."""
         return TopK(self._restore(largest.weights), self._restore(largest.keys))
 
     def _members(self, segments: Tensor) -> tuple[Tensor, bool]:
@@ -375,5 +377,6 @@ class WeightStatistics(BaseMatrix):
         return member.to(self.dtype), single
 
     def _of_sets(self, mass: Mass, single: bool) -> Tensor:
+        """Return the weight on each set of keys; without the last axis if there is a single set."""
         result = self._restore(mass.result)
         return result[..., 0] if single else result

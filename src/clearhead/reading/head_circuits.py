@@ -19,8 +19,7 @@ from clearhead.layers.query_key_norm import QueryKeyNorm
 from clearhead.layers.rotary import Rotary
 from clearhead.matrix.factored_heads import FactoredHeads, triangle
 from clearhead.matrix.no_tensor import NoTensor
-from clearhead.watching.estimate import attending
-from clearhead.watching.finding import path_of_layer
+from clearhead.watching.finding import attending, path_of_layer
 from clearhead.watching.projections import projection_of
 
 Into = Literal["query", "key", "value"]

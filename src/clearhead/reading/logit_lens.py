@@ -199,6 +199,7 @@ def _like(shape: Sequence[int], output: object) -> Tensor | None:
 
 
 def _no_unembedding(model: nn.Module, reason: str) -> UnsupportedError:
+    """Return the error for a model whose logits after a layer are unknown, with the reason."""
     return UnsupportedError(
         "lens.unembedding",
         f"the logits of {type(model).__name__} after a layer are not known: {reason}.",

@@ -165,6 +165,7 @@ def _calls(seen: Seen[Any]) -> dict[str, Call]:
 
 
 def _check_target(target: object) -> None:
+    """Raise an error unless the target is one real number with a gradient."""
     if not isinstance(target, Tensor):
         raise ArgumentTypeError(
             "relevance.type", f"target must be a tensor of one number; got {shown(target)}."

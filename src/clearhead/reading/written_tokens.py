@@ -110,6 +110,7 @@ class Writes(MeasuredRows[WrittenToken]):
         return list(found.values())
 
     def _is_raised(self, row: WrittenToken) -> bool:
+        """Return True if the row is a token that the head raises."""
         return 2 * row.rank < self.vocabulary
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from clearhead.recording.attempt import attempt
 from clearhead.recording.callee import Callee
 from clearhead.recording.operations import FUSED, PRODUCTS, Operations
 from clearhead.recording.recorder import storage_of
@@ -67,11 +68,13 @@ class Lines(Operations):
 
 
 def _tensors(found: Any) -> list[Tensor]:
+    """Return the strided tensors in a tree."""
     leaves = [each for each in tree_leaves(found) if isinstance(each, Tensor)]
     return [each for each in leaves if each.layout is torch.strided]
 
 
 def _has_nan(tensors: list[Tensor]) -> bool:
+    """Return True if a floating tensor holds a NaN."""
     return any(each.is_floating_point() and bool(each.isnan().any()) for each in tensors)
 
 
@@ -94,10 +97,8 @@ def lines_of(subject: Callee, tensors: Sequence[Tensor]) -> Lines:
         each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in tensors
     ]
     lines = Lines(turned, alone=True)
-    try:
-        with torch.no_grad(), lines:
-            spare.bare(*turned)
-        lines.ended = True
-    except Exception:  # code that looks at what its tensors are may fail under a mode
-        pass
+    with torch.no_grad(), lines:
+        # Code that looks at the type of its tensors may fail under a mode.
+        _, error = attempt(spare.bare, *turned)
+    lines.ended = error is None
     return lines

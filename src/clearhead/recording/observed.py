@@ -141,6 +141,7 @@ def blocks_of(tensor: Tensor) -> Tensor:
 
 
 def _of_fused(node: Node) -> ObservedAttention:
+    """Return the attention of a fused kernel call, recomputed from its query, key and value."""
     query, key, value = (blocks_of(each).double() for each in node.operands[:3])
     groups = query.shape[0] // key.shape[0]
     key, value = (each.repeat_interleave(groups, 0) for each in (key, value))
@@ -169,6 +170,7 @@ def _of_fused(node: Node) -> ObservedAttention:
 def _of_products(
     recorded: Recorder, scores: Node, root: Node, context: Node, side: int
 ) -> ObservedAttention:
+    """Return the attention between two recorded products: the scores and the context."""
     tags, flip = context.tags[side], side == 1
     assert tags is not None
     element, node = (blocks_of(each) for each in (tags.element, tags.node))

@@ -132,6 +132,7 @@ class Provenance:
 
     @property
     def rows(self) -> tuple[Rows, Rows, Rows]:
+        """The rows of query, key and value."""
         return self.query, self.key, self.value
 
     @property

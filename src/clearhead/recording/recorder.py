@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from clearhead._common.torch_internals import broadcast_shape
+from clearhead.recording.attempt import attempt
 from clearhead.recording.operations import (
     DRAWS,
     FUSED,
@@ -43,6 +44,7 @@ class Tags(NamedTuple):
     gain: Tensor
 
     def each(self, apply: Callable[[Tensor], Tensor]) -> "Tags":
+        """Return the tags with a function applied to each channel."""
         return Tags(*(apply(channel) for channel in self))
 
 
@@ -108,6 +110,7 @@ class Drop(NamedTuple):
 
 
 def storage_of(tensor: Tensor) -> int:
+    """Return the address of a tensor's storage."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -148,9 +151,9 @@ class Recorder(Operations):
         outputs = [each for each in tree_leaves(output) if isinstance(each, Tensor)]
         outputs = [each for each in outputs if each.layout is torch.strided]
         self._kept += outputs
-        try:
-            self._follow(name, func, args, kwargs, outputs, before)
-        except Exception:  # what cannot be followed is the beginning of something new
+        _, error = attempt(self._follow, name, func, args, kwargs, outputs, before)
+        if error is not None:
+            # An operation that cannot be followed starts new tags.
             for each in outputs:
                 self._begin("other", name, each)
         return output
@@ -164,6 +167,7 @@ class Recorder(Operations):
         outputs: list[Tensor],
         before: Tensor | None,
     ) -> None:
+        """Compute the tags of an operation's outputs from those of its inputs."""
         if not outputs:
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
@@ -226,6 +230,7 @@ class Recorder(Operations):
         return whole, self._shadow[storage_of(part)].each(torch.clone)
 
     def _of_product(self, tags: Tags) -> bool:
+        """Return True if a tag is that of a product of two matrices."""
         return bool((self._ranks[tags.node + 1] > 1).any())
 
     def _other(
@@ -317,6 +322,7 @@ class Recorder(Operations):
     def _multiply(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
     ) -> None:
+        """Begin a node for a product, or for a fused attention call."""
         if name.startswith(FUSED):
             names = ("dropout_p", "is_causal")
             options = dict(zip(names, args[3:], strict=False)) | kwargs
@@ -374,6 +380,7 @@ class Recorder(Operations):
         return node
 
     def _write(self, output: Tensor, tags: Tags) -> None:
+        """Store the tags of an output in the shadow of its storage."""
         parts = 1 + output.is_complex()
         place = storage_of(output)
         if place not in self._shadow:

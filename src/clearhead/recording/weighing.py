@@ -52,6 +52,7 @@ class Weighing:
 
     @property
     def changes(self) -> tuple[Change, ...]:
+        """All changes of the scores and of the weights, in order."""
         return (*self.before, *self.after)
 
     def number(self, kind: str) -> float | None:
@@ -103,6 +104,7 @@ def weigh(observed: ObservedAttention) -> Weighing:
 
 
 def _is_normaliser(found: Sequence[Stage], index: int) -> bool:
+    """Return True if a stage may normalise: an activation, or an unknown change."""
     if found[index].name.rstrip("_") in ACTIVATIONS:
         return True
     before = found[index - 1].values if index else None
@@ -137,6 +139,7 @@ def _normalised(found: Sequence[Stage], start: int) -> tuple[str | None, int]:
 
 
 def _changes(scores: Tensor, found: Sequence[Stage]) -> tuple[Change, ...]:
+    """Return the changes that the stages make of the scores; stages without an effect are left out."""
     values, changes = scores, []
     for stage in found:
         change = _change(values, stage)
@@ -147,6 +150,7 @@ def _changes(scores: Tensor, found: Sequence[Stage]) -> tuple[Change, ...]:
 
 
 def _change(before: Tensor, stage: Stage) -> Change:
+    """Return what a stage does to the values before it."""
     after = stage.values
     if stage.name.startswith("tanh"):
         return Change("cap", stage)

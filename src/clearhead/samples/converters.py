@@ -58,6 +58,7 @@ CTRANSLATE2_DTYPES = (
 
 
 def convert_smollm2(source: Path, target: Path) -> None:
+    """Convert SmolLM2 from GGUF to safetensors, from the folder `source` to `target`."""
     import transformers
 
     for package in ("gguf", "accelerate"):
@@ -75,6 +76,7 @@ def convert_smollm2(source: Path, target: Path) -> None:
 
 
 def convert_rxnmapper(source: Path, target: Path) -> None:
+    """Convert RXNMapper's ALBERT and its tokenizer, from the folder `source` to `target`."""
     import tokenizers
     import transformers
     from tokenizers import models, pre_tokenizers, processors
@@ -100,6 +102,7 @@ def convert_rxnmapper(source: Path, target: Path) -> None:
 
 
 def convert_whisper(source: Path, target: Path) -> None:
+    """Convert Whisper from CTranslate2 to safetensors, from the folder `source` to `target`."""
     import transformers
 
     folder = source / "model"
@@ -130,6 +133,7 @@ def convert_whisper(source: Path, target: Path) -> None:
 
 
 def _named_as_whisper(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """Return the tensors that a fused tensor of CTranslate2 is split into, by their names in transformers."""
     for old, new in WHISPER.items():
         name = re.sub(old, new, name)
     stem, kind = name.rsplit(".", 1)
@@ -147,6 +151,7 @@ def _named_as_whisper(name: str, tensor: Tensor) -> dict[str, Tensor]:
 
 
 def _generation_of_whisper(folder: Path) -> Any:
+    """Return the generation config of Whisper in transformers, from the file of CTranslate2."""
     import transformers
 
     written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -168,6 +173,7 @@ def _generation_of_whisper(folder: Path) -> Any:
 
 
 def convert_dinov2(source: Path, target: Path) -> None:
+    """Convert DINOv2 from ONNX to safetensors, from the folder `source` to `target`."""
     import transformers
 
     try:
@@ -220,6 +226,7 @@ def convert_dinov2(source: Path, target: Path) -> None:
 
 
 def _write(state: dict[str, Tensor], config: Any, target: Path) -> None:
+    """Write weights and config to a folder."""
     from safetensors.torch import save_file
 
     save_file(state, target / "model.safetensors", {"format": "pt"})
@@ -259,24 +266,29 @@ class _Content:
         self.left = memoryview(file.read_bytes())
 
     def error(self, reason: str) -> FileError:
+        """Return the error for a file that is not a CTranslate2 model, with the reason."""
         return FileError(
             "samples.file",
             f"{self.file.name} must be a model of CTranslate2 in version {CTRANSLATE2}; {reason}.",
         )
 
     def take(self, size: int) -> memoryview:
+        """Return the next `size` bytes, or raise FileError if the file ends before."""
         if size > len(self.left):
             raise self.error(f"it ends {size - len(self.left)} bytes too soon")
         taken, self.left = self.left[:size], self.left[size:]
         return taken
 
     def number(self, kind: str) -> int:
+        """Return the next integer; `kind` is its format character in `struct`."""
         return struct.unpack(f"<{kind}", self.take(struct.calcsize(kind)))[0]
 
     def text(self) -> str:
+        """Return the next string, which is stored after its length."""
         return bytes(self.take(self.number("H"))).rstrip(b"\0").decode(errors="replace")
 
     def tensor(self) -> tuple[str, Tensor]:
+        """Return the name and the values of the next tensor, or raise FileError."""
         name = self.text()
         shape = [self.number("I") for _ in range(self.number("B"))]
         kind, size = self.number("B"), self.number("I")

@@ -139,6 +139,7 @@ def folder_of(name: str) -> Path:
 
 
 def _load(name: str, kind: str, reader: str = "AutoTokenizer") -> Sample:
+    """Return an installed sample: its model, of the class `kind` of transformers, and its tokenizer or processor."""
     transformers = _transformers()
     folder = folder_of(name)
     with quiet(progress=False):
@@ -159,6 +160,7 @@ def _load(name: str, kind: str, reader: str = "AutoTokenizer") -> Sample:
 
 
 def _transformers() -> Any:
+    """Return the module transformers, or raise MissingExtraError."""
     try:
         import transformers
     except ModuleNotFoundError as error:

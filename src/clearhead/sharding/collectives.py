@@ -138,6 +138,7 @@ class SumOverRanks(torch.autograd.Function):
 
 
 def _summed(tensor: Tensor, group: Any, what: str) -> Tensor:
+    """Return the sum of a tensor over the ranks, accumulated in the precision of sums."""
     # In the precision of sums.
     total = stages.upcast(tensor).clone(memory_format=torch.contiguous_format)
     with waiting_for(what, total):

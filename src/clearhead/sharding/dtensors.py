@@ -62,6 +62,7 @@ def local_tokens(name: str, tensor: T, held: Sharding) -> T:
 
 
 def _mismatches(tensor: Any, held: Sharding) -> Any:
+    """Yield the reasons why a DTensor is not placed as a sharding says."""
     placements, mesh, axis = tensor.placements, tensor.device_mesh, tensor.ndim - 2
     if mesh.ndim != 1:
         yield f"its mesh has {mesh.ndim} dimensions, and must have one"

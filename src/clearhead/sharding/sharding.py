@@ -240,6 +240,7 @@ class Sharding(Drawn):
             )
 
     def _check_group(self) -> None:
+        """Raise ArgumentError if the sharding is a plan without processes."""
         if self.group is None:
             raise ArgumentError(
                 "across.group",
@@ -255,6 +256,7 @@ class Sharding(Drawn):
 
 
 def _compare(texts: list[str], rank: int) -> None:
+    """Raise RankError if a rank refused the call, or if the ranks' descriptions of it differ."""
     failed = [(place, text[17:]) for place, text in enumerate(texts) if text.startswith(REFUSES)]
     if failed:
         place, text = failed[0]
@@ -346,6 +348,7 @@ def across(
 
 
 def _read_world(world: object, rank: object) -> tuple[int, int]:
+    """Return the number of ranks and this rank as integers, or raise ArgumentError."""
     ranks, place = as_int(world), as_int(rank)
     if ranks is None or not 1 <= ranks <= MOST_RANKS or place is None or not 0 <= place < ranks:
         hint = " torch.distributed.group.WORLD is None until init_process_group."

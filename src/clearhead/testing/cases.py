@@ -105,6 +105,7 @@ class ConformanceCase:
             raise unittest.SkipTest(f"refused: {refusal}") from refusal
 
     def _ask(self) -> None:
+        """Compare the outputs with the definition in float64."""
         # The function has tensors of its own, which it may write to.
         posed, own = self._posed(), self._posed()
         given, options = (self._moved(each) for each in (own.tensors, own.options))
@@ -125,6 +126,7 @@ class ConformanceCase:
                 self._fail(f"the caller's {name} is written to")
 
     def _ask_for_gradients(self) -> None:
+        """Compare the gradients with those of the definition in float64."""
         posed = self._posed()
 
         def define(**tensors: Tensor) -> Tensor:
@@ -155,6 +157,7 @@ class ConformanceCase:
     def _gradients(
         self, compute: Callable[..., Tensor], tensors: Mapping[str, Tensor], grad: Tensor
     ) -> dict[str, Tensor]:
+        """Return the gradients of the trained tensors, by name."""
         trained = [
             name
             for name in tensors
@@ -205,6 +208,7 @@ class ConformanceCase:
         self._hold("the context", actual, weights, measured(weights, plain, self.dtype, FACTOR))
 
     def _posed(self) -> Posed:
+        """Return the inputs of the case, drawn from its seed."""
         drawn = [name for name in self.features if name not in UNDRAWN]
         own = zlib.crc32(f"{self.seed} {drawn} {self.variant} {tuple(self.sizes)}".encode())
         return pose(frozenset(self.features), self.variant, self.sizes, self.dtype, own)
@@ -247,10 +251,12 @@ class ConformanceCase:
         return dict(zip(names, parts, strict=True))
 
     def _check_shape(self, what: str, actual: Tensor, expected: Tensor) -> None:
+        """Fail if a result has another shape than expected."""
         if actual.shape != expected.shape:
             self._fail(f"{what} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}")
 
     def _hold(self, what: str, actual: Tensor, truth: Tensor, tolerance: Tolerance) -> None:
+        """Fail if a result is outside the tolerance, with the mistake if it is known."""
         found = difference(actual, truth, tolerance)
         if found is None:
             return
@@ -258,10 +264,12 @@ class ConformanceCase:
         self._fail(f"{what}{between}{found.sentence}\n{found.where}")
 
     def _raised(self, error: Exception) -> Never:
+        """Raise an AssertionError for an exception of the attention."""
         text = f"{self.name}: raised {type(error).__name__}: {error}\n  case: {self}"
         raise AssertionError(text) from error
 
     def _fail(self, words: str) -> Never:
+        """Raise an AssertionError with the name of the case."""
         raise AssertionError(f"{self.name}: {words}\n  case: {self}")
 
 
@@ -286,6 +294,7 @@ def _largest_of_weights(grad: Tensor, value: Tensor) -> float:
 
 
 def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return all values of the tensors in one dimension."""
     return torch.cat([each.flatten() for each in tensors.values()])
 
 
@@ -297,4 +306,5 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _bare(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without "torch."."""
     return str(dtype).removeprefix("torch.")

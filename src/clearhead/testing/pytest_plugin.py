@@ -19,6 +19,7 @@ def seed() -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option --clearhead-seed."""
     parser.getgroup("clearhead").addoption(
         "--clearhead-seed",
         type=int,
@@ -29,14 +30,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Set the seed of the option for this session."""
     _seeds.append(config.getoption("clearhead_seed"))
 
 
 def pytest_unconfigure() -> None:
+    """Restore the seed from before the session."""
     _seeds.pop()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
+    """Return the line with the seed, or None if it is the default."""
     given = config.getoption("clearhead_seed")
     return None if given is None else f"clearhead: seed {given}"
 
@@ -44,6 +48,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 # Not `wrapper=True`, which older versions of pytest do not know.
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Show a failed report without the frames of clearhead."""
     with _in_short(item.config) if _is_report(call) else nullcontext():
         yield
 

@@ -144,6 +144,7 @@ def _asked(
 
 
 def _plain(head_dims: Sequence[int], whole: bool) -> Iterator[Asked]:
+    """Yield the cases of plain attention."""
     for lengths in PLAIN if whole else (*PLAIN[:2], EDGE):
         yield Asked((), lengths)
     for dim in head_dims[1:]:
@@ -228,7 +229,7 @@ def _closed(features: Sequence[str], declared: Sequence[str]) -> Iterator[tuple[
 
 
 def _fitting(features: Sequence[str], lengths: tuple[int, int]) -> tuple[int, int]:
-    """The lengths, or others where the features want it so."""
+    """Return lengths that the features allow: square for "chunks", more queries than keys for "empty_rows" alone."""
     query_len, kv_len = lengths
     if "chunks" in features:
         return lengths if query_len == kv_len else SQUARE
@@ -249,6 +250,7 @@ def _has_gradients(asked: Asked) -> bool:
 
 
 def _sizes(asked: Asked, head_dims: Sequence[int]) -> Sizes:
+    """Return the sizes of a case."""
     heads, kv_heads = (6, 2) if "grouped" in asked.features else (3, 3)
     if asked.variant == "one-key-head":
         kv_heads = 1
@@ -289,6 +291,7 @@ def _checked(fn: object, features: object) -> tuple[str, ...]:
 
 
 def _device(device: object) -> torch.device:
+    """Return the device, or raise ArgumentError."""
     try:
         return torch.device(device)  # type: ignore[arg-type]
     except (RuntimeError, TypeError) as error:
@@ -299,6 +302,7 @@ def _device(device: object) -> torch.device:
 
 
 def _check_numbers(dtypes: object, head_dims: object) -> None:
+    """Raise ArgumentError unless dtypes and head dims are valid."""
     if not isinstance(dtypes, Sequence) or not dtypes or not set(dtypes) <= set(DTYPES):
         raise ArgumentError(
             "conformance.dtypes",

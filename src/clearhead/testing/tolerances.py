@@ -113,5 +113,6 @@ def assert_no_worse(
 
 
 def _first(where: Tensor, actual: Tensor, truth: Tensor) -> str:
+    """Return the text for the first wrong value: its index, what it is and what was expected."""
     index = tuple(where.nonzero()[0].tolist())
     return f"  at {list(index)}: {actual[index].item():.9g}, expected {truth[index].item():.9g}"

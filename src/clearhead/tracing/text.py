@@ -56,6 +56,7 @@ def _short(value: float) -> str:
 
 
 def _factor(value: float) -> str:
+    """Return a number for a product, in brackets if it is negative."""
     text = _short(value)
     return f"({text})" if text.startswith("−") else text
 
@@ -69,6 +70,7 @@ def _sum(left: list[float], right: list[float], got: float) -> str:
 
 
 def _products(left: list[float], right: list[float]) -> str:
+    """Return a sum of products as text, shortened above MOST_FACTORS terms."""
     pairs = [f"{_factor(a)}·{_factor(b)}" for a, b in zip(left, right, strict=True)]
     if len(pairs) > MOST_FACTORS:
         rest = len(pairs) - MOST_FACTORS + 1

@@ -307,6 +307,7 @@ class Trace(Mapping[str, Tensor]):
         return scores == -math.inf
 
     def _row_labels(self, step: Step) -> list[str]:
+        """Return the labels of the rows of a stage: those of the keys or those of the queries."""
         rows = step.axes[-2]
         return self.source_tokens if rows in ("kv_len", "source_tokens") else self.tokens
 
@@ -370,5 +371,6 @@ def trace(
 
 
 def _check_index(index: int, count: int, axis: str) -> None:
+    """Raise SelectionError if an index is out of range."""
     if not 0 <= index < count:
         raise SelectionError("trace.part", f"there are {count} along {axis}; got {index}.")

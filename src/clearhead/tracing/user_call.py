@@ -75,7 +75,7 @@ def _verdict(recording: Recording, expected: Expected | None, mixed: list[str], 
 
 
 def _notes(recording: Recording) -> Iterator[str]:
-    """Yield what a trace does not show."""
+    """Yield the remarks on a recording, a sentence each."""
     if count := recording.others:
         yield f"{count} more attention{'s' * (count > 1)} inside, of other layers or samples, not shown"
     if recording.batch < recording.floats[0].shape[:-2].numel():

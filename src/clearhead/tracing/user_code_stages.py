@@ -10,7 +10,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead.checking.hypotheses.recipe import Setting, declared_bias, right_scale, right_visible
 from clearhead.recording.thresholds import HIDDEN
-from clearhead.recording.weighing import EXPONENTIALS, Change, weigh
+from clearhead.recording.weighing import Change, weigh
 from clearhead.tracing.traced_call import Expected, Step, stage_axes
 from clearhead.tracing.user_code import SIDES, Recording
 
@@ -84,14 +84,16 @@ class StagesOfCode:
         self.values[name] = values
 
     def _current(self) -> str:
-        """The name of the last stage that is not a repetition."""
+        """Return the name of the last stage that is not a repetition."""
         return self.steps[-1].same_as or self.steps[-1].name
 
     def _numbered(self, name: str) -> str:
+        """Return the name of a stage, with a number if there is one of this name already."""
         count = sum(each.startswith(name) for each in self.values)
         return f"{name}_{count + 1}" if count else name
 
     def _add_scores(self) -> None:
+        """Add the scores and the stages up to the softmax."""
         place = self._attention.layout.scores.place
         self._add("scores", self._attention.scores, "query · keyᵀ", place)
         groups = _by_stage(self.read.before)
@@ -119,22 +121,16 @@ class StagesOfCode:
                 self._add(name, self.values[self.steps[-1].name], formula)
 
     def _add_weights(self) -> None:
+        """Add the weights and the stages after the softmax."""
         read, scores = self.read, self._current()
         found = self._attention.stages
-        place = next((each.place for each in found if each.values is read.shares), 0)
-        names = {each.name for each in found}
-        exponential = not names.isdisjoint(EXPONENTIALS) and not any(
-            name.endswith("softmax") for name in names
-        )
+        place = next((stage.place for stage in found if stage.values is read.shares), 0)
         if read.axis is not None:
             formula = OVER[read.axis].format(scores)
-            if exponential and read.axis == "keys":
-                formula = f"exp({scores}), each row divided by its sum: {formula}"
-        elif read.shares is read.entering or torch.equal(read.shares, read.entering):
+        elif torch.equal(read.shares, read.entering):
             formula, place = "no softmax", 0
         else:
-            name = read.normaliser or ("exp" if exponential else "another operation")
-            formula = f"{name}({scores}), no softmax"
+            formula = f"{read.normaliser or 'another operation'}({scores}), no softmax"
         self._add("weights", read.shares, formula, place, read.axis == "keys" or not place)
         for change in read.after:
             before = self.steps[-1].name
@@ -158,10 +154,8 @@ class StagesOfCode:
         if change.kind == "dropout":
             return f"dropout: some {before} 0, the others × {dropout_factor(change, values):.4g}"
         if change.kind in ("hide", "fill", "number"):
-            hidden = (
-                after[change.cells] if change.kind == "hide" and change.cells is not None else ()
-            )
-            number = float(max(hidden, default=-math.inf)) if change.kind == "hide" else number
+            if change.kind == "hide" and change.cells is not None:
+                number = float(max(after[change.cells], default=-math.inf))
             added = " added" * (change.kind == "number")
             return f"{before}, {_written(number)}{added} {_pairs(change.cells)}"
         words = {"scales": ", each head times a number of its own", "cap": ", bent by tanh"}
@@ -203,14 +197,9 @@ class StagesOfCode:
         masked_got = masked_got.masked_fill(_hidden(masked_got, capped), -torch.inf)
         mixed = got["dropped_weights"] if self.undropped is None else self.undropped
         if not self._same(mixed, weights, sees):
+            changed = got["scaled_scores"]
             rows = (
-                ("scores", got["scores"], raw, visible),
-                (
-                    "scaled_scores",
-                    got["scaled_scores"],
-                    scaled,
-                    ~_hidden(got["scaled_scores"], scaled),
-                ),
+                ("scaled_scores", changed, scaled, ~_hidden(changed, scaled)),
                 ("masked_scores", masked_got, masked, sees),
                 ("weights", got["weights"], weights, sees),
             )
@@ -297,6 +286,7 @@ def _hidden(values: Tensor, before: Tensor) -> Tensor:
 
 
 def _written(number: float) -> str:
+    """Return a number with four significant digits, and − and ∞ as signs."""
     if math.isinf(number):
         return "−∞" if number < 0 else "+∞"
     return f"{number:.4g}".replace("-", "−")

@@ -9,7 +9,6 @@ from ..layers.converting.model_conversion import ModelConversion
 from ..masks import BlockMap
 from ..matrix.contexts import Contexts
 from ..matrix.head_numbers import Roles
-from ..matrix.some_totals import SomeTotals
 from ..matrix.summary import Summary, TopK
 from ..matrix.totals import Totals
 from ..reading.head_circuits import Circuits
@@ -18,7 +17,6 @@ from ..reading.logit_shares import LogitShares
 from ..reading.written_tokens import Writes
 from ..sharding.sharding import Sharding
 from ..tracing.trace import Step, Trace
-from ..watching.estimate import Estimate
 from ..watching.missing import Missing
 from ..watching.seen import Seen
 from ..watching.table import HeadRow, Table
@@ -31,7 +29,6 @@ __all__ = [
     "Conversion",
     "Edit",
     "Effects",
-    "Estimate",
     "Figure",
     "Finding",
     "HeadRow",
@@ -45,7 +42,6 @@ __all__ = [
     "Seen",
     "ShardedPlan",
     "Sharding",
-    "SomeTotals",
     "Step",
     "Summary",
     "Table",

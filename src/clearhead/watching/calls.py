@@ -15,9 +15,9 @@ from clearhead._text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.matrix.some_totals import SomeTotals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
+from clearhead.watching.continuing import Link, Links
 from clearhead.watching.stitching import stitch
 
 _numbers = count()
@@ -51,27 +51,8 @@ class Keys:
         """Return some keys, (batch, num_kv_heads, count, head_dim), and their values, likewise."""
         return [room[:, :, start : start + count] for room in self._rooms]
 
-    def place(self, *held: Tensor, query_len: int) -> int | None:
-        """Append the keys, and values, that `held` has beyond these; returns the place of its first.
-
-        It begins with all of these or, behind a window, with the last of them, before as many as there
-        are queries. None if it begins with others.
-        """
-        count, own = held[0].shape[2], self.part(0, self.length)
-        if held[0].is_meta or list(map(_kind, held)) != list(map(_kind, own)):
-            return None
-        if count >= self.length and _equal(held, own, slice(0, self.length), slice(None)):
-            self._append([each[:, :, self.length :] for each in held])
-            return 0
-        again = count - query_len
-        if 0 < again < self.length:
-            start = self.length - again
-            if _equal(held, own, slice(0, again), slice(start, None)):
-                self._append([each[:, :, again:] for each in held])
-                return start
-        return None
-
-    def _append(self, new: list[Tensor]) -> None:
+    def append(self, new: list[Tensor]) -> None:
+        """Append keys, and their values."""
         total = self.length + new[0].shape[2]
         for number, (room, more) in enumerate(zip(self._rooms, new, strict=True)):
             if total > room.shape[2]:
@@ -87,15 +68,6 @@ class Keys:
         for number, room in enumerate(self.part(0, self.length)):
             if self._rooms[number].shape[2] > self.length:
                 self._rooms[number] = room.clone(memory_format=torch.contiguous_format)
-
-
-def _kind(tensor: Tensor) -> tuple[object, ...]:
-    return tensor[:, :, :0].shape, tensor.dtype, tensor.device
-
-
-def _equal(held: Sequence[Tensor], own: Sequence[Tensor], these: slice, those: slice) -> bool:
-    pairs = zip(held, own, strict=True)
-    return all(torch.equal(each[:, :, these], other[:, :, those]) for each, other in pairs)
 
 
 @dataclass
@@ -116,6 +88,8 @@ class Call:
     """The place in the graph that made it, if one did: the model may write to the tensor afterwards."""
     no_gradient: Tensor | None = None
     """Zeros of its shape, (batch, all heads, query_len, value_head_dim), in the memory of one."""
+    link: Link | None = None
+    """The link to the call before; None if it does not continue it."""
     handed_on: Tensor | None = None
     """The context of the kept heads as the model went on with it, where that is kept."""
     made: AttentionMatrix | None = None
@@ -218,7 +192,7 @@ class Matrices(Calls[AttentionMatrix]):
 
     def __init__(self, others: Sequence["Matrices"] = ()) -> None:
         self._calls: list[Call] = []
-        self._others = others
+        self._others, self._links = others, Links()
         self._stitched: tuple[int, AttentionMatrix | str] = (0, "")
 
     def add(
@@ -228,6 +202,7 @@ class Matrices(Calls[AttentionMatrix]):
         *,
         graph: bool = False,
         tokens: Tensor | None = None,
+        link: Link | None = None,
     ) -> Call:
         """Keep a call whose mask and bias are copies, its value if one is given, and the ids of its keys; or one
         that is a matrix already. With `graph` nothing is copied that the graph of the call holds."""
@@ -236,24 +211,31 @@ class Matrices(Calls[AttentionMatrix]):
             made = call if call.ndim == 4 else matrix_of(call.problem, call._value)
             made._context = call._context
             keys = Keys(made.problem.key, copy=False)
-            self._calls.append(Call(made.problem, keys, 0, made.kv_len, made=made))
+            link = self._links.of("", made.problem, made.value)
+            self._calls.append(Call(made.problem, keys, 0, made.kv_len, link=link, made=made))
             return self._calls[-1]
         query, key = call.query.detach(), call.key.detach()
         held = [key] if value is None else [key, value.detach()]
         shared = graph and not key.is_inference()
         query = query if shared else query.clone()
         versions = [(each, each._version) for each in (query, *held)] if shared else []
-        keys = self._calls[-1].keys if self._calls and not shared else None
-        fresh = call.kv_len if call.cross else call.query_len
-        start = None if keys is None else keys.place(*held, query_len=fresh)
-        if keys is None or start is None:
-            keys, start = Keys(*held, copy=not shared, tokens=tokens), 0
-        else:
+        if link is not None and not shared and self._is_same(link, call):
+            keys, start = self._calls[-1].keys, self._calls[-1].start + link.start
+            keys.append([each[:, :, link.shared :] for each in held])
             keys.take_tokens(start, tokens)
+        else:
+            keys, start = Keys(*held, copy=not shared, tokens=tokens), 0
         none = key[:, :, :0].clone()
         kept = call.replace(query=query, key=none, value=none)
-        self._calls.append(Call(kept, keys, start, key.shape[2], graph, versions))
+        self._calls.append(Call(kept, keys, start, key.shape[2], graph, versions, link=link))
         return self._calls[-1]
+
+    def _is_same(self, link: Link, call: Problem) -> bool:
+        """True if each sample of a call continues itself at the end of the call before."""
+        own = torch.arange(call.batch, device=call.device)
+        before = self._calls[-1].problem.key
+        alike = before.shape[0] == call.batch and before.dtype == call.key.dtype
+        return alike and link.is_last and torch.equal(link.rows, own)
 
     def graphs(self) -> list[Call]:
         """Return the calls that are kept with their graphs, in order."""
@@ -288,8 +270,10 @@ class Matrices(Calls[AttentionMatrix]):
         # More calls may have come since.
         if self._stitched[0] != len(self._calls):
             every = self.all()
-            text = [each.all() for each in self._of_the_text()]
-            found = every[0] if len(every) == 1 else stitch(every, *text)
+            of_text = [each._calls for each in self._of_the_text()] or [self._calls]
+            links = [call.link for call in of_text[0]]
+            text = None if of_text[0] is self._calls else [each.matrix() for each in of_text[0]]
+            found = every[0] if len(every) == 1 else stitch(every, links, text)
             if isinstance(found, AttentionMatrix) and len(every) > 1:
                 tokens = self._calls[-1].keys.tokens(0, found.kv_len)
                 if tokens is not None and tokens.shape == (found.batch, found.kv_len):
@@ -320,73 +304,34 @@ class Results(Calls[Kept]):
 
 
 class Accumulated(Calls[Totals]):
-    """The calls of one module, merged as they come: each with those that have its place in the other runs of
-    the model, as long as all calls of a run have as many queries and keys."""
+    """The calls of one module, merged as they come: each with those of the same place in other runs of the model."""
 
     def __init__(self) -> None:
         self._places: list[Totals] = []
-        self._next = 0
-        self._first: object = None
-        self._run: object = None
-        self._sizes: object = None
-        self._apart = True
 
-    def add(self, call: Totals, run: object = None, sizes: object = None) -> None:
-        """Keep the totals of a call.
-
-        Args:
-            call: its totals.
-            run: the run of the model that it belongs to; None if that is not known.
-            sizes: of its queries and keys.
-        """
-        if not self._places:
-            self._first = self._run = run
-            self._sizes = sizes
-        elif run != self._run:
-            self._end_run()
-            self._next, self._run, self._sizes = 0, run, sizes
-        is_new = self._next == len(self._places)
-        if is_new:
+    def add(self, call: Totals, place: int = 0) -> None:
+        """Keep the totals of a call; `place` is the number of calls of the module in the run before it."""
+        if place < len(self._places):
+            self._places[place] = self._places[place].merge(call)
+        else:
             self._places.append(call)
-        else:
-            self._places[self._next] = self._places[self._next].merge(call)
-        if run is None or sizes != self._sizes or (is_new and run != self._first):
-            self._apart = False
-        if self._apart:
-            self._next += 1
-        else:
-            self._merge()
-
-    def _end_run(self) -> None:
-        # A run of fewer calls than another tells no layers apart.
-        if self._apart and self._next != len(self._places):
-            self._merge()
-
-    def _merge(self) -> None:
-        self._apart, self._next = False, 0
-        self._places = [reduce(_merged, self._places)]
 
     def all(self) -> tuple[Totals, ...]:
-        self._end_run()
         return tuple(self._places)
 
     def several(self) -> str:
         return ""
 
     def whole(self) -> Totals:
-        return reduce(_merged, self.all())
+        return reduce(Totals.merge, self._places)
 
     def layers(self, runs: int) -> list[list[Totals]]:
-        return [[each] for each in self.all()]
-
-
-def _merged(one: Any, other: Any) -> Any:
-    return one.merge(other)
+        return [[each] for each in self._places]
 
 
 def _line(kept: object) -> str:
     """A matrix, a summary or a result in a line; of a tensor its kind and its shape."""
     if isinstance(kept, Tensor):
         return f"{type(kept).__name__} {list(kept.shape)}"
-    whole = isinstance(kept, AttentionMatrix | Summary | Totals | SomeTotals)
+    whole = isinstance(kept, AttentionMatrix | Summary | Totals)
     return repr(kept) if whole else " ".join(shown(kept).split())

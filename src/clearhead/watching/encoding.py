@@ -7,7 +7,7 @@ shape: what grows, such as the keys of a KV cache, is written once.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -247,19 +247,17 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
     for key, expected in fields.items():
         if not _is_of(values[key], expected):
             given = type(values[key]).__name__
-            raise _content(
-                f"{key} of a {name} must be {_in_words(expected)}; the file gives {given}."
-            )
+            raise _content(f"{key} of a {name} must be {_name(expected)}; the file gives {given}.")
     try:
         context = values.pop("context") if kind is AttentionMatrix else None
         made = kind(**values)
-        if kind in CHECKS:
-            CHECKS[kind](made)
-        if isinstance(made, AttentionMatrix):
+        if isinstance(made, Record):
+            made.check()
+        elif isinstance(made, AttentionMatrix):
             _check_mask(made.problem)
-            if context is not None:
-                _check_contexts(Contexts(context, made.kv_len), tuple(made.posed.query.shape[:3]))
             made._context = context
+        elif kind in KEPT.values():
+            repr(made)  # which reads its sizes
     except FileError:
         raise
     except Exception as error:  # a mask of numbers that cannot be fails in ways of its own
@@ -282,15 +280,8 @@ def _is_of(value: Any, expected: Any) -> bool:
     return isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
 
 
-def _in_words(expected: Any) -> str:
-    origin, allowed = get_origin(expected), get_args(expected)
-    if origin is Literal:
-        return " or ".join(map(repr, allowed))
-    if origin is list:
-        return f"a list of {_in_words(allowed[0])}"
-    if allowed:
-        return "a map" if origin is dict else " or ".join(map(_in_words, allowed))
-    return "None" if expected is type(None) else expected.__name__
+def _name(expected: Any) -> str:
+    return expected.__name__ if isinstance(expected, type) else str(expected)
 
 
 def _are_numbers(given: Any, count: int) -> bool:
@@ -313,88 +304,3 @@ def _check_mask(problem: Problem) -> None:
         if visible is None or visible.dtype != torch.bool:
             raise _content(f"{mask.describe()} holds what is no bool.")
     mask.spans(problem.extent)
-
-
-def _check_sizes(summary: Summary) -> None:
-    """Refuse a summary whose tensors are not of one and the same matrix."""
-    if not 1 <= summary.entropy.ndim <= 3:
-        raise _content(f"entropy must have 1 to 3 dimensions; it has {summary.entropy.ndim}.")
-    for name, tensor, shape, dtype in _expected(summary):
-        if tensor is None:
-            continue
-        if tensor.shape != torch.Size(shape):
-            raise _content(f"{name} must have shape {list(shape)}; it has {list(tensor.shape)}.")
-        if tensor.dtype != dtype if dtype is not None else not tensor.dtype.is_floating_point:
-            kind = "a floating dtype" if dtype is None else f"{dtype}"
-            raise _content(f"{name} must be of {kind}; it is of {tensor.dtype}.")
-    if summary.top_k is not None and summary.top_k.keys.numel():
-        least, most = map(int, summary.top_k.keys.aminmax())
-        if least < -1 or most >= summary.kv_len:
-            raise _content(f"top_k.keys must be from -1 on and below kv_len={summary.kv_len}.")
-
-
-def _check_contexts(contexts: Contexts, sizes: tuple[int, ...] | None = None) -> None:
-    """Refuse contexts of other sizes than their call, or whose tensors do not fit together."""
-    given, real = contexts.context, contexts.real
-    fits = isinstance(given, Tensor) and given.ndim == 4 and given.dtype.is_floating_point
-    if not fits or sizes not in (None, tuple(given.shape[:3])):
-        raise _content("context must be numbers (batch, num_heads, query_len, value_head_dim).")
-    rows = ((1, contexts.query_len), (contexts.batch, contexts.query_len))
-    if real is not None and (real.dtype != torch.bool or real.shape not in rows):
-        raise _content("real must be bool, (batch, query_len).")
-    if contexts.kv_len < 0:
-        raise _content(f"kv_len must be a count; got {contexts.kv_len}.")
-
-
-def _check_totals(totals: Totals) -> None:
-    """Refuse totals that are not of the same heads."""
-    roles, counts = totals.roles, totals.roles.counts
-    means = [totals.entropy, totals.distance, totals.max, totals.max_score]
-    means += [getattr(roles, name) for name in roles.measured]
-    numbers = [getattr(counts, name, None) for name in roles.measured]
-    for each, dtype in ((means, torch.float64), (numbers, torch.int64)):
-        for tensor in each:
-            if tensor is totals.distance is None:
-                continue
-            if tensor is None or tensor.shape != totals.max.shape or tensor.dtype != dtype:
-                raise _content("totals must be of the same heads in every field.")
-    if totals.max.ndim != 1 or totals.queries < 0:
-        raise _content("totals must be (num_heads,), of 0 queries or more.")
-    context = totals.context
-    if context is not None and (
-        context.ndim != 2 or context.shape[:1] != totals.max.shape or context.dtype != torch.float64
-    ):
-        raise _content("context of totals must be float64, (num_heads, value_head_dim).")
-
-
-Expected = tuple[str, Tensor | None, Sequence[int], torch.dtype | None]
-
-
-def _expected(summary: Summary) -> Iterator[Expected]:
-    """Yield each tensor of a summary with its expected shape and dtype; None is any floating one."""
-    rows = summary.entropy.shape
-    leading, batch = rows[:-1], rows[:-2]
-    for name in ("logsumexp", "entropy", "max", "max_score", "distance", "first", "previous"):
-        yield name, getattr(summary, name), rows, None
-    # Heads in groups: fewer of them, but in the same batch.
-    received = summary.received
-    yield "received", received, (*batch, *received.shape[-1 - len(leading[-1:]) :]), None
-    if summary.top_k is not None:
-        weights, keys = summary.top_k
-        yield "top_k.weights", weights, (*rows, *weights.shape[-1:]), None
-        yield "top_k.keys", keys, (*rows, *weights.shape[-1:]), torch.int64
-    for name, fixed in (("context", rows), ("mass", rows), ("pooled", leading)):
-        tensor = getattr(summary, name)
-        free = () if tensor is None else tensor.shape[-2 if name == "pooled" else len(rows) :]
-        yield name, tensor, (*fixed, *free), None
-    counts = getattr(summary.roles, "counts", None)
-    for field in dataclasses.fields(RoleCounts):
-        yield f"roles.{field.name}", getattr(summary.roles, field.name, None), leading, None
-        number = getattr(counts, field.name, None)
-        yield f"roles.counts.{field.name}", number, leading, torch.int64
-    yield "real", summary.real, (*(batch or (1,)), rows[-1]), torch.bool
-
-
-CHECKS: dict[type, Callable[[Any], None]] = {
-    Contexts: _check_contexts, Record: Record.check, Summary: _check_sizes, Totals: _check_totals
-}  # fmt: skip

@@ -109,7 +109,7 @@ def read(path: str | os.PathLike[str]) -> Any:
     if KEY not in metadata:
         raise FileError("file.foreign", f"{place} has tensors, but was not written by clearhead.")
     try:
-        header = _json(metadata[KEY])
+        header = json.loads(metadata[KEY])
     except (ValueError, RecursionError) as error:
         raise FileError("file.content", f"the header of {place} is no JSON: {error}") from error
     version = header.get("version") if isinstance(header, dict) else None
@@ -146,8 +146,6 @@ def _read_whole(place: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             with safe_open(opened if opened.exists() else place, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            held_open.seek(0)
-            _json(held_open.read(int.from_bytes(held_open.read(8), "little")))
     except FileError:
         raise
     except (OSError, ValueError, SafetensorError) as error:
@@ -167,20 +165,8 @@ def _read_whole(place: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _without_waiting(path: str, flags: int) -> int:
+    """Open a file without blocking on a pipe, and return its descriptor."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _json(text: str | bytes) -> Any:
-    """JSON in which no name comes twice; a ValueError for any other."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            raise ValueError(f"{shown(max(names, key=names.count))} is there twice")
-        return found
-
-    return json.loads(text, object_pairs_hook=once)
 
 
 def read_seen(path: str | os.PathLike[str]) -> Record:

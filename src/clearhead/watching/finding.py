@@ -4,12 +4,15 @@ from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from torch import nn
+
 from clearhead._common.checks import as_int, as_place, check_head_numbers
 from clearhead._common.rows import MeasuredRows
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.watching.missing import OTHERWISE
 
 
 class HeadLink(NamedTuple):
@@ -277,3 +280,17 @@ def read_heads(given: object) -> tuple[int, ...] | None:
             f"heads must be a list of numbers of heads, or None for all; got {shown(given)}.",
         )
     return check_head_numbers(given, from_end=True)
+
+
+def attending(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules that attend, by the names of their classes: attentions with none inside."""
+    named = {
+        path: module
+        for path, module in model.named_modules()
+        if "Attention" in type(module).__name__ and not OTHERWISE.search(type(module).__name__)
+    }
+    return {
+        path: module
+        for path, module in named.items()
+        if not any(other.startswith(f"{path}.") for other in named)
+    }

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Self, overload
 
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
@@ -11,7 +11,6 @@ from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices, Results
 from clearhead.watching.context_calls import ContextCalls
 from clearhead.watching.finding import check_layers, path_of_layer
-from clearhead.watching.kernels import KernelCalls
 from clearhead.watching.missing import Missing
 
 Keep = Literal["matrix", "gradients", "contexts", "summary", "total"]
@@ -24,8 +23,6 @@ KINDS: dict[str, Callable[[list[Any]], Calls[Any]]] = {
 }
 """Makes what has the calls of a module, from those of the modules before it, by what is kept of each."""
 
-Default = TypeVar("Default")
-
 
 class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     """The calls of every module, by its path or its number."""
@@ -35,7 +32,6 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         self._keep = keep
         self._modules: dict[str, Calls[Any]] = {}
         self._runs = 0
-        self._kernels: dict[str, list[KernelCalls]] = {}
         self._numbers: dict[str, int] = {}
         self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(
             ("tokens", "source_tokens")
@@ -204,10 +200,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         both._numbers = dict(self._numbers)
         both.missing = list(dict.fromkeys([*self.missing, *other.missing]))
         both._runs = self._runs + other._runs
-        for run, record in enumerate((self, other)):
+        for record in (self, other):
             for name in self.layers:
-                for each in record.calls(name):
-                    both._add(name, each, run=run)
+                for place, each in enumerate(record.calls(name)):
+                    both._add(name, each, place=place)
         return both
 
     def need_attention(self, verb: str, *, totals: bool = False) -> None:
@@ -216,15 +212,9 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         Raises:
             ArgumentError: code `watch.results`.
         """
-        if self._keep == "contexts" or (self._keep == "total" and not totals):
+        if self._keep in ("contexts", "function") or (self._keep == "total" and not totals):
             raise ArgumentError(
                 "watch.results", f"{verb} needs matrices or summaries; keep= was {self._keep!r}."
-            )
-        if self._keep == "function":
-            raise ArgumentError(
-                "watch.results",
-                f"{verb} needs matrices or summaries; keep= was a function, and what it returned is "
-                "not read.",
             )
 
     def path(self, layer: str | int) -> str:
@@ -272,10 +262,6 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             )
         return module.whole()
 
-    @overload
-    def get(self, layer: str | int, default: None = None, /) -> Kept | None: ...
-    @overload
-    def get(self, layer: str | int, default: Kept | Default, /) -> Kept | Default: ...
     def get(self, layer: str | int, default: Any = None, /) -> Any:
         """Return `self[layer]`, or the default if no such module attended.
 

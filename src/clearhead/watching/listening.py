@@ -1,6 +1,5 @@
 """Reports of the hooks, handed to the watches that are entered: each gets what its model does."""
 
-import os
 from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import cache
@@ -41,7 +40,7 @@ def _every() -> list[Any]:
     return [each for each in installing.users() if hasattr(each, "every_thread")]
 
 
-def _record(read: tap.Read, child: str | None) -> list[tap.Change]:
+def _record(read: tap.Read, child: str | None, gives: tap.Gives) -> list[tap.Change]:
     if in_backward():
         return []  # the recomputation of a checkpoint, which was seen in the forward pass
     stack = running.stack()
@@ -52,7 +51,7 @@ def _record(read: tap.Read, child: str | None) -> list[tap.Change]:
         set_grad_enabled(False)
         # What is kept outlives inference mode.
         with tap.guard(), torch.inference_mode(False) if inference else nullcontext():
-            takes = [each.record(name, read_once) for each, name in _watching(stack, child)]
+            takes = [each.record(name, read_once, gives) for each, name in _watching(stack, child)]
             return [take for take in takes if take is not None]
     finally:
         set_grad_enabled(gradients)
@@ -85,13 +84,3 @@ class _Following:
 
 
 _following = _Following()
-
-
-def _renew_locks() -> None:
-    # Another thread of the parent may have held them.
-    for each in _every():
-        each.renew_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)

@@ -27,9 +27,6 @@ NAMED = re.compile("(.*_)?att(entio)?n[0-9]*", re.IGNORECASE)
 ROUTES = re.compile("router|gate|gating|expert|moe|topk|top_k|quantiz|hyper", re.IGNORECASE)
 """In the name of a class whose softmax chooses something else than tokens."""
 
-ATTENTIONS = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
-"""The fields by which the models of transformers return their weights."""
-
 RETURNED = "Its weights come with output_attentions=True."
 
 WAYS_OUT = {
@@ -149,7 +146,6 @@ class Ran:
         self._given: dict[str, list[weakref.ref[Tensor]]] = {}
         self._worked: set[str] = set()
         self._own: dict[str, tuple[type, str]] = {}
-        self._returned = 0
         compiled = [root for root, module in modules.items() if _is_compiled(module)]
         self.holding = {
             outer
@@ -187,28 +183,17 @@ class Ran:
                 return
         self._own[path] = type(module), kind
 
-    def leave(self, output: Any) -> None:
-        """Note what the model returned."""
-        fields = (getattr(output, name, None) for name in ATTENTIONS)
-        for field in fields:
-            if isinstance(field, tuple | list):
-                self._returned += sum(isinstance(each, Tensor) for each in field)
-
-    def missing(self, seen: Collection[str], calls: int) -> list[Missing]:
+    def missing(self, seen: Collection[str]) -> list[Missing]:
         """Return what attended and is not among the modules that were seen.
 
         Args:
             seen: the paths of those that were.
-            calls: how many calls they made.
         """
         found = {path: self._of_own(path, *own) for path, own in self._own.items()}
         known = {*seen, *found}
         for path, kind, reason, way_out in [*self._compiled(seen), *self._silent(known)]:
             if not any(other and _within(path, other) for other in found):
                 found[path] = Missing(path, kind.__name__, reason, way_out)
-        if not found and self._returned > calls:
-            reason = f"the model returned {self._returned} attentions, and {calls} calls were seen"
-            found[""] = Missing("", type(self._model).__name__, reason, RETURNED)
         return list(found.values())
 
     def _of_own(self, path: str, kind: type, what: str) -> Missing:

@@ -27,7 +27,6 @@ from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.parts import some_heads, unbroadcast
 from clearhead.matrix.real_queries import queries_of_keys, real_queries
 from clearhead.matrix.roles import summary_with_roles
-from clearhead.matrix.some_totals import SomeTotals, some_totals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals, totals_of
 from clearhead.sharding.matrix_part import MatrixPart
@@ -112,6 +111,7 @@ class Copies:
         return mask  # its tensors are its own
 
     def _bias(self, bias: Bias) -> Bias:
+        """Return a bias with copies of its tensors, which the model may write to."""
         if isinstance(bias, DenseBias):
             tensor = unbroadcast(bias.tensor.detach())
             return DenseBias(_memoised(self._biases, tensor, lambda copy: copy))
@@ -309,13 +309,6 @@ def with_mean_of(
         context = context.where(real[:, None, :, None], 0.0)
     mean = context.sum(dim=(0, 2)) / max(1, totals.queries)
     return replace(totals, context=mean.cpu())
-
-
-def some_totalled(
-    problem: Problem, tokens: Tensor | None, first: Tensor | None = None, *, names: Sequence[str]
-) -> SomeTotals:
-    """Return some of the totals of a call, by their names; arguments as for `summarised`."""
-    return some_totals(matrix_of(problem), names, tokens, first)
 
 
 def summarised(problem: Problem, tokens: Tensor | None, first: Tensor | None = None) -> Summary:

@@ -377,8 +377,8 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
     record = read_seen(path)
     loaded: Seen[Any] = Seen(record.model, record.keep)
     for name, calls in record.calls.items():
-        for call in calls:
-            loaded._add(name, call, **({"run": 0} if record.keep == "total" else {}))
+        for place, call in enumerate(calls):
+            loaded._add(name, call, **({"place": place} if record.keep == "total" else {}))
     texts: Any = {"tokens": record.tokens, "source_tokens": record.source_tokens}
     loaded._texts |= {name: None if text is None else tuple(text) for name, text in texts.items()}
     loaded._runs = record.runs or 0

@@ -1,7 +1,7 @@
 """Calls stitched to the one matrix that they are rows of, such as the steps of a generation.
 
 Keys are at their places in the whole text. A step of a window has the last keys only, and a step of a
-beam search goes on from rows of the step before: the keys that both have tell which.
+beam search continues rows of the step before: its link says which (`watching/continuing.py`).
 
 Cross-attention has the same keys in each call, which says nothing of its queries: they go on where those of the
 self-attention of the same text do, row by row.
@@ -23,6 +23,7 @@ from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.real_queries import counting, real_queries
+from clearhead.watching.continuing import Link
 
 Held = Sequence[Tensor]
 """The key of a call, and its value where that is known."""
@@ -45,7 +46,9 @@ class Reach(NamedTuple):
 
 
 def stitch(
-    matrices: Sequence[AttentionMatrix], text: Sequence[AttentionMatrix] | None = None
+    matrices: Sequence[AttentionMatrix],
+    links: Sequence[Link | None],
+    text: Sequence[AttentionMatrix] | None = None,
 ) -> AttentionMatrix | str:
     """Return the one matrix that the calls are rows of, or why they are not.
 
@@ -55,6 +58,7 @@ def stitch(
 
     Args:
         matrices: one for each call.
+        links: the link of each call of self-attention to the call before.
         text: of cross-attention, the calls of the self-attention of the same queries; None where it was not seen.
     """
     calls, held = [each.problem for each in matrices], _held(matrices)
@@ -70,7 +74,7 @@ def stitch(
             return f"call {number} has {reason}"
     if calls[0].cross and text is None:
         return "no self-attention of the same queries was seen, which tells whether they go on"
-    rows = continued(matrices if text is None else text)
+    rows = continued(matrices if text is None else text, links)
     if isinstance(rows, str):
         return rows if text is None else f"in the self-attention of its queries {rows}"
     found = (_of_one_source if calls[0].cross else _of_growing_keys)(calls, held, rows)
@@ -80,30 +84,27 @@ def stitch(
     return found
 
 
-def continued(matrices: Sequence[AttentionMatrix]) -> list[Tensor] | str:
+def continued(
+    matrices: Sequence[AttentionMatrix], links: Sequence[Link | None]
+) -> list[Tensor] | str:
     """Return the samples of each call of self-attention that those of the last one continue, or why a call does not
-    go on from the one before.
+    continue the call before.
 
-    It does if it has the keys of the call before, or the last of them, and one more for each of its queries. Where
-    every call has its values, they are the same as well.
+    Args:
+        matrices: one for each call.
+        links: the link of each call to the call before.
     """
-    calls, held = [each.problem for each in matrices], _held(matrices)
-    rows = [torch.arange(calls[-1].batch, device=calls[0].device)]
-    for number in range(len(calls) - 1, -1, -1):
-        call = calls[number]
-        if call.kv_len < call.query_len:
-            return f"call {number} has query_len={call.query_len} and kv_len={call.kv_len}"
-        if number + 1 < len(calls):
-            after = calls[number + 1]
-            count = after.kv_len - after.query_len
-            if not 0 < count <= call.kv_len and not count == call.kv_len == 0:
-                sizes = f"query_len={after.query_len} and kv_len={after.kv_len}"
-                return f"call {number + 1} has {sizes}, after {call.kv_len} keys"
-            known = [each[:, :, call.kv_len - count :] for each in held[number]]
-            found = _rows_of(known, [each[:, :, :count] for each in held[number + 1]])
-            if found is None:
-                return f"call {number + 1} has keys that do not go on from those of the call before"
-            rows.insert(0, found[rows[0]])
+    rows = [torch.arange(matrices[-1].batch, device=matrices[0].device)]
+    for number in range(len(matrices) - 1, 0, -1):
+        call, link, before = matrices[number], links[number], matrices[number - 1].kv_len
+        if link is None or not link.is_last:
+            if not 0 < call.kv_len - call.query_len <= before:
+                sizes = f"query_len={call.query_len} and kv_len={call.kv_len}"
+                return f"call {number} has {sizes}, after {before} keys"
+            return f"call {number} has keys that do not continue those of the call before"
+        rows.insert(0, link.rows[rows[0]])
+    if matrices[0].kv_len < matrices[0].query_len:
+        return f"call 0 has query_len={matrices[0].query_len} and kv_len={matrices[0].kv_len}"
     return rows
 
 
@@ -124,8 +125,7 @@ def _of_one_source(
         if real is None:
             return f"call {number} has a mask that differs from query to query"
         known = [each[rows[number]] for each in held[number]]
-        found = _rows_of(known, again) if number + 1 < len(calls) else rows[number]
-        if found is None or bool((found.diff() != 1).any()):
+        if number + 1 < len(calls) and not all(map(_is_same, known, again)):
             return f"call {number + 1} has other keys than the call before"
         again = known
         real = _of_rows(real, rows[number])
@@ -177,7 +177,7 @@ def _of_growing_keys(
         # The keys of the call are the last so far, its own included.
         start = before + call.query_len - call.kv_len
         real = _of_rows(reach.valid, some)
-        least = int(reach.first.min()) if len(reach.first) else 0
+        least = int(reach.first.min())
         known, again = valid[:, start + least :], real[:, least : call.kv_len - call.query_len]
         if not _equal(known, again):
             return f"call {number} has other padding than the call before"
@@ -209,30 +209,8 @@ def _is_whole(last: Problem, rows: Sequence[Tensor], total: int) -> bool:
     return last.kv_len == total and len(rows[-1]) == last.batch
 
 
-def _rows_of(known: Held, again: Held) -> Tensor | None:
-    """The row whose keys, and values, each row has again, (rows,); None if one has others. Rows with the
-    same keys may be any of them, so its own goes first."""
-    pairs = list(zip(known, again, strict=True))
-    if any(_kind(one) != _kind(other) or one.is_meta for one, other in pairs):
-        return None
-    count = len(again[0])
-    own = torch.arange(count, device=known[0].device)
-    if all(one.shape == other.shape and torch.equal(one, other) for one, other in pairs):
-        return own
-    alike = [
-        torch.stack([(one == row).flatten(1).all(dim=1) for row in other]) for one, other in pairs
-    ]
-    same = torch.stack(alike).all(dim=0)
-    if not bool(same.any(dim=1).all()):
-        return None
-    found = same.to(torch.uint8).argmax(dim=1)
-    if len(known[0]) == count:
-        found = torch.where(same.diagonal(), own, found)
-    return found
-
-
-def _kind(tensor: Tensor) -> tuple[object, ...]:
-    return tensor.shape[1:], tensor.dtype, tensor.device
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    return not one.is_meta and one.dtype == other.dtype and torch.equal(one, other)
 
 
 def _of_rows(valid: Tensor, rows: Tensor) -> Tensor:
@@ -269,9 +247,7 @@ def _reach(call: Problem) -> Reach | None:
         before = torch.arange(call.kv_len, device=call.device) < first
         return Reach(first, visible[:, 0, 0] | before)
     valid, rest = _padded(call)
-    if not call.query_len:
-        return Reach(torch.zeros(0, dtype=torch.int64, device=call.device), valid)
-    if not rest:
+    if not rest or not call.query_len:
         return None
     mask = reduce(lambda one, other: one & other, rest)
     spans = mask.spans(call.extent)

@@ -10,7 +10,6 @@ from clearhead._common.rows import MeasuredRows
 from clearhead.matrix.head_numbers import ROLES, head_averages, numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
-from clearhead.matrix.some_totals import SomeTotals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
 from clearhead.watching.missing import Missing
@@ -25,11 +24,11 @@ class HeadRow(NamedTuple):
             share it.
         head: which query head.
         queries: the number of queries, of all samples and calls, in the averages.
-        entropy: nats; None where it was not asked for.
+        entropy: nats.
         distance: tokens; None in cross-attention, whose places are those of two texts.
         first, previous, duplicate, induction: its score in each role, 0 to 1, as `Roles` has them; None for
             what needs tokens where there are none, and for what compares places or tokens in cross-attention.
-        role: the leading role, "" for none; None where not all roles were asked for.
+        role: the leading role, "" for none.
 
     Example:
         >>> import torch, clearhead as ch
@@ -44,13 +43,13 @@ class HeadRow(NamedTuple):
     layer_number: int
     head: int
     queries: int
-    entropy: float | None
+    entropy: float
     distance: float | None
     first: float | None
     previous: float | None
     duplicate: float | None
     induction: float | None
-    role: str | None
+    role: str
 
 
 class Table(MeasuredRows[HeadRow]):
@@ -83,7 +82,7 @@ class Table(MeasuredRows[HeadRow]):
 
 
 def rows_of(
-    layer: str, summaries: Sequence[Summary | Totals | SomeTotals], layer_number: int = 0
+    layer: str, summaries: Sequence[Summary | Totals], layer_number: int = 0
 ) -> list[HeadRow]:
     """The rows of a layer: averages over the real queries of all samples and of all its calls.
 
@@ -95,7 +94,7 @@ def rows_of(
     Raises:
         ShapeError: code `table.heads`, for calls with different numbers of heads.
     """
-    totals = summaries[0] if isinstance(summaries[0], Totals | SomeTotals) else None
+    totals = summaries[0] if isinstance(summaries[0], Totals) else None
     known = [each for each in summaries if isinstance(each, Summary)]
     means = head_averages(layer, known) if totals is None else totals.averages()
     numbers = numbers_of_heads(summaries[0])
@@ -105,24 +104,22 @@ def rows_of(
             layer_number=layer_number,
             head=numbers[head],
             queries=means.queries,
-            entropy=None if means.entropy is None else float(means.entropy[head]),
+            entropy=float(means.entropy[head]),
             distance=None if means.distance is None else float(means.distance[head]),
             **{
                 name: float(means.scores[name][head]) if name in means.scores else None
                 for name in ROLES
             },
-            role=None if means.leading is None else means.leading[head],
+            role=means.leading[head],
         )
         for head in range(summaries[0].num_heads)
     ]
 
 
-def summary_of(
-    call: AttentionMatrix | Summary | Totals | SomeTotals, tokens: Tensor | None
-) -> Summary | Totals | SomeTotals:
+def summary_of(call: AttentionMatrix | Summary | Totals, tokens: Tensor | None) -> Summary | Totals:
     """Return the summary of a call with its roles, or what is one; tokens may go on beyond its keys, and None are
     those that the watch knew."""
-    if isinstance(call, Summary | Totals | SomeTotals):
+    if isinstance(call, Summary | Totals):
         return call
     if tokens is None or call.cross:
         return summary_with_roles(call, call.tokens)

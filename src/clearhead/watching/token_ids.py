@@ -1,7 +1,7 @@
 """The tokens that a watched model reads: their ids, as far as they are known, or their strings."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,25 +12,9 @@ from clearhead.errors import ArgumentTypeError, ShapeError, WatchError
 from clearhead.matrix.matrix import matrix_of
 from clearhead.matrix.real_queries import counting, real_queries
 from clearhead.matrix.roles import first_keys
+from clearhead.watching.continuing import Link
 
 Tokens = Sequence[str] | Sequence[int] | Tensor
-
-NOWHERE = torch.iinfo(torch.int64).min
-"""The number of a key that is not there."""
-
-
-class _First(NamedTuple):
-    """The first token of each sample.
-
-    Attributes:
-        prints: numbers of its key, (batch, 1), as `fingerprints` has them.
-        place: its place among the keys of the last call, (batch, 1), −1 where it was not there.
-        begun: False where there was padding alone so far, (batch, 1).
-    """
-
-    prints: Tensor
-    place: Tensor
-    begun: Tensor
 
 
 class _Ended:
@@ -95,8 +79,8 @@ class TokenIds:
         self._model = model
         self._has_source: bool | None = None
         self._last: Tensor | None = None
-        self._calls: dict[str, tuple[Tensor, Tensor | None]] = {}
-        self._firsts: dict[str, _First] = {}
+        self._ids: dict[str, Tensor] = {}
+        self._firsts: dict[str, tuple[Tensor, Tensor]] = {}
 
     def forget(self) -> None:
         """Forget the ids that were read last: the next are known when the embedding runs."""
@@ -125,10 +109,13 @@ class TokenIds:
         real = counting("real_queries", real_queries(problem), problem)
         return problem.replace(real_queries=real & ~ended.to(real.device))
 
-    def of(self, problem: Problem, name: str) -> Tensor | None:
+    def of(self, problem: Problem, name: str, link: Link | None = None) -> Tensor | None:
         """Return the ids of the keys of a call, (batch, kv_len), or None if they are not known.
 
-        The keys of a KV cache are recognised by their numbers, those of the module's last call.
+        Args:
+            problem: the call.
+            name: the path of its module.
+            link: its link to the call before; None if it does not continue it.
 
         Raises:
             WatchError: code `watch.tokens`, if the ids that were given do not reach so far.
@@ -146,46 +133,40 @@ class TokenIds:
                     f"attention of {name or 'the model'} has batch={batch} and kv_len={kv_len}.",
                 )
             return given[:, :kv_len].expand(batch, -1)
-        last = self._last
-        if last is not None and last.shape != (batch, query_len):
-            last = None
-        if problem.key.is_meta:
-            return last if query_len == kv_len else None
-        prints, before = fingerprints(problem.key), kv_len - query_len
-        ids = last
-        if before and last is not None:
-            past = _past_of(prints[:, :before], *self._calls.get(name, (None, None)))
-            ids = None if past is None else torch.cat([past, last.to(past.device)], dim=1)
-        self._calls[name] = prints, ids
+        ids, before = self._last, self._ids.pop(name, None)
+        if ids is not None and ids.shape != (batch, query_len):
+            ids = None
+        if ids is not None and query_len < kv_len:
+            known = None if link is None or before is None else link.past(before)
+            ids = None if known is None else torch.cat([known, ids.to(known.device)], dim=1)
+        if ids is not None:
+            self._ids[name] = ids
         return ids
 
-    def first_of(self, problem: Problem, name: str) -> Tensor | None:
+    def first_of(self, problem: Problem, name: str, prints: Tensor | None) -> Tensor | None:
         """Return the key of a call that is the first token of each sample, (batch, 1), −1 where a window has
-        left it behind; None where nothing is known but the keys of the call."""
-        query_len, kv_len, batch = problem.query_len, problem.kv_len, problem.batch
-        if problem.cross or problem.key.is_meta or not 0 < query_len <= kv_len:
+        left it behind; None where nothing is known but the keys of the call.
+
+        Args:
+            problem: the call.
+            name: the path of its module.
+            prints: the fingerprints of its keys, (batch, kv_len); None if they are not known.
+        """
+        before, batch = problem.kv_len - problem.query_len, problem.batch
+        if problem.cross or prints is None or before < 0 or not problem.query_len:
             return None
-        before = kv_len - query_len
+        place = first_keys(matrix_of(problem))
+        own, has_begun = prints.gather(1, place.clamp(min=0)), place >= 0
         known = self._firsts.get(name)
-        if not before or known is None or len(known.place) != batch:
-            place = first_keys(matrix_of(problem))
-            self._firsts[name] = _First(_prints_at(problem.key, place), place, place >= 0)
-            return place if before else None
-        place = known.place.clamp(min=0)
-        there = place < before
-        same = torch.isin(_prints_at(problem.key, place.clamp(max=before - 1)), known.prints)
-        found = torch.where(there & same & (known.place >= 0), place, -1)
-        lost = (found < 0) & (known.place >= 0)
-        if bool(lost.any()):
-            again = torch.isin(fingerprints(problem.key[:, :, :before]), known.prints)
+        if before and known is not None and len(known[1]) == batch:
+            of_first, begun = known
+            again = torch.isin(prints[:, :before], of_first)
             at = again.to(torch.uint8).argmax(dim=1, keepdim=True)
-            found = torch.where(lost & again.any(dim=1, keepdim=True) & (at < place), at, found)
-        if not bool(known.begun.all()):
-            found = torch.where(known.begun, found, first_keys(matrix_of(problem)))
-            prints = torch.where(known.begun, known.prints, _prints_at(problem.key, found))
-            known = _First(prints, found, known.begun | (found >= 0))
-        self._firsts[name] = known._replace(place=found)
-        return found
+            at = at.where(again.any(dim=1, keepdim=True), -1)
+            place, own = torch.where(begun, at, place), torch.where(begun, of_first, own)
+            has_begun = begun | has_begun
+        self._firsts[name] = own, has_begun
+        return place if before else None
 
     def _is_source(self, name: str) -> bool:
         """True for a module that reads the source."""
@@ -222,54 +203,6 @@ def _read(given: object) -> Tensor | None:
             f"tokens must have shape (len,) or (batch, len); got {tuple(ids.shape)}.",
         )
     return None if ids is None else torch.atleast_2d(ids).clone()
-
-
-def fingerprints(key: Tensor) -> Tensor:
-    """Return a number of each key, (batch, kv_len), int64, which differs where keys differ: a sum of whole numbers,
-    which does not depend on the order.
-
-    Example:
-        >>> fingerprints(torch.tensor([[[[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]]]))[0, ::2]
-        tensor([0, 0])
-    """
-    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    size = key.shape[3] * key.dtype.itemsize
-    wide = torch.int64 if size % 8 == 0 else kinds[key.dtype.itemsize]
-    count = size // wide.itemsize
-    places = torch.arange(1, key.shape[1] * count + 1, device=key.device)
-    factors = (places * 0x9E3779B97F4A7C1 | 1).view(key.shape[1], count)
-    found = key.new_zeros(key.shape[0], key.shape[2], dtype=torch.int64)
-    for head, factor in zip(
-        key.detach().unbind(1), factors, strict=True
-    ):  # products are as large as keys
-        found += (head.contiguous().view(wide) * factor).sum(dim=-1)
-    return found
-
-
-def _prints_at(key: Tensor, place: Tensor) -> Tensor:
-    """The number of the key at one place of each sample, (batch, 1); `NOWHERE` for the place −1."""
-    sample = torch.arange(len(place), device=place.device)[:, None]
-    prints = fingerprints(key[sample, :, place.clamp(min=0)].transpose(1, 2))
-    return prints.where(place >= 0, NOWHERE)
-
-
-def _past_of(prints: Tensor, known: Tensor | None, ids: Tensor | None) -> Tensor | None:
-    """The ids of keys that an earlier call had: as its first keys, or as its last where a window
-    slides. A beam search takes rows of the call before, in any order. None for keys that it did not
-    have, as in a cache that was filled before or cut."""
-    if known is None or ids is None or known.device != prints.device:
-        return None
-    count = prints.shape[1]
-    for start in dict.fromkeys((0, max(0, known.shape[1] - count))):
-        part, of_part = known[:, start : start + count], ids[:, start : start + count]
-        if part.shape[1] < count:
-            continue
-        if torch.equal(part, prints):
-            return of_part
-        same = (prints[:, None] == part).all(dim=-1)
-        if bool(same.any(dim=1).all()):
-            return of_part[same.to(torch.uint8).argmax(dim=1)]
-    return None
 
 
 def _embedding(model: nn.Module) -> nn.Module | None:

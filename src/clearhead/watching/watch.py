@@ -17,7 +17,6 @@ from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.some_totals import NAMES, SomeTotals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
 from clearhead.watching.finding import ChosenLayers, read_heads
@@ -35,6 +34,8 @@ Layers = str | int | Sequence[str | int]
 class WatchOptions(TypedDict, total=False):
     """The options of `watch` that do not decide what a record holds."""
 
+    layers: Layers | None
+    heads: Sequence[int] | None
     tokens: Tensor | None
     strict: bool
     source_tokens: Tensor | None
@@ -46,54 +47,25 @@ class WatchOptions(TypedDict, total=False):
 @overload
 def watch(
     model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
+    *,
     keep: Literal["matrix", "gradients"] = "matrix",
     **options: Unpack[WatchOptions],
 ) -> Watch[AttentionMatrix]: ...
 @overload
 def watch(
-    model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
-    *,
-    keep: Literal["contexts"],
-    **options: Unpack[WatchOptions],
+    model: nn.Module, *, keep: Literal["contexts"], **options: Unpack[WatchOptions]
 ) -> Watch[Contexts]: ...
 @overload
 def watch(
-    model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
-    *,
-    keep: Literal["summary"],
-    **options: Unpack[WatchOptions],
+    model: nn.Module, *, keep: Literal["summary"], **options: Unpack[WatchOptions]
 ) -> Watch[Summary]: ...
 @overload
 def watch(
-    model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
-    *,
-    keep: Literal["total"],
-    statistics: None = None,
-    **options: Unpack[WatchOptions],
+    model: nn.Module, *, keep: Literal["total"], **options: Unpack[WatchOptions]
 ) -> Watch[Totals]: ...
 @overload
 def watch(
     model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
-    *,
-    keep: Literal["total"],
-    statistics: Sequence[str],
-    **options: Unpack[WatchOptions],
-) -> Watch[SomeTotals]: ...
-@overload
-def watch(
-    model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
     *,
     keep: Callable[[str, AttentionMatrix], Result],
     **options: Unpack[WatchOptions],
@@ -101,11 +73,8 @@ def watch(
 @with_hints
 def watch(
     model: nn.Module,
-    layers: Layers | None = None,
-    heads: Sequence[int] | None = None,
-    keep: Keep | Callable[[str, AttentionMatrix], Any] = "matrix",
     *,
-    statistics: Sequence[str] | None = None,
+    keep: Keep | Callable[[str, AttentionMatrix], Any] = "matrix",
     **options: Unpack[WatchOptions],
 ) -> Watch[Any]:
     """Record every call of attention that a model makes, in whichever way PyTorch has for it.
@@ -134,10 +103,8 @@ def watch(
         source_tokens: in a model of an encoder and a decoder the ids that the encoder reads, likewise;
             `tokens` are then those of the decoder.
         values: True keeps the value of each call next to its key, as `AttentionMatrix.value`.
-        statistics: with keep="total" only these are worked out, of "entropy", "distance" and the roles: "first",
-            "previous", "duplicate", "induction"; None is all.
         contexts: True keeps the context of each head as well, as the model went on with it, after dropout: `context` of
-            the matrix or the summary, and with keep="total" the mean of it over all queries. Not with statistics= or a
+            the matrix or the summary, and with keep="total" the mean of it over all queries. Not with a
             function.
         threads: "own" takes the calls of the context that enters the block, as `contextvars` has it: those of this
             thread or task, and of threads that are started with a copy of its context. "all" takes those of every
@@ -149,9 +116,9 @@ def watch(
 
     Raises:
         ArgumentTypeError: codes `watch.model`, for something that is not a module, `layers.type`,
-            `heads.type`, `tokens.type`, `values.type`, `contexts.type`, `statistics.type`.
+            `heads.type`, `tokens.type`, `values.type`, `contexts.type`.
         ArgumentError: codes `layers.value`, `heads.value`, `keep.value`, `tokens.keep`, `values.keep`,
-            `contexts.keep`, `statistics.keep`, `statistics.value` and `threads.value`.
+            `contexts.keep` and `threads.value`.
         ShapeError: code `tokens.shape`.
         WatchError: when the block ends, codes `watch.not-run` if the model was not called, `watch.nothing-seen` if
             it attends by another route, `watch.layers` if no module that attended is like one of the layers,
@@ -186,44 +153,12 @@ def watch(
             "keep.value",
             f'keep must be "matrix", "contexts", "gradients", "summary", "total" or a function; got {shown(keep)}.',
         )
-    given: dict[str, Any] = {"threads": "own", **options}
+    given: dict[str, Any] = {"threads": "own", "layers": None, **options}
     for name in ("values", "contexts"):
         check_bool(name, given.setdefault(name, False))
     check_choice("threads", threads := given.pop("threads"), Threads)
-    wanted = Wanted(keep, read_heads(heads), read_statistics(statistics, keep), **given)
+    layers, heads = ChosenLayers(given.pop("layers")), read_heads(given.pop("heads", None))
+    wanted = Wanted(keep, heads, **given)
     wanted.check()
     TokenIds(model, wanted.tokens, wanted.source_tokens)  # checks the ids
-    return Watch(model, ChosenLayers(layers), wanted, threads == "all")
-
-
-def read_statistics(given: object, keep: object) -> tuple[str, ...] | None:
-    """Return the names of the numbers that are asked for; None for all.
-
-    Raises:
-        ArgumentTypeError: code `statistics.type`.
-        ArgumentError: codes `statistics.keep` and `statistics.value`.
-
-    Example:
-        >>> read_statistics(["first", "entropy"], "total")
-        ('first', 'entropy')
-    """
-    if given is None:
-        return None
-    if keep != "total":
-        raise ArgumentError(
-            "statistics.keep",
-            'statistics go with keep="total", averages of each head. One number of each query is kept by a '
-            "function: keep=lambda path, matrix: matrix.entropy().",
-        )
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-        raise ArgumentTypeError(
-            "statistics.type",
-            f'statistics must be a list of names, such as ["entropy", "first"]; got {shown(given)}.',
-        )
-    names = tuple(given)
-    if not names or any(not isinstance(each, str) or each not in NAMES for each in names):
-        raise ArgumentError(
-            "statistics.value",
-            f"statistics must be some of {', '.join(NAMES)}; got {shown(given)}.",
-        )
-    return names
+    return Watch(model, layers, wanted, threads == "all")

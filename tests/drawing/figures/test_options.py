@@ -165,7 +165,7 @@ def test_heads_that_were_kept_have_the_numbers_of_the_layer(keep: Any, tmp_path:
         assert [each.get_title() for each in kept.plot()] == ["head 3", "head 1"]
         assert [each.get_title() for each in record.plot(heads=[1])[0]] == ["head 1"]
         strips = kept.plot("entropy")
-        assert [each.get_text() for each in strips.get_yticklabels()] == ["3", "1"]
+        assert [each.get_text() for each in strips.get_yticklabels()] == ["head 3", "head 1"]
         line = record.plot("entropy", heads=[1])
         assert [each.get_text() for each in line.get_xticklabels()] == ["1"]
         assert line.images[0].get_array()[0, 0] == pytest.approx(record.table()[1].entropy)

@@ -20,15 +20,8 @@ def test_short_masks_are_drawn_pair_by_pair(mask: ch.Mask) -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["visible", "hidden"]
     colours = [tuple(patch.get_facecolor()) for patch in legend.get_patches()]
     assert [tuple(axes.images[0].to_rgba(value)) for value in (1.0, 0.0)] == colours
-    assert len(axes.lines) == (7 - 1) + (11 - 1)
     assert axes.get_title() == mask.describe()
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("key", "query")
-
-
-def test_many_pairs_are_drawn_without_lines_between_them() -> None:
-    axes = ch.causal().plot(40, 40)
-    assert numbers(axes).equal(ch.causal().to_dense(40, 40).double())
-    assert not axes.lines
 
 
 def test_long_masks_are_drawn_by_blocks() -> None:

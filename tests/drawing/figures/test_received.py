@@ -33,7 +33,7 @@ def test_heads_that_share_their_keys_are_known_together() -> None:
     axes = weights.plot("received", head=3)
     heights = torch.tensor([bar.get_height() for bar in axes.patches])
     torch.testing.assert_close(heights.double(), weights[0, 2:4].double().sum(dim=1).mean(dim=0))
-    assert " ".join(axes.get_title().split()) == "mean of heads 2 to 3, which share their keys"
+    assert " ".join(axes.get_title().split()) == "mean of heads 2, 3, which share their keys"
     several = weights.plot("received", head=[0, 5])
     assert several.get_title() == "mean of heads 0, 1, 4, 5"
     heights = torch.tensor([bar.get_height() for bar in several.patches])

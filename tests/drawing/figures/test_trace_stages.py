@@ -83,7 +83,6 @@ def test_stages_in_the_order_asked_for() -> None:
     titles = [each.get_title().split("\n")[0] for each in axes]
     assert titles == ["weights", "dropped_weights", "query"]
     assert words(axes[0], "y") == SIX
-    assert words(axes[1], "y") == []  # those of its neighbour
 
 
 def test_queries_and_keys_of_their_own() -> None:

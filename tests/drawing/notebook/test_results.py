@@ -80,7 +80,7 @@ def made() -> dict[str, Any]:
         layer(x)
     with torch.no_grad(), ch.watch(layer, keep="total") as total:
         layer(x)
-    with torch.no_grad(), ch.watch(layer, keep="total", statistics=["first"]) as some:
+
         layer(x)
     with torch.no_grad(), ch.edit(layer) as edit:
         edit[0].heads[1].hide(key=0)
@@ -95,16 +95,13 @@ def made() -> dict[str, Any]:
         "Circuits": ch.reading.circuits(layer),
         "Contexts": contexts[0],
         "Conversion": ch.convert(theirs),
-        "RunDifference": seen.difference(seen),
         "Edit": edit,
         "EditReport": edit.report,
         "Effects": ch.effects(layer, x, lambda out: out.sum(), progress=False),
-        "Estimate": ch.watch(layer).estimate(batch=1, query_len=5),
         "HeadResults": contexts.results(0, layer),
         "FactoredHeads": ch.reading.circuits(layer).ov,
         "Figure": ch.figure(query, query, query),
         "HeadLinks": seen.find(-1, 0),
-        "Kernels": seen.plan(),
         "Lens": ch.reading.lens(text, x),
         "LogitShares": ch.reading.logits_of(text, x, 3),
         "Mask": ch.causal(),
@@ -116,7 +113,6 @@ def made() -> dict[str, Any]:
         "Seen": seen,
         "ShardedPlan": ch.plan(shard, shard, shard, across=where),
         "Sharding": where,
-        "SomeTotals": some[0],
         "Summary": seen[0].summary(),
         "Table": seen.table(),
         "Totals": total[0],
@@ -126,7 +122,7 @@ def made() -> dict[str, Any]:
     }
 
 
-NAMES = sorted({*(each.__name__ for each in results()), "Contexts", "ShardedPlan", "SomeTotals"})
+NAMES = sorted({*(each.__name__ for each in results()), "Contexts", "ShardedPlan"})
 
 
 def test_there_is_one_of_each_kind() -> None:
@@ -155,7 +151,7 @@ def test_names_are_escaped() -> None:
     x = torch.randn(1, 5, 8)
     with torch.no_grad(), ch.watch(model["<b>"]) as seen:
         model["<b>"](x)
-    rows = [seen.find(0, 1), seen.table(), seen.plan(), seen.difference(seen)]
+    rows = [seen.find(0, 1), seen.table()]
     for each in rows:
         named = type(each)([row._replace(layer="<b>\x1b[31m") for row in each])
         drawn = named._repr_html_()

@@ -15,12 +15,13 @@ import clearhead as ch
 from clearhead.drawing.page import head_arrays, head_page, located
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_heads
 from clearhead.drawing.page.payload import Deflated, Payload
-from clearhead.drawing.page.rounding import WORD, restored
+from clearhead.drawing.page.rounding import WORD
 from clearhead.drawing.page.runs import layers_of, read_run
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError
 from clearhead.matrix.head_numbers import ROLES
+from tests.drawing.page.restoring import restored
 from tests.refusals import assert_refused, refusals, wrong
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from clearhead.drawing.page.rounding import BYTE, WORD, restored, rounded
+from clearhead.drawing.page.rounding import BYTE, WORD, rounded
+from tests.drawing.page.restoring import restored
 
 
 @pytest.mark.parametrize("levels", [3, 45, BYTE, WORD])

@@ -40,7 +40,7 @@ def text(screens: Screens) -> str:
 
 
 def test_the_title(screens: Screens) -> None:
-    screens.title("a[bold]model", encoder_only=True)
+    screens.title("a[bold]model", "its encoder only")
     assert text(screens).splitlines() == [
         "a[bold]model (its encoder only): 2 layers × 2 heads, 6 tokens",
         "[CLS] cat sat on it [SEP]",
@@ -66,7 +66,7 @@ def test_the_heads_of_a_link_from_the_strongest_on(screens: Screens) -> None:
 def test_a_layer(screens: Screens) -> None:
     assert screens.layer(1) == 1
     assert "Layer 1   a.1" in text(screens)
-    assert "it → cat 0.97" in text(screens)
+    assert "it  → cat  0.97" in text(screens)
 
 
 def test_a_head(screens: Screens) -> None:
@@ -88,12 +88,8 @@ def test_a_long_text_is_not_printed_whole() -> None:
     tokens = tuple(f"word{place}" for place in range(70))
     long = TextReading(tokens, (False,) * 70, (), (), Seen("", "matrix"))
     screens = Screens(Console(file=io.StringIO(), width=80), long)
-    screens.title("model")
+    screens.title("model", "")
     assert text(screens).endswith("word59 … and 10 more\n")
-
-
-def test_a_picture(screens: Screens) -> None:
-    assert screens.picture(1, 1).get_title() == "layer 1, head 1"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.drawing.terminal.heat_maps import HeatMap, PooledMap
-from clearhead.drawing.terminal.image_screens import PatchMap
-from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview, Traced
+from clearhead.drawing.terminal.terminal import Links, Overview, Traced
 from clearhead.drawing.terminal.word_links import LayerHeads, Link, heads_of
 from clearhead.ladder import EXAMPLE_EMBEDDINGS, EXAMPLE_TOKENS, SimpleAttention
 from tests.drawing.terminal.printed import HOSTILE, drawn, papers
@@ -22,7 +21,6 @@ def test_what_tokens_hold_is_shown_and_not_obeyed() -> None:
     for what in (
         HeatMap(weights, HOSTILE),
         Links([Link(0, query, 3, 0.5) for query in range(size)], HOSTILE, [0] * size),
-        HeadTable(layer_with(weights), HOSTILE),
     ):
         for width in (50, 80, 120):
             lines = drawn(what, width)
@@ -84,12 +82,10 @@ def test_nothing_is_cut(width: int) -> None:
     links = [Link(0, query, 6, 0.5) for query in range(size)]
     words = {
         Overview([layer] * 3): ["one token only; 0: all tokens alike", "share on special tokens"],
-        HeadTable(layer, SENTENCE): ["strongest link", "share of the attention, %", "→"],
         Links(links, SENTENCE, [11] * size): [*SENTENCE, "tokens ahead", "tokens back"],
         Links(links, SENTENCE): [*SENTENCE, "tokens ahead", "tokens back", "━━━━━"],
         HeatMap(weights, SENTENCE): [*SENTENCE, "100 % of a row's attention goes to a column"],
         PooledMap(weights, 10_000): ["of a row's attention, by its square root"],
-        PatchMap(weights, "[CLS]"): ["of the attention of [CLS], by its square root"],
     }
     for what, expected in words.items():
         lines = drawn(what, width)
@@ -107,14 +103,6 @@ def test_nothing_is_cut(width: int) -> None:
 def test_layers_may_differ_in_their_heads() -> None:
     lines = papers(Overview([layer_of(heads=3), layer_of(heads=2)]))
     assert [sum(bool(back) for _, back in line) for line in lines[1:3]] == [3, 2]
-
-
-def test_a_head_table() -> None:
-    weights = torch.tensor([[0.9, 0.1], [0.3, 0.7]])
-    lines = drawn(HeadTable(layer_with(weights), ["cross", "street"]))
-    assert lines[0].split()[:4] == ["head", "focus", "entropy", "distance"]
-    expected = ["0", "32", "0.47", "0.2", "60", "80", "30", "0", "cross", "→", "street", "0.10"]
-    assert lines[2].replace("░", " ").replace("▒", " ").split() == expected
 
 
 def test_links() -> None:

@@ -38,7 +38,7 @@ def numbers(heads: LayerHeads, head: int = 0) -> dict[str, float]:
     """The numbers of one head, by name."""
     of_row = ("entropy", "distance", "first", "previous")
     found = {name: getattr(heads.rows[head], name) for name in of_row}
-    return found | {name: getattr(heads, name)[head] for name in ("focus", "itself", "special")}
+    return found | {name: getattr(heads, name)[head] for name in ("focus", "special")}
 
 
 def test_a_head_that_looks_everywhere_alike() -> None:
@@ -50,7 +50,6 @@ def test_a_head_that_looks_everywhere_alike() -> None:
             "focus": 0.0,
             "distance": (10 + 7 + 6 + 7 + 10) / 5 / 5,
             "first": 0.2,
-            "itself": 0.2,
             "previous": 0.2,
             "special": 0.4,
         },
@@ -70,7 +69,6 @@ def test_a_head_that_looks_at_the_token_before() -> None:
             "focus": 1.0,
             "distance": 0.8,
             "first": 0.4,
-            "itself": 0.2,
             "previous": 1.0,
             "special": 0.0,
         },
@@ -93,7 +91,7 @@ def test_a_query_without_a_choice_does_not_count() -> None:
     scores = torch.zeros(1, 5, 5)
     heads = heads_of(matrix_of(scores, mask=causal()), [True] + [False] * 4, [False] + [True] * 4)
     others = sum(1 / count for count in range(2, 6)) / 4
-    expected = {"first": others, "itself": others, "previous": (1 / 3 + 1 / 4 + 1 / 5 + 1 / 2) / 4}
+    expected = {"first": others, "previous": (1 / 3 + 1 / 4 + 1 / 5 + 1 / 2) / 4}
     found = numbers(heads)
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert found["special"] == found["first"]

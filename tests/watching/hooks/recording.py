@@ -20,7 +20,7 @@ def recorded(*routes: ModuleType) -> Iterator[list[Problem]]:
     """The problems that were told of while these hooks were in place."""
     found: list[Problem] = []
 
-    def observer(read: tap.Read, child: str | None) -> None:
+    def observer(read: tap.Read, child: str | None, gives: tap.Gives) -> None:
         with tap.guard(), torch.no_grad():
             found.append(read())
 

@@ -181,23 +181,6 @@ def test_a_module_that_changed_is_searched_again(
     assert helper.attend is FUNCTIONS[F, "scaled_dot_product_attention"]
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-def test_code_that_is_scripted_in_the_block() -> None:
-    class Scripted(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return F.scaled_dot_product_attention(x, x, x) + torch.softmax(x, -1)
-
-    model = Model()
-    with ch.watch(model):
-        model(X)
-        scripted: Any = torch.jit.script(Scripted())
-    torch.testing.assert_close(scripted(X), Scripted()(X))
-    with ch.watch(model):
-        model(X)
-        again = scripted(X)
-    assert again.equal(scripted(X))
-
-
 @pytest.mark.parametrize("name", ["abc_net", "typing_net", "collections_net", "torch_net.model"])
 def test_a_module_that_is_called_like_a_library_is_one_of_the_models(
     name: str, monkeypatch: pytest.MonkeyPatch

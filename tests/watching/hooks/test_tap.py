@@ -19,7 +19,7 @@ def problem() -> Problem:
 def heard() -> Iterator[list[str | None]]:
     found: list[str | None] = []
 
-    def observer(read: tap.Read, child: str | None) -> None:
+    def observer(read: tap.Read, child: str | None, gives: tap.Gives) -> None:
         found.append(child)
 
     tap.observers.append(observer)
@@ -57,7 +57,7 @@ def test_a_context_is_edited_where_it_can_be_put_back(is_put: bool) -> None:
     def put(output: Any, change: tap.Change, read: tap.Read | None) -> Any:
         return change(output)
 
-    def observer(read: tap.Read, child: str | None) -> None:
+    def observer(read: tap.Read, child: str | None, gives: tap.Gives) -> None:
         told.append(read())
 
     attend = tap.reporting(torch.clone, lambda context: own, put=put if is_put else None)

@@ -467,7 +467,7 @@ def test_a_table_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     model.eager_attention_forward = eager_attention_forward
     monkeypatch.setitem(sys.modules, "a_model_of_theirs", model)
     found: list[Problem] = []
-    tap.observers.append(lambda told, child: found.append(told()))
+    tap.observers.append(lambda read, child, gives: found.append(read()))
     table = Module.ALL_ATTENTION_FUNCTIONS
     undo: Undo = []
     hook._monkeypatch(Module, undo)

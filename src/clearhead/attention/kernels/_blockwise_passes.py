@@ -292,4 +292,5 @@ class _GradBias:
         self.grad.add_(grad)
 
     def result(self) -> Tensor:
+        """Return the gradient in the dtype of the bias."""
         return self.grad.to(self.tensor.dtype)

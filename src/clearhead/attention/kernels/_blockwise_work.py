@@ -77,6 +77,7 @@ class Work:
 
     @property
     def group(self) -> int:
+        """The number of query heads per key head."""
         return self.extent.num_heads // self.num_kv_heads
 
     @property
@@ -210,6 +211,7 @@ class Folded:
 
 
 def keys_of(tensor: Tensor, tile: Tile) -> Tensor:
+    """Return the rows of a tile's keys, upcast, (heads, keys, width)."""
     parts = [tensor[:, run] for run in tile.keys]
     return stages.upcast(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
 
@@ -221,6 +223,7 @@ class Buffer:
         self.memory = like.new_empty(work.largest)
 
     def view(self, *shape: int) -> Tensor:
+        """Return the first values of the buffer as a tensor of this shape."""
         return self.memory[: math.prod(shape)].view(shape)
 
 
@@ -281,6 +284,7 @@ def by_head(part: HeadSlice, scores: Tensor) -> Tensor:
 
 
 def finish_scores(part: HeadSlice, hidden: Edges, added: Tensor | None, scores: Tensor) -> None:
+    """Add the bias to the scores of a part and set hidden pairs to −∞, in place."""
     scores = by_head(part, scores)
     if added is not None:
         scores.add_(added)

@@ -17,6 +17,7 @@ MOST_PAIRS = 1.2
 
 
 def run_piece(problem: Problem, piece: Piece) -> Tensor:
+    """Return the context of a piece, by one call of PyTorch's kernel, or by one per sample if it has tiles."""
     if piece.tiles > 1:
         wants_total = problem.sinks is not None
         context, total = _run_tiles(problem, piece, problem.value, wants_total)
@@ -187,6 +188,7 @@ def _side_by_side(tiles: Tensor, group: int) -> Tensor:
 
 
 def logsumexp_of_piece(problem: Problem, piece: Piece) -> Tensor:
+    """Return the logsumexp of each query of a piece, (samples, num_heads, queries)."""
     if piece.tiles > 1:
         _, total = _run_tiles(problem, piece, problem.key, wants_total=True)
         assert total is not None
@@ -205,6 +207,7 @@ def logsumexp_of_piece(problem: Problem, piece: Piece) -> Tensor:
 def fused_call(
     problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> Tensor:
+    """Return the context of `F.scaled_dot_product_attention`, cut to the width of the value."""
     width = value.shape[3]
     query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
     grouped = False
@@ -226,6 +229,7 @@ def fused_call(
 def _fused_with_logsumexp(
     problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> tuple[Tensor, Tensor]:
+    """Return the context and the logsumexp of PyTorch's flash kernel for CPUs, with gradients."""
     width = value.shape[3]
     query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
     if mask is not None and mask.dtype == torch.bool:

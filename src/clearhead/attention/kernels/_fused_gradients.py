@@ -18,12 +18,14 @@ class FirstDerivatives(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the inputs as they are."""
         ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
         return inputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the gradients as they are; differentiating them again raises UnsupportedError."""
         if not torch.is_grad_enabled():  # no second derivative can follow
             return grads
         # With the inputs, so that a gradient hangs on all of them.
@@ -35,11 +37,13 @@ class _NoSecond(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the gradients, which are the first half of the tensors."""
         grads = tensors[: len(tensors) // 2]
         return tuple(None if each is None else each.view_as(each) for each in grads)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        """Raise UnsupportedError: the fused kernel has first derivatives only."""
         raise UnsupportedError(
             "kernel.second-derivative",
             'kernel="fused" has first derivatives only; kernel="eager" has all of them.',
@@ -59,6 +63,7 @@ class FlashWithLogsumexp(torch.autograd.Function):
         causal: bool,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
+        """Return the context and the logsumexp of each query."""
         context, total = flash_cpu(query, key, value, attn_mask, causal, scale)
         ctx.save_for_backward(query, key, value, attn_mask, context, total)
         ctx.causal, ctx.scale = causal, scale
@@ -69,6 +74,7 @@ class FlashWithLogsumexp(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of query, key and value, from those of context and logsumexp."""
         grad_context, grad_total = grads
         query, key, value, attn_mask, context, total = ctx.saved_tensors
         # The gradient of a score is P · (dP − Σ P dP), and the logsumexp adds P · its gradient.

@@ -125,6 +125,7 @@ def context_and_logsumexp(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _without_autocast(problem: Problem, compute: Callable[[Problem], T]) -> T:
+    """Return the result of `compute`, run with autocast disabled."""
     # The tensors have been brought to their precision; sums are not to be lowered.
     if not is_autocast(problem.query):
         return compute(problem)
@@ -133,6 +134,7 @@ def _without_autocast(problem: Problem, compute: Callable[[Problem], T]) -> T:
 
 
 def _attend(problem: Problem) -> Tensor:
+    """Return the context: at once for a small problem, else tile by tile."""
     if _is_small(problem):
         return contain(problem, lambda finite: at_once(finite).to(problem.query.dtype), _count)
     seed = 0 if problem.part is None else problem.part.seed or 0
@@ -162,10 +164,12 @@ def _is_small(problem: Problem) -> bool:
 
 
 def _scores(problem: Problem) -> int:
+    """Return the number of scores of a problem."""
     return problem.batch * problem.num_heads * problem.query_len * problem.kv_len
 
 
 def _logsumexp(problem: Problem) -> Tensor:
+    """Return the logsumexp of each query, with non-finite inputs contained."""
     # No value is wanted: one of width 0 costs nothing. What is contained has a width of 1.
     problem = problem.replace(value=problem.key[..., :1], sinks=None, dropout=None)
 
@@ -218,6 +222,7 @@ class _Blockwise(torch.autograd.Function):
         tensor: Tensor | None,
         work: Work,
     ) -> tuple[Tensor, Tensor]:
+        """Return the context and the logsumexp of each query."""
         context, total, sums = forward(work, query, key, value, sinks)
         kept = None if sinks is None else context
         ctx.save_for_backward(query, key, value, sinks, tensor, kept, *sums)
@@ -227,6 +232,7 @@ class _Blockwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the gradients of query, key, value, sinks and bias tensor."""
         wanted = tuple(ctx.needs_input_grad[:5])
         return *_Gradients.apply(ctx.work, wanted, *ctx.saved_tensors, *grads), None
 
@@ -238,6 +244,7 @@ class _Gradients(torch.autograd.Function):
     def forward(
         ctx: Any, work: Work, wanted: tuple[bool, ...], *tensors: Any
     ) -> tuple[Tensor | None, ...]:
+        """Return the gradients that `wanted` selects, and None for the others."""
         saved, grads = Saved(*tensors[:-2]), tensors[-2:]
         if not is_autocast(saved.query):
             return backward(work, wanted, saved, *grads)
@@ -246,6 +253,7 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Raise UnsupportedError: this kernel has first derivatives only."""
         raise UnsupportedError(
             "kernel.second-derivative",
             'kernel="blockwise" has first derivatives only; kernel="eager" has all of them.',

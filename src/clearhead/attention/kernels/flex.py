@@ -124,11 +124,10 @@ def how(problem: Problem) -> str:
 
 
 def attend(problem: Problem) -> Tensor:
-    """The context, (batch, num_heads, query_len, value_head_dim).
+    """Return the context, (batch, num_heads, query_len, value_head_dim).
 
     Raises:
-        UnsupportedError: code `kernel.compilations`, where PyTorch would go on uncompiled, with all of
-            tokens × tokens.
+        UnsupportedError: code `kernel.compilations`, where PyTorch would run uncompiled, with queries × keys numbers.
     """
     from torch._dynamo import config, exc  # the compiler, which takes seconds to import
 
@@ -156,6 +155,7 @@ def attend_by(flex: Flex, problem: Problem) -> Tensor:
 
 
 def _run(flex: Flex, problem: Problem, blocks: torch_flex.BlockMask | None) -> Tensor:
+    """Return the context of one call of FlexAttention; sinks take their share of the weights afterwards."""
     wanted = _hides(problem) or problem.sinks is not None
     context, total = _call(flex, problem, _scores(problem), blocks, wanted)
     if problem.sinks is not None:
@@ -172,6 +172,7 @@ def _zero_empty_rows(problem: Problem, context: Tensor, total: Tensor | None) ->
 
 
 def _hides(problem: Problem) -> bool:
+    """Return True if the bias may contain −∞."""
     return problem.bias is not None and problem.bias.may_hide
 
 

@@ -234,6 +234,7 @@ def logsumexp(problem: Problem) -> Tensor | None:
 
 
 def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
+    """Return the context of a problem that is lowered to these pieces."""
     query, key, value = problem.query, problem.key, problem.value
     if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
         return fused_call(problem, query, key, value, None, pieces[0].causal)
@@ -252,6 +253,7 @@ def _is_documents(problem: Problem, pieces: list[Piece]) -> bool:
 
 
 def _has_gradient(problem: Problem) -> bool:
+    """Return True if query, key, value or sinks need a gradient."""
     if not torch.is_grad_enabled():
         return False
     sinks = problem.sinks is not None and problem.sinks.requires_grad

@@ -59,6 +59,7 @@ def attend_across(
 
 
 def _has_rows(tensor: object, count: int) -> bool:
+    """Return True for a tensor with `count` tokens in its second to last dimension."""
     return isinstance(tensor, Tensor) and tensor.ndim >= 2 and tensor.shape[-2] == count
 
 

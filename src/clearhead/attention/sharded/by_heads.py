@@ -86,6 +86,7 @@ class _Exchange(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: Tensor, sent: list[int], received: list[int], group: Any, what: str
     ) -> Tensor:
+        """Return the rows that the other ranks sent."""
         ctx.back = received, sent, group, f"the gradients of {what}"
         return exchange(tensor, sent, received, group, what)
 
@@ -94,4 +95,5 @@ class _Exchange(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
+        """Return the gradient of the rows that this rank sent."""
         return exchange(grad, *ctx.back), None, None, None, None

@@ -59,6 +59,7 @@ class _Ring(torch.autograd.Function):
         call: ShardedCall,
         seed: int | None,
     ) -> tuple[Tensor, Tensor]:
+        """Return the context and the logsumexp of this rank's queries over the keys of all ranks."""
         wide = stages.upcast(query[:0])
         width = value.shape[3]
         context = wide.new_zeros(*query.shape[:3], width)
@@ -88,6 +89,7 @@ class _Ring(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of this rank's query, key, value and bias."""
         query, key, value, context, total = ctx.saved_tensors
         call: ShardedCall = ctx.call
         bias: Tensor | None = ctx.bias if ctx.needs_input_grad[3] else None
@@ -242,6 +244,7 @@ class _Round:
         return mine if travelling is None else mine + travelling
 
     def _owner(self, step: int) -> int:
+        """Return the rank whose block is here after `step` steps."""
         return (self.held.rank - step) % self.held.world
 
     def _pass(
@@ -261,6 +264,7 @@ class _Round:
     def _send(
         self, tensor: Tensor, step: int, dtype: torch.dtype, what: str
     ) -> tuple[Tensor, Callable[[], None]]:
+        """Start to send a block to the next rank; return the block that arrives, and a function that waits for it."""
         held = self.held
         batch, heads, _, width = self.shape
         count = held.counts[self._owner(step + 1)]

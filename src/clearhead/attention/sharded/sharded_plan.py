@@ -125,10 +125,12 @@ def plan_across(
 
 
 def _ranks(call: ShardedCall) -> range:
+    """Return the ranks of a call."""
     return range(call.of_queries.world)
 
 
 def _cost(call: ShardedCall, way: str) -> WayCost:
+    """Return what a method sends and holds in bytes, with the reasons if it refuses the call."""
     reasons = () if way == "gather" else tuple(WAYS[way].refusals(call))
     forward, backward, memory = (0, 0, 0) if reasons else COSTS[way](call)
     compared = (call.of_queries.world - 1) * MESSAGE
@@ -144,6 +146,7 @@ def _widths(call: ShardedCall) -> tuple[int, int]:
 
 
 def _of_gather(call: ShardedCall) -> tuple[int, int, int]:
+    """Return the bytes that "gather" sends forward and backward, and holds."""
     held = call.of_keys
     token, wide = _widths(call)
     sent = (held.world - 1) * max(held.counts) * token
@@ -156,6 +159,7 @@ def _of_gather(call: ShardedCall) -> tuple[int, int, int]:
 
 
 def _of_ring(call: ShardedCall) -> tuple[int, int, int]:
+    """Return the bytes that "ring" sends forward and backward, and holds."""
     held = call.of_keys
     token, wide = _widths(call)
     sent = (held.tokens - held.counts[(held.rank + 1) % held.world]) * token
@@ -163,6 +167,7 @@ def _of_ring(call: ShardedCall) -> tuple[int, int, int]:
 
 
 def _of_heads(call: ShardedCall) -> tuple[int, int, int]:
+    """Return the bytes that "heads" sends forward and backward, and holds."""
     problem, queries, keys = call.problem, call.of_queries, call.of_keys
     heads, kv_heads = by_heads.shared_heads(call)
     each = [some.stop - some.start for some in heads]

@@ -15,8 +15,7 @@ from clearhead.checking.evidence.feeding import call_error, shapes_of
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
 from clearhead.checking.evidence.state import State, measure_state
 from clearhead.checking.evidence.training import Training, measure_training
-from clearhead.checking.subject.operands import parts_of
-from clearhead.checking.subject.refusals import raised
+from clearhead.checking.subject.refusals import named_tensors, raised
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ModelError
 from clearhead.recording.lines import Lines, lines_of
@@ -73,7 +72,7 @@ class Evidence(ABC):
         return ModelError(
             "check.call",
             f"{self.given.name} raised {raised(error)}"
-            f"{parts_of(error)}\nwith\n{shapes_of(self.settled.inputs)}",
+            f"{named_tensors(error)}\nwith\n{shapes_of(self.settled.inputs)}",
         )
 
     @property

@@ -11,8 +11,7 @@ from clearhead._common.foreign_names import KEPT_MASK, SIZE_NAMES, role
 from clearhead._text import shown
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.cases import called
-from clearhead.checking.subject.operands import parts_of
-from clearhead.checking.subject.refusals import first_line
+from clearhead.checking.subject.refusals import first_line, named_tensors
 from clearhead.checking.subject.signatures import settings_of
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import SPREAD_TOKENS
@@ -45,7 +44,7 @@ class Feed:
 
     @staticmethod
     def as_wide_as_long(subject: Subject, main: Tensor, output: Tensor) -> bool:
-        """True if the output has a number for each other token, as weights have: they came first."""
+        """Return True if the output's last axis is as long as the text, at two lengths, as of weights."""
         if output.shape[-1] != main.shape[-2]:
             return False
         short = shortened(subject, main, main.shape[-2] - 1)
@@ -235,7 +234,7 @@ def call_error(subject: Subject, given: Mapping[str, Tensor], error: Exception) 
     return ModelError(
         "check.call",
         f"{subject.name} was called with takes={shown(subject.takes)} and raised "
-        f"{first_line(error)}{parts_of(error)}\n{shapes}\n{hint}If it needs other sizes, give them: "
+        f"{first_line(error)}{named_tensors(error)}\n{shapes}\n{hint}If it needs other sizes, give them: "
         f"sizes=dict({known}). If it is called in another way, check a function that calls it: "
         f"lambda {words}: attention({words}, …).",
     )

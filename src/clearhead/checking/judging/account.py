@@ -186,8 +186,11 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
     each = e.splittings[index]
     if layer is None and len(e.groups) == 1:
         layer = e.layer_by_name
+    # Zeros are the definition of zeros, which shows nothing.
+    shown = layer is not None and any(bool(each.target.any()) for each in layer.trials)
     if (
         layer is not None
+        and shown
         and layer.known
         and not (inside.known and inside.script)
         and not each.sliced

@@ -1,15 +1,15 @@
 """The classes and functions of a package that could compute an attention, read off its sources.
 
-Nothing is imported here, and nothing run: a definition that multiplies tensors and normalises, in
-its own lines or in those of what it names, is worth making and calling; most are not.
+Nothing is imported here, and nothing run: a definition whose own lines multiply tensors and normalise, or that is
+called an attention, is worth making and calling; most are not.
 """
 
 import ast
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from clearhead._text import raised_words, shown
@@ -28,10 +28,7 @@ WHOLE = {
     "TransformerEncoder", "TransformerDecoder", "Transformer",
 }  # fmt: skip
 PRODUCTS = {"matmul", "bmm", "mm", "einsum", "baddbmm", "tensordot"} | WHOLE
-CLASSES = {name for name in WHOLE if name[0].isupper()}
 NORMALISERS = {"softmax", "Softmax", "log_softmax", "exp", "sigmoid", "entmax", "sparsemax"} | WHOLE
-
-ATTENDS = {"multiplies": PRODUCTS, "normalises": NORMALISERS}
 
 
 @dataclass(frozen=True)
@@ -41,12 +38,10 @@ class Definition:
     Attributes:
         name: in its module.
         line: where it begins.
-        likely: its own lines multiply and normalise, or it is called an attention.
     """
 
     name: str
     line: int
-    likely: bool
 
 
 @dataclass(frozen=True)
@@ -61,22 +56,6 @@ class Source:
     definitions: tuple[Definition, ...] = ()
     error: str = ""
     line: int = 1
-
-
-@dataclass(frozen=True, eq=False)
-class _Lines:
-    """The lines of a definition.
-
-    Attributes:
-        names: all that they name.
-        known: those of them that are defined in the module, or imported there: the name of each, and
-            the last part of the module that it is imported from ("" for its own).
-    """
-
-    definition: Definition
-    is_class: bool
-    names: set[str]
-    known: set[tuple[str, str]]
 
 
 def is_scanned(place: str) -> bool:
@@ -97,21 +76,11 @@ def sources(place: str, progress: Report = lambda doing, done: None) -> list[Sou
             "a scan wants a folder, a file, or a package that can be imported; there is no "
             f"{shown(place)}.",
         )
-    read: list[tuple[Source, list[_Lines]]] = []
+    read = []
     for index, (module, file) in enumerate(found):
         read.append(_read(module, file))
         progress("reading", (index + 1) / len(found))
-    classes, functions = _reached(read, True), _reached(read, False)
-    whole = []
-    for source, lines in read:
-        kept = (
-            each.definition
-            for each in lines
-            if (does := (classes if each.is_class else functions)[each]) == {*ATTENDS}
-            or (ATTENTION.search(each.definition.name) and (each.is_class or "multiplies" in does))
-        )
-        whole.append(replace(source, definitions=tuple(kept)))
-    return [each for each in whole if each.definitions or each.error]
+    return [source for source in read if source.definitions or source.error]
 
 
 def _files(place: str) -> list[tuple[str, Path]] | None:
@@ -163,89 +132,29 @@ def _module_files(place: str) -> list[Path] | None:
     return [Path(spec.origin)] if spec.origin and spec.origin.endswith(".py") else None
 
 
-def _read(module: str, file: Path) -> tuple[Source, list[_Lines]]:
+def _read(module: str, file: Path) -> Source:
+    """Return a module with its definitions that could attend, or with the reason why it cannot be read."""
     try:
         tree = ast.parse(file.read_bytes(), str(file))
-        return Source(module, str(file)), list(_definitions(tree.body, _imported(tree)))
+        return Source(module, str(file), tuple(_definitions(tree.body)))
     except (SyntaxError, ValueError, OSError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
         words = raised_words(error).partition("\n")[0]
-        return Source(module, str(file), error=words, line=line), []
+        return Source(module, str(file), error=words, line=line)
 
 
-def _imported(tree: ast.Module) -> dict[str, tuple[str, str]]:
-    """The names that a module defines or imports: the name there, and the last part of where it is
-    from; under "*" that of the module whose names are all imported."""
-    found = {}
-    for each in ast.walk(tree):
-        if isinstance(each, ast.Import | ast.ImportFrom):
-            stem = (getattr(each, "module", None) or "").rpartition(".")[2]
-            for name in each.names:
-                found[name.asname or name.name.partition(".")[0]] = (name.name, stem)
-        elif isinstance(each, ast.ClassDef | ast.FunctionDef):
-            found[each.name] = (each.name, "")
-    return found
-
-
-def _definitions(body: list[ast.stmt], imported: Mapping[str, tuple[str, str]]) -> Iterator[_Lines]:
-    for each in body:
-        if isinstance(each, ast.If | ast.Try):
-            yield from _definitions([*each.body, *each.orelse], imported)
-        if not isinstance(each, ast.ClassDef | ast.FunctionDef):
+def _definitions(body: list[ast.stmt]) -> Iterator[Definition]:
+    """Yield the classes and functions that multiply tensors and normalise, or are called an attention."""
+    for node in body:
+        if isinstance(node, ast.If | ast.Try):
+            yield from _definitions([*node.body, *node.orelse])
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef):
             continue
-        names, known = set(), set()
-        for node in ast.walk(each):
-            if isinstance(node, ast.Name):
-                names.add(node.id)
-                if node.id in imported or "*" in imported:
-                    known.add(imported.get(node.id) or (node.id, imported["*"][1]))
-            elif isinstance(node, ast.Attribute):
-                names.add(node.attr)
-                if isinstance(node.value, ast.Name) and node.value.id in imported:
-                    known.add((node.attr, imported[node.value.id][0].rpartition(".")[2]))
-            elif isinstance(node, ast.MatMult):
-                names.add("matmul")
-        likely = bool(ATTENTION.search(each.name) or (names & PRODUCTS and names & NORMALISERS))
-        known.discard((each.name, ""))
-        made = Definition(each.name, each.lineno, likely)
-        yield _Lines(made, isinstance(each, ast.ClassDef), names, known)
-
-
-def _reached(
-    read: list[tuple[Source, list[_Lines]]], through_classes: bool
-) -> dict[_Lines, set[str]]:
-    """Find what definitions do, in their lines and in those of what they name.
-
-    A function that makes models, to train them say, is none to be called.
-    """
-    found: dict[_Lines, set[str]] = {}
-    places: dict[tuple[str, str], list[_Lines]] = {}
-    used: dict[_Lines, list[tuple[str, str]]] = {}
-    for source, lines in read:
-        path = Path(source.file)
-        stem = path.parent.name if path.stem == "__init__" else path.stem
-        for each in lines:
-            if each.is_class and not through_classes:
-                continue
-            names = each.names if through_classes else each.names - CLASSES
-            found[each] = {word for word, which in ATTENDS.items() if names & which}
-            used[each] = [(name, origin or stem) for name, origin in each.known]
-            # A package may hand on what its modules define.
-            for origin in (stem, ""):
-                places.setdefault((each.definition.name, origin), []).append(each)
-    users: dict[_Lines, list[_Lines]] = {}
-    for each, names in used.items():
-        for name, origin in names:
-            others = places.get((name, origin)) or places.get((name, ""), ())
-            for other in others:
-                users.setdefault(other, []).append(each)
-            if not others and ATTENTION.search(name) and (through_classes or name.islower()):
-                found[each] |= {*ATTENDS}  # another library's
-    waiting = list(found)
-    while waiting:
-        each = waiting.pop()
-        for user in users.get(each, ()):
-            if not found[each] <= found[user]:
-                found[user] |= found[each]
-                waiting.append(user)
-    return found
+        names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+        names |= {inner.attr for inner in ast.walk(node) if isinstance(inner, ast.Attribute)}
+        if any(isinstance(inner, ast.MatMult) for inner in ast.walk(node)):
+            names.add("matmul")
+        is_class = isinstance(node, ast.ClassDef)
+        is_called_so = ATTENTION.search(node.name) and (is_class or names & PRODUCTS)
+        if is_called_so or (names & PRODUCTS and names & NORMALISERS):
+            yield Definition(node.name, node.lineno)

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +12,6 @@ from clearhead.checking.subject.signatures import (
     IDS,
     POSITIONS,
     context_of,
-    kind_of,
     masks_of,
     needed,
     of_call,
@@ -67,12 +65,9 @@ def unasked(found: Any, takes: str) -> tuple[str, ...]:
     names = of_call(found)
     masks = () if takes.endswith("mask") else masks_of(names)
     positions = [name for name in names if POSITIONS.search(name) and name not in masks]
-    # Angles that are wanted are handed over.
-    handed = [name for name in needed(names) if kind_of(names[name]) in ("angles", "turns")]
-    left = [f"{name}" for name in positions if name not in handed]
     return tuple(
         f"no {word}" + (f" ({', '.join(mine)})" if [*mine] != [word] else "")
-        for word, mine in (("mask", masks), ("positions", left))
+        for word, mine in (("mask", masks), ("positions", positions))
         if mine
     )
 
@@ -81,20 +76,13 @@ def _decodes(found: Any) -> bool:
     return all(hasattr(found, name) for name in ("reset", "step", "full"))
 
 
-# Of one input, where it is not (batch, tokens, width): an image of one column or of one row, or channels
-# before what they are of.
-PICTURES = ("image", "image-last", "channels-first")
-# Of these, the ones with an axis of one: what attends along it has one key, and weighs nothing.
-ALONG_ONE = PICTURES[:2]
-
-
 class Reordered(nn.Module):
     """A layer or function that is called with its axes or its inputs in another order.
 
     Args:
         inner: what is called.
         takes: how it is called.
-        order: "tokens-first", "heads-last", "context-first", or one of `PICTURES`.
+        order: "tokens-first", "heads-last" or "context-first".
     """
 
     def __init__(self, inner: Any, takes: str, order: str) -> None:
@@ -103,22 +91,16 @@ class Reordered(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         if self.order == "context-first":
-            return self._called(tensors[::-1])
-        if self.order == "image":
-            return self._called([each.mT[..., None] for each in tensors])[..., 0].mT
-        if self.order == "image-last":
-            return self._called([each[:, :, None] for each in tensors])[:, :, 0]
-        axes = {"tokens-first": (0, 1), "channels-first": (1, 2)}.get(self.order, (1, 2))
-        return self._called([each.transpose(*axes) for each in tensors]).transpose(*axes)
-
-    def _called(self, tensors: Sequence[Tensor]) -> Tensor:
-        return call(self.inner, self.takes, tensors, False)[0]
+            return call(self.inner, self.takes, tensors[::-1], False)[0]
+        axes = (0, 1) if self.order == "tokens-first" else (1, 2)
+        swapped = [tensor.transpose(*axes) for tensor in tensors]
+        return call(self.inner, self.takes, swapped, False)[0].transpose(*axes)
 
 
 def order_meant(takes: str, code: str) -> str | None:
-    """The order that would look like this mistake; None for no other one.
+    """Return the order that would look like this mistake; None for other mistakes.
 
-    Nothing says that the samples come first, or which of two inputs is the context.
+    No parameter shows that the samples come first, or which of two inputs is the context.
     """
     if takes in ("x", "x,context") and code in ("law.samples", "heads.layout"):
         return "tokens-first"

@@ -24,8 +24,6 @@ from clearhead.checking.report import Report
 from clearhead.checking.reporting import cannot_run, defined_at, reported
 from clearhead.checking.scanning.sources import ATTENTION, Definition, Source
 from clearhead.checking.scanning.takes import (
-    ALONG_ONE,
-    PICTURES,
     SCALES,
     Reordered,
     is_callable,
@@ -59,7 +57,7 @@ class ScanRow:
         why: the mistake, or the reason.
         file, line: of it, or of the error.
         takes: how it was called; "" where it was not.
-        report: as JSON knows it; None where there is none.
+        report: None where there is none.
     """
 
     name: str
@@ -68,7 +66,7 @@ class ScanRow:
     file: str
     line: int
     takes: str = ""
-    report: Mapping[str, Any] | None = None
+    report: Report | None = None
 
 
 class Tried(NamedTuple):
@@ -104,7 +102,7 @@ def tried_in(
             made = tried(found, contract, takes, seed)
         except ClearheadError as error:
             # What gives something else than an attention does is none, unless it is called one.
-            if each.likely and (error.code != "check.output" or ATTENTION.search(each.name)):
+            if error.code != "check.output" or ATTENTION.search(each.name):
                 yield each.name, not_made(source, each.name, error)
             continue
         if made is not None:
@@ -118,7 +116,7 @@ def not_made(source: Source, name: str, error: Exception) -> ScanRow:
         report = cannot_run(name, cause)
         file, line = report.place or (source.file, source.line)
         why = f"call.raises: {report.findings[0].sentence}"
-        return ScanRow(name or source.module, report.outcome, why, file, line, "", report.as_dict())
+        return ScanRow(name or source.module, report.outcome, why, file, line, "", report)
     at = place(cause) if isinstance(error.__cause__, Exception) else None
     line = next((each.line for each in source.definitions if each.name == name), source.line)
     file, line = at[:2] if at is not None else (source.file, line)
@@ -138,7 +136,7 @@ def _row(source: Source, definition: Definition, made: Tried) -> ScanRow:
         why = "; ".join(filter(None, (asked, *made.undeclared)))
     at = first.place if first is not None else None
     file, line = at or report.place or (source.file, definition.line)
-    return ScanRow(definition.name, report.outcome, why, file, line, made.takes, report.as_dict())
+    return ScanRow(definition.name, report.outcome, why, file, line, made.takes, report)
 
 
 def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried | None:
@@ -161,32 +159,22 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
         if not names:
             return None  # it makes something, and computes nothing
         raise ModelError("check.call", f"it takes {names}, and no takes= stands for that.")
-    pictures = PICTURES if inspect.isclass(found) and takes is None and "x" in tries else ()
-    for way, order in (*((way, "") for way in tries), *(("x", each) for each in pictures)):
-        if order and (failed is None or failed.code == "check.made" or without is not None):
-            break
+    for takes in tries:
         try:
             with undisturbed():
                 with _limited():
-                    subject = prepare(found, way, None, contract, seed)
-                if way == "x" and "qkv" in tries and not subject.parameters():
+                    subject = prepare(found, takes, None, contract, seed)
+                if takes == "x" and "qkv" in tries and not subject.parameters():
                     continue  # nothing projects x: query, key and value come from outside
                 if inspect.isclass(found):
                     subject = _awake(subject, seed)
-                at = defined_at(subject)
-                if order:
-                    subject = _reordered(subject, way, order, seed)
-                report, seen = _reported(subject, way, seed)
-                report = replace(report, place=at)
-                if order and (seen.alone or _misread(report) or not (seen.attends or seen.held)):
-                    continue
-                if seen.attends or order:
-                    report, seen = _meant(found, subject, way, report, seen, seed)
-                    if order:
-                        told = (words.filled("note", order, {}), *report.told)
-                        report = replace(report, told=told)
-                    return Tried(report, way, unasked(found, way), seen.undeclared)
-                without = without or Tried(_without_promises(report, seen.held), way)
+                report, seen = _reported(subject, takes, seed)
+                report = replace(report, place=defined_at(subject))
+                if seen.attends:
+                    report, seen = _reordered(subject, takes, report, seen, seed)
+                    report = _without_promises(report, _reasons(found, takes, seen))
+                    return Tried(report, takes, unasked(found, takes), seen.undeclared)
+                without = without or Tried(_without_promises(report, seen.held), takes)
         except SystemExit as error:
             failed = failed or exited(error)
         except ClearheadError as error:
@@ -212,25 +200,16 @@ def _awake(subject: Subject, seed: int) -> Subject:
     return subject.fresh() if asleep else subject
 
 
-def _misread(report: Report) -> bool:
-    """True of a mistake that another order of axes explains: where the order is a guess, it is none."""
-    return any(
-        each.code.startswith(("heads.", "batch.", "law.samples")) for each in report.findings
-    )
-
-
 class _Seen(NamedTuple):
     """Facts that a call shows in addition to its report.
 
     Attributes:
         attends: two products make an attention, by weights that were normalised.
-        alone: an attention in it has one key, so that nothing of it shows.
         undeclared: what it does next to the definition, and how that is declared.
         held: why its scale, or the whole of it, is not held against the definition, by topic.
     """
 
     attends: bool
-    alone: bool = False
     undeclared: tuple[str, ...] = ()
     held: Mapping[str, str] = MappingProxyType({})
 
@@ -245,8 +224,7 @@ def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, _Seen]:
         if not attends and (not ATTENTION.search(subject.name) or is_part(evidence)):
             return Report(subject.name, ()), _Seen(False)
         report = reported(evidence, judge(evidence))
-        alone = any(each.weights.shape[-1] == 1 for each in evidence.observed)
-        return report, _Seen(attends, alone, tuple(_undeclared(evidence)), _held(evidence))
+        return report, _Seen(attends, tuple(_undeclared(evidence)), _held(evidence))
 
 
 def _undeclared(evidence: Evidence) -> Iterator[str]:
@@ -287,37 +265,35 @@ def _held(evidence: Evidence) -> dict[str, str]:
     return found
 
 
-def _reordered(subject: Subject, way: str, order: str, seed: int) -> Subject:
-    """The same, called with its axes or its inputs in another order."""
-    made = prepare(Reordered(subject.original, way, order), way, None, subject.contract, seed)
-    return replace(made, name=subject.name)
-
-
-def _meant(
-    found: Any, subject: Subject, way: str, report: Report, seen: _Seen, seed: int
+def _reordered(
+    subject: Subject, takes: str, report: Report, seen: _Seen, seed: int
 ) -> tuple[Report, _Seen]:
-    """The report, unless its mistake is only that the order, the scale or another mechanism was meant."""
-    code = report.findings[0].code if report.findings else ""
-    order = order_meant(way, code)
-    if order is not None:
-        try:
-            other, again = _reported(_reordered(subject, way, order, seed), way, seed)
-        except ClearheadError:
-            return report, seen
-        if again.attends and not (
-            other.findings and order_meant(way, other.findings[0].code) == order
-        ):
-            told = (words.filled("note", order, {}), *other.told)
-            report, seen = replace(other, place=report.place, told=told), again
-    reasons = dict(seen.held)
-    names = of_call(found)
+    """Return the report of a call in another order, if that order alone explains the mistake."""
+    order = order_meant(takes, report.findings[0].code if report.findings else "")
+    if order is None:
+        return report, seen
+    inner = Reordered(subject.original, takes, order)
+    try:
+        other = prepare(inner, takes, None, subject.contract, seed)
+        again, seen_again = _reported(replace(other, name=subject.name), takes, seed)
+    except ClearheadError:
+        return report, seen
+    if not seen_again.attends or (
+        again.findings and order_meant(takes, again.findings[0].code) == order
+    ):
+        return report, seen
+    told = (words.filled("note", order, {}), *again.told)
+    return replace(again, place=report.place, told=told), seen_again
+
+
+def _reasons(found: Any, takes: str, seen: _Seen) -> dict[str, str]:
+    """Return why findings of a topic are not judged: something else was meant, or may have been."""
+    reasons, names = dict(seen.held), of_call(found)
     if any(map(SCALES.search, names)):
         reasons["scale"] = "scale-handed"
-    if way == "x" and any(name in CONTEXTS for name in {*names} - {*needed(names)}):
+    if takes == "x" and any(name in CONTEXTS for name in {*names} - {*needed(names)}):
         reasons["parameter"] = "context-handed"
-    if isinstance(subject.original, Reordered) and subject.original.order in ALONG_ONE:
-        reasons["parameter"] = "one-line"
-    return _without_promises(report, reasons), seen
+    return reasons
 
 
 def _without_promises(report: Report, reasons: Mapping[str, str]) -> Report:

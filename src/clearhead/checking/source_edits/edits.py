@@ -252,7 +252,7 @@ class Edits:
             yield self.text(node).removesuffix(word) + other
 
     def names(self, node: Any, above: Any) -> Iterator[str | list[TextChange]]:
-        """A name by another one of the function, of a method by the solution's, an attribute of self by another."""
+        """Yield replacements for a name: names of its function, methods of the solution, attributes of self."""
         names = self.scopes.get(self.function(node), [])
         if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and node.id not in MODULES):
             yield from names

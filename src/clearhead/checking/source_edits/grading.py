@@ -27,8 +27,7 @@ from clearhead.checking.source_edits.outcome import asked_of, first_mistake
 from clearhead.checking.source_edits.program import Program, nodes_of
 from clearhead.checking.source_edits.solution import in_words_of
 from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments
-from clearhead.checking.subject.operands import parts_of
-from clearhead.checking.subject.refusals import traced
+from clearhead.checking.subject.refusals import named_tensors, traced
 from clearhead.errors import ModelError
 
 # Edits that are made and graded: where the difference to the solution is no edit, and where it is one; the seconds
@@ -212,7 +211,7 @@ def _reason(code: str, mistake: Mistake, row: LessonRow) -> str:
 def _measured(mistake: Mistake) -> str:
     if mistake.error is None:
         return mistake.measured
-    return raised_words(mistake.error).splitlines()[0] + parts_of(mistake.error)
+    return raised_words(mistake.error).splitlines()[0] + named_tensors(mistake.error)
 
 
 def _lines(program: Program | None, mistake: Mistake) -> list[int]:

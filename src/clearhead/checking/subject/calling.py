@@ -136,7 +136,7 @@ def _arguments(
     own = sides is not None and [name for name in names if name in sides] != list(sides)
     if sides is not None and (isinstance(run, nn.Module) or own):
         named = _by_sides(names, sides, takes, tensors)
-        return None if named is None else {**named, **(filled(run, names, named, x, causal) or {})}
+        return None if named is None else {**named, **(filled(names, named, x, causal) or {})}
     second = {"x,mask": mask_of_tokens, "x,context": context_of}.get(takes)
     if second is not None and len(names) > 1 and second(list(names)[1:2]) is None:
         name = second(list(names)[1:])
@@ -145,7 +145,7 @@ def _arguments(
     named = dict(zip(names, tensors, strict=False))
     if len(named) < len(tensors) or set(needed(names)) <= set(named):
         return None
-    more = filled(run, names, named, x, causal)
+    more = filled(names, named, x, causal)
     return None if more is None else {**named, **more}
 
 
@@ -196,7 +196,7 @@ def _of_transformers(
         if other is not None:
             named[other] = tensors[1]
             named.pop("attention_mask", None)
-    return {**named, **(filled(run, names, named, x, causal) or {})}
+    return {**named, **(filled(names, named, x, causal) or {})}
 
 
 def hidden_by_itself(run: Any) -> bool:

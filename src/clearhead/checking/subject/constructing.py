@@ -1,10 +1,6 @@
 """The arguments of a constructor, where they are not given: from sizes, names, or an instance."""
 
-import dataclasses
-import inspect
-import sys
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 from torch import nn
@@ -12,7 +8,7 @@ from torch.nn.parameter import is_lazy
 
 from clearhead._common.foreign_names import DROPOUTS, size_of
 from clearhead.checking.contract import Contract
-from clearhead.checking.subject.signatures import CONFIGS, PLAIN, needed, of_constructor
+from clearhead.checking.subject.signatures import PLAIN, needed, of_constructor
 from clearhead.checking.thresholds import PARAMETERS
 from clearhead.errors import ModelError
 
@@ -37,7 +33,7 @@ def declared_arguments(cls: type, contract: Contract) -> dict[str, Any]:
 
 
 def guessed_arguments(cls: type, known: Mapping[str, Any], contract: Contract) -> dict[str, Any]:
-    """Return the sizes, and objects of settings with sizes, that a constructor needs and that are not given.
+    """Return the sizes that a constructor needs and that are not given.
 
     Args:
         cls: the class.
@@ -54,30 +50,7 @@ def guessed_arguments(cls: type, known: Mapping[str, Any], contract: Contract) -
         if name not in known and size_of(name) == "num_heads" and type(each.default) is int
     ]
     fitting = sizes_for(sizes, contract, max(own[0], 1) if own else HEADS)
-    found: dict[str, Any] = {}
-    for name in wanted:
-        size, annotation = size_of(name), _annotation(cls, mine[name])
-        if size is not None:
-            found[name] = fitting[size]
-        elif _is_dataclass(annotation):
-            found[name] = config(annotation, {}, fitting)
-    return found
-
-
-def _annotation(cls: type, parameter: inspect.Parameter) -> Any:
-    """The type of a parameter; of a config that does not say it, the dataclass next to its class."""
-    found = parameter.annotation
-    if found is not parameter.empty or not CONFIGS.search(parameter.name):
-        return found
-    around = vars(sys.modules[cls.__module__])
-    known = {n: each for n, each in around.items() if n.endswith("Config") and _is_dataclass(each)}
-    named = [name for name in known if cls.__name__.startswith(name.removesuffix("Config"))]
-    fitting = sorted(named, key=len) or (list(known) if len(known) == 1 else [])
-    return known[fitting[-1]] if fitting else found
-
-
-def _is_dataclass(found: Any) -> bool:
-    return isinstance(found, type) and dataclasses.is_dataclass(found)
+    return {name: fitting[size] for name in wanted if (size := size_of(name))}
 
 
 def sizes_for(wanted: set[str], contract: Contract, num_heads: int = HEADS) -> dict[str, int]:
@@ -100,36 +73,6 @@ def sizes_for(wanted: set[str], contract: Contract, num_heads: int = HEADS) -> d
         "d_context": CONTEXT,
     }
     return {**found, **contract.sizes}
-
-
-def config(annotation: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
-    """Return an object of settings: of the annotated dataclass, with its sizes set, or a namespace."""
-    if not _is_dataclass(annotation):
-        return SimpleNamespace(**given)
-    made = dict(given)
-    for each in dataclasses.fields(annotation):
-        size = size_of(each.name)
-        is_open = isinstance(each.default, int | dataclasses._MISSING_TYPE)
-        is_open |= each.default is None and size == "num_heads"
-        if size is not None and is_open and each.name not in given:
-            made[each.name] = sizes[size]
-    return annotation(**made)
-
-
-def nested(args: Mapping[str, Any], cls: type, contract: Contract) -> dict[str, Any]:
-    """Group dotted arguments into objects: {"config.n_head": 3} → {"config": an object}."""
-    flat = {name: value for name, value in args.items() if "." not in name}
-    objects: dict[str, dict[str, Any]] = {}
-    for name, value in args.items():
-        owner, dot, inner = name.partition(".")
-        if dot:
-            objects.setdefault(owner, {})[inner] = value
-    for owner, values in objects.items():
-        annotation = getattr(of_constructor(cls).get(owner), "annotation", None)
-        given = {size for name in values if (size := size_of(name))}
-        sizes = sizes_for(given, contract)
-        flat[owner] = config(annotation, values, sizes)
-    return flat
 
 
 def arguments_again(

@@ -2,6 +2,7 @@
 
 import dis
 import linecache
+import re
 import types
 from pathlib import Path
 
@@ -56,6 +57,19 @@ def place(error: BaseException) -> tuple[str, int, str] | None:
         return None
     found = trace.tb_frame.f_code.co_filename, trace.tb_lineno
     return (*found, linecache.getline(*found).strip())
+
+
+def named_tensors(error: BaseException) -> str:
+    """Return the shapes of the tensors that the line that raised names, in a line of their own; "" without any."""
+    trace = traced(error)
+    if trace is None:
+        return ""
+    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+    values = trace.tb_frame.f_locals
+    names = (name for name in dict.fromkeys(re.findall(r"[^\W\d]\w*", line)) if name in values)
+    tensors = [(name, values[name]) for name in names if isinstance(values[name], Tensor)]
+    words = ", ".join(f"{name} is {list(tensor.shape)}" for name, tensor in tensors)
+    return f"\n  {words}" if words else ""
 
 
 def raised(error: BaseException) -> str:

@@ -35,21 +35,14 @@ FLAGS = re.compile(
 )
 # What a call could do without: of earlier calls, of other layers, or added to the scores.
 OPTIONAL = re.compile(r"alibi|cache|past|prev|incremental|bias|^ve$|state$")
-# Positions, as a number, one for each token, as angles in a complex number, as cos and sin, or as vectors;
-# a residual is a vector too, which is 0 where there is none.
+# Positions, as a number or as one for each token.
 START = re.compile(r"^(start|input|cache|seq)_(pos|position|offset|idx|index)$|^(pos|offset)$")
 PLACES = re.compile(r"^(position_ids|positions|pos_ids|input_positions)$")
-ANGLES = re.compile(r"^freqs?(_?cis|_complex)?$|^rotary_freqs$")
-TURNS = re.compile(r"^(cos_?sin|rotary_(pos_)?emb(eddings?)?|rope)$")
-VECTORS = re.compile(
-    r"^(pos|position|positional)_?(emb|embed|embedding|embeddings|enc|encoding)$|^residual$"
-)
 POSITIONS = re.compile(
     r"^pos(ition)?(al)?_?(ids|emb|enc)|^positions$|^freqs|^cos_?sin$|^rel_pos|rope|rotary|alibi"
 )
 # cos and sin, of the whole width or of each pair: which is seen when it is called.
 ROTARY = "position_embeddings"
-HEIGHT, WIDTH = ("H", "h", "height"), ("W", "w", "width")
 
 
 class SideNames(NamedTuple):
@@ -114,30 +107,24 @@ def needed(names: Parameters) -> list[str]:
     return [name for name, each in names.items() if each.default is each.empty]
 
 
-def kind_of(parameter: inspect.Parameter, names: Sequence[str] = ()) -> str:
-    """What an argument of a call is: "mask", "flag", "dropout", "config", "start", "places", "angles",
-    "turns", "vectors", "grid", "optional", "size", or "tensor" for any other.
-
-    `names` are all of the call: a height is one next to a width.
-    """
+def kind_of(parameter: inspect.Parameter) -> str:
+    """Return what an argument of a call is: "mask", "flag", "dropout", "config", "start", "places", "optional",
+    "size", or "tensor" for any other."""
     name = parameter.name
-    if name in (*HEIGHT, *WIDTH) and any(
-        set(each) & set(names) - {name} for each in (HEIGHT, WIDTH)
-    ):
-        return "grid"
     if MASKS.search(name):
         return "mask"
     if parameter.annotation is bool or FLAGS.search(name):
         return "flag"
-    by_name = (
-        ("start", START), ("places", PLACES), ("angles", ANGLES), ("turns", TURNS),
-        ("vectors", VECTORS), ("optional", OPTIONAL), ("config", CONFIGS),
-    )  # fmt: skip
-    for kind, pattern in by_name:
+    patterns = {
+        "start": START,
+        "places": PLACES,
+        "optional": OPTIONAL,
+        "config": CONFIGS,
+        "dropout": DROPOUTS,
+    }
+    for kind, pattern in patterns.items():
         if pattern.search(name):
             return kind
-    if DROPOUTS.search(name):
-        return "dropout"
     return "tensor" if size_of(name) is None or name in CONTEXTS else "size"
 
 
@@ -157,7 +144,7 @@ def settings_of(config: Any) -> Mapping[str, Any]:
 
 def tensors_of(names: Parameters) -> list[str]:
     """The needed parameters that take tensors: not masks, nor what a call is filled with."""
-    return [name for name in needed(names) if kind_of(names[name], list(names)) == "tensor"]
+    return [name for name in needed(names) if kind_of(names[name]) == "tensor"]
 
 
 def masks_of(names: Parameters) -> list[str]:
@@ -171,7 +158,7 @@ def sides_of(names: Parameters) -> SideNames | None:
     found: dict[str, str] = {}
     for name in names:
         side = side_of(name)
-        if side is not None and kind_of(names[name], list(names)) == "tensor":
+        if side is not None and kind_of(names[name]) == "tensor":
             found.setdefault(side, name)
     others = [name for name in tensors_of(names) if side_of(name) is None]
     return SideNames(**found) if len(found) == 3 and not others else None
@@ -189,7 +176,7 @@ def mask_of_tokens(names: Sequence[str]) -> str | None:
 
 
 def filled(
-    run: Any, names: Parameters, named: Mapping[str, Any], x: Tensor, causal: bool
+    names: Parameters, named: Mapping[str, Any], x: Tensor, causal: bool
 ) -> dict[str, Any] | None:
     """The arguments that a call wants next to its tensors; None where nothing can stand for one.
 
@@ -200,30 +187,24 @@ def filled(
     for name in needed(names):
         if name in named or name == ROTARY:
             continue
-        kind = kind_of(names[name], list(names))
+        kind = kind_of(names[name])
         if kind in ("tensor", "config") or (kind == "mask" and causal):
             return None
-        found[name] = _filling(kind, name, run, x)
+        found[name] = _filling(kind, name, x)
     return found
 
 
-def _filling(kind: str, name: str, run: Any, x: Tensor) -> Any:
+def _filling(kind: str, name: str, x: Tensor) -> Any:
+    """Return a value for an argument of this kind, such as a size or positions; None if unknown."""
     tokens, width = x.shape[-2], x.shape[-1]
     if kind == "size":
         of_heads = x.shape[1] if x.ndim > 3 else None
         sizes = {"num_heads": of_heads, "num_kv_heads": of_heads, "context_length": tokens}
         return sizes.get(size_of(name) or "", width)
-    if kind == "grid":
-        return tokens if name in HEIGHT else 1
-    if kind in ("angles", "turns"):
-        cos, sin = rotary(run, x)
-        if kind == "turns":
-            return cos, sin
-        return torch.complex(cos, sin)[0, :, : cos.shape[-1] // 2]
     fixed = {"flag": False, "dropout": 0.0, "start": 0}
     if kind == "places":
         return torch.arange(tokens)[None].expand(x.shape[0], -1)
-    return torch.zeros_like(x) if kind == "vectors" else fixed.get(kind)
+    return fixed.get(kind)
 
 
 def rotary(run: Any, x: Tensor, *, twice: bool = True) -> tuple[Tensor, Tensor]:

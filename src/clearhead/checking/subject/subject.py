@@ -26,7 +26,6 @@ from clearhead.checking.subject.constructing import (
     check_size,
     declared_arguments,
     guessed_arguments,
-    nested,
 )
 from clearhead.checking.subject.copying import Enclosing, duplicate, held_by
 from clearhead.checking.subject.embedding import Embedded
@@ -225,7 +224,7 @@ def prepare(
         raise ArgumentError("check.args", "args are for a class; what is checked is none.")
     guessed: dict[str, Any] = {}
     if cls is not None:
-        known = {**declared_arguments(cls, contract), **nested(args or {}, cls, contract)}
+        known = {**declared_arguments(cls, contract), **(args or {})}
         guessed, args, found = _guessed(cls, known, contract, seed)
     if not callable(found) and takes != "decode":
         raise ArgumentTypeError(
@@ -299,9 +298,8 @@ def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
         raise ModelError(
             "check.made",
             f"{cls.__name__}({given}) could not be made: {raised(error)}\n"
-            "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters; "
-            "what its config wants is given as {'config.n_head': 4}. Or give an instance: "
-            "attention = Attention(Config()) in a file is file.py:attention.",
+            "  args=dict(…) are passed to it, and sizes=dict(…) by the names of its parameters. Or give an "
+            "instance: attention = Attention(Config()) in a file is file.py:attention.",
         ) from error
     return made
 

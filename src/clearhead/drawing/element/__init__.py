@@ -2,13 +2,12 @@
 
 data        what a figure holds, read from a trace, and what is refused
 start       the state that it begins with
-still       its beginning as a picture, SVG, for print and where nothing runs
 figure      `figure`, and what it gives
 mask_figure a mask alone
 
 `<ch-figure>` is a script of its own, `figure.js`, since it stands in pages of others. What it draws is in a
 shadow, its style an adopted sheet, so that several share nothing and a policy need allow no style; what
-stands inside the element is the picture for print and where nothing runs. Every stage is its formula, and
+stands inside the element is the numbers for print and where nothing runs. Every stage is its formula, and
 then what a hand has set: so a cut score, an edited weight and an input are one idea. `figure` reads
 everything from a trace; numbers of float32 travel in nine digits. A figure of widths holds scores by width in
 the place of query and key; draw n of dropout is seeded by n, so that a state holds a count and no numbers.

@@ -18,9 +18,8 @@ from clearhead.attention.biases import Bias
 from clearhead.attention.functional import attend
 from clearhead.drawing.element.data import FigureData, figure_data
 from clearhead.drawing.element.start import check_start
-from clearhead.drawing.element.still import still_svg
 from clearhead.drawing.labels import label
-from clearhead.drawing.notebook.inline.markup import frame, line, table
+from clearhead.drawing.notebook.inline.markup import frame
 from clearhead.drawing.page.page import asset
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.ladder.rung import Rung
@@ -57,20 +56,10 @@ class Figure(Drawn):
     def _name(self) -> str:
         return self._data.json["title"] or "attention"
 
-    def to_svg(self) -> str:
-        """The figure with the numbers that it was made of, as a picture, SVG.
-
-        Example:
-            >>> ch.figure(torch.eye(2), torch.eye(2), torch.eye(2)).to_svg()[:4]
-            '<svg'
-        """
-        made = self._data.json
-        return still_svg(self._data.parts, f"figure of {self._name}", made["predict"])
-
     def to_element(self, *, script: bool = True) -> str:
         """The figure as an element for any page, `<ch-figure>` with its data, and its script.
 
-        Where nothing runs, and in print, it is a picture of its beginning. A page with several figures
+        Where nothing runs, and in print, it is the numbers of its beginning. A page with several figures
         needs the script once. The element has a property `state`, one short text of all that a reader has
         changed, which the attribute `state` begins with; an event `statechange` tells a new one. In a frame it
         posts `{clearhead: "height", height}` to the page around it.
@@ -84,7 +73,7 @@ class Figure(Drawn):
             >>> "<script>" in drawn.to_element(), "<script>" in drawn.to_element(script=False)
             (True, False)
         """
-        made = self._element(Html(self.to_svg()))
+        made = self._element(*self._tables())
         return str(joined([made, _script()]) if script else made)
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
@@ -119,7 +108,7 @@ class Figure(Drawn):
             element("title", f"figure of {self._name}"),
         ]
         made = self._data.json | {"title": self._name}
-        body = [element("main", self._element(Html(self.to_svg()), data=made, level=1)), _script()]
+        body = [element("main", self._element(*self._tables(), data=made, level=1)), _script()]
         content = str(document(head, body))
         with replacing(path) as (name, target):
             Path(name).write_text(content, encoding="utf-8", newline="\n")
@@ -134,20 +123,21 @@ class Figure(Drawn):
         )
 
     def _tables(self) -> list[Html]:
-        """The stages in numbers, for a notebook in which nothing runs."""
+        """Return the stages in numbers, for print and where nothing runs."""
         asked = self._data.json["predict"]
         found = []
         for part in self._data.parts:
             rows, columns = part.numbers.shape
             if rows > MOST_ROWS or columns > MOST_COLUMNS:
-                found.append(line(f"{part.name}: {rows} × {columns} numbers"))
+                found.append(element("p", f"{part.name}: {rows} × {columns} numbers"))
                 continue
-            cells = [[number(value) for value in row] for row in part.numbers.tolist()]
+            cells = [list(map(number, row)) for row in part.numbers.tolist()]
             if asked and asked[0] == part.name:
                 cells[asked[1]][asked[2]] = "?"
-            labelled = ([row, *each] for row, each in zip(part.rows, cells, strict=True))
-            made = table([part.name, *part.columns], labelled)
-            found.append(element("div", made, style="overflow-x:auto"))
+            lines = [[part.name, *part.columns]]
+            lines += [[word, *row] for word, row in zip(part.rows, cells, strict=True)]
+            drawn = (element("tr", *(element("td", cell) for cell in cells)) for cells in lines)
+            found.append(element("table", *drawn))
         return found
 
 
@@ -203,7 +193,7 @@ def figure(
         predict: a stage, a row and a column: a number that is asked for before it is told.
         title: what stands above it.
         start: what is changed when it opens, as the property `state` of the element has it:
-            "scores.1.0=3.5&mask=100.110.111". *reset* goes back to what it was made of, as the picture shows it.
+            "scores.1.0=3.5&mask=100.110.111". *reset* goes back to what it was made of.
 
     Raises:
         SelectionError: codes `figure.stage` and `figure.predict`, for a stage or a number that is not there; code

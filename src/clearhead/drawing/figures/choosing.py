@@ -11,7 +11,7 @@ from clearhead._common.checks import as_int, check_bool
 from clearhead._text import shown
 from clearhead.drawing.figures import head_grid, head_map, numbers, received
 from clearhead.drawing.figures.cells import Cells, check_cells
-from clearhead.drawing.figures.lettering import short_paths
+from clearhead.drawing.figures.lettering import entitle, short_paths
 from clearhead.drawing.figures.numbers import QUANTITIES
 from clearhead.drawing.figures.options import (
     check_head,
@@ -82,14 +82,18 @@ def of_attention(
             map_cells, title=title, tokens=rows, source_tokens=columns, log=log, ax=ax
         )
     if kind == "received":
-        shares, which = _received(view, one)
+        shares, which = _received(view)
         title = ", ".join([*where, *which])
         return received.bars(shares, title=title, tokens=columns, log=log, ax=ax)
     most = most or numbers.MOST_CELLS
-    draw = numbers.strips
     if one is not None:
-        draw, where = numbers.line, [*where, *_head(one, weights)]
-    return draw(view, kind, title=", ".join(where), tokens=rows, log=log, most=most, ax=ax)
+        title = ", ".join([*where, *_head(one, weights)])
+        return numbers.line(view, kind, title=title, tokens=rows, log=log, most=most, ax=ax)
+    values, names = view.statistic(kind), [f"head {number}" for number in view.numbers]
+    labels = QUANTITIES[kind], "query", "padding"
+    axes = numbers.strips(values, names, labels, tokens=rows, log=log, most=most, ax=ax)
+    entitle(axes, ", ".join(where))
+    return axes
 
 
 def of_seen(
@@ -154,11 +158,18 @@ def of_seen(
         )
     words, _ = check_words(tokens, None, lengths[0], lengths[0])
     rows = [
-        HeadView(weights, row, some).received()[0]
+        HeadView(weights, row, some).received()[0].detach().cpu().double()
         for weights, row, some in zip(wholes, place, chosen, strict=True)
     ]
-    most = most or numbers.MOST_CELLS
-    return received.by_layer(rows, short, tokens=words, log=log, most=most, ax=ax)
+    return numbers.strips(
+        torch.stack(rows),
+        short,
+        (received.UNIT, "attended to (key)", "padding"),
+        tokens=words,
+        log=log,
+        most=most or numbers.MOST_CELLS,
+        ax=ax,
+    )
 
 
 def _check_size(name: str, number: Any, given: object) -> None:
@@ -284,8 +295,8 @@ def _cells(view: HeadView, most: int | None, one: bool) -> Cells:
     return Cells.of(view.maps(most or usual), view.numbers)
 
 
-def _received(view: HeadView, one: int | None) -> tuple[Tensor, list[str]]:
-    """The mean over query heads of what each key gets, (kv_len,), and the heads in words."""
+def _received(view: HeadView) -> tuple[Tensor, list[str]]:
+    """Return the mean over query heads of what each key receives, (kv_len,), and the heads in words."""
     mean, members = view.received()
     weights = view.weights
     if len(members) == 1:
@@ -293,12 +304,8 @@ def _received(view: HeadView, one: int | None) -> tuple[Tensor, list[str]]:
     if weights.heads is None and members == list(range(weights.num_heads)):
         return mean, [f"mean of {weights.num_heads} heads"]
     numbers = HeadView(weights, heads=members).numbers
-    if one is not None:
-        which = f"{numbers[0]} to {numbers[-1]}"
-        if numbers != list(range(numbers[0], numbers[-1] + 1)):
-            which = ", ".join(map(str, numbers))
-        return mean, [f"mean of heads {which}, which share their keys"]
-    return mean, [f"mean of heads {', '.join(map(str, numbers))}"]
+    shared = ", which share their keys" if len(view.numbers) == 1 else ""
+    return mean, [f"mean of heads {', '.join(map(str, numbers))}{shared}"]
 
 
 def _head(place: int, weights: Weights) -> list[str]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,14 +12,11 @@ from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import Cells
 from clearhead.drawing.figures.head_map import show, show_cells
 from clearhead.drawing.figures.lettering import entitle, families, tick, wrapped
-from clearhead.drawing.figures.paper import array, given, new_figure
+from clearhead.drawing.figures.paper import array, figure_of, given, grid_of
 
 MOST_CELLS = 64
-MAP = 1.1
-"""Inches of a side of a small map."""
-
-CHOSEN, LETTERED = 2.0, 0.5
-"""Inches of a side of a chosen map, and of the words below the last."""
+MAP, CHOSEN = 1.1, 2.0
+"""Inches of a side of a small map, and of a chosen one."""
 
 SIZE_OF_PAPER = 7
 """Points, as captions of papers have."""
@@ -31,66 +27,45 @@ WIDE = 1.5
 
 
 def of_heads(cells: Cells, *, log: bool, ax: object) -> np.ndarray:
-    """The heads of one matrix: an array of axes, one for each head."""
+    """Draw the heads of one matrix; returns an array of axes, one for each head."""
     count = len(cells.heads)
-    if ax is not None:
-        axes = given(ax, count, "one for each head")
-    else:
-        columns = columns_for(count)
-        rows = math.ceil(count / columns)
-        grid = _empty(rows, columns, rows)
-        axes = grid.ravel().tolist()[:count]
-        for spare in grid.ravel().tolist()[count:]:
-            spare.remove()
-    for place, each in enumerate(axes):
-        entitle(each, f"head {cells.heads[place]}", size="small")
+    axes = _axes(ax, count, columns_for(count), "one for each head")
+    for place, head in zip(axes, cells.heads, strict=True):
+        entitle(place, f"head {head}", size="small")
     _fill(axes, [(cells, place) for place in range(count)], log=log)
     if ax is None:
-        _say_what(axes[0], [cells])
+        _name_sides(axes[0], [cells])
     return array(axes)
 
 
 def of_layers(
     layers: Sequence[Cells], names: Sequence[str], *, log: bool, ax: object
 ) -> np.ndarray:
-    """Layers × heads: an array of axes, None where a layer has fewer heads than another."""
+    """Draw layers × heads; returns an array of axes, None where a layer has fewer heads than another."""
     columns = max(len(cells.heads) for cells in layers)
     places = [
         (row, column) for row, cells in enumerate(layers) for column in range(len(cells.heads))
     ]
     grid = np.full((len(layers), columns), None, dtype=object)
     if ax is not None:
-        found = given(ax, len(places), "one for each head of each layer")
-        for place, each in zip(places, found, strict=True):
-            grid[place] = each
+        axes = given(ax, len(places), "one for each head of each layer")
     else:
-        titled = len(layers) if len({tuple(cells.heads) for cells in layers}) > 1 else 1
-        made = _empty(len(layers), columns, titled)
-        for place in np.ndindex(*made.shape):
-            if place in places:
-                grid[place] = made[place]
-            else:
-                spare: Any = made[place]
-                spare.remove()
+        every = _axes(None, len(layers) * columns, columns, "")
+        axes = [every[row * columns + column] for row, column in places]
+        for spare in set(every) - set(axes):
+            spare.remove()
+    for place, each in zip(places, axes, strict=True):
+        grid[place] = each
+    style = {"rotation": 0, "ha": "right", "va": "center", "fontfamily": list(families())}
     for row, cells in enumerate(layers):
-        grid[row, 0].set_ylabel(
-            names[row],
-            rotation=0,
-            ha="right",
-            va="center",
-            fontsize="small",
-            parse_math=False,
-            fontfamily=list(families()),
-        )
+        grid[row, 0].set_ylabel(names[row], fontsize="small", parse_math=False, **style)
         for column, head in enumerate(cells.heads):
             if row == 0 or cells.heads != layers[0].heads:
-                entitle(
-                    grid[row, column], f"head {head}" if column == 0 else f"{head}", size="small"
-                )
-    flat = [grid[place] for place in places]
-    _fill(flat, [(layers[row], column) for row, column in places], log=log)
+                title = f"head {head}" if column == 0 else f"{head}"
+                entitle(grid[row, column], title, size="small")
+    _fill(axes, [(layers[row], column) for row, column in places], log=log)
     if ax is None:
-        _say_what(flat[0], layers)
+        _name_sides(axes[0], layers)
     return grid
 
 
@@ -104,11 +79,11 @@ def of_chosen(
     width: float | None,
     log: bool,
 ) -> np.ndarray:
-    """Some heads of any layers for a paper: on one scale, with words at the outer edges alone.
+    """Draw some heads of any layers for a paper: on one scale, with words at the outer edges alone.
 
     Args:
         maps: one head each, of the same tokens.
-        titles: what stands above each.
+        titles: the title of each.
         tokens, source_tokens: a word for each query and each key; None for none.
         columns: maps side by side; None for as many as look well.
         width: of the figure, in inches; None for what the maps take.
@@ -116,16 +91,11 @@ def of_chosen(
     """
     count = len(maps)
     columns = min(columns or columns_for(count), count)
-    rows = math.ceil(count / columns)
     wide = width or min(MOST_WIDE, CHOSEN * columns + 1.2)
-    # The colour bar lies below, where it takes nothing of the width of a column.
-    lettered = LETTERED if tokens or source_tokens else 0.0
-    side = (wide - (lettered if tokens else 0.1)) / columns
-    figure = new_figure(wide, min(MOST_HIGH, (side + 0.25) * rows + lettered + 0.5))
-    grid = figure.subplots(rows, columns, squeeze=False)
-    axes = grid.ravel().tolist()[:count]
-    for spare in grid.ravel().tolist()[count:]:
-        spare.remove()
+    side = wide / columns
+    # The colour bar is below, where it takes nothing of the width of a column.
+    rows = math.ceil(count / columns)
+    axes = grid_of(count, columns, side, min(MOST_HIGH / rows, side + 0.2 + 0.8 / rows))
     image = _fill(axes, [(cells, 0) for cells in maps], log=log, bar=False, draw=show_cells)
     for place, (each, title) in enumerate(zip(axes, titles, strict=True)):
         each.set_title(title, fontsize=SIZE_OF_PAPER, parse_math=False)
@@ -134,9 +104,9 @@ def of_chosen(
             tick(each, "y", len(tokens), tokens, centre=centre, size=SIZE_OF_PAPER)
         if place + columns >= count and source_tokens is not None:
             tick(each, "x", len(source_tokens), source_tokens, centre=centre, size=SIZE_OF_PAPER)
-    hiding = next((cells for cells in maps if cells.hides), maps[0])
+    figure = figure_of(axes[0])
     bar = figure.colorbar(image, ax=axes, location="bottom", aspect=40, shrink=0.9, pad=0.02)
-    bar.set_label(wrapped(hiding.unit(), 0.9 * wide, SIZE_OF_PAPER), fontsize=SIZE_OF_PAPER)
+    bar.set_label(wrapped(_unit(maps), 0.9 * wide, SIZE_OF_PAPER), fontsize=SIZE_OF_PAPER)
     bar.ax.tick_params(labelsize=SIZE_OF_PAPER)
     return array(axes)
 
@@ -155,6 +125,18 @@ def columns_for(count: int) -> int:
     return min(even, key=lambda n: abs(n - wished)) if even else math.ceil(wished)
 
 
+def _axes(ax: object, count: int, columns: int, of: str) -> list[Axes]:
+    """Return the axes given, or those of a new figure that has room for titles and a colour bar."""
+    if ax is not None:
+        return given(ax, count, of)
+    rows = math.ceil(count / columns)
+    wide, high = MAP * columns + 1.8, MAP * rows + 0.8
+    shrink = min(1.0, MOST_WIDE / wide, MOST_HIGH / high)
+    return grid_of(
+        count, columns, max(4.0, wide * shrink) / columns, max(2.4, high * shrink) / rows
+    )
+
+
 def _fill(
     axes: Sequence[Axes],
     maps: Sequence[tuple[Cells, int]],
@@ -163,34 +145,27 @@ def _fill(
     bar: bool = True,
     draw: Callable[..., AxesImage | QuadMesh] = show,
 ) -> AxesImage | QuadMesh:
-    """Draw the maps, without ticks, on one scale with one colour bar."""
-    scale, extend = scales.upwards(
-        [cells.shares[place] for cells, place in maps], log=log, root=True
-    )
-    image = None
+    """Draw the maps, without ticks, on one scale with one colour bar; returns the last image."""
+    shares = [cells.shares[place] for cells, place in maps]
+    scale, extend = scales.upwards(shares, log=log, root=True)
     for each, (cells, place) in zip(axes, maps, strict=True):
-        image = draw(each, cells, place, scale)
-        each.set_xticks([])
-        each.set_yticks([])
-    assert image is not None
+        draw(each, cells, place, scale)
+        each.set(xticks=[], yticks=[])
+    image = (axes[-1].images or axes[-1].collections)[0]
+    assert isinstance(image, AxesImage | QuadMesh)
     if bar:
-        hiding = next((cells for cells, _ in maps if cells.hides), maps[0][0])
-        scales.add_bar(image, axes, hiding.unit(), extend)
+        scales.add_bar(image, axes, _unit([cells for cells, _ in maps]), extend)
     return image
 
 
-def _empty(rows: int, columns: int, titled: int) -> np.ndarray:
-    """Return the axes of a new figure, with space for titles above `titled` rows."""
-    wide, high = MAP * columns + 1.8, MAP * rows + 0.2 * titled + 0.6
-    shrink = min(1.0, MOST_WIDE / wide, MOST_HIGH / high)
-    wide, high = max(4.0, wide * shrink), max(2.4, high * shrink)
-    return new_figure(wide, high).subplots(rows, columns, squeeze=False)
+def _unit(maps: Sequence[Cells]) -> str:
+    """Return the unit of the maps, of one that hides something if there is any."""
+    return next((cells for cells in maps if cells.hides), maps[0]).unit()
 
 
-def _say_what(axes: Axes, layers: Sequence[Cells]) -> None:
+def _name_sides(axes: Axes, layers: Sequence[Cells]) -> None:
     """Name the sides of all the maps, once, at the edges of the figure."""
-    figure = axes.figure
-    details = list(dict.fromkeys(cells.detail() for cells in layers))
-    detail = f"; {details[0]}" if len(details) == 1 and details[0] else ""
-    figure.supxlabel(f"attended to (key){detail}", fontsize="medium")
-    figure.supylabel("attends (query)", fontsize="medium")
+    details = {cells.detail() for cells in layers}
+    detail = f"; {details.pop()}" if len(details) == 1 and "" not in details else ""
+    axes.figure.supxlabel(f"attended to (key){detail}", fontsize="medium")
+    axes.figure.supylabel("attends (query)", fontsize="medium")

@@ -20,14 +20,10 @@ FALLBACK = "DejaVu Sans"
 # Tried in this order for what DejaVu has no glyphs for, where they are installed.
 OTHER_FONTS = (
     "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
     "WenQuanYi Zen Hei",
-    "Droid Sans Fallback",
     "Hiragino Sans",
-    "PingFang SC",
     "Microsoft YaHei",
     "Arial Unicode MS",
-    "Noto Sans",
 )
 LETTERS, PATH = 16, 24
 """Largest number of letters written of a token, and of a path."""

@@ -1,7 +1,6 @@
 """A number for each query or for each head: a line, a strip per head, layers × heads."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,34 +20,14 @@ WRITTEN = 0.36
 """Width of a cell in inches from which its number is written into it."""
 
 
-class Quantity(NamedTuple):
-    """Something that there is a number of for each query.
-
-    Attributes:
-        name: what it is called on an axis.
-        unit: what it is counted in.
-    """
-
-    name: str
-    unit: str
-
-    def label(self) -> str:
-        """Name and unit, for an axis.
-
-        Example:
-            >>> Quantity("entropy", "nats").label()
-            'entropy (nats)'
-        """
-        return f"{self.name} ({self.unit})"
-
-
 QUANTITIES = {
-    "entropy": Quantity("entropy", "nats"),
-    "distance": Quantity("distance", "tokens"),
-    "max": Quantity("largest weight", "share of 1"),
-    "first": Quantity("weight on the first key", "share of 1"),
-    "previous": Quantity("weight on the token before", "share of 1"),
+    "entropy": "entropy (nats)",
+    "distance": "distance (tokens)",
+    "max": "largest weight (share of 1)",
+    "first": "weight on the first key (share of 1)",
+    "previous": "weight on the token before (share of 1)",
 }
+"""The name and the unit of each number that there is for a query."""
 
 
 def line(
@@ -76,37 +55,46 @@ def line(
         axes.set_ylim(bottom=0)
     tick(axes, "x", count, tokens)
     name_axis(axes, "x", "\n".join(filter(None, ["query", detail])))
-    name_axis(axes, "y", quantity.label())
+    name_axis(axes, "y", quantity)
     entitle(axes, title)
     return axes
 
 
 def strips(
-    view: HeadView,
-    kind: str,
+    values: Tensor,
+    names: Sequence[str],
+    labels: tuple[str, str, str],
     *,
-    title: str,
     tokens: Sequence[str] | None,
     log: bool,
     most: int,
     ax: object,
 ) -> Axes:
-    """A number of each query of some heads, a strip each; NaN is white."""
-    count, heads, quantity = view.weights.query_len, view.numbers, QUANTITIES[kind]
-    means, detail = binned(view.statistic(kind), most)
+    """Draw a strip of numbers for each row of `values`, (rows, queries or keys); NaN is white.
+
+    Args:
+        values: the numbers.
+        names: the name of each row.
+        labels: the name and unit of the numbers, the name of the columns, and the meaning of NaN.
+        tokens: a word for each column, or None.
+        log: a logarithmic scale.
+        most: the most cells of a strip; neighbours are averaged.
+        ax: axes, or None for a new figure.
+    """
+    label, across, blank = labels
+    count = values.shape[1]
+    means, detail = binned(values, most)
     wide = min(max(PER_TOKEN * count, LEAST), MOST)
-    axes = one(ax, wide + 1.8, 0.25 * len(heads) + 1.6)
-    values = masked(means, means.isnan())
-    scale, extend = scales.upwards([values], log=log)
-    edges = (-0.5, count - 0.5, len(heads) - 0.5, -0.5)
-    image = axes.imshow(values, cmap=scales.WEIGHTS, norm=scale, aspect="auto", extent=edges)
+    axes = one(ax, wide + 2.0, min(0.25 * len(names) + 1.6, 14.0))
+    array = masked(means, means.isnan())
+    scale, extend = scales.upwards([array], log=log)
+    edges = (-0.5, count - 0.5, len(names) - 0.5, -0.5)
+    image = axes.imshow(array, cmap=scales.WEIGHTS, norm=scale, aspect="auto", extent=edges)
     tick(axes, "x", count, tokens)
-    number(axes, "y", [str(head) for head in heads])
-    name_axis(axes, "x", "\n".join(filter(None, ["query", detail])))
-    name_axis(axes, "y", "head")
-    entitle(axes, title)
-    blank = "; white: padding" if bool(means.isnan().any()) else ""
-    scales.add_bar(image, [axes], quantity.label() + blank, extend)
+    number(axes, "y", names)
+    name_axis(axes, "x", "\n".join(filter(None, [across, detail])))
+    white = f"; white: {blank}" if bool(means.isnan().any()) else ""
+    scales.add_bar(image, [axes], label + white, extend)
     return axes
 
 
@@ -114,30 +102,28 @@ def by_layer(
     layers: Sequence[Tensor],
     names: Sequence[str],
     heads: Sequence[int],
-    quantity: Quantity,
+    quantity: str,
     *,
     log: bool,
     ax: object,
 ) -> Axes:
-    """A number for each head of each layer; layers may have fewer heads than others."""
+    """Draw a number for each head of each layer; layers may have fewer heads than others."""
     values = torch.full((len(layers), len(heads)), torch.nan, dtype=torch.float64)
     for row, each in enumerate(layers):
         values[row, : len(each)] = each
-    array = masked(values, values.isnan())
-    axes = one(
-        ax, min(0.42 * len(heads) + 2.4, 14.0), min(max(0.32 * len(layers) + 1.2, 2.4), 14.0)
+    axes = strips(
+        values,
+        names,
+        (f"mean {quantity}", "head", "there is none"),
+        tokens=[str(head) for head in heads],
+        log=log,
+        most=len(heads),
+        ax=ax,
     )
-    scale, extend = scales.upwards([array], log=log)
-    image = axes.imshow(array, cmap=scales.WEIGHTS, norm=scale, aspect="auto")
-    number(axes, "x", [str(head) for head in heads])
-    number(axes, "y", names)
-    name_axis(axes, "x", "head")
-    blank = "; white: there is none" if bool(values.isnan().any()) else ""
-    scales.add_bar(image, [axes], f"mean {quantity.label()}" + blank, extend)
     wide, high = inches(axes)
     if wide / len(heads) >= WRITTEN and high / len(layers) >= WRITTEN / 2:
         texts = [["" if np.isnan(v) else _brief(v) for v in line] for line in values.tolist()]
-        scales.write_numbers(axes, image, texts, "x-small")
+        scales.write_numbers(axes, axes.images[0], texts, "x-small")
     return axes
 
 

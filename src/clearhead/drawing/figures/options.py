@@ -106,17 +106,14 @@ def check_words(
 def _words(name: str, words: object, count: int, of: str) -> list[str] | None:
     if words is None:
         return None
-    if isinstance(words, str) or not isinstance(words, Sequence):
+    listed: list[Any] = list(words) if isinstance(words, Sequence) else [words]
+    odd = next((word for word in listed if not isinstance(word, str)), None)
+    if odd is not None or isinstance(words, str):
         raise ArgumentTypeError(
-            "plot.tokens", f"{name} must be a list of strings; got {type(words).__name__}."
+            "plot.tokens", f"{name} must be a list of strings; got {type(odd or words).__name__}."
         )
-    odd = next((word for word in words if not isinstance(word, str)), None)
-    if odd is not None:
-        raise ArgumentTypeError(
-            "plot.tokens", f"{name} must be strings; got {type(odd).__name__} among them."
-        )
-    if len(words) != count:
+    if len(listed) != count:
         raise ShapeError(
-            "plot.tokens", f"{name} must hold a word for each {of}, {count}; got {len(words)}."
+            "plot.tokens", f"{name} must hold a word for each {of}, {count}; got {len(listed)}."
         )
-    return list(words)
+    return listed

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.gridspec import SubplotSpec
 
 from clearhead.errors import ArgumentTypeError, ShapeError
 
@@ -20,6 +19,17 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib import pyplot
 
     return pyplot.figure(figsize=(width, height), layout="constrained")
+
+
+def grid_of(count: int, columns: int, width: float, height: float) -> list[Axes]:
+    """Return `count` axes of a new figure, `columns` in a row, of `width` by `height` inches each."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    grid = new_figure(width * columns, height * rows).subplots(rows, columns, squeeze=False)
+    axes: list[Axes] = grid.ravel().tolist()
+    for spare in axes[count:]:
+        spare.remove()
+    return axes[:count]
 
 
 def one(ax: object, width: float, height: float) -> Axes:
@@ -69,12 +79,6 @@ def inches(axes: Axes) -> tuple[float, float]:
     box = axes.get_window_extent()
     dots = figure_of(axes).dpi
     return box.width / dots, box.height / dots
-
-
-def across(figure: Figure, row: SubplotSpec, widths: Sequence[float]) -> list[Axes]:
-    """A row of a figure as axes of different widths."""
-    inner = row.subgridspec(1, len(widths), width_ratios=widths)
-    return [figure.add_subplot(inner[0, place]) for place in range(len(widths))]
 
 
 def _an_axes(ax: object, expected: str) -> Axes:

@@ -25,9 +25,6 @@ EDGE = "#808080"
 LEGEND = 0.6
 """Inches that a legend takes more than a colour bar."""
 
-LINES = 32
-"""Number of tokens up to which lines separate the cells."""
-
 
 def of_mask(
     mask: Mask,
@@ -88,13 +85,6 @@ def _draw_pairs(axes: Axes, shares: Tensor) -> None:
         norm=Normalize(0, 1),
         aspect=aspect(rows, columns),
     )
-    if max(rows, columns) <= LINES:
-        for edges, draw in (
-            (np.arange(1, columns), axes.axvline),
-            (np.arange(1, rows), axes.axhline),
-        ):
-            for edge in edges - 0.5:
-                draw(edge, color=EDGE, linewidth=0.4)
     kinds = [Patch(facecolor=VISIBLE, edgecolor=EDGE, label="visible")]
     kinds += [Patch(facecolor=HIDDEN, edgecolor=EDGE, label="hidden")]
     axes.legend(handles=kinds, loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False)

@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 
-import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from clearhead.drawing.figures import numbers, scales
-from clearhead.drawing.figures.cells import masked
 from clearhead.drawing.figures.lettering import (
     MOST_LABELS,
     entitle,
@@ -53,32 +50,4 @@ def bars(
         if log:
             axes.set_xscale("log")
     entitle(axes, title)
-    return axes
-
-
-def by_layer(
-    layers: Sequence[Tensor],
-    names: Sequence[str],
-    *,
-    tokens: Sequence[str] | None,
-    log: bool,
-    most: int,
-    ax: object,
-) -> Axes:
-    """Draw the sums of the keys of each layer, (kv_len,) each, as a strip per layer."""
-    values = torch.stack([each.detach().cpu().double() for each in layers])
-    count = values.shape[1]
-    means, detail = numbers.binned(values, most)
-    wide = min(max(numbers.PER_TOKEN * count, numbers.LEAST), numbers.MOST)
-    axes = one(ax, wide + 2.4, 0.25 * len(layers) + 1.6)
-    array = masked(means, means.isnan())
-    scale, extend = scales.upwards([array], log=log)
-    edges = (-0.5, count - 0.5, len(layers) - 0.5, -0.5)
-    image = axes.imshow(array, cmap=scales.WEIGHTS, norm=scale, aspect="auto", extent=edges)
-    tick(axes, "x", count, tokens)
-    numbers.number(axes, "y", names)
-    name_axis(
-        axes, "x", "\n".join(filter(None, ["attended to (key)", detail.replace("queries", "keys")]))
-    )
-    scales.add_bar(image, [axes], UNIT, extend)
     return axes

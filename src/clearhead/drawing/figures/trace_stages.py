@@ -11,30 +11,21 @@ from torch import Tensor
 from clearhead._common.checks import check_bool
 from clearhead._text import shown
 from clearhead.drawing.figures import scales
-from clearhead.drawing.figures.lettering import LETTERS, entitle, tick
-from clearhead.drawing.figures.paper import across, array, given, inches, new_figure
+from clearhead.drawing.figures.lettering import entitle, tick
+from clearhead.drawing.figures.paper import array, given, grid_of, inches
 from clearhead.drawing.labels import words_of
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.tracing.trace import Step, Trace
 
 SHARES = ("weights", "dropped_weights")
 WRITTEN_ROWS, WRITTEN_COLUMNS = 12, 8
-CELL, LOW = 0.42, 0.3
-"""Inches of a cell with a number in it, wide and high."""
+ACROSS = 4
+"""Stages in a row."""
 
-LEAST, PANEL = 1.5, 2.2
-"""Inches of a stage: of the narrowest, and of one without numbers."""
+WIDE, HIGH = 3.2, 2.8
+"""Inches of a stage, with its title and tokens."""
 
-MARGIN, BAR, ABOVE, BELOW = 0.35, 0.9, 0.7, 0.4
-"""Inches between stages, for a colour bar, a title, and the name of an axis."""
-
-LETTER = 0.08
-"""Inches of a letter of a token."""
-
-ACROSS = 12.0
-"""Inches; then a new row begins."""
-
-WRITTEN = 0.33
+WRITTEN = 0.28
 """Width of a cell in inches from which its number is written into it."""
 LETTERS_OF_CELL = 6
 """The characters that such a cell has room for."""
@@ -62,15 +53,15 @@ def of_trace(
     parts = [trace._part(step, sample, head)[0] for step in steps]
     if min(part.numel() for part in parts) == 0:
         raise ArgumentError("plot.empty", "there is nothing to draw: a stage holds no numbers.")
-    if ax is None:
-        axes, named = _laid_out(trace, steps, parts)
-    else:
-        axes, named = given(ax, len(steps), "one for each stage"), set(range(len(steps)))
-    for place, (each, step, part) in enumerate(zip(axes, steps, parts, strict=True)):
+    axes = (
+        grid_of(len(steps), ACROSS, WIDE, HIGH)
+        if ax is None
+        else given(ax, len(steps), "one for each stage")
+    )
+    for place, step, part in zip(axes, steps, parts, strict=True):
         hidden = trace._hidden(part, sample, head).cpu().numpy()
-        title = f"{step.name}\n{_formula(trace, step)}"
-        _draw(each, step, part, hidden, title, log=log, planned=ax is None)
-        _label(each, trace, step, rows=place in named)
+        _draw(place, step, part, hidden, f"{step.name}\n{_formula(trace, step)}", log=log)
+        _label(place, trace, step)
     return array(axes)
 
 
@@ -95,58 +86,6 @@ def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
     return [trace.steps[each] for each in stages]
 
 
-def _laid_out(
-    trace: Trace, steps: Sequence[Step], parts: Sequence[Tensor]
-) -> tuple[list[Axes], set[int]]:
-    """Axes as wide as their stages have columns, in as many rows as it takes, and which of them
-    name their tokens on the left: the first of a row, and those of other tokens than their
-    neighbour on the left."""
-    words = {kind: _words(trace, kind) for kind in TOKENS_OF}
-    lengths = {kind: 2 if texts is None else max(map(len, texts)) for kind, texts in words.items()}
-    rows: list[list[int]] = []
-    widths: list[float] = []
-    named: set[int] = set()
-    taken = 0.0
-    for place, (step, part) in enumerate(zip(steps, parts, strict=True)):
-        kind = step.axes[-2]
-        left = LETTER * min(lengths[kind], LETTERS)
-        wide = _size(part)[0] + MARGIN
-        fresh = not rows or taken + wide > ACROSS
-        before = None if fresh else steps[place - 1].axes[-2]
-        if before is None or words[kind] != words[before]:
-            named.add(place)
-            wide += left
-        if fresh:
-            rows.append([])
-            taken = 0.0
-        rows[-1].append(place)
-        widths.append(wide)
-        taken += wide
-    below = BELOW + LETTER * min(max(lengths.values()), LETTERS)
-    highs = [max(_size(parts[place])[1] for place in row) + ABOVE + below for row in rows]
-    width = max(sum(widths[place] for place in row) for row in rows)
-    figure = new_figure(width, sum(highs))
-    spec = figure.add_gridspec(len(rows), 1, height_ratios=highs)
-    axes: list[Axes] = []
-    for number, row in enumerate(rows):
-        ratios = [widths[place] for place in row]
-        spare = width - sum(ratios)
-        # What is left of a row stays empty, so that cells are about equally large in all rows.
-        made = across(figure, spec[number, 0], [*ratios, spare] if spare > MARGIN else ratios)
-        axes += made[: len(row)]
-        for rest in made[len(row) :]:
-            rest.set_axis_off()
-    return axes, named
-
-
-def _size(part: Tensor) -> tuple[float, float]:
-    """Width and height of a stage, in inches."""
-    rows, columns = part.shape
-    if _has_room_for_numbers(part):
-        return max(CELL * columns, LEAST), LOW * max(rows, 4)
-    return PANEL + BAR, PANEL
-
-
 def _has_room_for_numbers(part: Tensor) -> bool:
     return part.shape[0] <= WRITTEN_ROWS and part.shape[1] <= WRITTEN_COLUMNS
 
@@ -168,7 +107,6 @@ def _draw(
     title: str,
     *,
     log: bool,
-    planned: bool,
 ) -> None:
     """A stage as an image, with its numbers where there is room for them."""
     numbers = part.detach().cpu().double().numpy()
@@ -186,8 +124,10 @@ def _draw(
     axes.patch.set(hatch="////", edgecolor=HATCH)
     wide, high = inches(axes)
     entitle(axes, title, size="small")
-    fits = planned or min(wide / part.shape[1], 2 * high / part.shape[0]) >= WRITTEN
-    if _has_room_for_numbers(part) and fits:
+    if (
+        _has_room_for_numbers(part)
+        and min(wide / part.shape[1], 2 * high / part.shape[0]) >= WRITTEN
+    ):
         texts = [
             ["" if gone else _written(value) for value, gone in zip(row, line, strict=True)]
             for row, line in zip(numbers.tolist(), blank.tolist(), strict=True)
@@ -212,13 +152,10 @@ def _written(value: float) -> str:
     return text.replace("e+", "e").replace("-", "−")
 
 
-def _label(axes: Axes, trace: Trace, step: Step, *, rows: bool) -> None:
-    """Tokens, or the name of what the axis counts."""
+def _label(axes: Axes, trace: Trace, step: Step) -> None:
+    """Write tokens along the axes, or the name of what an axis counts."""
     sizes = step.tensor.shape[-2:]
-    if rows:
-        tick(axes, "y", sizes[0], _words(trace, step.axes[-2]))
-    else:
-        axes.set_yticks([])
+    tick(axes, "y", sizes[0], _words(trace, step.axes[-2]))
     kind = step.axes[-1]
     tick(axes, "x", sizes[1], _words(trace, kind))
     if kind not in TOKENS_OF:

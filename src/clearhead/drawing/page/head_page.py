@@ -14,7 +14,7 @@ few numbers for each token. In `data`:
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
@@ -61,14 +61,11 @@ from clearhead.matrix.matrix import AttentionMatrix, FileOptions
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 
-Progress = Callable[[str, float], None]
-
 
 def heads_payload(
     runs: Sequence[Run],
     title: str,
     note: str = "",
-    progress: Progress = lambda doing, done: None,
     start: Start = ANYWHERE,
     *,
     why: bool = False,
@@ -80,7 +77,6 @@ def heads_payload(
         runs: one, or two to compare.
         title: the title of the page.
         note: a line under the title.
-        progress: called with what is being done, and the share of it that is done.
         start: where the page opens, instead of at the link between words that stands out most.
         why: True to pack the query and key of short texts too, from which each weight follows.
         writes: the tokens that heads of the first run raise and lower.
@@ -97,7 +93,7 @@ def heads_payload(
         >>> payload.kind, tuple(payload.arrays["0/0/weights"].shape)
         ('heads', (3, 3))
     """
-    packing = _Packing(progress)
+    packing = _Packing()
     shown = [
         packing.locate(
             number, run, layer._replace(number=place if layer.number is None else layer.number)
@@ -117,7 +113,6 @@ def heads_payload(
     if why:
         check_why(shorts)
     for place, each in enumerate(shown):
-        progress("packing", place / len(shown))
         packing.add(place, each)
         if why and each.short is not None:
             vectors = query_and_key(place, each.short, each.run.sample)
@@ -213,7 +208,6 @@ def write_heads(
 class _Packing:
     """A payload that is being made: layers are added to it in order."""
 
-    progress: Progress
     levels: int | None = BYTE
     room: float = 0.0
     texts: list[PageText] = field(default_factory=list)
@@ -355,7 +349,7 @@ class _Packing:
 
     def _summary(self, shown: Located, text: PageText | None) -> Summary:
         """The summary of the sample, with batch and heads, and with roles if they can be known."""
-        weights, name = shown.layer.weights, shown.layer.name
+        weights = shown.layer.weights
         if isinstance(weights, Summary):
             return weights.sample(shown.run.sample)
         options: dict[str, Any] = {}
@@ -363,7 +357,6 @@ class _Packing:
             options = {
                 "top_k": min(LINKS, weights.kv_len),
                 "pool": (min(MAPS[0], weights.query_len), min(MAPS[0], weights.kv_len)),
-                "progress": lambda done: self.progress(name or "reading the weights", done),
             }
         ids = None if text is None else text.ids[: weights.kv_len]
         return summary_with_roles(weights, ids, **options).sample(shown.run.sample)

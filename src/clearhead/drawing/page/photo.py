@@ -1,7 +1,6 @@
 """A picture whose patches are the keys of a page."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,32 +40,6 @@ class Photo(NamedTuple):
     def tokens(self) -> list[str]:
         """A name for each token: those that are skipped, then each patch by its row and column."""
         return patch_names(self.grid, self.skip)
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        """The entry of a payload that says how its patches are tokens."""
-        return {"photo": {"kind": self.kind, "grid": self.grid, "skip": self.skip}}
-
-    @property
-    def arrays(self) -> dict[str, Tensor]:
-        """Its bytes, as an array of a payload."""
-        return {"photo": torch.frombuffer(bytearray(self.content), dtype=torch.uint8)}
-
-    def check(self, keys: Sequence[int]) -> None:
-        """Refuse the picture if no layer has its patches as keys.
-
-        Raises:
-            ArgumentError: code `page.grid`.
-        """
-        rows, columns = self.grid
-        patches = self.skip + rows * columns
-        if patches not in keys:
-            found = ", ".join(str(each) for each in sorted(set(keys)))
-            raise ArgumentError(
-                "page.grid",
-                f"grid and skip must be those of a layer: {self.skip} + {rows} × {columns} = {patches} keys; "
-                f"got layers of {found}.",
-            )
 
 
 def read_photo(image: Any, grid: Any, skip: Any) -> Photo | None:
@@ -109,18 +82,18 @@ def read_photo(image: Any, grid: Any, skip: Any) -> Photo | None:
     content = _content(image)
     kind = next((kind for first, kind in KINDS.items() if content.startswith(first)), None)
     if kind is None or len(content) > MOST_BYTES:
-        what = f"{format_bytes(len(content))} that are neither" if kind is None else "one of "
-        what += "" if kind is None else format_bytes(len(content))
+        size = format_bytes(len(content))
+        got = f"one of {size}" if kind else f"{size} that are neither"
         raise ArgumentError(
             "page.image",
-            f"image must be a PNG or a JPEG of up to {format_bytes(MOST_BYTES)}; got {what}.",
+            f"image must be a PNG or a JPEG of up to {format_bytes(MOST_BYTES)}; got {got}.",
         )
     rows, columns = (int(each or 0) for each in sizes)
     return Photo(content, kind, (rows, columns), before)
 
 
 def _content(image: Any) -> bytes:
-    """The bytes of a file, or a PNG of pixels."""
+    """Return the bytes of a file, or a PNG of pixels."""
     if isinstance(image, bytes):
         return image
     if isinstance(image, str | os.PathLike):
@@ -130,25 +103,19 @@ def _content(image: Any) -> bytes:
             raise ArgumentError(
                 "page.image", f"image {shown(str(image))} cannot be read: {error.strerror}."
             ) from error
-    if hasattr(image, "convert") and hasattr(image, "tobytes"):  # Pillow
-        plain = image.convert("RGB")
-        width, height = plain.size
-        pixels = torch.frombuffer(bytearray(plain.tobytes()), dtype=torch.uint8)
-        return png(pixels.reshape(height, width, 3))
+    got = type(image).__name__
+    if hasattr(image, "convert"):  # Pillow
+        image = image.convert("RGB")
     if hasattr(image, "__array__") or isinstance(image, Tensor):
-        pixels = torch.as_tensor(image).detach().cpu()
+        pixels = torch.as_tensor(image if isinstance(image, Tensor) else image.__array__())
+        pixels = pixels.detach().cpu()
         if pixels.ndim == 3 and pixels.shape[0] == 3 and pixels.shape[2] != 3:
             pixels = pixels.permute(1, 2, 0)
-        if pixels.ndim == 3 and pixels.shape[2] == 3 and pixels.numel():
-            if pixels.is_floating_point() and 0 <= float(pixels.min()) <= float(pixels.max()) <= 1:
-                pixels = (255 * pixels).round().to(torch.uint8)
-            if pixels.dtype == torch.uint8:
-                return png(pixels)
+        if pixels.is_floating_point() and bool(((pixels >= 0) & (pixels <= 1)).all()):
+            pixels = (255 * pixels).round().to(torch.uint8)
+        if pixels.ndim == 3 and pixels.shape[2] == 3 and pixels.dtype == torch.uint8:
+            return png(pixels)
         got = f"{pixels.dtype} of shape {tuple(pixels.shape)}"
-        if pixels.is_floating_point() and pixels.numel():
-            got += f" from {float(pixels.min()):.2g} to {float(pixels.max()):.2g}"
-    else:
-        got = type(image).__name__
     raise ArgumentError(
         "page.image",
         "image must be a path, a picture of Pillow, or pixels of shape (height, width, 3) or (3, height, "
@@ -193,6 +160,19 @@ def with_photo(payload: Payload, photo: Photo | None) -> Payload:
     """
     if photo is None:
         return payload
-    photo.check([layer["keys"] for layer in payload.data["layers"]])
-    data, arrays = {**payload.data, **photo.entry}, {**payload.arrays, **photo.arrays}
-    return replace(payload, data=data, arrays=arrays)
+    rows, columns = photo.grid
+    patches = photo.skip + rows * columns
+    keys = {layer["keys"] for layer in payload.data["layers"]}
+    if patches not in keys:
+        raise ArgumentError(
+            "page.grid",
+            f"grid and skip must be those of a layer: {photo.skip} + {rows} × {columns} = {patches} keys; "
+            f"got layers of {', '.join(map(str, sorted(keys)))}.",
+        )
+    entry = {"kind": photo.kind, "grid": photo.grid, "skip": photo.skip}
+    content = torch.frombuffer(bytearray(photo.content), dtype=torch.uint8)
+    return replace(
+        payload,
+        data={**payload.data, "photo": entry},
+        arrays={**payload.arrays, "photo": content},
+    )

@@ -13,7 +13,7 @@ BYTE, WORD = 253, 65533
 
 
 class Rounded(NamedTuple):
-    """Rounded numbers: their codes, and what `restored` needs to know of them.
+    """Rounded numbers: their codes, and how a page reads them.
 
     Attributes:
         codes: uint8 or uint16; 0 is hidden, levels + 2 is no number, else
@@ -44,8 +44,6 @@ def rounded(
         >>> codes, about = rounded(torch.tensor([[0.0, 0.25, 1.0]]), 100)
         >>> codes, about
         (tensor([[  1,  51, 101]], dtype=torch.uint8), {'levels': 100, 'power': 2, 'top': [1.0]})
-        >>> restored(codes, about)
-        tensor([[0.0000, 0.2500, 1.0000]])
     """
     values = values.float()
     # A sum that rounds to just below 0 is 0; infinity has no place on a scale.
@@ -63,11 +61,3 @@ def rounded(
         codes.masked_fill_(hidden, 0)
     codes = codes.to(torch.uint8) if levels <= BYTE else codes.int().to(torch.uint16)
     return Rounded(codes, {"levels": levels, "power": power, "top": top.tolist()})
-
-
-def restored(codes: Tensor, about: dict[str, Any]) -> Tensor:
-    """The numbers that codes stand for; 0 for what is hidden. The page does the same."""
-    codes = codes.int()
-    top = torch.tensor(about["top"]).view(-1, *[1] * (codes.ndim - 1))
-    values = top * ((codes - 1).clamp(min=0) / about["levels"]) ** about["power"]
-    return values.masked_fill(codes == about["levels"] + 2, torch.nan)

@@ -62,20 +62,17 @@ def devices() -> dict[str, str | None]:
 
 
 def _print_refusals(console: Console, device: str) -> None:
-    problems = dict(_problems(device))
-    names = [kernel.NAME for kernel in KERNELS]
-    left = max(map(len, problems))
-    console.print(Text(f"{f'on {device}':{left}}  {'  '.join(names)}", "bold"))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_row(*(Text(name, "bold") for name in (f"on {device}", *(k.NAME for k in KERNELS))))
     reasons: list[str] = []
-    for about, problem in problems.items():
-        line = Text(f"{about:{left}}")
-        for kernel in KERNELS:
-            against = kernel.refusals(problem)
-            line.append("  ")
-            line.append("no " if against else "yes", "red" if against else "green")
-            line.append(" " * (len(kernel.NAME) - 3))
-            reasons += [f"not {kernel.NAME}: {reason}" for reason in against]
-        console.print(line)
+    for about, problem in _problems(device):
+        refusals = {kernel.NAME: kernel.refusals(problem) for kernel in KERNELS}
+        answers = (
+            Text("no", "red") if found else Text("yes", "green") for found in refusals.values()
+        )
+        table.add_row(about, *answers)
+        reasons += [f"not {name}: {reason}" for name, found in refusals.items() for reason in found]
+    console.print(table)
     for reason in dict.fromkeys(reasons):
         console.print(Text(reason, "dim"))
 

@@ -4,14 +4,13 @@ from collections.abc import Callable
 from functools import cache
 from itertools import zip_longest
 from math import inf, isfinite
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from clearhead.drawing.labels import fit, label, names
 from clearhead.drawing.terminal.heat_maps import HeatMap
 from clearhead.drawing.terminal.shading import Console, Text, percent
-from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview, Printer
+from clearhead.drawing.terminal.terminal import LayerTable, Links, Overview, Printer
 from clearhead.drawing.terminal.word_links import (
     Choice,
     LayerHeads,
@@ -27,16 +26,13 @@ from clearhead.matrix.pairs import PairStages, stages_of_pair
 from clearhead.reading.written_tokens import Writes
 from clearhead.watching.finding import links_of_heads
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 TOKENS = 60
 LINKS_OF_MODEL = 8
 LINKS_OF_HEAD = 6
 
 
 class Screens(Printer):
-    """Prints the attention of a model that read a text.
+    """Prints the attention of a model that read a text, or saw a picture.
 
     Args:
         console: to print to.
@@ -67,10 +63,9 @@ class Screens(Printer):
         """
         check_place(layer, head, [each.shape[1] for each in self._reading.matrices])
 
-    def title(self, name: str, *, encoder_only: bool = False) -> None:
-        """Print the model, and the tokens that it read."""
+    def title(self, name: str, part: str) -> None:
+        """Print the model, the part of it that ran, and the tokens that it read."""
         heads = [each.shape[1] for each in self._reading.matrices]
-        part = "its encoder only" if encoder_only else ""
         self._title(name, part, heads, self._reading.tokens, TOKENS)
 
     def show(self, layer: int | None, head: int | None) -> Choice:
@@ -131,10 +126,12 @@ class Screens(Printer):
         return layer, link.head
 
     def layer(self, layer: int) -> int:
-        """Print the heads of a layer, a line each; returns the one to look at first."""
+        """Print the heads of a layer and the strongest link of each; returns the one to look at first."""
         heads = self._heads(layer)
         self._heading(f"Layer {layer}", self._reading.layers[layer])
-        self._print(HeadTable(heads, self._reading.tokens))
+        self._print(Text(str(LayerTable(heads.rows))))
+        self._heading("The strongest link of each head between words")
+        self._links([(layer, link) for link in heads.strongest if link], with_heads=True)
         return head_to_show([heads]).head
 
     def head(self, layer: int, head: int) -> None:
@@ -153,13 +150,12 @@ class Screens(Printer):
         self._print(
             Text(
                 f"of the attention, {percent(row.first or 0.0)} goes to the first token, "
-                f"{percent(heads.itself[head])} to the token itself, "
                 f"{percent(row.previous or 0.0)} to the one before it, "
                 f"{percent(heads.special[head])} to special tokens"
             )
         )
         self._heading("Its strongest links between words")
-        weights, _ = self._weights(layer, head)
+        weights, _ = self.weights(layer, head)
         allowed = pairs_of_words(self._words).to(weights.device)
         links = strongest_links(weights, allowed, LINKS_OF_HEAD)
         self._links([(layer, link) for link in links], with_heads=False)
@@ -195,28 +191,16 @@ class Screens(Printer):
             cells = ["" if each is None else f"{each[1]:8.4f}  {each[0]}" for each in pairs]
             self._print(Text(f"{fit(cells[0], 29)} {cells[1]}".rstrip()))
 
-    def picture(self, layer: int, head: int) -> "Axes":
-        """Draw the head as a picture.
-
-        Raises:
-            MissingExtraError: if matplotlib is not installed.
-        """
-        from clearhead.drawing.figures.png_files import head_picture
-
-        weights, visible = self._weights(layer, head)
-        title = f"layer {layer}, head {head}"
-        return head_picture(weights, self._reading.tokens, title=title, visible=visible)
-
     def _heads_of(self, layer: int) -> LayerHeads:
         return heads_of(self._reading.matrices[layer], self._reading.special, self._words)
 
-    def _weights(self, layer: int, head: int) -> tuple[Tensor, Tensor | None]:
-        """The weights of a head, and the pairs that are not hidden, (tokens, tokens); None for all."""
+    def weights(self, layer: int, head: int) -> tuple[Tensor, Tensor | None]:
+        """Return the weights of a head, and the visible pairs, (tokens, tokens); None for all."""
         maps = HeadView(self._reading.matrices[layer], heads=[head]).exact()
         return maps.shares[0], None if maps.visible is None else maps.visible[0]
 
     def _map(self, layer: int, head: int) -> None:
-        weights, visible = self._weights(layer, head)
+        weights, visible = self.weights(layer, head)
         self._print(HeatMap(weights, self._reading.tokens, visible=visible))
 
     def _links(self, found: list[tuple[int, Link]], *, with_heads: bool) -> None:

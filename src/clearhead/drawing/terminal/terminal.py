@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from clearhead._text import cell_len
 from clearhead.drawing.labels import fit, label, line_of, names, widest
 from clearhead.drawing.terminal.heat_maps import LABEL
 from clearhead.drawing.terminal.shading import (
@@ -21,11 +20,11 @@ from clearhead.drawing.terminal.shading import (
     percent,
     remark,
     text_line,
-    whole_percent,
 )
 from clearhead.drawing.terminal.word_links import LayerHeads
 from clearhead.matrix.links import Link
 from clearhead.tracing.trace import Trace
+from clearhead.watching.table import Table
 
 
 class Printer:
@@ -56,6 +55,12 @@ class Printer:
         if tokens:
             more = f" … and {len(tokens) - most} more" if len(tokens) > most else ""
             self._print(Text(line_of(tokens[:most]) + more, "italic"))
+
+
+class LayerTable(Table):
+    """The rows of the heads of one layer, printed without the layer."""
+
+    UNPRINTED = Table.UNPRINTED | {"layer", "layer_number"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,45 +104,6 @@ class Overview:
             yield remark(
                 "averages: entropy in nats, distance in tokens, share on special tokens", left
             )
-
-
-@dataclass(frozen=True, eq=False)
-class HeadTable:
-    """The heads of a layer, a line each, with their numbers and their strongest link."""
-
-    layer: LayerHeads
-    tokens: Sequence[str]
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[Text | Padding]:
-        layer = self.layer
-        words = names(self.tokens)
-        links = [
-            f"{words[link.query]} → {words[link.key]} {link.weight:.2f}" if link else "none"
-            for link in layer.strongest
-        ]
-        heads = "head  focus entropy distance first itself previous special"
-        units = "          %    nats   tokens  share of the attention, %   "
-        # Where it does not fit, the link has a line of its own.
-        gap = "\n      "
-        if max(map(cell_len, ["strongest link", *links])) + len(heads) + 2 <= options.max_width:
-            heads, units, gap = f"{heads}  strongest link", f"{units}  between words", "  "
-        else:
-            units = f"{units}{gap}strongest link between words"
-        yield text_line(f"{heads}\n{units}", style=DIM)
-        for head, row in enumerate(layer.rows):
-            line = text_line(f"{head:>4}  ")
-            line.append_text(cell_text(layer.focus[head], 1.0, 5, console))
-            line.append(f"{row.entropy:8.2f}{row.distance:9.1f}")
-            for share, width in (
-                (row.first, 6),
-                (layer.itself[head], 7),
-                (row.previous, 9),
-                (layer.special[head], 8),
-            ):
-                line.append(whole_percent(share or 0.0).rjust(width))
-            yield line.append(gap + links[head])
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,16 +28,14 @@ class LayerHeads(NamedTuple):
     Attributes:
         rows: the numbers of each head, as a table has them.
         focus: 1 − the evenness of each head: 0 is all tokens alike, 1 is one token only.
-        itself: for each head the share of a query's attention on the token itself; 0 to 1.
-        special: the share on special tokens, such as [CLS]. All three are means over the queries with
-            the choice, as the roles are.
+        special: the share of each head on special tokens, such as [CLS]. Both are means over the queries with
+            a choice, as the roles are.
         strongest: for each head its strongest link between words, or None.
         telling: for each head its link that other queries do not have, or None.
     """
 
     rows: tuple[HeadRow, ...]
     focus: tuple[float, ...]
-    itself: tuple[float, ...]
     special: tuple[float, ...]
     strongest: tuple[Link | None, ...]
     telling: tuple[TellingLink | None, ...]
@@ -79,8 +77,8 @@ def heads_of(matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[b
     """
     allowed = pairs_of_words(words).to(matrix.device)
     maps = HeadView(matrix).exact()
-    position = torch.arange(matrix.query_len, device=matrix.device)[None]
-    on_special = [torch.full_like(position, key) for key, own in enumerate(special) if own]
+    first = torch.zeros(1, matrix.query_len, dtype=torch.int64, device=matrix.device)
+    on_special = [first + key for key, is_special in enumerate(special) if is_special]
     strongest: list[Link | None] = []
     for head, weights in enumerate(maps.shares):
         link = next(iter(strongest_links(weights, allowed, 1)), None)
@@ -88,7 +86,6 @@ def heads_of(matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[b
     return LayerHeads(
         rows=tuple(rows_of("", [summary_with_roles(matrix)])),
         focus=tuple((1 - evenness(matrix)[0]).tolist()),
-        itself=tuple(mean_weight(matrix, [position])[0].tolist()),
         special=tuple(mean_weight(matrix, on_special)[0].tolist()),
         strongest=tuple(strongest),
         telling=tuple(telling_links(maps.shares, allowed, maps.visible)),

@@ -170,6 +170,7 @@ class PagedCache(Cache):
         return first + positions % self.page_len
 
     def _real(self) -> int | Tensor:
+        """Return the number of tokens that all rows have, or which columns are real, bool, (batch, longest)."""
         longest = int(self._lengths.max()) if len(self._lengths) else 0
         if (self._lengths == longest).all():
             return longest
@@ -182,6 +183,7 @@ class PagedCache(Cache):
         self._pages = self._pages.where(first < self._lengths[:, None], 0)
 
     def _take(self, rows: Tensor) -> None:
+        """Keep the given rows of the batch, in this order."""
         rows = rows.cpu()
         self._pages, self._lengths = self._pages[rows], self._lengths[rows]
 

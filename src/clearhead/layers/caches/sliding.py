@@ -68,6 +68,7 @@ class SlidingCache(Cache):
         return super().positions if self._shown else self._places()[0].clamp(min=0)
 
     def mask(self) -> Mask:
+        """The mask of the next call: each query sees the last `window` tokens that the ring holds."""
         if self._shown is not None:
             return self._shown[1]
         if self._valid is None and min(self._seen, self._size) <= self.window:

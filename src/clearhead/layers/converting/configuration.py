@@ -151,8 +151,7 @@ def _factor(found: Mapping[str, Any], config: Any) -> float:
 
 
 def _yarn_gain(found: Mapping[str, Any], config: Any) -> float | None:
-    """The gain that is said, or that of DeepSeek, from two factors of its logarithm; None for the usual
-    one."""
+    """Return YaRN's attention factor, also as DeepSeek's two factors make it; None for the default."""
     factors = [found.get(name) for name in ("mscale", "mscale_all_dim")]
     if found.get("attention_factor") is not None or not all(factors):
         return found.get("attention_factor")

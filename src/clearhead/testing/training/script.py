@@ -207,6 +207,7 @@ class Rehearsal:
         }
 
     def _stateful(self) -> dict[str, Any]:
+        """Return the objects with a state: model, optimizer and those declared."""
         return {"model": self.model, "optimizer": self.optimizer, **self.state}
 
 

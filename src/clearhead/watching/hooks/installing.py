@@ -4,7 +4,6 @@ Each step writes down what undoes it before it is made, so an interrupt at any m
 that could not be undone; and whoever comes next undoes what is left of users that are gone.
 """
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -12,7 +11,6 @@ from typing import Any
 
 from torch import nn
 
-from clearhead._common.torch_internals import private
 from clearhead._common.undoing import Undo, undo_all
 from clearhead.watching.hooks import (
     multi_head_attention,
@@ -33,23 +31,11 @@ FUNCTIONS = Replacement(
 )
 """The functions of PyTorch that report, searched for together."""
 
-_find_builtin = private("jit._builtins._find_builtin")
-_register_builtin = private("jit._builtins._register_builtin")
-
-
-def _script(undo: Undo) -> None:
-    """Let TorchScript, which looks functions up by their identity, compile code that calls them."""
-    for old, new in FUNCTIONS.pairs:
-        if _find_builtin(new) is None and (operator := _find_builtin(old)) is not None:
-            _register_builtin(new, operator)
-
-
 HOOKS: tuple[Install, ...] = (
     tap.install,
     running.install,
     own.install,
     softmax.install,
-    _script,
     FUNCTIONS.install,
     sdpa.install,
     transformers.install,
@@ -135,13 +121,3 @@ def _forget(gone: object) -> None:
     finally:
         if not _undo:
             _installed.clear()
-
-
-def _renew() -> None:
-    # Another thread of the parent may have held it.
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)

@@ -168,14 +168,11 @@ def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
 def _edited_fastpath_enabled() -> bool:
     """As PyTorch has it; False while a model runs that is edited, since the fast paths give no context of a
     head. The switch itself is one for all threads."""
-    if not _is_scripting():
-        # torch.compile knows PyTorch's own by the name that this one has now.
-        is_enabled: bool = _mha._is_fastpath_enabled
-        return is_enabled and (torch.compiler.is_compiling() or not tap.is_edited())
-    return True
+    # torch.compile knows PyTorch's own by the name that this one has now.
+    is_enabled: bool = _mha._is_fastpath_enabled
+    return is_enabled and (torch.compiler.is_compiling() or not tap.is_edited())
 
 
-_is_scripting = private("jit.is_scripting")
 _mha = private("backends.mha")
 _fastpath_enabled = _mha.get_fastpath_enabled
 _forward = F.multi_head_attention_forward
@@ -186,31 +183,15 @@ FORWARD = tuple(inspect.signature(_forward).parameters)
 FAST_ATTENTION = argument_names("_native_multi_head_attention")
 FAST_ENCODER_LAYER = argument_names("_transformer_encoder_layer_fwd")
 
-_observed_forward = tap.reporting(
-    _forward,
-    _read_forward,
-    applies=_works_out_weights,
-    kernel="nn.MultiheadAttention, with its weights",
-)
+_observed_forward = tap.reporting(_forward, _read_forward, applies=_works_out_weights)
 
 FUNCTIONS = [
     (_fastpath_enabled, _edited_fastpath_enabled),
     (_forward, _edited_forward),
-    (
-        _fast_attention,
-        tap.reporting(
-            _fast_attention, _read_fast_attention, kernel="fast path of nn.MultiheadAttention"
-        ),
-    ),
+    (_fast_attention, tap.reporting(_fast_attention, _read_fast_attention)),
     (
         _fast_encoder_layer,
-        tap.reporting(
-            _fast_encoder_layer,
-            _read_fast_encoder_layer,
-            child="self_attn",
-            kernel="fast path of nn.TransformerEncoderLayer",
-        ),
+        tap.reporting(_fast_encoder_layer, _read_fast_encoder_layer, child="self_attn"),
     ),
 ]
-
 """The functions that PyTorch's layers call themselves, and the same reporting each call."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 
 from torch import Tensor
 
@@ -25,9 +24,8 @@ def _report(
     if tap.is_guarded():  # also under torch.compile, whose graph would break at what follows
         return None
     edited = tap.edit(lambda: problem)
-    ran = tap.KernelOfCall(chosen.NAME, partial(planning.plan_for, problem, kernel))
     gives = tap.Gives(ablated=edited is not None and edited.ablated)
-    takes = tap.report((lambda: problem) if edited is None else edited.read, ran=ran, gives=gives)
+    takes = tap.report((lambda: problem) if edited is None else edited.read, gives=gives)
     return tap.change_of(edited, takes)
 
 

@@ -121,7 +121,7 @@ class Replacement:
             _set(holder, name, new)
 
     def _replaced(self, value: Any) -> Any:
-        """The value, or the same with the functions in the place of others."""
+        """Return a value with the functions in it replaced, or the value itself if there are none."""
         if id(value) in self._new:
             return self._new[id(value)]
         if type(value) is functools.partial and id(value.func) in self._new:

@@ -20,7 +20,7 @@ class Follower(Protocol):
     are there for the modules that show them. What `leave` returns is another output, None for none."""
 
     def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None: ...
-    def leave(self, module: nn.Module, output: Any) -> Any: ...
+    def leave(self, module: nn.Module, output: Any) -> None: ...
 
 
 followers: list[Follower] = []
@@ -111,9 +111,9 @@ def _enter(module: nn.Module, inputs: Any, named: Mapping[str, Any] | None = Non
         each.enter(module, inputs, named)
 
 
-def _leave(module: nn.Module, inputs: Any, output: Any) -> Any:
+def _leave(module: nn.Module, inputs: Any, output: Any) -> None:
     if torch.compiler.is_compiling():
-        return None
+        return
     running = _stacks.get(threading.get_ident(), [])
     if running and running[-1][0]() is module:
         running.pop()
@@ -121,11 +121,8 @@ def _leave(module: nn.Module, inputs: Any, output: Any) -> Any:
         # A module that raised before its hook ran is still on top.
         while running.pop()[0]() is not module:
             pass
-    other = None
     for each in list(followers):
-        made = each.leave(module, output if other is None else other)
-        other = other if made is None else made
-    return other
+        each.leave(module, output)
 
 
 def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Texts | None:
@@ -151,7 +148,7 @@ def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any])
 
 
 def _are_two(own: weakref.ref[Tensor] | None, source: weakref.ref[Tensor]) -> bool:
-    """True for two texts; a part of a text is the same one."""
+    """Return True if `source` is another text than `own`; a part of a text, or an equal tensor, is the same text."""
     mine, other = None if own is None else own(), source()
     if mine is None or other is None:
         return own is None

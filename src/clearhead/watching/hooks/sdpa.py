@@ -62,9 +62,8 @@ def _four_dimensions(tensor: Tensor) -> Tensor:
 
 
 _sdpa = F.scaled_dot_product_attention
-NAME = "scaled_dot_product_attention"
 
-_reported = tap.reporting(_sdpa, _read, kernel=NAME, put=_put)
+_reported = tap.reporting(_sdpa, _read, put=_put)
 
 FUNCTIONS = [(_sdpa, _reported)]
 """PyTorch's function, and the same reporting each call."""
@@ -76,7 +75,7 @@ def install(undo: Undo) -> None:
     packet: Any = torch.ops.aten.scaled_dot_product_attention
     operator = packet._op
     undo.append(lambda: setattr(packet, "_op", operator))
-    packet._op = tap.reporting(operator, _read, kernel=NAME, put=_put)
+    packet._op = tap.reporting(operator, _read, put=_put)
     now = F.scaled_dot_product_attention
     if now is not _sdpa and now is not _reported:
-        Replacement([(now, tap.reporting(now, _read, kernel=NAME, put=_put))]).install(undo)
+        Replacement([(now, tap.reporting(now, _read, put=_put))]).install(undo)

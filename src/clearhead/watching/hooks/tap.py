@@ -9,13 +9,12 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce, wraps
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from clearhead._common.undoing import Undo
-from clearhead.attention.planning import Plan
 from clearhead.attention.problem import Problem
 
 Read = Callable[[], Problem]
@@ -25,28 +24,11 @@ Change = Callable[[Tensor], Tensor]
 """Makes the context that the model goes on with, (batch, num_heads, query_len, value_head_dim), from that
 of the call, as it is or edited."""
 
-Observer = Callable[[Read, str | None], Sequence[Change] | None]
-
-observers: list[Observer] = []
-"""Handed each call; what they return is handed its context, where the way of attending has one."""
-
 Witness = Callable[[str, tuple[int, ...]], None]
 
 witnesses: list[Witness] = []
 """Called with what attended and cannot be read, "softmax" or "flex_attention", and the shape of the
 scores, () if that is not known."""
-
-
-class KernelOfCall(NamedTuple):
-    """The kernel of a call.
-
-    Attributes:
-        kernel: its name, or that of the function that attends.
-        plan: makes the plan of the call, for a kernel of clearhead.
-    """
-
-    kernel: str
-    plan: Callable[[], Plan] | None = None
 
 
 class Edited(NamedTuple):
@@ -76,23 +58,21 @@ class Gives(NamedTuple):
     ablated: bool = False
 
 
+WHOLE = Gives()
+
+Observer = Callable[[Read, str | None, Gives], Sequence[Change] | None]
+
+observers: list[Observer] = []
+"""Handed each call; what they return is handed its context, where the way of attending has one."""
+
 Put = Callable[[Any, Change, Read | None], Any]
 """Makes the output with the changed context from that of a function; next to it what reads the edited call,
 None for one that is not."""
 
 
-class Editor(Protocol):
-    """Is asked about each call before it is reported."""
-
-    def is_running(self) -> bool:
-        """Return True while a model runs that is edited."""
-        ...
-
-    def edit(self, read: Read, child: str | None) -> Edited | None: ...
-
-
-editors: list[Editor] = []
-"""One at most."""
+editors: list[Any] = []
+"""One at most. `edit(read, child)` returns what edits a call before it is reported, `Edited` or None; `is_running()` is
+True while a model runs that is edited."""
 
 value_readers: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those that read the value of a call as well; without any, a hook need not work it out."""
@@ -136,53 +116,18 @@ def witness(kind: str, shape: tuple[int, ...]) -> None:
         each(kind, shape)
 
 
-def report(
-    read: Read,
-    child: str | None = None,
-    ran: KernelOfCall | None = None,
-    *,
-    gives: Gives | None = None,
-) -> list[Change]:
+def report(read: Read, child: str | None = None, gives: Gives = WHOLE) -> list[Change]:
     """Report a call that is about to run to every observer; returns what wants its context.
 
     Args:
         read: reads the call, before it runs or never.
         child: where the running module does the attention of one of its parts, the name of that
             part.
-        ran: its kernel, which observers ask `kernel_of_call` for.
-        gives: the context that it hands out, which they ask `context_of_call` for; None for all of it.
+        gives: the context that it hands out.
     """
     if is_guarded():
         return []
-    state = _state
-    try:
-        state.ran, state.gives = ran, gives
-        return [take for each in list(observers) for take in each(read, child) or ()]
-    finally:
-        state.ran = state.gives = None
-
-
-def context_of_call() -> Gives:
-    """Return what the call that is reported hands out.
-
-    Example:
-        >>> context_of_call()
-        Gives(context=True, ablated=False)
-    """
-    return getattr(_state, "gives", None) or Gives()
-
-
-def kernel_of_call() -> KernelOfCall | None:
-    """Return the kernel of the call that is reported, where its hook knows it.
-
-    Example:
-        >>> observers.append(lambda read, child: print(kernel_of_call().kernel))
-        >>> report(lambda: None, ran=KernelOfCall("eager"))
-        eager
-        []
-        >>> _ = observers.pop()
-    """
-    return getattr(_state, "ran", None)
+    return [take for each in list(observers) for take in each(read, child, gives) or ()]
 
 
 def change_of(edited: Edited | None, takes: Sequence[Change]) -> Change | None:
@@ -208,7 +153,6 @@ def reporting(
     read: Callable[..., Problem],
     *,
     child: str | None = None,
-    kernel: str | None = None,
     applies: Callable[..., Any] = lambda *args, **kwargs: True,
     put: Put | None = None,
 ) -> Callable[..., Any]:
@@ -218,13 +162,12 @@ def reporting(
         function: attends, or works out weights.
         read: reads its arguments as a problem.
         child: as for `report`.
-        kernel: the name of the function, as a reader knows it; None is its own.
         applies: False for arguments with which the function calls another one that reports.
         put: None where the context is not there, and nothing is edited.
 
     Example:
         >>> query = torch.zeros(1, 1, 2, 3)
-        >>> observers.append(lambda read, child: print("reported"))
+        >>> observers.append(lambda read, child, gives: print("reported"))
         >>> attend = reporting(lambda query: print("run"), lambda query: query)
         >>> attend(query)
         reported
@@ -235,10 +178,6 @@ def reporting(
         >>> _ = observers.pop()
     """
 
-    ran = KernelOfCall(
-        getattr(function, "__name__", type(function).__name__) if kernel is None else kernel
-    )
-
     @wraps(function)
     def reported(*args: Any, **kwargs: Any) -> Any:
         if is_guarded() or not applies(*args, **kwargs):
@@ -246,7 +185,7 @@ def reporting(
         call: Read = lambda: read(*args, **kwargs)  # noqa: E731
         edited = None if put is None else edit(call, child)
         gives = Gives(put is not None, edited is not None and edited.ablated)
-        takes = report(call if edited is None else edited.read, child, ran, gives=gives)
+        takes = report(call if edited is None else edited.read, child, gives)
         change = change_of(edited, takes)
         state, depth = _state, getattr(_state, "depth", 0)
         try:

@@ -88,7 +88,7 @@ def _reporting(implementation: str | None, function: Any) -> Any:
     if convention_of(implementation) is None or (implementation == NAME and not tap.is_edited()):
         return function
     read = partial(read_call, implementation)
-    return tap.reporting(function, read, kernel=implementation or "eager", put=_put)
+    return tap.reporting(function, read, put=_put)
 
 
 def _put(output: tuple[Any, ...], change: tap.Change, edited: tap.Read | None) -> tuple[Any, ...]:

@@ -29,25 +29,12 @@ READ = (
 PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")
 """The options that say where packed sequences begin. Eager, PyTorch's function and FlexAttention take no notice."""
 
-HARMLESS = {
-    "cache_position": "where in the cache the queries are, which the mask knows",
-    "deterministic": "how the backward of a kernel sums up",
-    "interpolate_pos_encoding": "the positions are in the tokens",
-    "kernel_options": "how a kernel is compiled",
-    "labels": "for the loss",
-    "logits_to_keep": "how much of the output becomes logits",
-    "max_length_k": "the longest of the packed sequences, which their lengths say",
-    "max_length_q": "likewise",
-    "num_items_in_batch": "for the loss",
-    "output_attentions": "what the model returns",
-    "output_hidden_states": "likewise",
-    "output_router_logits": "likewise",
-    "position_ids": "they are in query and key; of packed sequences see `_packed`",
-    "return_dict": "what the model returns",
-    "seq_idx": "packed sequences, for layers that do not attend",
-    "use_cache": "the cache is read before the call",
-}
-"""The options that change no weight, with the reason why."""
+HARMLESS = (
+    "cache_position", "deterministic", "interpolate_pos_encoding", "kernel_options", "labels", "logits_to_keep",
+    "max_length_k", "max_length_q", "num_items_in_batch", "output_attentions", "output_hidden_states",
+    "output_router_logits", "position_ids", "return_dict", "seq_idx", "use_cache",
+)  # fmt: skip
+"""The options that change no weight: what a model returns, how a kernel runs, and what query, key and mask know."""
 
 Convention = Literal["eager", "sdpa", "flash", "flex", "clearhead"]
 

@@ -1,5 +1,7 @@
 """A mask as a grid of who sees whom, or, of a long one, how much of each block is visible."""
 
+from itertools import product
+
 import torch
 from torch import Tensor
 
@@ -21,11 +23,7 @@ MOST_PARTS = 8
 """The most samples and heads that are drawn of a mask in which they differ."""
 
 VISIBLE = channels(MORE[6])
-SHARES = [
-    (128, 128, 128),
-    (128, 128, 128),
-    *[VISIBLE] * 64,
-]
+SHARES = [*[(128, 128, 128)] * 2, *[VISIBLE] * 64]
 # A hidden pair is a faint grey on any ground, a visible one stands out the more the more is visible.
 OPACITIES = bytes([0, 40, *(round(80 + 175 * level / 63) for level in range(64))])
 
@@ -53,31 +51,31 @@ def _pictures(mask: Mask, query_len: int, kv_len: int) -> list[Html]:
     mask.check(mask.extent(query_len, kv_len))
     counts = block_counts(mask, query_len, kv_len, block).expand(*mask.leading, -1, -1).cpu()
     sizes = _sizes(query_len, block[0])[:, None] * _sizes(kv_len, block[1])
-    parts, names = [], []
-    for sample in range(counts.shape[0]):
-        for head in range(counts.shape[1]):
-            names.append(_name(sample, head, mask))
-            parts.append((counts[sample, head], sizes))
-    same = "" if mask.sizes() else " (it fits any length)"
-    words = f"{query_len} queries × {kv_len} keys{same}: "
-    shown = [_part(name, *part) for name, part in zip(names, parts[:MOST_PARTS], strict=False)]
+    parts = list(product(range(counts.shape[0]), range(counts.shape[1])))
+    drawn = [
+        _part(_name(sample, head, mask), counts[sample, head], sizes)
+        for sample, head in parts[:MOST_PARTS]
+    ]
     visible, pairs = int(counts.sum()), int(sizes.sum()) * len(parts)
-    words += f"{visible:,} of {pairs:,} pairs visible ({100 * visible / pairs:.3g} %)".replace(
-        ",", " "
+    same = "" if mask.sizes() else " (it fits any length)"
+    words = f"{query_len} queries × {kv_len} keys{same}: {visible:,} of {pairs:,} pairs visible"
+    share = f" ({100 * visible / pairs:.3g} %)"
+    whole = block == (1, 1)
+    cell = "a pair" if whole else f"{block[0]} × {block[1]} pairs"
+    colours = (
+        "may attend, grey is hidden"
+        if whole
+        else "is visible, paler where only some of its pairs are; grey is hidden"
     )
-    more = len(parts) - len(shown)
-    cell = "a cell is a pair" if block == (1, 1) else f"a cell is {block[0]} × {block[1]} pairs"
+    more = len(parts) - len(drawn)
     legend = [
-        "Rows are queries, columns are keys; ",
-        cell,
-        "; ",
+        f"Rows are queries, columns are keys; a cell is {cell}; ",
         element("span", "■", style=f"color:{MORE[6]}"),
-        " may attend, grey is hidden."
-        if block == (1, 1)
-        else " is visible, paler where only some of its pairs are; grey is hidden.",
+        f" {colours}.",
         f" {more} more samples or heads are not drawn." if more else "",
     ]
-    return [line(words), element("div", *shown), line(*legend, small=True)]
+    heading = line(words.replace(",", " ") + share)
+    return [heading, element("div", *drawn), line(*legend, small=True)]
 
 
 def _part(name: str, counts: Tensor, sizes: Tensor) -> Html:
@@ -98,12 +96,8 @@ def _part(name: str, counts: Tensor, sizes: Tensor) -> Html:
 
 
 def _name(sample: int, head: int, mask: Mask) -> str:
-    names = []
-    if mask.batch is not None and mask.batch > 1:
-        names.append(f"sample {sample}")
-    if mask.heads is not None and mask.heads > 1:
-        names.append(f"head {head}")
-    return ", ".join(names)
+    parts = (("sample", sample, mask.batch), ("head", head, mask.heads))
+    return ", ".join(f"{name} {at}" for name, at, count in parts if (count or 1) > 1)
 
 
 def _sizes(length: int, block: int) -> Tensor:

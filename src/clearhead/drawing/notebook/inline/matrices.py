@@ -107,7 +107,7 @@ def seen_html(seen: "Seen[Any]") -> str:
     notes += [f"Not seen: {each.brief()}." for each in seen.missing]
     return frame(
         title(words),
-        scrolling(table(heading, rows)),
+        scrolling(table([heading], rows)),
         line(" ".join(filter(None, notes)), small=True),
     )
 

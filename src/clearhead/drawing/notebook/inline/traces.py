@@ -7,21 +7,20 @@ from torch import Tensor
 
 from clearhead._common.elements import Html, element
 from clearhead.drawing.colours import LESS, MORE, channels
-from clearhead.drawing.notebook.inline.markup import frame, line, scrolling, title
-from clearhead.tracing.text import MOST_COLUMNS, MOST_ROWS, number, table
+from clearhead.drawing.notebook.inline.markup import frame, line, scrolling, table, title
+from clearhead.tracing.text import MOST_COLUMNS, MOST_ROWS, number
+from clearhead.tracing.text import table as text_of
 from clearhead.tracing.trace import Step, Trace
 
 SHARES = {"weights", "dropped_weights"}
 HIDDEN = "rgba(128,128,128,0.15)"
-ABOVE, BELOW = (",".join(map(str, channels(each[6]))) for each in (MORE, LESS))
+ABOVE, BELOW = (",".join(map(str, channels(scale[6]))) for scale in (MORE, LESS))
 STRONGEST = 0.5
 """The most colour of a cell's ground; text keeps its contrast on dark and on light."""
 
-CELL = "padding:1px 6px;text-align:right"
-
 
 def trace_html(trace: Trace) -> str:
-    """Every stage of the first sample and head: its formula, and its numbers if they are few.
+    """Return every stage of the first sample and head: its formula, and its numbers if they are few.
 
     Example:
         >>> x = torch.eye(2)
@@ -34,19 +33,15 @@ def trace_html(trace: Trace) -> str:
     first = [
         f"{name} 0"
         for axis, name in (("batch", "sample"), ("num_heads", "head"))
-        if any(_size(step, axis) > 1 for step in trace.steps.values())
+        if any(
+            dict(zip(step.axes, step.tensor.shape, strict=True)).get(axis, 1) > 1
+            for step in trace.steps.values()
+        )
     ]
     if first:
         notes.append(f"shown is {', '.join(first)}; show() and view() have the others")
-    return frame(
-        title(f"trace of {trace.title}"),
-        element("div", *stages),
-        line("; ".join(notes), small=True),
-    )
-
-
-def _size(step: Step, axis: str) -> int:
-    return dict(zip(step.axes, step.tensor.shape, strict=True)).get(axis, 1)
+    heading = title(f"trace of {trace.title}")
+    return frame(heading, element("div", *stages), line("; ".join(notes), small=True))
 
 
 def _stage(trace: Trace, step: Step) -> Html:
@@ -55,45 +50,32 @@ def _stage(trace: Trace, step: Step) -> Html:
         parts = [line(f"the same as {step.same_as}: {step.formula}", small=True)]
     else:
         part, _ = trace._part(step, 0, 0)
-        rows, columns = part.shape
-        few = rows <= MOST_ROWS and columns <= MOST_COLUMNS
-        numbers = _table(trace, step, part) if few else line(table(part, [], "")[0], small=True)
+        few = part.shape[0] <= MOST_ROWS and part.shape[1] <= MOST_COLUMNS
+        numbers = _table(trace, step, part) if few else line(text_of(part, [], "")[0], small=True)
         parts = [line(step.formula, small=True), numbers]
     style = "display:inline-block;vertical-align:top;margin:6px 0;padding-right:24px;"
-    style += "box-sizing:border-box;"
-    return scrolling(heading, *parts, style=style)
+    return scrolling(heading, *parts, style=f"{style}box-sizing:border-box;")
 
 
 def _table(trace: Trace, step: Step, part: Tensor) -> Html:
     names = trace._row_labels(step)[: len(part)]
     finite = part[torch.isfinite(part)].abs()
     largest = float(finite.max()) if finite.numel() else 0.0
-    hidden = torch.zeros_like(part, dtype=torch.bool)
+    shaded = part
     if step.name in SHARES:
         largest = max(1.0, largest)
-        hidden = trace._hidden(part, 0, 0)
-    rows = []
-    for name, numbers, gone in zip(names, part.tolist(), hidden.tolist(), strict=True):
-        label = element(
-            "th",
-            name,
-            scope="row",
-            style=f"{CELL};text-align:left;font-weight:400;font-family:inherit",
-        )
-        cells = [
-            element("td", number(value), style=_style(-math.inf if grey else value, largest))
-            for value, grey in zip(numbers, gone, strict=True)
-        ]
-        rows.append(element("tr", label, *cells, style="background:none"))
-    style = (
-        "border-collapse:collapse;margin:2px 0;font:12px ui-monospace,monospace;white-space:nowrap"
-    )
-    return element("table", element("tbody", *rows), style=style)
+        hidden = part == 0 if trace.renormalised else trace._hidden(part, 0, 0)
+        shaded = part.masked_fill(hidden, -math.inf)
+    rows = [
+        [name, *map(number, numbers)] for name, numbers in zip(names, part.tolist(), strict=True)
+    ]
+    styles = [[_ground(value, largest) for value in row] for row in shaded.tolist()]
+    return table([], rows, ["left"] + ["right"] * part.shape[1], styles)
 
 
-def _style(value: float, largest: float) -> str:
-    """The style of a cell: grey where nothing is visible, else the more coloured the larger it is."""
+def _ground(value: float, largest: float) -> str:
+    """Return the style of a cell: grey where nothing is visible, else the more coloured the larger it is."""
     if not math.isfinite(value):
-        return f"{CELL};background:{HIDDEN}"
+        return f";background:{HIDDEN}"
     strength = STRONGEST * abs(value) / largest if largest else 0.0
-    return f"{CELL};background:rgba({BELOW if value < 0 else ABOVE},{strength:.2f})"
+    return f";background:rgba({BELOW if value < 0 else ABOVE},{strength:.2f})"
