@@ -187,7 +187,10 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
     if layer is None and len(e.groups) == 1:
         layer = e.layer_by_name
     # Zeros are the definition of zeros, which shows nothing.
-    shown = layer is not None and any(bool(each.target.any()) for each in layer.trials)
+    shown = layer is not None and any(bool(trial.target.any()) for trial in layer.trials)
+    if layer is not None and any("rotate" in edit.changes for edit in layer.script):
+        # Rows of several tokens have no position that a rotation is about.
+        shown = shown and _unseen(e, each) is None
     if (
         layer is not None
         and shown
@@ -212,7 +215,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         claim = Claim("product", "differs", Found("context", {"operation": ", ".join(changed)}))
         return Account((claim,), contract=made.contract)
     if e.contract.rope is not None:
-        if _keeps_lengths(e, index):
+        if _unseen(e, each) is None and _keeps_lengths(e, index):
             return Account(
                 (Claim("positions", "differs", Found("rotation")),), contract=made.contract
             )
@@ -237,7 +240,7 @@ WAYS: Sequence[tuple[str, Callable[[Splitting], object]]] = (
 def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
     """True if the queries are as long as they were projected, as after any rotation."""
     layer = e.layers[index]
-    if layer is None or not layer.trials or e.groups[index].arranged is None:
+    if layer is None or not layer.trials:
         return False
     trials = layer.trials[0], e.group_trials(index)[0]
     one, other = (each.query.norm(dim=-1).flatten().sort().values for each in trials)
