@@ -37,7 +37,6 @@ MANY = Report(
     ("causal", "heads"),
     ("first", "second\n● ·", "third"),
     ("dropout", "x" * 98),
-    minor=("NaN",),
 )
 
 
