@@ -275,12 +275,17 @@ MASKS = [
             ([2**70], f"[{2**70}]"),
         ]
     ),
-    (call(ch.dense, CAUSAL), "mask.type", "mask // a Mask or a bool tensor // Causal"),
+    (
+        call(ch.dense, CAUSAL),
+        "mask.type",
+        "mask // a Mask, such as clearhead.causal(), or a bool tensor // Causal",
+    ),
     (call(ch.dense, ch.causal), "mask.type", "causal // causal // …"),
     (
         call(ch.dense, BOOL.numpy()),
         "mask.type",
-        "mask // a Mask or a bool tensor // ndarray. torch.as_tensor(…) makes a tensor of it",
+        "mask // a Mask, such as clearhead.causal(), or a bool tensor // ndarray. torch.as_tensor(…)"
+        " makes a tensor of it",
     ),
     (call(ch.dense, BOOL.to_sparse()), "mask.layout", "mask // torch.sparse_coo"),
     (

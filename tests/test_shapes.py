@@ -15,7 +15,7 @@ sys.modules["jaxtyping"] = None
 import torch
 from clearhead import ladder, stages
 
-assert stages.Float[torch.Tensor, "len dim"] is torch.Tensor
+assert stages.Float[torch.Tensor, "len dim"].__origin__ is torch.Tensor
 rung = ladder.SelfAttention(3, head_dim=2)
 assert rung(ladder.EXAMPLE_EMBEDDINGS).shape == (6, 2)
 """

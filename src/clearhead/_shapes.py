@@ -1,23 +1,12 @@
-"""Types of tensors with shapes: those of jaxtyping where it is installed, otherwise plain tensors.
+"""Types of tensors with shapes: those of jaxtyping where it is installed, otherwise annotated tensors.
 
 The tests install jaxtyping, which then checks every shape at run time.
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
+try:
     from jaxtyping import Bool, Float
-else:
-    try:
-        from jaxtyping import Bool, Float
-    except ImportError:
-
-        class Float:
-            """Stand-in: `Float[Tensor, "batch len dim"]` is Tensor."""
-
-            def __class_getitem__(cls, item: tuple[Any, str]) -> Any:
-                return item[0]
-
-        Bool = Float
+except ImportError:
+    from typing import Annotated as Bool
+    from typing import Annotated as Float
 
 __all__ = ["Bool", "Float"]

@@ -140,12 +140,12 @@ MASKS: list[Row] = [
     ("a mask for other heads", given(mask=torch.ones(1, 3, 5, 5).bool()), "mask.heads", ["3 heads", "num_heads=2"]),
     ("7b a mask on another device, garbage elsewhere", given(mask=CAUSAL.to("meta")), "mask.device",
      ["mask", "on meta", "query on cpu"]),
-    ("True", given(mask=True), "mask.type", ["a Mask or a bool tensor", "got bool"]),
-    ("a name", given(mask="causal"), "mask.type", ["a Mask or a bool tensor", "got str"]),
+    ("True", given(mask=True), "mask.type", ["a Mask, such as clearhead.causal(), or a bool tensor", "got bool"]),
+    ("a name", given(mask="causal"), "mask.type", ["a Mask, such as clearhead.causal(), or a bool tensor", "got str"]),
     ("numpy", given(mask=CAUSAL.numpy()), "mask.type", ["got ndarray", "as_tensor"]),
     ("a list of masks", given(mask=[ch.causal()]), "mask.type", ["got list"]),
     ("causal, not called", given(mask=ch.causal), "mask.type", ["function causal", "causal(…)"]),
-    ("a bias", given(mask=ch.alibi(2)), "mask.type", ["a Mask or a bool tensor", "got Alibi"]),
+    ("a bias", given(mask=ch.alibi(2)), "mask.type", ["a Mask, such as", "got Alibi"]),
     ("sparse", given(mask=CAUSAL.to_sparse()), "mask.layout", ["dense", "sparse_coo"]),
 ]  # fmt: skip
 

@@ -1,15 +1,16 @@
 """`clearhead check`: what it prints, and how it ends."""
 
+import errno
 import json
 import os
-import pickle
-from collections.abc import Iterator
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import Result
 
+import clearhead as ch
 from clearhead.cli import check_process
 from tests.cli import commands
 
@@ -34,20 +35,15 @@ class CausalAttention(nn.Module):
 ARGS = "d_in=3,d_out=2,context_length=6"
 
 
-def answers(task: str, asked: dict[str, Any], *limits: Any) -> Iterator[Any]:
-    """What another process would send, through its pickles."""
-    asked = pickle.loads(pickle.dumps(asked))
-    found = (
-        check_process.scan(**asked) if task == "scan" else [check_process._reported(task, asked)]
-    )
-    yield from (pickle.loads(pickle.dumps(each)) for each in found)
-
-
 @pytest.fixture(autouse=True)
 def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process takes seconds to begin; most of what is tested does not depend on it."""
     if "another_process" not in request.fixturenames:
-        monkeypatch.setattr(check_process, "_answers", answers)
+
+        def run(asked: dict[str, Any], *limits: Any) -> dict[str, Any]:
+            return json.loads(json.dumps(check_process.answer(**json.loads(json.dumps(asked)))))
+
+        monkeypatch.setattr(check_process, "_run", run)
 
 
 @pytest.fixture
@@ -230,6 +226,16 @@ def test_what_cannot_be_read_is_refused(place: str, options: list[str], words: s
     assert words in found.output
 
 
+def test_no_place_for_temporary_files(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(**options: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", nowhere)
+    found = invoke(str(Path(place.partition(":")[0]).parent))
+    assert found.exit_code == 3
+    assert "[file.temporary] no folder for temporary files could be made" in found.stderr
+
+
 def test_a_name_that_is_no_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
@@ -344,7 +350,11 @@ def half():
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> str:
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    def run(asked: dict[str, Any], *limits: Any) -> dict[str, Any]:
+        return json.loads(json.dumps(check_process.trained(**json.loads(json.dumps(asked)))))
+
+    monkeypatch.setattr(check_process, "_run", run)
     file = tmp_path / "train.py"
     file.write_text(SCRIPT, encoding="utf-8")
     return str(file)
@@ -399,6 +409,34 @@ def test_training_wants_one_place(script: str) -> None:
     found = invoke(script, "--trains")
     assert found.exit_code == 2
     assert "wants one function: train.py:make" in found.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the kept process forks")
+@pytest.mark.usefixtures("another_process")
+def test_a_kept_process_reads_a_file_again(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    asked = {"place": f"{file}:attend", "options": {"takes": "qkv"}, "slopes": None}
+    text = "def attend(q, k, v):\n    return (q @ k.mT{}).softmax(-1) @ v\n"
+    kept, ended = check_process.Kept(), "import os\nos._exit(3)\n"
+    try:
+        for scale, outcome in (("", "wrong"), (" / q.shape[-1] ** 0.5", "right")):
+            file.write_text(text.format(scale))
+            found = check_process.checked(asked, timeout=300, memory=None, kept=kept)
+            assert found["report"]["outcome"] == outcome
+        file.write_text(ended)
+        with pytest.raises(ch.errors.ModelError) as caught:
+            check_process.checked(asked, timeout=300, memory=None, kept=kept)
+        assert caught.value.code == "check.ended"
+        file.write_text("while True: pass\n")
+        with pytest.raises(ch.errors.ModelError) as caught:
+            check_process.checked(asked, timeout=3, memory=None, kept=kept)
+        assert caught.value.code == "check.timeout"
+        file.write_text(text.format(""))
+        assert check_process.checked(asked, timeout=300, memory=None, kept=kept)["report"][
+            "findings"
+        ]
+    finally:
+        kept.close()
 
 
 @pytest.mark.parametrize("place", ["torch.nn:MultiheadAttention", "."])

@@ -1,17 +1,21 @@
 """`clearhead check` of files, folders and packages."""
 
 import json
-import pickle
 import re
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from clearhead.checking.scanning.sources import Definition, Source
+from clearhead.checking.scanning.trial import ScanRow
 from clearhead.cli import check_process
 from clearhead.errors import ModelError
 from tests.cli.commands import invoke
@@ -73,12 +77,15 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process takes seconds to begin; what is tried is tried in this one."""
 
     def scanned(sources: Any, asked: dict[str, Any], **limits: Any) -> Iterator[Any]:
-        jobs = [(i, each, [d.name for d in each.definitions]) for i, each in enumerate(sources)]
-        for index, name, row in check_process.scan(
-            **pickle.loads(pickle.dumps({**asked, "jobs": jobs}))
-        ):
+        jobs = [
+            {"index": i, "source": asdict(each), "names": [d.name for d in each.definitions]}
+            for i, each in enumerate(sources)
+        ]
+        asked = json.loads(json.dumps({**asked, "jobs": jobs}))
+        for index, name, row in check_process.scan(**asked):
             if index >= 0:
-                yield sources[index], name, pickle.loads(pickle.dumps(row))
+                row = json.loads(json.dumps(row))
+                yield sources[index], name, None if row is None else ScanRow(**row)
 
     monkeypatch.setattr(check_process, "scanned", scanned)
 
@@ -206,16 +213,31 @@ class TestFolder:
         assert {"core", "around", "colorsys"} & set(sys.modules) == {"colorsys"}
 
 
-def test_what_ends_its_process_or_hangs_is_a_row(folder: Path) -> None:
+def test_what_ends_its_process_or_hangs_is_a_row(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However slow the machine is, time goes by when what hangs was called, and no sooner. It may have been called
+    # before that was read, or after, so that time goes by twice.
+    now, later = 0.0, iter([13.0, 26.0])
+
+    def monotonic() -> float:
+        nonlocal now
+        if Path("late").exists():
+            now = next(later, now)
+        return now
+
+    monkeypatch.setattr(
+        check_process, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+    )
     (folder / "ends.py").write_text(ENDS, encoding="utf-8")
-    found = invoke("check", "ends.py", "right.py", "--json", "--timeout", "9")
+    found = invoke("check", "ends.py", "right.py", "--json", "--timeout", "12")
     whole = json.loads(found.stdout)
     assert [(row["name"], row["outcome"], row["line"]) for row in whole["rows"]] == [
         ("ends_attention", "not made", 5), ("late_attention", "not made", 8),
         ("attends", "right", 12), ("attends", "right", 2),
     ]  # fmt: skip
     assert "ended its process, with exit code 0" in whole["rows"][0]["why"]
-    assert "took more than 9 seconds" in whole["rows"][1]["why"]
+    assert "took more than 12 seconds" in whole["rows"][1]["why"]
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -223,14 +245,13 @@ def test_a_process_that_ends_at_the_last_or_at_nothing(
     begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last has its row; where nothing was tried, another process would do no better."""
-    source = Source("mine.py", "mine.py", (Definition("attends", 2, True),))
-
-    def answers(*asked: Any) -> Iterator[Any]:
-        if begun:
-            yield 0, "attends", None
-        raise ModelError("check.ended", "checking a module ended its process")
-
-    monkeypatch.setattr(check_process, "_answers", answers)
+    source = Source("mine.py", "mine.py", (Definition("attends", 2),))
+    written = [[0, "attends", None]] if begun else []
+    process = SimpleNamespace(wait=lambda: 9)
+    monkeypatch.setattr(
+        check_process, "_process", lambda *asked: nullcontext((process, Path("found")))
+    )
+    monkeypatch.setattr(check_process, "_lines", lambda *limits: iter(written))
     rows = check_process.scanned([source], {}, timeout=1.0, memory=None)
     if begun:
         (_, name, none), (_, _, row) = rows

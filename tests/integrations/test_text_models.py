@@ -310,8 +310,6 @@ def test_a_long_text_says_how_far_it_is(llama: TextModel) -> None:
     assert steps[-1][1] == 1.0
 
 
-
-
 @pytest.mark.parametrize(
     ("layer", "head", "code"),
     [(2, None, "show.layer"), (-1, None, "show.layer"), (0, 4, "show.head")],

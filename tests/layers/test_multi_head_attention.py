@@ -710,7 +710,11 @@ test_what_the_constructor_refuses = refusals(
     ),
     ({"bias": 1}, "bias.type", "bias // 1"),
     ({"output_bias": None}, "output_bias.type", "output_bias // None"),
-    ({"mask": "causal"}, "mask.type", "mask // a Mask or a bool tensor // str"),
+    (
+        {"mask": "causal"},
+        "mask.type",
+        "mask // a Mask, such as clearhead.causal(), or a bool tensor // str",
+    ),
     ({"mask": ch.causal}, "mask.type", "causal // causal // …"),
 )
 

@@ -1,14 +1,15 @@
 """`clearhead check`."""
 
 import json
+import os
 import re
 import sys
 import time
 from ast import literal_eval
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,9 +20,6 @@ from clearhead._text import shown
 from clearhead.cli import check_process
 from clearhead.cli.scan import Scan
 from clearhead.errors import ClearheadError
-
-if TYPE_CHECKING:
-    from clearhead.checking.report import Report
 
 
 def check(
@@ -70,7 +68,7 @@ def check(
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(help="With --world: contiguous, zigzag or balanced."),
+        typer.Option(help="Beside --world: contiguous, zigzag or balanced."),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="All that was measured, asked and not judged.")
@@ -135,108 +133,130 @@ def check(
         "world": world,
         "layout": layout,
         "rope": _parse("--rope", "half or interleaved, and a base", _rotary, rope),
-        "alibi_slopes": _slopes(heads) if alibi else None,
     }
     declared = {name: value for name, value in declared.items() if value is not None}
     known = _keywords(sizes, "--sizes")
-    of_constructor = _keywords(args, "--args")
     for path in (html, sarif):
         if path is not None:
             check_writable(path)
     from clearhead.checking.scanning.sources import is_scanned
 
-    several = len(places) > 1 or is_scanned(places[0])
     if trains:
-        _refuse(
-            {**declared, "takes": takes, "sizes": known, "seed": seed},
-            "is of an attention; what --trains asks is declared in what PLACE returns.",
-        )
-        if several:
+        of_attention = {**declared, "takes": takes, "sizes": known, "seed": seed}
+        of_attention["alibi"] = alibi
+        for name, given in of_attention.items():
+            if given or name in declared:
+                option = f"--{name.removeprefix('num_').replace('_', '-')}"
+                words = "is of an attention; what --trains asks is declared in what PLACE returns."
+                raise typer.BadParameter(words, param_hint=option)
+        if len(places) > 1 or is_scanned(places[0]):
             raise typer.BadParameter("wants one function: train.py:make.", param_hint="--trains")
     if lesson is not None and len(places) > 1:
         raise typer.BadParameter("grades one file: lesson_07.py.", param_hint="--lesson")
-    if lesson is None and several:
-        one = {"args": args, "watch": watch or None, "html": html, "world": world}
-        _refuse(one, "is for one class or function: file.py:Name.")
-        asked = {"declared": {**declared, "sizes": known}, "takes": takes, "seed": seed}
+    if lesson is None and (len(places) > 1 or is_scanned(places[0])):
+        alone = {"--args": args, "--watch": watch, "--html": html, "--world": world}
+        for option, given in alone.items():
+            if given:
+                words = "is for one class or function: file.py:Name."
+                raise typer.BadParameter(words, param_hint=option)
+        asked = {
+            "declared": {**declared, "sizes": known},
+            "slopes": _slopes(heads) if alibi else None,
+            "takes": takes,
+            "seed": seed,
+        }
         scan = Scan()
         try:
             scan.run(places, asked, timeout or 60.0, memory)
         except ClearheadError as error:
             print(f"clearhead: {error}", file=sys.stderr)
             raise typer.Exit(3) from error
-        _print_scan(scan, places, as_json, everything)
+        reports = [_report(each.report) for each in scan.rows if each.report is not None]
+        if as_json:
+            print(json.dumps(scan.as_dict(), indent=2))
+        else:
+            scan.show([each for each in reports if everything and each.findings])
+            for row in LESSONS.values():
+                if [Path(each).name for each in places] == [row.file]:
+                    print(
+                        f"\nOf lesson {row.number}? clearhead check {places[0]} --lesson {row.number}"
+                    )
         if sarif is not None:
             from clearhead.checking.report import sarif as as_sarif
 
-            _write(sarif, as_sarif(scan.reports))
+            with replacing(sarif) as (name, _):
+                Path(name).write_text(as_sarif(reports), encoding="utf-8")
         raise typer.Exit(scan.exit_code(strict))
     (place,) = places
-    asked = {"place": place, "arguments": of_constructor}
-    if not trains:
-        options = {"takes": takes, "args": of_constructor or None, "sizes": known, "seed": seed}
-        options |= {} if lesson is None else {"lesson": lesson}
-        asked = {"place": place, "options": options | declared}
-    file = Path(place.partition(":")[0])
-    if watch and not file.is_file():
-        raise typer.BadParameter("wants a file, file.py:Name.", param_hint="--watch")
-    limit = timeout or (600.0 if world is not None else 60.0)
-    while True:
-        saved = file.stat().st_mtime_ns if watch else 0
-        try:
-            task = "trained" if trains else "report"
-            report = check_process.checked(task, asked, timeout=limit, memory=memory)
-        except ClearheadError as error:
-            print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)
-            if not watch:
-                raise typer.Exit(3) from error  # 1 is for a mistake in what is checked
-        else:
-            _print(report, as_json, everything)
-            if not watch:
-                break
-        print(flush=True)
-        while file.exists() and file.stat().st_mtime_ns == saved:
-            time.sleep(0.1)
-    for target, text in ((html, report.to_html), (sarif, report.to_sarif)):
-        if target is not None:
-            _write(target, text())
+    options: dict[str, Any] = {
+        "takes": takes,
+        "args": _keywords(args, "--args") or None,
+        "sizes": known,
+        "seed": seed,
+        **({} if lesson is None else {"lesson": lesson}),
+        **declared,
+    }
+    asked = {
+        "place": place,
+        "options": options,
+        "slopes": _slopes(heads) if alibi else None,
+    }
+    if trains:
+        asked = {"place": place, "trains": options["args"] or {}}
+    if watch:
+        file = Path(place.partition(":")[0])
+        if not file.is_file() or not hasattr(os, "fork"):
+            words = "wants a file, file.py:Name, and a system that can fork."
+            raise typer.BadParameter(words, param_hint="--watch")
+        _watched(file, asked, timeout or 60.0, memory, everything)
+    most = timeout or (600.0 if world is not None else 60.0)
+    try:
+        found = check_process.checked(asked, timeout=most, memory=memory)
+    except ClearheadError as error:
+        print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)
+        raise typer.Exit(3) from error  # 1 is for a mistake in what is checked
+    report = _report(found["report"])
+    if as_json:
+        print(json.dumps(json.loads(report.to_json()), indent=2))
+    else:
+        from clearhead.drawing.terminal.checked import print_report
+
+        report = replace(
+            report,
+            told=tuple(map(_as_options, report.told)),
+            unverified=tuple(map(_as_options, report.unverified)),
+        )
+        print_report(Console(), report, everything=everything)
+    if html is not None:
+        with replacing(html) as (name, _):
+            Path(name).write_text(report.to_html(), encoding="utf-8")
+    if sarif is not None:
+        with replacing(sarif) as (name, _):
+            Path(name).write_text(report.to_sarif(), encoding="utf-8")
     if not report.ok:
         raise typer.Exit(1 if report.findings or strict else 2)
 
 
-def _print_scan(scan: Scan, places: list[str], as_json: bool, everything: bool) -> None:
-    if as_json:
-        print(json.dumps(scan.as_dict(), indent=2))
-        return
-    scan.show([report for report in scan.reports if everything and report.findings])
-    for row in LESSONS.values():
-        if [Path(place).name for place in places] == [row.file]:
-            print(f"\nOf lesson {row.number}? clearhead check {places[0]} --lesson {row.number}")
-
-
-def _refuse(options: dict[str, Any], words: str) -> None:
-    """Refuse the first of these options that is given."""
-    for name, given in options.items():
-        if given or given is False:
-            option = name.removeprefix("num_").removesuffix("_slopes").replace("_", "-")
-            raise typer.BadParameter(words, param_hint=f"--{option}")
-
-
-def _print(report: "Report", as_json: bool, everything: bool) -> None:
-    if as_json:
-        print(report.to_json())
-        return
+def _watched(
+    file: Path, asked: dict[str, Any], timeout: float, memory: float | None, everything: bool
+) -> None:
+    """Check whenever the file is saved, by a process that is kept, until an interrupt."""
     from clearhead.drawing.terminal.checked import print_report
 
-    parts = {
-        name: tuple(map(_as_options, getattr(report, name))) for name in ("told", "unverified")
-    }
-    print_report(Console(), replace(report, **parts), everything=everything)
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as (name, _):
-        Path(name).write_text(text, encoding="utf-8")
+    kept = check_process.Kept()
+    try:
+        while True:
+            saved = file.stat().st_mtime_ns
+            try:
+                found = check_process.checked(asked, timeout=timeout, memory=memory, kept=kept)
+                print_report(Console(), _report(found["report"]), everything=everything)
+            except ClearheadError as error:
+                print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)
+            print(flush=True)
+            while file.exists() and file.stat().st_mtime_ns == saved:
+                time.sleep(0.1)
+    finally:
+        kept.close()
 
 
 def _as_options(text: str) -> str:
@@ -248,6 +268,23 @@ def _as_options(text: str) -> str:
 
 def _as_option(found: re.Match[str]) -> str:
     return f"--{found[1]} {found[2].replace(', ', ',')}"
+
+
+def _report(given: Mapping[str, Any]) -> Any:
+    """The report whose `as_dict` went through JSON."""
+    import clearhead as ch
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    findings = tuple(
+        ch.types.Finding(**{each.name: frozen(one[each.name]) for each in fields(ch.types.Finding)})
+        for one in given["findings"]
+    )
+    values = {each.name: frozen(given[each.name]) for each in fields(ch.types.Report)}
+    return ch.types.Report(
+        **values | {"findings": findings, "sizes": tuple(given["sizes"].items())}
+    )
 
 
 def _parse(option: str, expected: str, read: Callable[[str], Any], text: str | None) -> Any:
@@ -264,13 +301,13 @@ def _rotary(text: str) -> dict[str, Any]:
     return {"layout": layout, "base": float(base or 10000.0)}
 
 
-def _slopes(heads: int | None) -> Any:
+def _slopes(heads: int | None) -> list[float]:
     if heads is None:
-        raise typer.BadParameter("expected --heads with it.", param_hint="--alibi")
+        raise typer.BadParameter("expected --heads beside it.", param_hint="--alibi")
     import clearhead as ch
 
     bias: Any = ch.alibi(heads)
-    return bias.slopes
+    return bias.slopes.tolist()
 
 
 def _pair(text: str) -> tuple[int | None, int | None]:

@@ -1,53 +1,167 @@
-"""`clearhead check` in a process of its own: the checked code may end it, hang or fill the memory.
+"""`clearhead check` in a process of its own: what is checked may end it, hang or fill the memory.
 
-Answers come back by a pipe that was its standard output, so that nothing that the code prints is taken for one.
+The report comes back in a file, so that nothing that is printed can be taken for it, and no exit code.
 """
 
+import json
 import os
-import pickle
-import queue
+import select
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clearhead._common.writing import temporary_folder
 from clearhead._text import exit_words, raised_words, readable
 from clearhead.errors import ClearheadError, ModelError
 
 if TYPE_CHECKING:
-    from clearhead.checking.report import Report
     from clearhead.checking.scanning.sources import Source
     from clearhead.checking.scanning.trial import ScanRow
 
 MAIN = "from clearhead.cli.check_process import main; main()"
-START = 120.0
-"""Seconds that importing PyTorch may take, before anything is tried."""
+SERVE = "from clearhead.cli.check_process import serve; serve()"
+# Seconds that importing PyTorch may take, before anything is tried, and between two looks.
+START, LOOK = 120.0, 0.02
 
-ENDED = object()
 
-
-def checked(task: str, asked: dict[str, Any], *, timeout: float, memory: float | None) -> "Report":
-    """Return the report of a task, `report` or `trained`, that runs in another process.
+def checked(
+    asked: dict[str, Any], *, timeout: float, memory: float | None, kept: "Kept | None" = None
+) -> dict[str, Any]:
+    """Run `answer` in another process, and return what it found, or raise its error.
 
     Args:
-        task: the name of the function.
-        asked: its arguments.
+        asked: the arguments of `answer`.
         timeout: in seconds.
-        memory: the memory limit of the process, in GB; None for no limit.
+        memory: how much the process may hold, in GB; None for no limit.
+        kept: the process that forks the other one; None starts a new one.
 
     Raises:
-        ModelError: codes `check.timeout`, and `check.ended` if there is no report.
+        ModelError: codes `check.timeout`, and `check.ended` where there is no report.
         ClearheadError: the error that was raised there.
     """
-    found = next(_answers(task, asked, memory, asked["place"], timeout, timeout))
-    if isinstance(found, tuple):
-        raise ClearheadError(*found)
-    return found
+    answered = _run(asked, timeout, memory, kept)
+    if "error" in answered:
+        raise ClearheadError(*answered["error"])
+    return answered
+
+
+def _run(
+    asked: dict[str, Any], timeout: float, memory: float | None, kept: "Kept | None"
+) -> dict[str, Any]:
+    with _process("answer", asked, memory, kept) as (process, found):
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise _timeout(asked["place"], timeout) from error
+        if not found.exists():
+            raise _ended(asked["place"], code)
+        return json.loads(found.read_text(encoding="utf-8"))
+
+
+def _timeout(place: str, timeout: float) -> ModelError:
+    return ModelError(
+        "check.timeout",
+        f"checking {place} took more than {timeout:g} seconds, and was ended; --timeout gives it "
+        "more.",
+    )
+
+
+def _ended(place: str, code: int) -> ModelError:
+    return ModelError(
+        "check.ended",
+        f"checking {place} ended its process, with {exit_words(code)}, before there was a report.",
+    )
+
+
+@contextmanager
+def _process(
+    task: str, asked: dict[str, Any], memory: float | None, kept: "Kept | None" = None
+) -> Iterator[tuple[Any, Path]]:
+    """A process that does a task, and the file that it writes; it ends with the block, unless it is kept."""
+    with temporary_folder() as folder:
+        request, found = folder / "asked.json", folder / "found.json"
+        whole = {"task": task, "asked": asked, "memory": memory, "path": sys.path}
+        request.write_text(json.dumps(whole), encoding="utf-8")
+        if kept is not None:
+            kept.ask(request, found)
+            yield kept, found
+            return
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", MAIN, str(request), str(found)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            yield process, found
+        finally:
+            _end(process)
+
+
+class Kept:
+    """A process that has imported what a check needs, and forks for each check; it needs POSIX."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, request: Path, found: Path) -> None:
+        """Start the check of a request, whose answer is written into another file."""
+        if self._process is not None and self._process.poll() is not None:
+            self.close()
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", SERVE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{json.dumps([str(request), str(found)])}\n".encode())
+        self._process.stdin.flush()
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code of the check.
+
+        Raises:
+            subprocess.TimeoutExpired: after `timeout` seconds; the process is ended.
+        """
+        assert self._process is not None
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], timeout)[0]:
+            self.close()
+            raise subprocess.TimeoutExpired("check", timeout)
+        return int(self._process.stdout.readline() or 1)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            _end(self._process)
+            for each in (self._process.stdin, self._process.stdout):
+                if each is not None:
+                    each.close()
+            self._process = None
+
+
+def serve() -> None:
+    """Fork for each line, which names the files of a request and its answer; print how the fork ended."""
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401 — what the first backward pass imports
+
+    import clearhead.checking.checking  # noqa: F401 — what takes seconds
+
+    answers = os.dup(1)
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            sys.argv = ["", *json.loads(line)]
+            main()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.write(answers, f"{code}\n".encode())
 
 
 def scanned(
@@ -56,10 +170,10 @@ def scanned(
     """Try definitions in another process, in a new one after each that ended it or was too slow.
 
     Args:
-        sources: the modules, with the definitions to try in each.
-        asked: the declaration; the arguments of `scan` except the jobs.
+        sources: the modules, with what is to be tried in each.
+        asked: what is declared; the arguments of `scan` but the sources.
         timeout: in seconds, for each of them.
-        memory: the memory limit of the process, in GB; None for no limit.
+        memory: how much the process may hold, in GB; None for no limit.
 
     Yields:
         The module and the name before it is tried, with None, and with its row after it.
@@ -67,96 +181,95 @@ def scanned(
     Raises:
         ModelError: code `check.ended`, if the process ends before it tries anything.
     """
-    from clearhead.checking.scanning.trial import not_made
+    from clearhead.checking.scanning.trial import ScanRow, not_made
 
-    left = [(index, [d.name for d in source.definitions]) for index, source in enumerate(sources)]
+    left = [(index, [d.name for d in each.definitions]) for index, each in enumerate(sources)]
     while left:
-        jobs = [(index, sources[index], names) for index, names in left]
+        jobs = [{"index": i, "source": asdict(sources[i]), "names": names} for i, names in left]
         index, name = -1, ""
-        try:
-            for index, name, row in _answers(
-                "scan", {**asked, "jobs": jobs}, memory, "a module", START, timeout
-            ):
-                if index < 0:
-                    return
-                yield sources[index], name, row
-        except ModelError as error:
-            if index < 0:
-                raise
-            yield sources[index], name, not_made(sources[index], name, error)
+        with _process("scan", {**asked, "jobs": jobs}, memory) as (process, found):
+            try:
+                for index, name, row in _lines(process, found, timeout):
+                    if index < 0:
+                        return
+                    yield sources[index], name, None if row is None else ScanRow(**row)
+                error = _ended(name or "a module", process.wait())
+            except TimeoutError:
+                error = _timeout(name or "a module", timeout)
+        if index < 0:
+            raise error
+        yield sources[index], name, not_made(sources[index], name, error)
         names = dict(left)[index]
         rest = names[names.index(name) + 1 :] if name else []
-        left = [(index, rest)] * bool(rest) + [job for job in left if job[0] > index]
+        left = [(index, rest)] * bool(rest) + [each for each in left if each[0] > index]
 
 
-def _answers(
-    task: str,
-    asked: dict[str, Any],
-    memory: float | None,
-    place: str,
-    first: float,
-    timeout: float,
-) -> Iterator[Any]:
-    """Yield what a task yields in another process; it may take `first` seconds to begin, then `timeout` for each.
+def _lines(process: subprocess.Popen[bytes], found: Path, timeout: float) -> Iterator[list[Any]]:
+    """Read what a process writes, line by line, until it ends.
 
     Raises:
-        ModelError: codes `check.timeout` and `check.ended`.
+        TimeoutError: if it writes nothing for this time.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", MAIN],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    answers: queue.Queue[Any] = queue.Queue()
-    threading.Thread(target=_read, args=(process.stdout, answers), daemon=True).start()
-    limit = first
-    try:
-        with suppress(OSError), process.stdin as request:  # it may have ended already
-            pickle.dump((task, asked, memory, sys.path), request)
-        while (answer := answers.get(timeout=limit)) is not ENDED:
-            yield answer
-            limit = timeout
-    except queue.Empty:
-        words = f"checking {place} took more than {limit:g} seconds, and was ended; --timeout gives it more."
-        raise ModelError("check.timeout", words) from None
-    finally:
-        with suppress(OSError):  # it is gone, with the processes that it started
-            if hasattr(os, "killpg"):
-                os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        code = process.wait()
-    words = (
-        f"checking {place} ended its process, with {exit_words(code)}, before there was a report."
-    )
-    raise ModelError("check.ended", words)
-
-
-def _read(stream: Any, answers: "queue.Queue[Any]") -> None:
-    """Put the objects of a stream into a queue, and ENDED after the last."""
-    with suppress(EOFError, OSError, pickle.UnpicklingError), stream:
+    found.touch()
+    with found.open(encoding="utf-8") as stream:
+        rest, seen, most = "", time.monotonic(), START
         while True:
-            answers.put(pickle.load(stream))
-    answers.put(ENDED)
+            running = process.poll() is None  # what it wrote before it ended is read below
+            text = stream.read()
+            if text:
+                *whole, rest = (rest + text).split("\n")
+                seen, most = time.monotonic(), timeout if whole else most
+                yield from map(json.loads, whole)
+            elif not running:
+                return
+            elif time.monotonic() - seen > most:
+                raise TimeoutError
+            else:
+                time.sleep(LOOK)
 
 
-def report(place: str, options: dict[str, Any]) -> "Report":
-    """Return the report about a class or function."""
-    import clearhead as ch
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, with those that it started."""
+    with suppress(OSError):  # it is gone
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
 
-    return ch.check(place, **options)
+
+def answer(
+    place: str,
+    options: dict[str, Any],
+    slopes: list[float] | None,
+) -> dict[str, Any]:
+    """The report as JSON has it, or the error."""
+    from clearhead.cli.progress import busy
+
+    try:
+        import clearhead as ch
+
+        with busy("checking"):
+            return {"report": ch.check(place, **_declared(options, slopes)).as_dict()}
+    except ClearheadError as error:
+        return {"error": [error.code, error.message]}
 
 
-def trained(place: str, arguments: dict[str, Any]) -> "Report":
-    """Return the report about the training script that a function returns."""
-    from clearhead import testing
+def trained(place: str, trains: dict[str, Any]) -> dict[str, Any]:
+    """The report about the training script that a function returns, as what JSON knows; or the error."""
+    from clearhead.cli.progress import busy
 
-    return replace(testing.check_training(**made(place, arguments)), name=place)
+    try:
+        from clearhead import testing
+
+        with busy("training copies"):
+            report = replace(testing.check_training(**made(place, trains)), name=place)
+        return {"report": report.as_dict()}
+    except ClearheadError as error:
+        return {"error": [error.code, error.message]}
 
 
 def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what a function returns that makes a training script, as the arguments of `check_training`.
+    """Return what a function gives that makes a training script, as the arguments of `check_training`.
 
     Raises:
         ModelError: code `trains.make`, if it raises, or returns something else.
@@ -183,35 +296,49 @@ def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
     got = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
     raise ModelError(
         "trains.make",
-        f"{place} must return ({', '.join(script)}), or a dict of these and of other arguments of "
-        f"check_training; got {readable(got)}.",
+        f"{place} must return ({', '.join(script)}), or a dict of these and of what check_training "
+        f"takes beside them; got {readable(got)}.",
     )
 
 
+def _declared(options: dict[str, Any], slopes: list[float] | None) -> dict[str, Any]:
+    """Options as they were before JSON, which knows no tuples and no tensors."""
+    import torch
+
+    found = dict(options)
+    if "window" in found:
+        found["window"] = tuple(found["window"])
+    return found if slopes is None else {**found, "alibi_slopes": torch.tensor(slopes)}
+
+
 def scan(
-    jobs: Sequence[tuple[int, "Source", Sequence[str]]],
-    declared: Mapping[str, Any],
+    jobs: list[dict[str, Any]],
+    declared: dict[str, Any],
+    slopes: list[float] | None,
     takes: str | None,
     seed: int,
-) -> Iterator[tuple[int, str, "ScanRow | None"]]:
-    """Try the definitions of modules: yield index, name and row; at last index −1."""
+) -> Iterator[list[Any]]:
+    """Try the definitions of modules: index, name and row, as JSON knows them; at last index −1."""
     import clearhead as ch
+    from clearhead.checking.scanning.sources import Definition, Source
     from clearhead.checking.scanning.trial import tried_in
 
-    contract = ch.Contract(**declared)
+    contract = ch.Contract(**_declared(declared, slopes))
     # What PyTorch imports at the first call is no time of what is tried first.
     ch.check("torch.nn.functional:scaled_dot_product_attention", takes="qkv")
-    for index, source, names in jobs:
+    for job in jobs:
+        made = tuple(Definition(**each) for each in job["source"]["definitions"])
+        source = Source(**{**job["source"], "definitions": made})
         modules, path = set(sys.modules), list(sys.path)
-        for name, row in tried_in(source, names, contract, takes, seed):
-            yield index, name, row
+        for name, row in tried_in(source, job["names"], contract, takes, seed):
+            yield [job["index"], name, None if row is None else asdict(row)]
         if source.module.endswith(".py"):
             _forget(modules, path, Path(source.file).resolve().parent)
-    yield -1, "", None
+    yield [-1, "", None]
 
 
 def _forget(modules: set[str], path: list[str], folder: Path) -> None:
-    """Forget the modules that are next to a file: another folder may have others of their names."""
+    """Forget the modules that lie next to a file alone: another folder may have others of their names."""
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         file = getattr(sys.modules[name], "__file__", None)
@@ -220,38 +347,31 @@ def _forget(modules: set[str], path: list[str], folder: Path) -> None:
 
 
 def main() -> None:
-    """Do the task that the standard input names, and write its answers to what was the standard output."""
-    from clearhead.cli.progress import busy
-
-    task, asked, memory, sys.path[:] = pickle.load(sys.stdin.buffer)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if task == "scan":
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), 2
-        )  # what a whole package prints would hide the table
-    os.dup2(2, 1)
-    sys.argv = [asked.get("place", "clearhead")]
-    if memory is not None:
-        _limit(memory)
-    if task == "scan":
-        found = scan(**asked)
-    else:
-        with busy("checking"):
-            found = [_reported(task, asked)]
-    for answer in found:
-        pickle.dump(answer, answers)
-        answers.flush()
+    """Answer the request in the first file into the second."""
+    request, found = map(Path, sys.argv[1:])
+    given = json.loads(request.read_text(encoding="utf-8"))
+    sys.path[:] = given["path"]
+    asked = given["asked"]
+    if given["memory"] is not None:
+        _limit(given["memory"])
+    if given["task"] == "scan":
+        sys.argv = ["clearhead"]
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)  # what a whole package prints would hide the table
+        os.dup2(nowhere, 2)
+        with found.open("a", encoding="utf-8") as stream:
+            for each in scan(**asked):
+                stream.write(json.dumps(each) + "\n")
+                stream.flush()
+        os._exit(0)
+    sys.argv = [asked["place"]]
+    os.dup2(2, 1)  # what is printed is no part of the report
+    written = json.dumps((trained if "trains" in asked else answer)(**asked))
+    part = found.with_suffix(".part")
+    part.write_text(written, encoding="utf-8")
+    os.replace(part, found)
     sys.stderr.flush()
     os._exit(0)  # nothing of what was checked runs any more
-
-
-def _reported(task: str, asked: dict[str, Any]) -> "Report | tuple[str, str]":
-    """Return the report of a task, or the code and the message of the error."""
-    try:
-        return {"report": report, "trained": trained}[task](**asked)
-    except ClearheadError as error:
-        return error.code, error.message
 
 
 def _limit(memory: float) -> None:
@@ -260,5 +380,5 @@ def _limit(memory: float) -> None:
     except ImportError:  # Windows
         return
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = int(memory * 1e9)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit if most < 0 else min(limit, most), most))
+    wanted = int(memory * 1e9)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if most < 0 else min(wanted, most), most))

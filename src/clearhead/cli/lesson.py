@@ -87,8 +87,8 @@ def _list() -> None:
 
 
 def _is_right(row: LessonRow) -> bool:
-    asked = {"place": row.file, "options": {"lesson": row.number}}
+    asked = {"place": row.file, "options": {"lesson": row.number}, "slopes": None}
     try:
-        return check_process.checked("report", asked, timeout=SECONDS, memory=None).ok
+        return check_process.checked(asked, timeout=SECONDS, memory=None)["report"]["ok"]
     except ClearheadError:
         return False  # it does not run yet; `clearhead check` says why

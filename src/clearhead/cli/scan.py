@@ -66,17 +66,10 @@ class Scan:
             except KeyboardInterrupt:
                 self.interrupted = True
 
-    @property
-    def reports(self) -> "list[Report]":
-        """The reports of the rows that have one."""
-        return [row.report for row in self.rows if row.report is not None]
-
     def as_dict(self) -> dict[str, Any]:
         """The rows and their totals, as JSON knows them."""
         return {
-            "rows": [
-                asdict(row) | {"report": row.report and row.report.as_dict()} for row in self.rows
-            ],
+            "rows": [asdict(each) for each in self.rows],
             "totals": Counter(each.outcome for each in self.rows),
             "tried": self.tried,
             "complete": not self.interrupted,

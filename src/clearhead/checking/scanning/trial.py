@@ -57,7 +57,7 @@ class ScanRow:
         why: the mistake, or the reason.
         file, line: of it, or of the error.
         takes: how it was called; "" where it was not.
-        report: None where there is none.
+        report: as JSON knows it; None if there is none.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ScanRow:
     file: str
     line: int
     takes: str = ""
-    report: Report | None = None
+    report: Mapping[str, Any] | None = None
 
 
 class Tried(NamedTuple):
@@ -116,7 +116,7 @@ def not_made(source: Source, name: str, error: Exception) -> ScanRow:
         report = cannot_run(name, cause)
         file, line = report.place or (source.file, source.line)
         why = f"call.raises: {report.findings[0].sentence}"
-        return ScanRow(name or source.module, report.outcome, why, file, line, "", report)
+        return ScanRow(name or source.module, report.outcome, why, file, line, "", report.as_dict())
     at = place(cause) if isinstance(error.__cause__, Exception) else None
     line = next((each.line for each in source.definitions if each.name == name), source.line)
     file, line = at[:2] if at is not None else (source.file, line)
@@ -136,7 +136,7 @@ def _row(source: Source, definition: Definition, made: Tried) -> ScanRow:
         why = "; ".join(filter(None, (asked, *made.undeclared)))
     at = first.place if first is not None else None
     file, line = at or report.place or (source.file, definition.line)
-    return ScanRow(definition.name, report.outcome, why, file, line, made.takes, report)
+    return ScanRow(definition.name, report.outcome, why, file, line, made.takes, report.as_dict())
 
 
 def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried | None:

@@ -45,8 +45,8 @@ def head_picture(
         >>> axes = head_picture(torch.eye(2), ["to", "be"], title="layer 3, head 5")
         >>> [text.get_text() for text in axes.get_yticklabels()]
         ['to', 'be']
-        >>> head_picture(torch.eye(4), ["to", "be"] * 4, title="").get_xlabel()
-        'attended to (key)\none cell = 2 × 2 tokens'
+        >>> head_picture(torch.eye(4), ["to", "be"] * 4, title="").get_xlabel().splitlines()[1]
+        'one cell = 2 × 2 tokens'
     """
     size = (len(tokens), len(tokens))
     cells = Cells(
