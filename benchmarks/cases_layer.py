@@ -40,7 +40,7 @@ class SplitWeights(nn.Module):
 
 def _both(shape: tuple[int, int]) -> tuple[ch.MultiHeadAttention, nn.MultiheadAttention, Tensor]:
     theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-    return ch.MultiHeadAttention.from_torch(theirs), theirs, torch.randn(*shape, WIDTH)
+    return ch.convert(theirs).layer, theirs, torch.randn(*shape, WIDTH)
 
 
 def _forward(shape: tuple[int, int]) -> Sides:
@@ -123,7 +123,7 @@ def against_split_weights() -> Sides:
 )
 def few_rows() -> Sides:
     theirs = nn.MultiheadAttention(512, 8, batch_first=True).eval()
-    ours = ch.MultiHeadAttention.from_torch(theirs)
+    ours = ch.convert(theirs).layer
     x = torch.randn(1, 4096, 512)
     rows = [0, 1, 77, 1024, 2047, 3000, 4000, 4095]
 

@@ -357,7 +357,7 @@ def test_another_default_device_than_that_of_the_tensors() -> None:
     valid = torch.tensor([[False, True, True, True, True], [True] * 5])
     with torch.device("meta"):
         assert ch.attend(query, key, value, dropout=0.5).device.type == "cpu"
-        for cache in (ch.layers.GrowingCache(), ch.layers.PagedCache(2)):
+        for cache in (ch.layers.GrowingCache(), ch.layers.SlidingCache(9)):
             cache.append(key, value, valid=valid)
             cache.reorder([1, 0])
             assert cache.append(key, value)[0].device.type == "cpu"

@@ -106,7 +106,6 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "across layout": lambda it: ch.across(world=2, tokens=3, layout=it),
     "across how": lambda it: ch.across(world=2, tokens=3, how=it),
     "across world": lambda it: ch.across(world=it, tokens=3),
-    "merge along": lambda it: MATRIX.summary().merge(MATRIX.summary(), along=it),
     "watch": lambda it: ch.watch(it),
     "watch layers": lambda it: ch.watch(nn.Linear(1, 1), layers=it),
     "watch heads": lambda it: ch.watch(nn.Linear(1, 1), heads=it),

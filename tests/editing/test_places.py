@@ -17,7 +17,6 @@ from clearhead.layers import (
     CacheBundle,
     FixedCache,
     GrowingCache,
-    PagedCache,
     SlidingCache,
     StaticCache,
 )
@@ -29,7 +28,6 @@ CACHES: dict[str, Callable[[], Cache]] = {
     "growing": GrowingCache,
     "static": lambda: StaticCache(9),
     "fixed": lambda: FixedCache(9),
-    "paged": lambda: PagedCache(2),
     "sliding": lambda: SlidingCache(5),
     "sliding, spare": lambda: SlidingCache(5, spare=2),
 }
@@ -118,25 +116,6 @@ def test_the_queries_of_a_context_that_is_held_are_not_known() -> None:
         model(x, context, cache=cache)
 
 
-@torch.no_grad()
-def test_sequences_of_a_nested_tensor_are_counted_one_by_one() -> None:
-    model, rows = layer(mask=ch.causal()), [text(1)[0, :4], text(1)[0]]
-    every: list[dict[str, Any]] = [
-        {"key": 1},
-        {"query": 3, "key": slice(0, 2)},
-        {"query": -1, "key": -2},
-    ]
-    for chosen in every:
-        for mask in (None, ch.sliding_window(left=1)):
-            with ch.edit(model) as edit:
-                edit[0].heads[1].hide(**chosen)
-                if mask is not None:
-                    edit[0].heads[2].hide(mask=mask)
-                found = model(torch.nested.nested_tensor(rows, layout=torch.jagged)).unbind()
-                alone = [model(row) for row in rows]
-            torch.testing.assert_close(torch.cat(found), torch.cat(alone))
-
-
 @pytest.mark.parametrize("options", [{"add_zero_attn": True}, {"add_bias_kv": True}])
 def test_a_key_that_is_no_token_has_no_position(options: dict[str, bool]) -> None:
     model = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **options).double().eval()
@@ -190,7 +169,7 @@ def test_negative_positions_count_from_the_last_real_token(side: str) -> None:
 @torch.no_grad()
 def test_the_end_is_that_of_each_step() -> None:
     model, x = layer(mask=ch.causal()), text()
-    cache = PagedCache(2)
+    cache = GrowingCache()
     with ch.edit(model) as edit, ch.watch(model) as seen:
         edit[0].hide(query=-1, key=-2)
         for piece, valid in zip(

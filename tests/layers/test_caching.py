@@ -175,7 +175,7 @@ def test_a_trace_while_decoding() -> None:
     torch.testing.assert_close(steps["output"], layer(x)[:, 5:])
 
 
-@pytest.mark.parametrize("kind", ["growing", "static", "paged", "quantised"])
+@pytest.mark.parametrize("kind", ["growing", "static", "quantised"])
 @torch.no_grad()
 def test_a_context_is_projected_once(kind: str) -> None:
     layer = MultiHeadAttention(WIDTH, num_heads=HEADS, context_dim=7, head_dim=HEAD_DIM).eval()
@@ -263,7 +263,7 @@ AHEAD = [
 
 
 @pytest.mark.parametrize("ragged", [False, True])
-@pytest.mark.parametrize("kind", ["growing", "static", "fixed", "paged"])
+@pytest.mark.parametrize("kind", ["growing", "static", "fixed"])
 @pytest.mark.parametrize("mask", AHEAD, ids=lambda mask: mask.describe())
 @torch.no_grad()
 def test_what_sees_a_later_token_is_refused_or_the_whole_text_at_once(
@@ -324,7 +324,7 @@ test_refusals = refusals(
         "FixedCache(5) // prefix(2)",
     ),
     (lambda: cross(filled("growing")), "layer.cache-context", "3 // 4"),
-    (lambda: cross(SlidingCache(3)), "layer.cache-window", "SlidingCache(3)"),
+    (lambda: cross(SlidingCache(3)), "layer.cache-kind", "SlidingCache(3)"),
     (lambda: shared(), "layer.cache-shared"),
     (lambda: made()(X[:1], cache=filled("growing", ragged=True)), "cache.shape", "2 // 1"),
     (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.layers import MultiheadAttention
 from tests.refusals import assert_refused
 from tests.turns import in_turn
@@ -210,7 +210,7 @@ def test_it_shares_all_with_a_module_of_pytorch() -> None:
     assert type(ours) is MultiheadAttention
     assert type(theirs) is nn.MultiheadAttention
     assert torch.equal(
-        ch.MultiHeadAttention.from_torch(ours).query_projection.weight,
+        ch.convert(ours).layer.query_projection.weight,
         theirs.in_proj_weight[:WIDTH],
     )
 
@@ -242,7 +242,7 @@ X = torch.zeros(BATCH, QUERIES, WIDTH)
             {"key_padding_mask": torch.ones(5, 2, dtype=torch.bool)},
             ShapeError,
             "key_padding_mask",
-            r"\(batch, kv_len\) = \(2, 5\), .* got \(5, 2\)",
+            r"\(batch, kv_len\) = \(2, 5\); got \(5, 2\)",
         ),
         (
             (X, X, X),
@@ -259,13 +259,6 @@ def test_what_is_refused(
     with pytest.raises(error, match=text) as refused:
         MultiheadAttention(WIDTH, HEADS, batch_first=True)(*given, **options)
     assert refused.value.code == f"drop-in.{code}"
-
-
-def test_nested_tensors_are_refused() -> None:
-    nested = torch.nested.nested_tensor([X[0], X[1, :3]], layout=torch.jagged)
-    with pytest.raises(UnsupportedError, match="query must be a tensor with an array") as refused:
-        MultiheadAttention(WIDTH, HEADS, batch_first=True)(nested, nested, nested)
-    assert refused.value.code == "drop-in.nested"
 
 
 @pytest.mark.parametrize("batch_first", [False, True])

@@ -122,16 +122,6 @@ def test_weights_are_the_same_either_way() -> None:
 
 
 @torch.no_grad()
-def test_nested_sequences() -> None:
-    layer = made()
-    given = [torch.randn(length, WIDTH) for length in (5, 1, 9)]
-    nested = torch.nested.nested_tensor(given, layout=torch.jagged)
-    for found, x in zip(layer(nested).unbind(), given, strict=True):
-        torch.testing.assert_close(found, layer(x))
-    assert layer.weights(nested).shape == (1, 3, 15, 15)
-
-
-@torch.no_grad()
 def test_a_call_that_is_refused_leaves_no_trace() -> None:
     layer, cache = made(), ch.layers.GrowingCache()
     x = torch.randn(1, 4, WIDTH)

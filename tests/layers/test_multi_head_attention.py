@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import prune
 
 import clearhead as ch
 from clearhead import stages
@@ -320,15 +320,6 @@ def test_weights_are_those_of_the_trace(name: str) -> None:
     close(weights[:], traced)
 
 
-def test_weights_need_no_values() -> None:
-    layer, inputs = made("any widths")
-    called: list[str] = []
-    for name in ("query_projection", "key_projection", "value_projection", "output_projection"):
-        layer.get_submodule(name).register_forward_hook(lambda *_, name=name: called.append(name))
-    layer.weights(*inputs)[:]
-    assert called == ["query_projection", "key_projection"]
-
-
 def test_weights_are_those_before_dropout() -> None:
     layer = ch.MultiHeadAttention(10, num_heads=2, dropout=0.5).double()
     x = drawn(BATCH, TOKENS, 10)
@@ -403,133 +394,29 @@ def theirs(
 @pytest.mark.parametrize("context_dim", [15, 11])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("training", [True, False])
-def test_to_and_from_torch(context_dim: int, bias: bool, training: bool) -> None:
-    module = theirs(context_dim=context_dim, bias=bias).train(training)
-    packed = module.in_proj_weight is not None
-    assert packed == (context_dim == 15)
+def test_a_layer_of_pytorch_is_converted(context_dim: int, bias: bool, training: bool) -> None:
+    module = theirs(context_dim=context_dim, bias=bias, dropout=0.0).train(training)
     before = copy.deepcopy(module.state_dict())
-    layer = ch.MultiHeadAttention.from_torch(module)
+    layer = ch.convert(module).layer
     x, context = drawn(BATCH, TOKENS, 15), drawn(BATCH, SOURCE_TOKENS, context_dim)
     expected, shares = module(x, context, context, average_attn_weights=False)
-    output = layer(x, context)
-    assert output.dtype == torch.float64
-    close(output, expected)
+    close(layer(x, context), expected)
     close(layer.weights(x, context)[:], shares)
-    back = layer.to_torch()
-    assert layer.training == back.training == training
-    assert back.batch_first
-    assert list(back.state_dict()) == list(before)
-    for name, tensor in back.state_dict().items():
-        assert torch.equal(tensor, before[name]), name
+    assert layer.training == training
+    assert layer.dropout is None
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.zero_()
-    for made_or_read in (module, back):
-        for name, tensor in made_or_read.state_dict().items():
-            assert torch.equal(tensor, before[name]), name
-
-
-def test_from_torch_of_a_layer_that_takes_tokens_first() -> None:
-    module = theirs(batch_first=False)
-    x = drawn(BATCH, TOKENS, 15)
-    turned = x.transpose(0, 1)
-    expected = module(turned, turned, turned)[0].transpose(0, 1)
-    close(ch.MultiHeadAttention.from_torch(module)(x), expected)
-
-
-def test_from_torch_with_a_mask() -> None:
-    module = theirs()
-    x = drawn(BATCH, TOKENS, 15)
-    forbidden = ~ch.causal().to_dense(TOKENS, TOKENS)
-    layer = ch.MultiHeadAttention.from_torch(module, mask=ch.causal())
-    close(layer(x), module(x, x, x, attn_mask=forbidden)[0])
-    back = layer.to_torch(without_mask=True)
-    close(layer(x), back(x, x, x, attn_mask=forbidden)[0])
-
-
-def test_torch_and_dropout() -> None:
-    module = theirs(dropout=0.25).eval()
-    layer = ch.MultiHeadAttention.from_torch(module)
-    assert layer.dropout == 0.25
-    assert layer.to_torch().dropout == 0.25
-    x = drawn(BATCH, TOKENS, 15)
-    close(layer(x), module(x, x, x)[0])
-    calm = ch.MultiHeadAttention.from_torch(theirs())
-    assert calm.dropout is None
-    assert calm.to_torch().dropout == 0.0
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_torch_and_dtypes(dtype: torch.dtype) -> None:
-    layer = ch.MultiHeadAttention.from_torch(theirs().to(dtype))
+def test_dropout_and_dtype_of_a_layer_of_pytorch(dtype: torch.dtype) -> None:
+    layer = ch.convert(theirs(dropout=0.25, batch_first=False).to(dtype), mask=ch.causal()).layer
+    assert layer.dropout == 0.25
+    assert layer.mask.describe() == "causal()"
     assert {parameter.dtype for parameter in layer.parameters()} == {dtype}
-    assert {parameter.dtype for parameter in layer.to_torch().parameters()} == {dtype}
-
-
-@pytest.mark.parametrize(("bias", "output_bias"), [(True, False), (False, True), (True, True)])
-def test_to_torch_fills_a_bias_that_is_not_there(bias: bool, output_bias: bool) -> None:
-    layer = ch.MultiHeadAttention(15, num_heads=3, bias=bias, output_bias=output_bias).double()
-    module = layer.to_torch()
-    assert module.in_proj_bias is not None
-    assert bool((module.in_proj_bias == 0).all()) != bias
-    assert bool((module.out_proj.bias == 0).all()) != output_bias
-    x = drawn(BATCH, TOKENS, 15)
-    close(module(x, x, x)[0], layer(x))
-
-
-def test_to_torch_of_projections_that_share_a_weight() -> None:
-    layer = ch.MultiHeadAttention(15, num_heads=3, bias=True).double()
-    layer.key_projection = layer.query_projection
-    layer.value_projection.weight = layer.query_projection.weight
-    x = drawn(BATCH, TOKENS, 15)
-    close(layer.to_torch()(x, x, x)[0], layer(x))
-
-
-@pytest.mark.parametrize("name", ["query_projection", "key_projection", "value_projection"])
-def test_to_torch_of_a_bias_that_one_projection_has(name: str) -> None:
-    layer = ch.MultiHeadAttention(15, num_heads=3, output_bias=False)
-    setattr(layer, name, nn.Linear(15, 15))
-    x = drawn(BATCH, TOKENS, 15)
-    close(layer.double().to_torch()(x, x, x)[0], layer(x))
-
-
-def test_to_torch_of_projections_that_parameters_do_not_tell() -> None:
-    layer: Any = ch.MultiHeadAttention(12, num_heads=3)
-    layer.query_projection = nn.Sequential(layer.query_projection)
-    layer.key_projection = Doubled(12, 12)
-    prune.l1_unstructured(layer.value_projection, "weight", 0.5)
-    layer.output_projection = nn.Identity()
-    text = "[convert.refused] to_torch cannot convert this layer." + "".join(
-        f"\n  - {name}_projection must be a plain torch.nn.Linear, whose weight is a parameter; it is "
-        f"a {kind}"
-        for name, kind in {
-            "query": "torch.nn.modules.container.Sequential",
-            "key": f"{__name__}.Doubled",
-            "value": "torch.nn.modules.linear.Linear",
-            "output": "torch.nn.modules.linear.Identity",
-        }.items()
-    )
-    with refused(UnsupportedError, text):
-        layer.to_torch()
-
-
-class Doubled(nn.Linear):
-    def forward(self, input: Tensor) -> Tensor:
-        return 2 * super().forward(input)
-
-
-def test_to_torch_of_a_context_of_its_own_width() -> None:
-    layer, (x, context) = made("cross")
-    module = layer.to_torch()
-    assert (module.kdim, module.vdim) == (17, 17)
-    close(module(x, context, context)[0], layer(x, context))
-
-
-def test_from_torch_makes_the_class_that_is_asked() -> None:
-    class Mine(ch.MultiHeadAttention):
-        pass
-
-    assert type(Mine.from_torch(theirs())) is Mine
 
 
 @contextmanager
@@ -541,121 +428,36 @@ def refused(error: type[ClearheadError], text: str) -> Iterator[None]:
     assert str(caught.value) == text
 
 
+def _of_others(**options: Any) -> nn.Module:
+    module = theirs(**options)
+    prune.l1_unstructured(module, "in_proj_weight", 0.5)
+    return module
+
+
 @pytest.mark.parametrize(
-    ("options", "reasons"),
+    ("make", "reasons"),
     [
         (
-            {"add_bias_kv": True},
-            ["add_bias_kv=True: a learned key and value that every query sees"],
-        ),
-        (
-            {"add_zero_attn": True},
-            ["add_zero_attn=True: a key and value of zeros that every query sees"],
-        ),
-        (
-            {"kdim": 11},
-            ["kdim=11 and vdim=15: keys and values of other widths than each other"],
-        ),
-        (
-            {"add_bias_kv": True, "add_zero_attn": True, "vdim": 7},
+            lambda: nn.MultiheadAttention(15, 3, add_bias_kv=True, add_zero_attn=True, vdim=7),
             [
                 "add_bias_kv=True: a learned key and value that every query sees",
                 "add_zero_attn=True: a key and value of zeros that every query sees",
-                "kdim=15 and vdim=7: keys and values of other widths than each other",
+                "kdim=15 and vdim=7: not one width",
+            ],
+        ),
+        (
+            _of_others,
+            [
+                "the module has a hook, which may change what it gives; remove it before",
+                "in_proj_weight must be a parameter of its own; it is made of others",
             ],
         ),
     ],
 )
-def test_what_from_torch_refuses(options: dict[str, Any], reasons: list[str]) -> None:
-    text = "[convert.refused] from_torch cannot convert this layer."
-    text += "".join(f"\n  - {reason}" for reason in reasons)
-    with refused(UnsupportedError, text):
-        ch.MultiHeadAttention.from_torch(nn.MultiheadAttention(15, 3, **options))
-
-
-def test_from_torch_of_weights_that_are_made_of_others() -> None:
-    packed, alone = theirs(), theirs(context_dim=11)
-    prune.l1_unstructured(packed, "in_proj_weight", 0.5)
-    prune.l1_unstructured(packed, "in_proj_bias", 0.5)
-    parametrizations.weight_norm(alone, "k_proj_weight")
-    made_of_others = "must be a parameter of its own; it is made of others"
-    # Pruning is a hook as well.
-    hook = "\n  - the module has a hook, which may change what it gives; remove it before"
-    for module, first, names in (
-        (packed, hook, ["in_proj_weight", "in_proj_bias"]),
-        (alone, "", ["k_proj_weight"]),
-    ):
-        text = f"[convert.refused] from_torch cannot convert this layer.{first}"
-        text += "".join(f"\n  - {name} {made_of_others}" for name in names)
-        with refused(UnsupportedError, text):
-            ch.MultiHeadAttention.from_torch(module)
-
-
-def test_from_torch_of_a_forward_of_its_own() -> None:
-    text = (
-        "[convert.refused] from_torch cannot convert this layer.\n"
-        "  - the forward of OfItself is its own; clearhead.convert runs a copy of it to see what it "
-        "does"
-    )
-    with refused(UnsupportedError, text):
-        ch.MultiHeadAttention.from_torch(OfItself(15, 3))
-
-
-class OfItself(nn.MultiheadAttention):
-    def forward(self, x: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return super().forward(x, x, x)
-
-
-def test_from_torch_of_another_module() -> None:
-    linear: Any = nn.Linear(2, 2)
-    text = "[convert.type] module must be a torch.nn.MultiheadAttention; got Linear."
-    with refused(ArgumentTypeError, text):
-        ch.MultiHeadAttention.from_torch(linear)
-
-
-@pytest.mark.parametrize(
-    ("options", "reasons"),
-    [
-        ({"num_heads": 6, "num_kv_heads": 2}, ["num_kv_heads=2 for num_heads=6"]),
-        (
-            {"num_heads": 3, "head_dim": 5, "value_head_dim": 5},
-            ["embed_dim=12, num_heads × head_dim=15, output_dim=12: not one width"],
-        ),
-        (
-            {"num_heads": 3, "output_dim": 13},
-            ["embed_dim=12, num_heads × head_dim=12, output_dim=13: not one width"],
-        ),
-        ({"num_heads": 3, "value_head_dim": 5}, ["value_head_dim=5 for head_dim=4"]),
-        (
-            {"num_heads": 3, "mask": ch.causal()},
-            [
-                "mask=causal(): it takes a mask at each call only; "
-                "to_torch(without_mask=True) leaves it to you"
-            ],
-        ),
-        (
-            {
-                "num_heads": 6,
-                "num_kv_heads": 2,
-                "head_dim": 5,
-                "value_head_dim": 7,
-                "mask": ch.causal(),
-            },
-            [
-                "num_kv_heads=2 for num_heads=6",
-                "embed_dim=12, num_heads × head_dim=30, output_dim=12: not one width",
-                "value_head_dim=7 for head_dim=5",
-                "mask=causal(): it takes a mask at each call only; "
-                "to_torch(without_mask=True) leaves it to you",
-            ],
-        ),
-    ],
-)
-def test_what_to_torch_refuses(options: dict[str, Any], reasons: list[str]) -> None:
-    text = "[convert.refused] to_torch cannot convert this layer."
-    text += "".join(f"\n  - {reason}" for reason in reasons)
-    with refused(UnsupportedError, text):
-        ch.MultiHeadAttention(12, **options).to_torch()
+def test_what_of_pytorch_is_refused(make: Any, reasons: list[str]) -> None:
+    text = "[convert.refused] clearhead.convert cannot read this MultiheadAttention."
+    with refused(UnsupportedError, text + "".join(f"\n  - {reason}" for reason in reasons)):
+        ch.convert(make())
 
 
 SIZES = (
@@ -761,8 +563,8 @@ test_what_a_call_refuses = refusals(
     ),
     ((X, CONTEXT[0]), "layer.context", "17 // (11, 17) // (3, 7, 10)"),
     ((X[0], CONTEXT), "layer.context", "17 // (3, 11, 17) // (7, 10)"),
-    ((X, CONTEXT[:2]), "layer.context-batch", "3 // 2"),
-    ((X, CONTEXT[:1]), "layer.context-batch", "3 // 1"),
+    ((X, CONTEXT[:2]), "layer.context", "17 // (2, 11, 17) // (3, 7, 10)"),
+    ((X, CONTEXT[:1]), "layer.context", "17 // (1, 11, 17) // (3, 7, 10)"),
     ((X,), "layer.context-missing", "17"),
     ((X.double(), CONTEXT), "layer.dtype", "x // torch.float32 // torch.float64"),
     ((X, CONTEXT.long()), "layer.dtype", "context // torch.float32 // torch.int64"),

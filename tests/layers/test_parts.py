@@ -236,9 +236,4 @@ test_refusals = refusals(
         "parts.twice",
         "softcap // Softcap // Softcap",
     ),
-    (
-        lambda: ch.MultiHeadAttention(8, num_heads=2, parts=[Softcap(1.0)]).to_torch(),
-        "convert.refused",
-        "to_torch // convert this layer // - parts: Softcap",
-    ),
 )

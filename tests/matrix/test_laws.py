@@ -1,6 +1,5 @@
 """The matrix of any problem, with whatever mask, bias, cap and sinks, held against all of its weights."""
 
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,13 +12,12 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.matrix import parts
 from clearhead.matrix.links import strongest_links
-from clearhead.matrix.merging import tensors_of
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.totals import totals_of
 from clearhead.matrix.weight_gradients import WeightGradients
-from clearhead.types import Summary
 from tests.attention.kernels.definition import Tensors, defined
 from tests.attention.kernels.problems import problems
+from tests.matrix.tensors import tensors_of
 from tests.matrix.test_reductions import CASES, close
 from tests.matrix.test_sweep import SIZES, chunks_of
 
@@ -203,46 +201,14 @@ def test_products_are_those_of_the_whole(each: Drawn, data: st.DataObject) -> No
     close(matrix.mT @ vectors, each.weights.mT @ vectors, matrix)
 
 
-def assert_same_summary(one: Summary, other: Summary, matrix: AttentionMatrix) -> None:
-    for mine, theirs in zip(tensors_of(one), tensors_of(other), strict=True):
-        if mine.is_floating_point():
-            close(mine, theirs, matrix)
-        else:
-            assert torch.equal(mine, theirs)
-
-
-@some
-@given(st.integers(1, 9), st.lists(st.integers(0, 9), max_size=2), st.integers(0, 3))
-def test_parts_of_a_text_are_merged(tokens: int, cuts: list[int], few: int) -> None:
-    """As it is read through a cache, in chunks of any size."""
-    query, key, value = torch.randn(3, 2, 4, tokens, 3, dtype=torch.float64).unbind()
-    edges = sorted({0, tokens, *(each for each in cuts if each < tokens)})
-
-    def of(start: int, stop: int) -> tuple[AttentionMatrix, Summary]:
-        matrix = AttentionMatrix(query[:, :, start:stop], key[:, :, :stop], mask=ch.causal())
-        options: dict[str, Any] = {"top_k": few} if 0 < few <= edges[1] else {}
-        segments = torch.arange(stop) % 2 - 1
-        segments[0] = 0
-        return matrix, matrix.summary(value=value[:, :, :stop], segments=segments, **options)
-
-    matrix, whole = of(0, tokens)
-    merged, *rest = [of(*pair)[1] for pair in pairwise(edges)]
-    for part in rest:
-        merged = merged.merge(part)
-    assert_same_summary(merged, whole, matrix)
-
-
 @some
 @given(matrices)
 def test_a_batch_is_its_samples(each: Drawn) -> None:
-    """A summary of each, merged again; and the totals of all."""
+    """The summary of each, and the totals of all, merged."""
     whole = summary_with_roles(each.matrix)
-    samples = [whole.sample(place) for place in range(each.matrix.shape[0])]
-    merged, *rest = samples
-    total, *others = [totals_of(sample) for sample in samples]
-    for sample, other in zip(rest, others, strict=True):
-        merged, total = merged.merge(sample, along="batch"), total.merge(other)
-    assert_same_summary(merged, whole, each.matrix)
+    total, *others = [totals_of(whole.sample(place)) for place in range(each.matrix.shape[0])]
+    for other in others:
+        total = total.merge(other)
     expected = totals_of(whole)
     for name in ("queries", "entropy", "max", "max_score", "distance"):
         torch.testing.assert_close(getattr(total, name), getattr(expected, name))

@@ -16,7 +16,7 @@ from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.matrix.chunk import Chunk, ChunkPlace
-from clearhead.matrix.distances import Distance, Near
+from clearhead.matrix.distances import Distance
 from clearhead.matrix.reductions import (
     Context,
     Entropy,
@@ -94,8 +94,6 @@ CASES: dict[str, Case] = {
         lambda a: a.received(), lambda w, group: w.sum(dim=2).unflatten(1, (-1, group)).sum(dim=2)
     ),
     "distance": Case(lambda a: a.distance(), lambda w, _: (w * tokens_away(w)).sum(dim=-1)),
-    "near, further than any key": Case(lambda a: a.near(2**70), lambda w, _: w.sum(dim=-1)),
-    "near": Case(lambda a: a.near(2), lambda w, _: (w * (tokens_away(w) <= 2)).sum(dim=-1)),
     "mass of a set": Case(
         lambda a: a.mass(sets(a.shape[-1]) == 0),
         lambda w, _: w[..., sets(w.shape[3]) == 0].sum(dim=-1),
@@ -107,10 +105,6 @@ CASES: dict[str, Case] = {
     ),
     "pool of everything": Case(lambda a: a.pool(1, 1), lambda w, _: mapped(w, 1, 1)),
     "pool of single weights": Case(lambda a: a.pool(*a.shape[-2:]), lambda w, _: w),
-    "zoom": Case(
-        lambda a: a.pool(1, 1, queries=slice(-2, None), keys=slice(None, 2)),
-        lambda w, _: w[:, :, -2:, :2].sum(dim=(2, 3), keepdim=True),
-    ),
     "largest": Case(lambda a: a.top_k(1).weights, lambda w, _: largest(w, 1)),
     "all of the largest": Case(
         lambda a: a.top_k(a.shape[-1]).weights, lambda w, _: largest(w, w.shape[3])
@@ -456,23 +450,6 @@ def test_laws(weights: AttentionMatrix, data: st.DataObject) -> None:
         close(back, forth, weights)
 
 
-@settings(max_examples=15)
-@given(free_matrices(), st.data())
-def test_zooms_tile_the_map(weights: AttentionMatrix, data: st.DataObject) -> None:
-    query_len, kv_len = weights.shape[2:]
-    row = data.draw(st.integers(1, query_len))
-    column = data.draw(st.integers(1, kv_len))
-    total = 0
-    for queries in (slice(None, row), slice(row, None)):
-        for keys in (slice(None, column), slice(column, None)):
-            bins = len(range(query_len)[queries]), len(range(kv_len)[keys])
-            if all(bins):
-                total = total + weights.pool(1, 1, queries=queries, keys=keys)
-                part = eager.compute(weights.problem).weights[:, :, queries, keys]
-                close(weights.pool(*bins, queries=queries, keys=keys), part, weights)
-    close(torch.as_tensor(total), weights.pool(1, 1), weights)
-
-
 def test_heads_stay_apart() -> None:
     order = torch.tensor([2, 0, 1])
     query, key = torch.randn(2, 2, 3, 7, 5, dtype=torch.float64).unbind()
@@ -546,7 +523,6 @@ ALL: dict[str, Callable[[Problem], Reduction]] = {
     "entropy": Entropy,
     "entropy again": Entropy,
     "distance": Distance,
-    "near": lambda problem: Near(problem, 2),
     "first": lambda problem: OfKey(problem, torch.zeros(problem.query_len, dtype=torch.int64)),
     "mass": lambda problem: Mass(problem, torch.ones(1, problem.kv_len, 1).to(problem.query.dtype)),
     "largest": lambda problem: Largest(problem, 2),

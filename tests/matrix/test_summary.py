@@ -152,5 +152,4 @@ test_refusals = refusals(
         for pool, got in [(3, "3"), ((3,), "(3,)"), ((1, 2, 3), "(1, 2, 3)")]
     ),
     ({"segments": torch.zeros(7, dtype=torch.bool)}, "segments.shape", "11 // (2, 11) // (7,)"),
-    ({"progress": 3}, "progress.type", "int"),
 )

@@ -18,7 +18,7 @@ from clearhead.attention.problem import Problem, make_problem
 from clearhead.masks.spans import Extent
 from clearhead.matrix import sweep
 from clearhead.matrix.chunk import Chunk
-from clearhead.matrix.distances import Distance, Near
+from clearhead.matrix.distances import Distance
 from clearhead.matrix.reductions import (
     Entropy,
     Largest,
@@ -427,7 +427,6 @@ def test_nothing_waits_for_a_device(
     once = recorded.waits
     reductions = [
         *(kind(problem) for kind in (LogSumExp, Maximum, MaxScore, Entropy, Distance, Received)),
-        Near(problem, 5),
         OfKey(problem, problem.query_positions - 1),
         Largest(problem, 4),
         Mass(problem, member),

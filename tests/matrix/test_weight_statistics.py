@@ -6,34 +6,11 @@ That each is what the definition says is held in test_reductions.py and test_sum
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
-import clearhead as ch
 from clearhead import AttentionMatrix
-from clearhead.matrix import parts
-from tests.matrix.test_matrix import BATCH, HEADS, KEYS, close, inputs
+from tests.matrix.test_matrix import KEYS, inputs
 from tests.refusals import refusals
-
-
-@pytest.mark.parametrize("dims", [2, 3, 4])
-def test_zooms(dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    query, key = (t[(0,) * (4 - dims)] for t in inputs())
-    weights = AttentionMatrix(query, key, mask=ch.causal())
-    expected = weights.dense()
-    for portion in (1 << 21, 2 * BATCH * HEADS * KEYS):
-        monkeypatch.setattr(parts, "PORTION", portion)
-        zoom = weights.pool(2, 3, queries=slice(1, 5), keys=slice(None, None, 2))
-        assert zoom.shape == (*weights.shape[:-2], 2, 3)
-        # Four queries in two bins, and five keys in bins of two, two and one.
-        part = expected[..., 1:5, ::2]
-        rows = torch.stack([part[..., :2, :].sum(dim=-2), part[..., 2:, :].sum(dim=-2)], dim=-2)
-        columns = [rows[..., :2], rows[..., 2:4], rows[..., 4:]]
-        close(zoom, torch.stack([each.sum(dim=-1) for each in columns], dim=-1))
-        close(weights.pool(6, 1, queries=slice(None)), expected.sum(dim=-1, keepdim=True))
-        close(weights.pool(1, 9, keys=slice(None)), expected.sum(dim=-2, keepdim=True))
-        reverse = slice(None, None, -1)
-        close(weights.pool(6, 9, queries=reverse, keys=reverse), expected.flip(-1, -2))
 
 
 def test_numbers_of_numpy() -> None:
@@ -57,14 +34,6 @@ test_refused_statistics = refusals(
         for rows in (0, 7, -1, 2.0, True, None)
     ),
     (lambda a: a.pool(2, 10), "pool.size", "columns // keys // 9 // 10"),
-    (lambda a: a.pool(3, 2, queries=slice(1, 3)), "pool.size", "rows // queries // 2 // 3"),
-    (lambda a: a.pool(1, 1, keys=slice(3, 3)), "pool.size", "columns // keys // 0 // 1"),
-    (lambda a: a.pool(1, 1, keys=3), "matrix.index", "3"),
-    (
-        lambda a: a.pool(1, 1, queries=slice("a", None)),
-        "matrix.index",
-        "slice('a', None, None)",
-    ),
     (
         lambda a: a.mass([0] * KEYS),
         "segments.type",

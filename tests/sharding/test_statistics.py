@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import clearhead as ch
-from clearhead.matrix.merging import tensors_of
+from tests.matrix.tensors import tensors_of
 from tests.sharding import ranks
 from tests.sharding.calls import CALLS, Call
 from tests.sharding.test_sharded_plan import counted
@@ -42,12 +42,10 @@ def statistics(matrix: ch.AttentionMatrix, kv_len: int, rows: int) -> dict[str, 
         "pooled": summary.pooled,
         "rows top weights": summary.top_k.weights,
         "rows entropy alone": matrix.entropy(),
-        "rows near": matrix.near(3),
         "rows distance alone": matrix.distance(),
         "rows of the matrix": matrix[...],
         "received alone": matrix.received(),
         "pool alone": matrix.pool(min(rows, 3), min(kv_len, 2)),
-        "zoom": matrix.pool(1, 1, queries=slice(1, rows), keys=slice(0, 2)),
     }
 
 

@@ -375,7 +375,7 @@ def _cache(case: Case, given: Drawn, orders: int = 1) -> None:
         ch.layers.GrowingCache,
         lambda: ch.layers.StaticCache(tokens),
         lambda: ch.layers.FixedCache(tokens),
-        lambda: ch.layers.PagedCache(3),
+        lambda: ch.layers.SlidingCache(tokens),
     ]
     cache = draw.choice(kinds)()
     context = case.context if case.context in ("no_grad", "inference") else "no_grad"

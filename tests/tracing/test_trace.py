@@ -151,7 +151,6 @@ LAYER, RUNG, TEXT = (
     torch.zeros(3, 8),
 )
 HEADED = ladder.SelfAttention(3, head_dim=2)
-JAGGED = torch.nested.nested_tensor([TEXT, torch.zeros(5, 8)], layout=torch.jagged)
 EVERY = "x, query, key, value, scores, scaled_scores, capped_scores, masked_scores, weights, dropped_weights, context"
 
 
@@ -170,7 +169,6 @@ test_what_trace_refuses = refusals(
     (lambda: ch.trace(HEADED, TEXT[:, :3]).explain(1, head=3), "trace.part", "1 // num_heads // 3"),
     (lambda: ch.trace(HEADED, TEXT[:, :3]).explain(1, sample=3), "trace.part", "1 // batch // 3"),
     (lambda: ch.trace(RUNG, TEXT, tokens=["a"]), "trace.tokens", "tokens // 3 // 1"),
-    (lambda: ch.trace(LAYER, JAGGED), "trace.nested"),
     (
         lambda: ch.trace(torch.nn.Embedding(2, 2), torch.tensor([0, 1, 0])),
         "trace.thing",

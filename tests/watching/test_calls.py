@@ -15,7 +15,7 @@ import clearhead as ch
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import SelectionError
 from clearhead.watching.calls import Matrices, Results
-from clearhead.watching.continuing import Links
+from clearhead.watching.continuing import Continuations
 from clearhead.watching.recording import summarised
 
 
@@ -23,7 +23,7 @@ class Linked(Matrices):
     """The calls of one module, linked as a watch links them."""
 
     def add(self, call: Any, value: Tensor | None = None, **options: Any) -> Any:
-        links = self.__dict__.setdefault("linked", Links())
+        links = vars(self).setdefault("linked", Continuations())
         return super().add(call, value, link=links.of("", call, value), **options)
 
 
@@ -51,7 +51,7 @@ def test_other_keys_do_not_continue() -> None:
     changed[1, 2, 6, 4] += 1
     first = make_problem(every[:, :, :1], every[:, :, :7], every[:, :, :7])
     for other in (changed, every.double(), every.flip(2), every.to("meta")):
-        links = Links()
+        links = Continuations()
         assert links.of("", first) is None
         assert links.of("", make_problem(other[:, :, 7:], other, other)) is None
 

@@ -20,10 +20,10 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.masks.padding import Valid
-from clearhead.matrix.merging import tensors_of
 from clearhead.watching import files
 from tests._common.test_writing import STRANGE
 from tests.attention.kernels.problems import Problem, problems
+from tests.matrix.tensors import tensors_of
 from tests.memory import LargestTensor, held_bytes
 
 

@@ -98,11 +98,11 @@ def refusal(
         of = f"{of}.{called.__name__}".lstrip(".")
     name = name or of
     way_out = ""
-    if is_method and hasattr(args[0], "from_torch"):
+    if is_method and "MultiHeadAttention" in (kind.__name__ for kind in type(args[0]).mro()):
         way_out = (
             " For code that calls torch.nn.MultiheadAttention there is "
             "clearhead.layers.MultiheadAttention; a module with weights becomes a layer by "
-            "MultiHeadAttention.from_torch or clearhead.convert."
+            "clearhead.convert."
         )
     return ArgumentTypeError(
         "argument.words", f"{name} takes {hint_at(own, args, kwargs)}.{way_out}"
@@ -178,7 +178,7 @@ def hint_at_weights(names: Iterable[str], own: Collection[str]) -> str | None:
         return None
     return (
         f"{', '.join(found[:3])}: the names of another library. Load them into its module, and make a "
-        "layer of that by MultiHeadAttention.from_torch or clearhead.convert."
+        "layer of that by clearhead.convert."
     )
 
 

@@ -48,8 +48,10 @@ class OfContext(Operation):
     samples: slice | None = field(default=None, kw_only=True)
 
     def edited(self, context: Tensor, at: HeadsAt, *, counts: bool) -> Tensor:
-        """Return the context of some heads, (batch, heads, query_len, value_head_dim), as it is edited; other
-        queries keep theirs, bit for bit."""
+        """Return the context of some heads, (batch, heads, query_len, value_head_dim), as it is edited.
+
+        Other queries keep theirs, bit for bit.
+        """
         batch, heads, query_len, _ = context.shape
         rows = None
         if self.query is not None:

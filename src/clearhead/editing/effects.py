@@ -92,8 +92,9 @@ class Effects(MeasuredRows[Effect]):
         return type(self)(rows, self.baseline, self.clean)
 
     def plot(self, *, ax: Any = None) -> Any:
-        """Draw layers × heads with matplotlib, the change as a colour, or the share that is restored; with positions
-        layers × positions, of each the head that changes most; returns the axes.
+        """Draw layers × heads with matplotlib, the change as a colour, or the share that is restored.
+
+        With positions layers × positions, of each the head that changes most; returns the axes.
 
         Raises:
             MissingExtraError: if matplotlib is not installed.

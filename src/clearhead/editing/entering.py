@@ -1,5 +1,6 @@
-"""The uses of edits, and which of them are in force: those that this context has entered, as `contextvars`
-has it. So a thread that edits nothing runs the model as it is, next to one that edits it.
+"""The uses of edits, and which of them are in force: those that this context has entered, as `contextvars` has it.
+
+So a thread that edits nothing runs the model as it is, next to one that edits it.
 """
 
 import ctypes
@@ -62,9 +63,11 @@ def is_entered(edit: object) -> bool:
 
 
 def in_force() -> list[Any]:
-    """Return the edits that are in force in this context, in the order in which they were entered. A
-    backward pass in a thread of autograd's own has those of the thread that called it, since a
-    checkpoint runs the model again there."""
+    """Return the edits that are in force in this context, in the order in which they were entered.
+
+    A backward pass in a thread of autograd's own has those of the thread that called it, since a checkpoint runs the
+    model again there.
+    """
     uses = _entered.get()
     if not in_backward():
         keep_for_backward(KEY, uses)
@@ -89,7 +92,8 @@ def keep_for_backward(key: str, value: object) -> None:
 @cache
 def _takes_references() -> bool:
     """Return True for PyTorch 2.10, which takes over a reference to what it keeps without one to take: an object
-    would be freed while others have it."""
+    would be freed while others have it.
+    """
     probe = object()
     before = sys.getrefcount(probe)
     private("_C._stash_obj_in_tls")("clearhead.probe", probe)

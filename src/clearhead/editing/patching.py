@@ -76,7 +76,8 @@ def ablated_contexts(
     model: nn.Module, inputs: object, layers: Sequence[str], mean: Means
 ) -> dict[str, Tensor]:
     """Return the context of each module whose heads are ablated to a mean, as `LayerEdit.ablate` has it, which does
-    not depend on what is upstream: (batch, num_heads, query_len, value_head_dim)."""
+    not depend on what is upstream: (batch, num_heads, query_len, value_head_dim).
+    """
     with torch.no_grad(), followed(model) as edits, watch(model, keep="contexts") as seen:
         for path in layers:
             LayerEdit(partial(edits.add, path), slice(None)).ablate(mean)

@@ -13,7 +13,6 @@ from clearhead.attention.problem import Problem
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
-from clearhead.layers.nested import is_nested, sequences_of
 from clearhead.masks.causal import Causal
 from clearhead.masks.tiles import portions
 from clearhead.watching.hooks import tap
@@ -66,7 +65,8 @@ class Places:
     @cached_property
     def key_end(self) -> Tensor | int:
         """The position behind the last real key, of each row where rows differ: a key that no query
-        may see is padding."""
+        may see is padding.
+        """
         if self.ended is not None:
             return self.ended
         call, mask = self.problem, self.problem.mask
@@ -101,8 +101,6 @@ def places_of(running: Sequence[Running], problem: Problem) -> Places:
     if isinstance(cache, Cache):
         return _of_cache(cache, queries, is_cross, problem)
     if cache is None:
-        if is_layer and not is_cross and is_nested(text := given.get("x", given.get(0))):
-            return _of_sequences(text, problem)
         kv_len -= appended
         keys = keys.masked_fill(keys >= kv_len, -1)
         is_known = (
@@ -122,16 +120,6 @@ def places_of(running: Sequence[Running], problem: Problem) -> Places:
 
 _WHOLE = (nn.MultiheadAttention,)
 """Modules that have no cache."""
-
-
-def _of_sequences(text: Any, problem: Problem) -> Places:
-    """The positions of the sequences of a nested tensor, which lie in one row."""
-    sequences = sequences_of(text)
-    assert sequences is not None
-    lengths, places = sequences.offsets.diff(), sequences.positions
-    longest = int(lengths.max()) if len(lengths) else 0
-    ends = lengths.repeat_interleave(lengths)[None]
-    return Places(problem, places, places, longest, longest, ended=ends)
 
 
 def _of_cache(cache: Cache, queries: Tensor, is_cross: bool, problem: Problem) -> Places:

@@ -125,7 +125,8 @@ class Replay:
 
     def is_copy(self, output: Any, at: int, times: int, batch: int) -> bool:
         """Return True if an output holds rows of samples alone, and those of one copy are the output of the inputs by
-        themselves, to half of its digits."""
+        themselves, to half of its digits.
+        """
         rows, leaves = slice(at * batch, (at + 1) * batch), _pytree.tree_leaves(output)
         return all(
             each is None or grows_by_update(each) or _is_rows(each, times * batch)

@@ -131,7 +131,8 @@ def _if_small(call: Problem, some: slice) -> slice:
 @contextmanager
 def apart(call: Problem) -> Iterator[None]:
     """Draw the dropout of what attends anew from a stream of its own, so that all that is drawn later is
-    what it is without the edit."""
+    what it is without the edit.
+    """
     if call.dropout is None:
         yield
         return

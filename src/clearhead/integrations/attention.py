@@ -285,8 +285,9 @@ def _mask(
     allow_is_causal_skip: bool = True,
     **others: Any,
 ) -> Tensor:
-    """The function of masks as transformers calls it; what is not described is made by its own for
-    PyTorch's function.
+    """The function of masks as transformers calls it.
+
+    What is not described is made by its own for PyTorch's function.
 
     Args:
         batch_size, kv_length: sizes of the mask.

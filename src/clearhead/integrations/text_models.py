@@ -329,7 +329,8 @@ def _from_bytes(token: str) -> str:
 
 def _byte_letters() -> dict[str, int]:
     """The byte of each letter of a byte-level token: printable bytes are themselves, the others, in
-    order, the letters from U+0100 on (Radford et al., 2019)."""
+    order, the letters from U+0100 on (Radford et al., 2019).
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}

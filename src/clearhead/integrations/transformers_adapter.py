@@ -40,8 +40,9 @@ ALONE = (
 
 
 class TransformersAdapter(Adapter):
-    """The call of an attention of transformers 5: hidden states, rotary positions, mask and cache are
-    the model's; projections, norms and everything that is compared are the layer's.
+    """The call of an attention of transformers 5: hidden states, rotary positions, mask and cache are the model's.
+
+    Projections, norms and everything that is compared are the layer's.
 
     The mask of the model says everything, so that the layer's own is not asked, nor its ALiBi; it is read
     in the conventions of the model's `attn_implementation` (`read_call`), and our kernels run whichever it
@@ -161,8 +162,10 @@ class TransformersAdapter(Adapter):
         key: Tensor,
         implementation: str | None,
     ) -> Tensor | None:
-        """The ALiBi of the model, (batch, num_heads, 1, kv_len); None where it is in the mask or there is
-        none."""
+        """The ALiBi of the model, (batch, num_heads, 1, kv_len).
+
+        None where it is in the mask or there is none.
+        """
         if bias is not None:  # of MPT, as long as its longest text
             return bias[None, ..., bias.shape[-1] - key.shape[2] :]
         alibi = given.pop("alibi", None)

@@ -36,8 +36,9 @@ def masking_utils() -> Any:
 
 
 def read_closure(function: Callable[..., Any]) -> tuple[str | None, dict[str, Any]]:
-    """Return the name in `masking_utils` of a function, or of the one that made it, and the variables
-    of its closure; (None, {}) for a function of another module.
+    """Return the name in `masking_utils` of a function, or of the one that made it, and the variables of its closure.
+
+    (None, {}) for a function of another module.
 
     Example:
         >>> read_closure(masking_utils().sliding_window_overlay(3))
@@ -73,7 +74,8 @@ def looks_attention_up(kind: type[Any], base: type[Any]) -> bool:
 
 def classes_by_name(kind: type[Any]) -> str | None:
     """Return the table from which the module of a model's class takes its class of attention by the
-    name of an implementation, which is fixed when the model is made; None if it has none."""
+    name of an implementation, which is fixed when the model is made; None if it has none.
+    """
     for name, table in vars(sys.modules.get(kind.__module__, inspect)).items():
         if isinstance(table, dict) and "eager" in table and "ATTENTION" in name.upper():
             return name
@@ -81,8 +83,7 @@ def classes_by_name(kind: type[Any]) -> str | None:
 
 
 def keeps_to_own_code(kind: type[Any], base: type[Any]) -> bool:
-    """Return True if the module of a model's class has attentions, and none looks its function up by
-    name."""
+    """Return True if the module of a model's class has attentions, and none looks its function up by name."""
     module = sys.modules.get(kind.__module__)
     own = [
         each

@@ -3,50 +3,48 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.torch_internals import is_tracing
+from clearhead._common.hints import with_hints
 from clearhead.attention.functional import attend, plan
 from clearhead.attention.planning import Plan, kernel_named, plan_for, run
 from clearhead.attention.problem import Problem, make_problem, under_autocast
 from clearhead.attention.sharded.sharded_call import read_across
-from clearhead.errors import ArgumentError
+from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
-from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
     CallKeys,
+    CallOptions,
     Form,
     LayerCall,
     Projected,
     Rollback,
-    check_alone,
     check_cache,
     check_positions,
     check_projected,
     check_widths,
 )
-from clearhead.layers.nested import is_nested, sequences_of
 from clearhead.layers.parts import Part, options_of
 from clearhead.layers.positions import (
-    Memory,
     Positions,
     bias_by_position,
     bias_of_positions,
     is_causal,
     mask_by_position,
-    next_positions,
     placed_at,
+    positions_from_valid,
 )
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
 from clearhead.masks.dense import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.sharding.dtensors import local_tokens
+from clearhead.sharding.sharding import Sharding
 
 
 class Heads(NamedTuple):
@@ -73,7 +71,10 @@ class AttentionLayer(nn.Module, ABC):
     """
 
     INPUT_PROJECTION = "query_projection"
-    """The name of the projection that x goes into, which tells dtype and device."""
+    """The name of the projection of x, whose dtype and device x has to have."""
+
+    TAKES_CONTEXT = True
+    """Whether keys and values may be made of a context."""
 
     embed_dim: int
     context_dim: int
@@ -87,9 +88,8 @@ class AttentionLayer(nn.Module, ABC):
     output_projection: nn.Linear
 
     @abstractmethod
-    def _project(self, call: LayerCall, *, values: bool = True) -> Projected:
-        """Project a call, to what the parts transform and a cache holds; without `values`, no value if it is not
-        needed."""
+    def _project(self, call: LayerCall) -> Projected:
+        """Project a call to query, key and value."""
 
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
@@ -104,6 +104,68 @@ class AttentionLayer(nn.Module, ABC):
     @abstractmethod
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:
         """The output, (batch, tokens, output_dim), of the context of each head."""
+
+    def make_problem(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Problem:
+        """Return the problem that the layer passes to a kernel: projected, split into heads, masked.
+
+        Arguments and errors are those of `forward`; a cache takes the tokens.
+        """
+        call = self._check_call(x, context, **options)
+        with Rollback(call.keys.cache, call.source.shape[1]):
+            return self._problem(call)
+
+    @with_hints
+    def weights(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        across: Sharding | tuple[Sharding, Sharding] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> AttentionMatrix:
+        """Return the attention weights of `forward`; they are never materialised.
+
+        Arguments and errors are those of `forward`. A cache is read, and stays as it is.
+
+        Returns:
+            An `AttentionMatrix` of shape (batch, num_heads, tokens, keys).
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+            >>> layer.weights(torch.randn(1, 1000, 8))[..., -1, :].shape
+            torch.Size([1, 2, 1000])
+        """
+        call = self._check_call(x, context, across=across, **options)
+        held = call.form and call.form.held
+        if held is not None:
+            heads, posed = self._posed(call)
+            del posed["dropout"]
+            return AttentionMatrix(heads.query, heads.key, across=held, **posed)
+        return matrix_of(self._problem(_on_a_copy(call)))
+
+    @with_hints
+    def plan(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        kernel: str = "auto",
+        across: Sharding | tuple[Sharding, Sharding] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Plan:
+        """Return the kernel that `forward` would run for these arguments, and why not the others."""
+        call = self._check_call(x, context, across=across, **options)
+        held = call.form and call.form.held
+        if held is not None:
+            heads, posed = self._posed(call)
+            return plan(*heads[:3], **posed, kernel=kernel, across=held)
+        return plan_for(self._problem(_on_a_copy(call)), kernel)
 
     def _merge_heads(self, context: Tensor, x: Tensor) -> Tensor:
         for part in self.parts:
@@ -126,17 +188,12 @@ class AttentionLayer(nn.Module, ABC):
             alone = {"cache": cache, "valid": valid, "positions": positions}
             return self._check_across(x, context, across, alone, mask)
         given, is_cross = x, context is not None
+        if is_cross and not self.TAKES_CONTEXT:
+            raise UnsupportedError(
+                "layer.no-context", f"{type(self).__name__} attends to its own text; got a context."
+            )
         cache = cache[self] if isinstance(cache, CacheBundle) else cache
         mask = self.mask if mask is None else and_masks(self.mask, as_mask(mask))
-        sequences = sequences_of(x, valid=None if is_cross else valid, positions=positions)
-        if sequences is not None:
-            if is_cross or cache is not None:
-                sequences = sequences.padded()
-                valid = valid if is_cross else sequences.valid
-            x = sequences.tokens
-        others = sequences_of(context, valid=valid) if is_cross else None
-        if others is not None:
-            context, valid = others.padded().tokens, others.padded().valid
         check_widths(x, context, self.embed_dim, self.context_dim)
         projection = self._modules[self.INPUT_PROJECTION]
         assert projection is not None
@@ -163,19 +220,18 @@ class AttentionLayer(nn.Module, ABC):
             several = max([1, *[part.position_axes for part in self.parts]])
             positions = check_positions(positions, x, several)
         by_position = None
-        is_plain = cache is None and valid is None and sequences is None
+        is_plain = cache is None and valid is None
         if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
-            is_row = sequences is not None and sequences.mask is not None
-            key = (
-                sequences.positions
-                if sequences is not None and is_row
-                else next_positions(source.shape[1], valid, cache, x.device)
-            )
+            key = torch.arange(source.shape[1], device=x.device)
+            if cache is not None:
+                key = cache.next_positions(source.shape[1], valid, device=x.device)
+            elif valid is not None:
+                key = positions_from_valid(valid)
             query = torch.arange(x.shape[1], device=x.device) if is_cross else key
             by_position = Positions(query, key, *placed_at(positions, key if is_cross else None))
         absorbs = cache is not None and self._absorbs(cache)
         keys = CallKeys(valid, cache, is_cross, absorbs)
-        return LayerCall(x, source, mask, keys, by_position, Form(given, sequences))
+        return LayerCall(x, source, mask, keys, by_position, Form(given))
 
     def _check_across(
         self,
@@ -191,9 +247,15 @@ class AttentionLayer(nn.Module, ABC):
         def check() -> tuple[LayerCall, str]:
             here = local_tokens("x", x, pair[0])
             beside = local_tokens("context", context, pair[1])
-            check_alone(**alone, nested=True if is_nested(here) or is_nested(beside) else None)
+            also = [name for name, other in alone.items() if other is not None]
+            if also:
+                raise UnsupportedError(
+                    "layer.across",
+                    f"across= goes without {', '.join(alone)}; got {', '.join(also)}. Padding of all "
+                    "tokens is mask=clearhead.padding(…).",
+                )
             call = AttentionLayer._check_call(self, here, beside, mask=mask)
-            call = call._replace(form=Form(x, held=pair))
+            call = call._replace(form=Form(x, pair))
             for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
                 held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
             if self.parts:
@@ -204,19 +266,17 @@ class AttentionLayer(nn.Module, ABC):
         return pair[0].agree(check, x)
 
     def _posed(
-        self, call: LayerCall, projected: Projected | None = None, *, values: bool = True
+        self, call: LayerCall, projected: Projected | None = None
     ) -> tuple[Heads, dict[str, Any]]:
         """The heads of a call, and the options of `attend`; its cache takes the tokens.
 
         Args:
             call: the call.
             projected: x and the source as they were projected and transformed; None to do both here.
-            values: False if only the weights are wanted.
         """
-        query, key, value, unrotated = projected or self._project(call, values=values)
+        query, key, value, unrotated = projected or self._project(call)
         if call.positions is not None and projected is None:
             query, key = self._transform(query, key, call)
-        value = key if value is None else value
         valid, cache, *_ = call.keys
         if cache is not None:
             # A norm may have brought the keys back to float32, which a kernel would not.
@@ -245,11 +305,9 @@ class AttentionLayer(nn.Module, ABC):
             query, key = part.transform_query_key(query, key, *(of_axes or pair)[:2])
         return (query, key) if held is None else (query[:, :, :-1], key[:, :, :-1])
 
-    def _problem(
-        self, call: LayerCall, projected: Projected | None = None, *, values: bool = True
-    ) -> Problem:
+    def _problem(self, call: LayerCall, projected: Projected | None = None) -> Problem:
         """The problem that a call poses to a kernel; its cache takes the tokens."""
-        heads, options = self._posed(call, projected, values=values)
+        heads, options = self._posed(call, projected)
         real, cache, is_cross, _ = call.keys
         options["keys_finite"] = cache is not None and heads.is_cached and cache.finite
         problem = make_problem(heads.query, heads.key, heads.value, **options)
@@ -261,8 +319,7 @@ class AttentionLayer(nn.Module, ABC):
         return problem.replace(real_queries=real)
 
     def _mask_and_options(self, call: LayerCall) -> tuple[Mask | None, dict[str, Any]]:
-        """The mask of a call and the options of its parts; by position where columns are not in
-        order."""
+        """Return the mask of a call and the options of its parts, by position where columns are not in order."""
         mask, visible, cache = call.mask, call.visible(), call.keys.cache
         positions = call.positions
         if positions is None:
@@ -274,15 +331,15 @@ class AttentionLayer(nn.Module, ABC):
         options = options_of(self.parts, query, positions.key if cache is not None else key)
         bias = options.get("bias")
         if placed is not None and bias is not None:
-            options["bias"], bias = bias_of_positions(bias, placed, cache), None
+            options["bias"], bias = (
+                bias_of_positions(bias, placed, has_cache=cache is not None),
+                None,
+            )
         if not call.keys.is_cross and (mask is not None or bias is not None):
             in_order = call.keys.in_order()
             # Positions are (tokens,) where every row counts its columns.
             if mask is not None and (not in_order or positions.key.ndim == 2):
-                memory = None
-                if isinstance(cache, FixedCache) and positions.key.ndim == 1:
-                    memory = Memory(cache.max_len, None if is_tracing() else len(cache))
-                mask = mask_by_position(mask, positions, in_order=in_order, memory=memory)
+                mask = mask_by_position(mask, positions, in_order=in_order)
             if bias is not None and not in_order:
                 options["bias"] = bias_by_position(bias, positions)
         return and_masks(mask, visible), options
@@ -303,23 +360,6 @@ class AttentionLayer(nn.Module, ABC):
                 context = self._run(self._problem(call, projected), kernel)
         output = self._join(context, call)
         return output if form is None else form.restore(output)
-
-    def _matrix(self, call: LayerCall) -> AttentionMatrix:
-        held = call.form and call.form.held
-        if held is not None:
-            heads, options = self._posed(call)
-            del options["dropout"]
-            return AttentionMatrix(heads.query, heads.key, across=held, **options)
-        call = _on_a_copy(call)
-        # A cache takes values as well.
-        return matrix_of(self._problem(call, values=call.keys.cache is not None))
-
-    def _plan(self, call: LayerCall, kernel: str) -> Plan:
-        held = call.form and call.form.held
-        if held is not None:
-            heads, options = self._posed(call)
-            return plan(*heads[:3], **options, kernel=kernel, across=held)
-        return plan_for(self._problem(_on_a_copy(call)), kernel)
 
     def _describe_options(self) -> str:
         """The end of `extra_repr`: the options that are not the default ones."""

@@ -60,6 +60,7 @@ class Differential(Part):
         return (first - second + self.initial).to(self.pairs.dtype)
 
     def transform_value(self, value: Tensor) -> Tensor:
+        """Transform the value; arguments as for `Part`."""
         check_head_dim(self, value, self.pairs.shape[1])
         if value.shape[1] % 2:
             raise ShapeError(
@@ -69,5 +70,6 @@ class Differential(Part):
         return torch.cat(value.chunk(2, dim=1), dim=-1).repeat(1, 2, 1, 1)
 
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
+        """Transform the context of each head; arguments as for `Part`."""
         first, second = context.chunk(2, dim=1)
         return (1 - self.initial) * self.norm(first - self.factor() * second)

@@ -1,5 +1,6 @@
 """PyTorch's nn.MultiheadAttention with our kernels under it: its arguments, its returns, its weights."""
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -107,7 +108,6 @@ class MultiheadAttention(nn.MultiheadAttention):
             ArgumentTypeError: code `drop-in.mask-type`, for a mask of whole numbers; `….type` for what is
                 no tensor.
             ArgumentError: code `drop-in.is-causal`, for the hint without a mask.
-            UnsupportedError: code `drop-in.nested`, for nested tensors.
         """
         given = {"query": query, "key": key, "value": value}
         self._check_inputs(given)
@@ -159,12 +159,6 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def _check_inputs(self, given: dict[str, Any]) -> None:
         for name, each in given.items():
-            if isinstance(each, Tensor) and each.is_nested:
-                raise UnsupportedError(
-                    "drop-in.nested",
-                    f"{name} must be a tensor with an array of numbers; nested ones of layout torch.jagged "
-                    "are for clearhead.MultiHeadAttention.",
-                )
             check_tensor(name, each)
         widths = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
         shapes = {name: tuple(each.shape) for name, each in given.items()}
@@ -211,54 +205,47 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _masks(
         self, query: Tensor, key: Tensor, attn_mask: Tensor | None, padded: Tensor | None
     ) -> tuple[Mask | None, Tensor | None]:
-        """Return the mask, and what is added to the scores."""
-        batch, heads, lengths = query.shape[0], query.shape[1], (query.shape[2], key.shape[2])
-        kv_len = lengths[1] - self._extra
-        masks: list[Mask] = []
-        added: list[Tensor] = []
-        if attn_mask is not None:
-            _check_mask("attn_mask", attn_mask)
-            shape = tuple(attn_mask.shape)
-            full = (batch * heads, lengths[0], kv_len)
-            if shape not in (full, full[1:]):
-                raise ShapeError(
-                    "drop-in.attn_mask",
-                    f"attn_mask must have shape (query_len, kv_len) = {full[1:]} or (batch · num_heads, "
-                    f"query_len, kv_len) = {full}; got {shape}.",
-                )
-            each = (
-                attn_mask.view(batch, heads, *full[1:])
-                if len(shape) == 3
-                else attn_mask[None, None]
-            )
-            each = nn.functional.pad(each, (0, self._extra))
-            masks += [dense(~each)] if each.dtype == torch.bool else []
-            added += [] if each.dtype == torch.bool else [each]
-        if padded is not None:
-            _check_mask("key_padding_mask", padded)
-            if tuple(padded.shape) != (batch, kv_len):
-                raise ShapeError(
-                    "drop-in.key_padding_mask",
-                    f"key_padding_mask must have shape (batch, kv_len) = {(batch, kv_len)}, or (kv_len,) "
-                    f"without a batch; got {tuple(padded.shape)}.",
-                )
-            each = nn.functional.pad(padded, (0, self._extra))
-            masks += [padding(~each)] if each.dtype == torch.bool else []
-            added += [] if each.dtype == torch.bool else [each[:, None, None]]
+        """Return the mask, and what is added to the scores; None for neither."""
+        batch, heads, query_len, _ = query.shape
+        kv_len = key.shape[2] - self._extra
+        whole = (batch * heads, query_len, kv_len)
         mask, bias = None, None
-        for each in masks:
-            mask = and_masks(mask, each)
-        for each in added:
-            bias = each.to(query.dtype) if bias is None else bias + each.to(query.dtype)
+        for name, given, shapes in (
+            (
+                "attn_mask",
+                attn_mask,
+                {"query_len, kv_len": whole[1:], "batch · num_heads, …": whole},
+            ),
+            ("key_padding_mask", padded, {"batch, kv_len": (batch, kv_len)}),
+        ):
+            if given is None:
+                continue
+            _check_mask(name, given, shapes)
+            given = nn.functional.pad(given, (0, self._extra))
+            if name == "key_padding_mask":
+                given = given[:, None, None]
+            else:
+                given = given.unflatten(0, (batch, heads)) if given.ndim == 3 else given[None, None]
+            if given.dtype == torch.bool:
+                hides = dense(~given) if name == "attn_mask" else padding(~given[:, 0, 0])
+                mask = and_masks(mask, hides)
+            else:
+                bias = given.to(query.dtype) + (0 if bias is None else bias)
         return mask, bias
 
 
-def _check_mask(name: str, mask: object) -> None:
-    """Refuse a mask that is neither bool nor floating."""
+def _check_mask(name: str, mask: object, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that a mask is bool or floating, and has one of the shapes."""
     check_tensor(name, mask)
     assert isinstance(mask, Tensor)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ArgumentTypeError(
             "drop-in.mask-type",
             f"{name} must be bool, True = hidden, or floating, added to the scores; got {mask.dtype}.",
+        )
+    if tuple(mask.shape) not in shapes.values():
+        raise ShapeError(
+            f"drop-in.{name}",
+            f"{name} must have shape {' or '.join(f'({axes}) = {shape}' for axes, shape in shapes.items())}; "
+            f"got {tuple(mask.shape)}.",
         )

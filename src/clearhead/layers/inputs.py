@@ -23,7 +23,6 @@ from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import is_in_order
 from clearhead.layers.caches.sliding import SlidingCache
-from clearhead.layers.nested import Sequences
 from clearhead.layers.positions import Positions
 from clearhead.masks.algebra import hides_later
 from clearhead.masks.base import Mask
@@ -42,8 +41,8 @@ class CallOptions(TypedDict, total=False):
     cache: Cache | CacheBundle | None
 
 
-Projected = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
-"""Query, key; value, or None if it is not wanted; the part of the query that no position rotates, or None."""
+Projected = tuple[Tensor, Tensor, Tensor, Tensor | None]
+"""Query, key, value; the part of the query that no position rotates, or None."""
 
 
 class CallKeys(NamedTuple):
@@ -73,18 +72,14 @@ class Form(NamedTuple):
 
     Attributes:
         x: as it was given, which may be a DTensor.
-        sequences: of a nested tensor; else None.
         held: which ranks hold the tokens of x, and those of the source; None without across=.
     """
 
     x: Tensor
-    sequences: Sequences | None = None
     held: tuple[Sharding, Sharding] | None = None
 
     def restore(self, output: Tensor) -> Tensor:
         """Return an output (batch, tokens, width) in this form."""
-        if self.sequences is not None:
-            return self.sequences.restore(output)
         output = output if self.x.ndim == 3 else output[0]
         return output if self.held is None else as_given(output, self.x, self.held[0])
 
@@ -110,10 +105,7 @@ class LayerCall(NamedTuple):
     form: Form | None = None
 
     def visible(self) -> Mask | None:
-        """Return the mask of the keys that are real tokens of the query's own sequence; None if all are."""
-        sequences = None if self.form is None else self.form.sequences
-        if sequences is not None and sequences.mask is not None:
-            return sequences.mask
+        """Return the mask of the keys that are real tokens; None if all are."""
         valid, cache, *_ = self.keys
         if cache is not None:
             mask = cache.mask()
@@ -121,27 +113,11 @@ class LayerCall(NamedTuple):
         return None if valid is None else padding(valid)
 
 
-def check_alone(**others: object) -> None:
-    """Refuse what a layer cannot have next to ranks that share its tokens.
-
-    Raises:
-        UnsupportedError: code `layer.across`.
-    """
-    also = [name for name, other in others.items() if other is not None]
-    if also:
-        raise UnsupportedError(
-            "layer.across",
-            f"across= goes without {', '.join(others)}; got {', '.join(also)}. Padding of all tokens "
-            "is mask=clearhead.padding(…).",
-        )
-
-
 def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim: int) -> None:
     """Refuse an x and a context whose shapes do not fit a layer or each other.
 
     Raises:
-        ShapeError: codes `layer.input`, `layer.context`, `layer.context-missing` and
-            `layer.context-batch`.
+        ShapeError: codes `layer.input`, `layer.context` and `layer.context-missing`.
         ArgumentTypeError: codes `x.type`, `context.type`, and `….layout`.
     """
     check_tensor("x", x)
@@ -161,22 +137,19 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
                 "call it as layer(x, context).",
             )
         return
-    if context.ndim != x.ndim or context.shape[-1] != context_dim:
+    alike = context.ndim == x.ndim and context.shape[:-2] == x.shape[:-2]
+    if not alike or context.shape[-1] != context_dim:
         raise ShapeError(
             "layer.context",
-            f"context must have shape (batch, tokens, context_dim={context_dim}), with as "
-            f"many dimensions as x; got {tuple(context.shape)} for x of {tuple(x.shape)}.",
-        )
-    if x.ndim == 3 and context.shape[0] != x.shape[0]:
-        raise ShapeError(
-            "layer.context-batch",
-            f"x and context must have the same batch; got {x.shape[0]} and {context.shape[0]}.",
+            f"context must have shape (batch, tokens, context_dim={context_dim}), with the "
+            f"batch of x; got {tuple(context.shape)} for x of {tuple(x.shape)}.",
         )
 
 
 def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
-    """The positions that were given for the tokens of x, int64, (tokens,) or (batch, tokens), or, for parts
-    that go by several, (axes, batch, tokens).
+    """Return the positions that a call gives for the tokens of x, int64, (tokens,) or (batch, tokens).
+
+    For parts that use several positions per token they are (axes, batch, tokens).
 
     Raises:
         ArgumentTypeError: codes `positions.type` and `positions.layout`.
@@ -224,7 +197,7 @@ def check_cache(
         ShapeError: code `cache.shape`.
         UnsupportedError: code `cache.export`.
         ArgumentError: codes `layer.cache-causal`, `layer.cache-ahead`, `layer.cache-context`,
-            `layer.cache-window`, `layer.cache-fixed`, `layer.cache-shared` and `layer.cache-dropout`.
+            `layer.cache-kind`, `layer.cache-fixed`, `layer.cache-shared` and `layer.cache-dropout`.
     """
     if not isinstance(cache, Cache):
         raise ArgumentTypeError(
@@ -254,17 +227,11 @@ def check_cache(
             f"the cache holds {len(cache)} tokens of a context; got one of {context_len}. For "
             "another context, use a new cache, or cache.reset().",
         )
-    if context_len is not None and isinstance(cache, SlidingCache):
+    if context_len is not None and isinstance(cache, FixedCache | SlidingCache):
         raise ArgumentError(
-            "layer.cache-window",
-            f"{cache.describe()} hides what is far from the last token, and the tokens of a context "
-            "are all as near; use a cache of another kind, such as GrowingCache.",
-        )
-    if context_len is not None and isinstance(cache, FixedCache):
-        raise ArgumentError(
-            "layer.cache-fixed",
+            "layer.cache-kind",
             f"{cache.describe()} is for tokens that come one after the other, and a context has all of "
-            "them; use a StaticCache.",
+            "them; use a GrowingCache or a StaticCache.",
         )
     _bind(cache, layer)
 
@@ -324,8 +291,6 @@ class Rollback:
         self.cache = cache
         # While compiling, an error comes before anything has run.
         self.is_armed = cache is not None and not torch.compiler.is_compiling()
-        if cache is not None and self.is_armed:
-            cache._own()  # what is put back would be shared again
         self.before = cache._snapshot(new) if cache is not None and self.is_armed else {}
 
     def __enter__(self) -> None: ...
@@ -376,24 +341,21 @@ def _is_cast(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_autocast(tensor)
 
 
-def split_heads(
-    projected: Tensor, num_heads: int, dim: int, name: str, *, may_share: bool = False
-) -> Tensor:
+def split_heads(projected: Tensor, num_heads: int, dim: int, name: str) -> Tensor:
     """Split (batch, tokens, num_heads · dim) into (batch, num_heads, tokens, dim), without a copy.
 
-    With `may_share` it may be an equal share of the heads, as tensor parallelism leaves it. Any other width is
-    refused: ShapeError `layer.projected`.
+    It may be an equal share of the heads, as tensor parallelism leaves it. Any other width raises ShapeError, code
+    `layer.projected`.
     """
     batch, tokens, width = projected.shape
     here = num_heads
     if width != num_heads * dim:
         here = width // dim
-        if may_share and here and width % dim == num_heads % here == 0:
+        if here and width % dim == num_heads % here == 0:
             return projected.view(batch, tokens, here, dim).transpose(1, 2)
-        share = ", or in tensor parallelism an equal share of them" if may_share else ""
         raise ShapeError(
             "layer.projected",
-            f"{name} must give num_heads × head_dim = {num_heads} × {dim} numbers a token{share}; it "
-            f"gives {width}.",
+            f"{name} must give num_heads × head_dim = {num_heads} × {dim} numbers a token, or in "
+            f"tensor parallelism an equal share of them; it gives {width}.",
         )
     return projected.view(batch, tokens, here, dim).transpose(1, 2)

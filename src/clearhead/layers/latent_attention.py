@@ -1,22 +1,19 @@
 """Multi-head latent attention (DeepSeek-AI, 2024, https://arxiv.org/abs/2405.04434)."""
 
 from collections.abc import Sequence
-from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_dropout, check_sizes
 from clearhead._common.hints import with_hints
-from clearhead.attention.planning import Plan
 from clearhead.layers.attention_layer import AttentionLayer, Heads
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
-from clearhead.layers.inputs import CallOptions, LayerCall, is_plain_linear, split_heads
+from clearhead.layers.inputs import LayerCall, Projected, is_plain_linear, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import as_mask
-from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.sharding.sharding import Sharding
 
 
@@ -64,6 +61,7 @@ class LatentAttention(AttentionLayer):
     """
 
     INPUT_PROJECTION = "latent_projection"
+    TAKES_CONTEXT = False
 
     def __init__(
         self,
@@ -139,7 +137,7 @@ class LatentAttention(AttentionLayer):
         Arguments and errors are those of `MultiHeadAttention.forward`.
 
         Returns:
-            (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
+            (batch, tokens, output_dim), or (tokens, output_dim).
         """
         call = self._check_call(
             x,
@@ -151,42 +149,14 @@ class LatentAttention(AttentionLayer):
         )
         return self._attend(call, kernel)
 
-    @with_hints
-    def weights(
-        self,
-        x: Tensor,
-        *,
-        across: Sharding | tuple[Sharding, Sharding] | None = None,
-        **options: Unpack[CallOptions],
-    ) -> AttentionMatrix:
-        """The attention weights of `forward`; a cache is read, and stays as it is.
-
-        Returns:
-            An `AttentionMatrix` of shape (batch, num_heads, tokens, keys).
-        """
-        return self._matrix(self._check_call(x, across=across, **options))
-
-    @with_hints
-    def plan(
-        self,
-        x: Tensor,
-        *,
-        kernel: str = "auto",
-        across: Sharding | tuple[Sharding, Sharding] | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Plan:
-        """The kernel that `forward` would run for these arguments, and why not the others."""
-        return self._plan(self._check_call(x, across=across, **options), kernel)
-
     def extra_repr(self) -> str:
+        """Return the arguments, for `repr`."""
         return (
             f"{self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}, "
             f"rotary_dim={self.rotary_dim}, latent_dim={self.latent_dim}{self._describe_options()}"
         )
 
-    def _project(
-        self, call: LayerCall, *, values: bool = True
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _project(self, call: LayerCall) -> Projected:
         x = call.x
         if self.query_latent_dim is not None:
             x = self.query_norm(self.query_latent_projection(x))
@@ -212,7 +182,7 @@ class LatentAttention(AttentionLayer):
         query = torch.cat([unrotated, query], dim=-1)
         key = self.key_projection(latent[:, 0])
         key = split_heads(key, self.num_heads, self.head_dim, "key_projection")
-        key = torch.cat([key, shared.expand(-1, self.num_heads, -1, -1)], dim=-1)
+        key = torch.cat([key, shared.expand(-1, key.shape[1], -1, -1)], dim=-1)
         value = self.value_projection(latent[:, 0])
         value = split_heads(value, self.num_heads, self.value_head_dim, "value_projection")
         # Projected up, the numbers are no longer those that the cache has looked at.

@@ -1,27 +1,22 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any
 
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_dropout, check_sizes
 from clearhead._common.hints import hint_at_weights, with_hints
-from clearhead.attention.planning import Plan
-from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
-from clearhead.layers.inputs import CallOptions, LayerCall, Rollback, split_heads
+from clearhead.layers.inputs import LayerCall, Projected, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.layers.token_steps import next_token
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import as_mask
-from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.sharding.sharding import Sharding
-
-Layer = TypeVar("Layer", bound="MultiHeadAttention")
 
 
 @with_hints
@@ -144,9 +139,8 @@ class MultiHeadAttention(AttentionLayer):
         that follow. A call that fails leaves the cache as it was.
 
         Args:
-            x: (batch, tokens, embed_dim), or (tokens, embed_dim); or a nested tensor of layout
-                torch.jagged, of sequences that do not see each other.
-            context: (batch, context_tokens, context_dim), with as many dimensions as x; or nested.
+            x: (batch, tokens, embed_dim), or (tokens, embed_dim).
+            context: (batch, context_tokens, context_dim), with as many dimensions as x.
             mask: for this call, next to the layer's own: a key must be visible in both.
             valid: bool, (batch, tokens), True at real tokens, False at padding, on whichever side;
                 of the context, if there is one. The real tokens of a row are counted from 0.
@@ -162,22 +156,19 @@ class MultiHeadAttention(AttentionLayer):
                 context. x has the tokens of this rank, and masks are those of all tokens.
 
         Returns:
-            (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
+            (batch, tokens, output_dim), or (tokens, output_dim).
 
         Raises:
             ShapeError, DtypeError, DeviceError, MaskError, ArgumentTypeError: for input that does
                 not fit, before anything is computed.
-            UnsupportedError: code `layer.nested`, for a nested x or context next to `valid` or
-                `positions`, or of another layout.
             ArgumentError: codes `layer.cache-causal`, `layer.cache-ahead` and `layer.cache-fixed`, for
                 a cache where a token would see later ones; `layer.cache-context`, for a cache that
-                was filled with another context;
-                `layer.cache-window`, for a `SlidingCache` of a context.
+                was filled with another context; `layer.cache-kind`, for a `SlidingCache` or a `FixedCache`
+                of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
                 where those of the cache are not tokens in order; `layer.positions-bias`, for positions
                 next to a bias and a cache; `kernel.refused`, if the requested
-                kernel cannot run this; `layer.across`, for across= next to a cache, `valid` or a nested
-                x.
+                kernel cannot run this; `layer.across`, for across= next to a cache or `valid`.
             RankError: on every rank, if one of them is refused, or they differ.
 
         Example:
@@ -206,45 +197,6 @@ class MultiHeadAttention(AttentionLayer):
         )
         return self._attend(call, kernel)
 
-    def make_problem(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Problem:
-        """The problem that the layer gives to a kernel: projected, split into heads, masked.
-
-        Arguments and errors are those of `forward`; a cache takes the tokens.
-        """
-        call = self._check_call(x, context, **options)
-        with Rollback(call.keys.cache, call.source.shape[1]):
-            return self._problem(call)
-
-    @with_hints
-    def weights(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        *,
-        across: Sharding | tuple[Sharding, Sharding] | None = None,
-        **options: Unpack[CallOptions],
-    ) -> AttentionMatrix:
-        """The attention weights of `forward`; they are never materialised.
-
-        Arguments and errors are those of `forward`. A cache is read, and stays as it is.
-
-        Returns:
-            An `AttentionMatrix` of shape (batch, num_heads, tokens, context_tokens), or of as many
-            keys as the cache returns.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
-            >>> layer.weights(torch.randn(1, 1000, 8))[..., -1, :].shape
-            torch.Size([1, 2, 1000])
-        """
-        return self._matrix(self._check_call(x, context, across=across, **options))
-
     def join(self, context: Tensor, x: Tensor) -> Tensor:
         """Concatenate the contexts of the heads and project them to the output.
 
@@ -257,76 +209,8 @@ class MultiHeadAttention(AttentionLayer):
         """
         return self._merge_heads(context, x if x.ndim == 3 else x[None])
 
-    @with_hints
-    def plan(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        *,
-        kernel: str = "auto",
-        across: Sharding | tuple[Sharding, Sharding] | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Plan:
-        """The kernel that `forward` would run for these arguments, and why not the others."""
-        return self._plan(self._check_call(x, context, across=across, **options), kernel)
-
-    @classmethod
-    def from_torch(
-        cls: type[Layer], module: nn.MultiheadAttention, *, mask: Mask | None = None
-    ) -> Layer:
-        """Make a layer with the weights of PyTorch's, and equal outputs.
-
-        PyTorch's layer takes its mask at every call, with True = may *not* attend; here the layer
-        may bring one. The new layer always takes (batch, tokens, width). In training PyTorch may
-        drop other weights than this layer does: the random numbers are drawn elsewhere.
-
-        Args:
-            module: the layer to read; it is not changed and shares no memory with the new one.
-            mask: the mask of the new layer.
-
-        Raises:
-            UnsupportedError: code `convert.refused`, for options that this layer lacks: bias_k and
-                bias_v, add_zero_attn, kdim other than vdim.
-            ArgumentTypeError: code `convert.type`, for another kind of module.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> theirs = torch.nn.MultiheadAttention(16, 4, batch_first=True)
-            >>> ours = ch.MultiHeadAttention.from_torch(theirs)
-            >>> x = torch.randn(2, 5, 16)
-            >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
-            True
-        """
-        from clearhead.layers.converting import torch_layer
-
-        return torch_layer.from_torch(module, cls, mask)
-
-    def to_torch(self, *, without_mask: bool = False) -> nn.MultiheadAttention:
-        """Make PyTorch's layer with these weights, and equal outputs.
-
-        It takes its mask at each call, as `attn_mask=~mask.to_dense(tokens, tokens)`; so a layer
-        that brings a mask is converted only on demand.
-
-        Args:
-            without_mask: convert although this layer brings a mask.
-
-        Raises:
-            UnsupportedError: code `convert.refused`, with every part that PyTorch's layer lacks:
-                grouped heads, widths of their own, a mask of its own.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> ours = ch.MultiHeadAttention(16, num_heads=4)
-            >>> theirs = ours.to_torch()
-            >>> x = torch.randn(2, 5, 16)
-            >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
-            True
-        """
-        from clearhead.layers.converting import torch_layer
-
-        return torch_layer.to_torch(self, without_mask=without_mask)
-
     def extra_repr(self) -> str:
+        """Return the arguments, for `repr`."""
         text = f"{self.embed_dim}, num_heads={self.num_heads}"
         if self.num_kv_heads != self.num_heads:
             text += f", num_kv_heads={self.num_kv_heads}"
@@ -343,23 +227,15 @@ class MultiHeadAttention(AttentionLayer):
             error.args = (f"{error}\n\t{hint}" if hint else str(error),)
             raise
 
-    def _project(
-        self, call: LayerCall, *, values: bool = True
-    ) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        dim, kv_heads = self.head_dim, self.num_kv_heads
+    def _project(self, call: LayerCall) -> Projected:
+        heads = self.num_kv_heads
         query = self.query_projection(call.x)
-        query = split_heads(query, self.num_heads, dim, "query_projection", may_share=True)
-        key = split_heads(
-            self.key_projection(call.source), kv_heads, dim, "key_projection", may_share=True
-        )
-        value = None
-        if values:
-            value = self.value_projection(call.source)
-            value = split_heads(
-                value, kv_heads, self.value_head_dim, "value_projection", may_share=True
-            )
-            for part in self.parts:
-                value = part.transform_value(value)
+        key, value = self.key_projection(call.source), self.value_projection(call.source)
+        query = split_heads(query, self.num_heads, self.head_dim, "query_projection")
+        key = split_heads(key, heads, self.head_dim, "key_projection")
+        value = split_heads(value, heads, self.value_head_dim, "value_projection")
+        for part in self.parts:
+            value = part.transform_value(value)
         return query, key, value, None
 
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:

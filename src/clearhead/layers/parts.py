@@ -106,9 +106,11 @@ class Scale(Part):
         self.scale = float(scale)
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+        """Return the options of this part; arguments as for `Part`."""
         return {"scale": self.scale}
 
     def extra_repr(self) -> str:
+        """Return the arguments, for `repr`."""
         return f"{self.scale:g}"
 
 
@@ -139,9 +141,11 @@ class Softcap(Part):
         self.softcap = float(softcap)
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+        """Return the options of this part; arguments as for `Part`."""
         return {"softcap": self.softcap}
 
     def extra_repr(self) -> str:
+        """Return the arguments, for `repr`."""
         return f"{self.softcap:g}"
 
 
@@ -171,9 +175,11 @@ class Sinks(Part):
         self.scores = nn.Parameter(torch.zeros(num_heads))
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+        """Return the options of this part; arguments as for `Part`."""
         return {"sinks": self.scores}
 
     def extra_repr(self) -> str:
+        """Return the arguments, for `repr`."""
         return str(len(self.scores))
 
 
@@ -207,9 +213,11 @@ class ScoreBias(Part):
         self.bias = bias
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+        """Return the options of this part; arguments as for `Part`."""
         return {"bias": self.bias}
 
     def extra_repr(self) -> str:
+        """Return the arguments, for `repr`."""
         return self.bias.describe()
 
 
@@ -253,6 +261,7 @@ class OutputGate(Part):
         self.projection = nn.Linear(embed_dim, num_heads * width, bias=bias)
 
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
+        """Transform the context of each head; arguments as for `Part`."""
         (_, heads, _, width), wanted = context.shape, self.projection.in_features
         if (heads, x.shape[-1]) != (self.num_heads, wanted) or self.width not in (1, width):
             raise ShapeError(

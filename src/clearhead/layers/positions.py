@@ -8,29 +8,22 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.attention.biases import Bias, ByPair, as_bias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.errors import UnsupportedError
-from clearhead.layers.caches.cache import Cache
-from clearhead.layers.caches.layout import positions_from_valid
 from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal, Positioned
-from clearhead.masks.dense import Dense
 from clearhead.masks.full import Full
 from clearhead.masks.prefix import Prefix
 from clearhead.masks.spans import Extent
 
 
-def next_positions(
-    new: int, valid: Tensor | None, cache: Cache | None, device: torch.device
-) -> Tensor:
-    """Positions of new tokens, int64, (new,) or (batch, new)."""
-    if cache is not None:
-        return cache.next_positions(new, valid, device=device)
-    return torch.arange(new, device=device) if valid is None else positions_from_valid(valid)
+def positions_from_valid(valid: Tensor) -> Tensor:
+    """Return the number of real tokens before each token of its row, int64, (batch, tokens)."""
+    return valid.cumsum(-1) - valid.long()
 
 
 def is_causal(mask: Mask | None) -> bool:
@@ -54,8 +47,10 @@ class Positions(NamedTuple):
     axes: "Positions | None" = None
 
     def rows(self) -> int | None:
-        """The rows that have positions of their own, if there are; no property, which Dynamo does not
-        follow of a tuple in PyTorch 2.10."""
+        """Return the number of rows if they have positions of their own; None if not.
+
+        This is no property, which Dynamo does not follow of a tuple in PyTorch 2.10.
+        """
         rows = max(each.shape[0] if each.ndim == 2 else 1 for each in (self.query, self.key))
         return rows if rows > 1 else None
 
@@ -98,18 +93,22 @@ class MaskByPosition(Mask):
 
     @property
     def batch(self) -> int | None:
+        """The number of rows with positions of their own, or the batch of the mask; None for one for all."""
         return self.positions.rows() if self.mask.batch is None else self.mask.batch
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the positions, or of the length."""
         return self.positions.key.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return which pairs are visible, by their positions."""
         query, key = self.positions.at(query_index, key_index, extent.query_len)
         # Of equal lengths, so that the mask adds no offset of its own.
         return self.mask.visible(query, key, extent._replace(query_len=extent.kv_len))
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return f"{self.mask.describe()} by position"
 
 
@@ -122,61 +121,47 @@ class BiasByPosition(ByPair):
 
     @property
     def numbers(self) -> Tensor | None:
+        """The numbers of the bias; None if it has none."""
         return self.bias.numbers
 
     @property
     def may_hide(self) -> bool:
+        """True if the bias may be −∞."""
         return self.bias.may_hide
 
     def check(self, extent: Extent) -> None:
+        """Check that the bias fits an extent."""
         self.bias.check(extent)
 
     def within(self, dtype: torch.dtype) -> Bias:
+        """Return the bias with numbers of this dtype."""
         return replace(self, bias=self.bias.within(dtype))
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return the bias of pairs by their positions."""
         query, key = self.positions.at(query_index, key_index, extent.query_len)
         return self.bias.at(query, key, extent._replace(query_len=extent.kv_len))
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return f"{self.bias.describe()} by position"
 
 
-class Memory(NamedTuple):
-    """The columns of a cache that returns all of its memory, in which token n is column n.
-
-    Attributes:
-        columns: how many there are.
-        held: how many hold a token; None where it cannot be read.
-    """
-
-    columns: int
-    held: int | None
-
-
-def mask_by_position(
-    mask: Mask, positions: Positions, *, in_order: bool = False, memory: Memory | None = None
-) -> Mask:
-    """The mask with positions in place of columns.
+def mask_by_position(mask: Mask, positions: Positions, *, in_order: bool = False) -> Mask:
+    """Return the mask with positions instead of columns.
 
     In order, columns are as far apart as tokens, and only a mask that counts from the first token
-    changes. A tensor is for the tokens that a memory holds, or for all of its columns.
+    changes.
 
     Raises:
         UnsupportedError: code `cache.mask`, for a mask that is made for columns.
     """
     if isinstance(mask, And | Or):
-        left = mask_by_position(mask.left, positions, in_order=in_order, memory=memory)
-        right = mask_by_position(mask.right, positions, in_order=in_order, memory=memory)
+        left = mask_by_position(mask.left, positions, in_order=in_order)
+        right = mask_by_position(mask.right, positions, in_order=in_order)
         return type(mask)(left, right)
     if isinstance(mask, Not):
-        return Not(mask_by_position(mask.mask, positions, in_order=in_order, memory=memory))
-    if isinstance(mask, Dense) and memory is not None:
-        width = mask.tensor.shape[3]
-        if width in (1, memory.columns):
-            return mask
-        if width == memory.held:
-            return Dense(nn.functional.pad(mask.tensor, (0, memory.columns - width)))
+        return Not(mask_by_position(mask.mask, positions, in_order=in_order))
     if isinstance(mask, Prefix):
         return MaskByPosition(mask, positions)
     # In a ring, where columns are not in order, there is one query, which sees all.
@@ -207,14 +192,14 @@ def bias_by_position(bias: Bias | Tensor, positions: Positions) -> Bias:
     )
 
 
-def bias_of_positions(bias: Bias | Tensor, placed: Positions, cache: Cache | None) -> Bias:
+def bias_of_positions(bias: Bias | Tensor, placed: Positions, *, has_cache: bool) -> Bias:
     """The bias by the positions that a call was given for its tokens.
 
     Raises:
         UnsupportedError: code `layer.positions-bias`, next to a cache, which counts its tokens; and
             `cache.bias`, for a bias that is made for columns.
     """
-    if cache is not None:
+    if has_cache:
         raise UnsupportedError(
             "layer.positions-bias",
             "a cache counts its tokens, and keeps no positions that were given: with a cache, positions= "

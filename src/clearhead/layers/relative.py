@@ -92,9 +92,11 @@ class RelativeBias(Part):
         return first + torch.where(distance < exact, distance, far)
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+        """Return the options of this part; arguments as for `Part`."""
         return {"bias": relative(self.table[self.buckets()].T)}
 
     def extra_repr(self) -> str:
+        """Return the arguments, for `repr`."""
         return (
             f"{self.num_heads}, num_buckets={self.num_buckets}, max_distance={self.max_distance}, "
             f"bidirectional={self.bidirectional}"

@@ -141,6 +141,7 @@ class Rotary(Part):
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
+        """Transform query and key; arguments as for `Part`."""
         check_head_dim(self, query, self.head_dim)
         length = None
         if self.scaling is not None:
@@ -196,6 +197,7 @@ class Rotary(Part):
         return torch.cat([rotated, rest], dim=-1) if rest.shape[-1] else rotated
 
     def extra_repr(self) -> str:
+        """Return the arguments, for `repr`."""
         text = f"{self.head_dim}, base={self.base:g}, layout={self.layout!r}"
         if self.rotated_dim != self.head_dim:
             text += f", rotated_dim={self.rotated_dim}"

@@ -39,6 +39,15 @@ class Scaling(ABC):
         """The factor that queries and keys are multiplied by as well."""
         return 1.0
 
+    def __post_init__(self) -> None:
+        for name, least in (("factor", 1), ("original_len", 2)):
+            number = getattr(self, name, least)
+            if not is_number(number) or not least <= number < math.inf:
+                raise ArgumentError(
+                    "scaling.value",
+                    f"{name} must be a number, {least} or more; got {shown(number)}.",
+                )
+
 
 @with_hints
 @dataclass(frozen=True)
@@ -60,18 +69,17 @@ class Linear(Scaling):
 
     factor: float
 
-    def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor)
-
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
+        """Return the changed frequencies; arguments as for `Scaling`."""
         return frequencies / self.factor
 
 
 @with_hints
 @dataclass(frozen=True)
 class Ntk(Scaling):
-    """A larger base, so that slow pairs are stretched and fast ones stay (bloc97, 2023, "NTK-aware
-    scaled RoPE"; Peng et al., 2023, section 3.1, https://arxiv.org/abs/2309.00071).
+    """A larger base, so that slow pairs are stretched and fast ones stay.
+
+    Sources: bloc97, 2023, "NTK-aware scaled RoPE"; Peng et al., 2023, section 3.1, https://arxiv.org/abs/2309.00071.
 
     Args:
         factor: ratio of the new length to the old one, 1 or more.
@@ -86,18 +94,17 @@ class Ntk(Scaling):
 
     factor: float
 
-    def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor)
-
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
+        """Return the changed frequencies; arguments as for `Scaling`."""
         return _with_base_times(frequencies, self.factor)
 
 
 @with_hints
 @dataclass(frozen=True)
 class Dynamic(Scaling):
-    """A base that grows with the text once it is longer than those of the training (emozilla, 2023;
-    Peng et al., 2023, appendix B, https://arxiv.org/abs/2309.00071).
+    """A base that grows with the text once it is longer than the texts of the training.
+
+    Sources: emozilla, 2023; Peng et al., 2023, appendix B, https://arxiv.org/abs/2309.00071.
 
     Keys in a KV cache keep the rotation that they were appended with.
 
@@ -117,10 +124,8 @@ class Dynamic(Scaling):
     factor: float
     original_len: int
 
-    def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor, original_len=self.original_len)
-
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
+        """Return the changed frequencies; arguments as for `Scaling`."""
         tokens = length.clamp(min=self.original_len).to(frequencies.dtype)
         return _with_base_times(
             frequencies, self.factor * tokens / self.original_len - (self.factor - 1)
@@ -130,8 +135,9 @@ class Dynamic(Scaling):
 @with_hints
 @dataclass(frozen=True)
 class Yarn(Scaling):
-    """Slow pairs stretched, fast ones left, a ramp between them, and a gain (Peng et al., 2023,
-    https://arxiv.org/abs/2309.00071).
+    """Slow pairs stretched, fast ones left, a ramp between them, and a gain.
+
+    Source: Peng et al., 2023, https://arxiv.org/abs/2309.00071.
 
     Args:
         factor: ratio of the new length to the old one, 1 or more.
@@ -158,16 +164,18 @@ class Yarn(Scaling):
     truncate: bool = True
 
     def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor, original_len=self.original_len)
+        super().__post_init__()
         _check_order("slow", self.slow, "fast", self.fast)
 
     @property
     def gain(self) -> float:
+        """The factor that queries and keys are multiplied by as well."""
         if self.attention_gain is not None:
             return self.attention_gain
         return 0.1 * math.log(self.factor) + 1
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
+        """Return the changed frequencies; arguments as for `Scaling`."""
         pairs = len(frequencies)
 
         def pair(turns: float) -> float:
@@ -186,8 +194,9 @@ class Yarn(Scaling):
 @with_hints
 @dataclass(frozen=True)
 class Llama3(Scaling):
-    """Long waves stretched, short ones left, and those between in part (Llama 3.1, 2024,
-    https://arxiv.org/abs/2407.21783).
+    """Long waves stretched, short ones left, and those between in part.
+
+    Source: Llama 3.1, 2024, https://arxiv.org/abs/2407.21783.
 
     Args:
         factor: ratio of the new length to the old one, 1 or more.
@@ -210,10 +219,11 @@ class Llama3(Scaling):
     high: float = 4.0
 
     def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor, original_len=self.original_len)
+        super().__post_init__()
         _check_order("low", self.low, "high", self.high)
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
+        """Return the changed frequencies; arguments as for `Scaling`."""
         turns = self.original_len * frequencies / (2 * math.pi)
         kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
         return frequencies * kept + frequencies / self.factor * (1 - kept)
@@ -222,8 +232,9 @@ class Llama3(Scaling):
 @with_hints
 @dataclass(frozen=True)
 class LongRope(Scaling):
-    """A factor of its own for each pair, found by search: some for short texts, others for long ones
-    (Ding et al., 2024, https://arxiv.org/abs/2402.13753).
+    """A factor for each pair, found by search: some for short texts, others for long ones.
+
+    Source: Ding et al., 2024, https://arxiv.org/abs/2402.13753.
 
     Args:
         short: the factors for texts of up to original_len tokens, one a pair.
@@ -248,17 +259,15 @@ class LongRope(Scaling):
     factor: float = 1.0
     attention_gain: float | None = None
 
-    def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor)
-        _check_at_least(2, original_len=self.original_len)
-
     @property
     def gain(self) -> float:
+        """The factor that queries and keys are multiplied by as well."""
         if self.attention_gain is not None:
             return self.attention_gain
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_len))
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
+        """Return the changed frequencies; arguments as for `Scaling`."""
         if not len(self.short) == len(self.long) == len(frequencies):
             raise ArgumentError(
                 "scaling.pairs",
@@ -274,14 +283,6 @@ def _with_base_times(frequencies: Tensor, factor: float | Tensor) -> Tensor:
     pairs = len(frequencies)
     share = torch.arange(pairs, device=frequencies.device, dtype=frequencies.dtype)
     return frequencies * factor ** (-share / max(pairs - 1, 1))
-
-
-def _check_at_least(least: int, **given: Any) -> None:
-    for name, number in given.items():
-        if not is_number(number) or not least <= number < math.inf:
-            raise ArgumentError(
-                "scaling.value", f"{name} must be a number, {least} or more; got {shown(number)}."
-            )
 
 
 def _check_order(small: str, smaller: Any, large: str, larger: Any) -> None:

@@ -14,8 +14,9 @@ from clearhead.layers.parts import Part
 
 @with_hints
 class Temperature(Part):
-    """Queries that grow with their position, by 1 + gain · ln(1 + ⌊(position + 1) / every⌋), so that
-    the weights of a long text stay as sharp as those of a short one.
+    """Queries that grow with their position, by 1 + gain · ln(1 + ⌊(position + 1) / every⌋).
+
+    The weights of a long text stay as sharp as those of a short one.
 
     Source: Llama 4 (2025), on its layers without rotary positions, after Nakanishi, 2025,
     https://arxiv.org/abs/2501.19399.
@@ -48,6 +49,7 @@ class Temperature(Part):
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
+        """Transform query and key; arguments as for `Part`."""
         if query_positions.ndim == 2:
             query_positions = query_positions[:, None]
         steps = torch.div(query_positions + 1, self.every, rounding_mode="floor")
@@ -55,4 +57,5 @@ class Temperature(Part):
         return query * (1 + self.gain * growth)[..., None].to(query.dtype), key
 
     def extra_repr(self) -> str:
+        """Return the arguments, for `repr`."""
         return f"{self.gain:g}, every={self.every}"

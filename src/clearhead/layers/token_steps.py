@@ -79,7 +79,7 @@ def _is_next(layer: AttentionLayer, x: Tensor, cache: ColumnCache) -> bool:
 
 
 def _append_and_attend(
-    cache: ColumnCache, query: Tensor, key: Tensor, value: Tensor | None
+    cache: ColumnCache, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor | None:
     """The context of what was projected; None where it is not as the cache wants it, or may not be finite.
 
@@ -87,7 +87,7 @@ def _append_and_attend(
     """
     assert cache._layout is not None
     batch, kv_heads, width, value_width, dtype, _ = cache._layout
-    if value is None or not type(query) is type(key) is type(value) is Tensor:
+    if not type(query) is type(key) is type(value) is Tensor:
         return None
     if not (key.shape == value.shape == (batch, kv_heads, 1, width) and width == value_width):
         return None
@@ -99,8 +99,7 @@ def _append_and_attend(
         return None
     if not (_is_short(query) and _is_short(key) and _is_short(value)):
         return None
-    cache._check_room(batch, 1, None)
-    cache._own()
+    cache._check_room(1)
     keys, values = cache._add(key, value, None)
     scale = 1.0 / math.sqrt(width)
     if fits(query, keys, values, keys_finite=True):
@@ -116,7 +115,9 @@ def _append_and_attend(
 
 
 def _is_short(tensor: Tensor) -> bool:
-    """Return True if all numbers together are so short a vector that each row counts as finite: by a product, as the
-    projections just made, whose code is at hand where that of any other sum would be fetched from memory."""
+    """Return True if all numbers together are so short a vector that each row counts as finite.
+
+    This is a product, as the projections just made, whose code is in the cache of the processor.
+    """
     numbers = tensor.reshape(1, -1)
     return F.linear(numbers, numbers).item() <= stages.SAFE_LENGTH**2

@@ -53,8 +53,10 @@ class BaseMatrix(NoTensor):
 
     @property
     def problem(self) -> Problem:
-        """The problem, all of whose numbers are here. In a ring the keys are gathered at the first time,
-        which every rank must ask for."""
+        """The problem, all of whose numbers are here.
+
+        In a ring the keys are gathered at the first time, which every rank must ask for.
+        """
         part = self.posed.part
         if part is None or part.rounds is None:
             return self.posed
@@ -69,8 +71,9 @@ class BaseMatrix(NoTensor):
 
     @property
     def value(self) -> Tensor | None:
-        """The value that the weights are multiplied by, (batch, num_kv_heads, kv_len, value_head_dim), with as many
-        dimensions as the query; None where it is not known. `watch(model, values=True)` keeps it.
+        """The value, (batch, num_kv_heads, kv_len, value_head_dim); None where it is not known.
+
+        It has as many dimensions as the query. `watch(model, values=True)` keeps it.
 
         Example:
             >>> import torch, clearhead as ch
@@ -84,8 +87,9 @@ class BaseMatrix(NoTensor):
 
     @property
     def context(self) -> Tensor | None:
-        """The context of each head, z = weights · values, (batch, num_heads, query_len, value_head_dim), as the
-        model went on with it; None where it is not known. `watch(model, contexts=True)` keeps it.
+        """The context of each head, z = weights · values, (batch, num_heads, query_len, value_head_dim).
+
+        It is the one that the model used; None where it is not known. `watch(model, contexts=True)` keeps it.
 
         Example:
             >>> import torch, clearhead as ch
@@ -109,7 +113,7 @@ class BaseMatrix(NoTensor):
         return self._tokens
 
     def norms(self, output: Tensor | None = None) -> Norms:
-        """weights × ‖value · W‖ of each query and key: what it takes from there (Kobayashi et al., 2020).
+        """Weights × ‖value · W‖ of each query and key: what it takes from there (Kobayashi et al., 2020).
 
         Args:
             output: the weight of the layer's output projection, (output_dim, num_heads · value_head_dim), as
@@ -182,8 +186,7 @@ class BaseMatrix(NoTensor):
 
     @property
     def heads(self) -> Tensor | None:
-        """int64, (num_heads,): the number of each head in its layer, where `watch(heads=…)` kept some;
-        None where all are here."""
+        """The number of each head in its layer, int64, (num_heads,); None if `watch(heads=…)` did not select some."""
         return None if self.posed.part is None else self.posed.part.heads
 
     @property
@@ -226,7 +229,7 @@ class BaseMatrix(NoTensor):
 
     @property
     def logsumexp(self) -> Tensor:
-        """log Σ exp of each query's masked scores, (batch, num_heads, query_len), in nats.
+        """Log Σ exp of each query's masked scores, (batch, num_heads, query_len), in nats.
 
         −∞ for a query that may attend to nothing; sinks are not counted. Computed once, in O(tokens)
         memory; each call returns a copy.
@@ -291,8 +294,10 @@ class BaseMatrix(NoTensor):
             self._all = self._part(everything, everything, everything, everything)
 
     def _from_rows(self, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """The weights of pairs, (batch, num_heads, pairs), from the rows of their queries; None where the
-        logsumexp is cached, or computing it is cheaper for this number of queries."""
+        """Return the weights of pairs, (batch, num_heads, pairs), from the rows of their queries.
+
+        None where the logsumexp is cached, or computing it is cheaper for this number of queries.
+        """
         if self._all is not None:
             samples, heads = (
                 torch.arange(size, device=self.device) for size in self._all.shape[:2]

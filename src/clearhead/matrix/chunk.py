@@ -99,7 +99,7 @@ class Chunk:
 
     @cached_property
     def logsumexp(self) -> Tensor:
-        """log Σ exp of the scores of each query, (heads, queries), nats."""
+        """Log Σ exp of the scores of each query, (heads, queries), nats."""
         if not self.scores.shape[-1]:
             return self.scores.new_full(self.scores.shape[:-1], -torch.inf)
         # Any weight and its score tell it; the largest has the most digits.
@@ -124,8 +124,10 @@ class Chunk:
         self.sinks = sinks
 
     def share_of(self, whole: Tensor) -> None:
-        """Take the weights as those of some keys of all, where the logsumexp of all, sinks included, is
-        `whole`, (heads, queries)."""
+        """Take the weights as those of some keys of all.
+
+        `whole`, (heads, queries), is the logsumexp of all, sinks included.
+        """
         share = torch.exp(self.logsumexp - whole)
         share = share.masked_fill(self.logsumexp == -torch.inf, 0.0)
         if self.visible is None:
@@ -142,8 +144,10 @@ class Chunk:
         return self.row_sums(every, 1)[:, 0]
 
     def sums_with(self, columns: slice, factors: Tensor) -> Tensor:
-        """Σ weight · factor of each query, (heads, queries), over some columns; in the memory of the scores, which are
-        lost: fresh memory takes as long as all of the arithmetic."""
+        """Return Σ weight · factor of each query, (heads, queries), over some columns.
+
+        It uses the memory of the scores, which are lost: fresh memory takes as long as all of the arithmetic.
+        """
         some = self.weights[..., columns]
         place = self.scores.view(-1)[: some.numel()].view(some.shape)
         return torch.mul(some, factors, out=place).sum(dim=-1)

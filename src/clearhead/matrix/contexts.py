@@ -58,8 +58,10 @@ class Contexts(Drawn):
 
     @property
     def mean(self) -> Tensor:
-        """The mean over all real queries of all samples, (num_heads, value_head_dim), as `ablate(mean=)` takes it;
-        NaN where there are none. Over a data set: `watch(…, keep="total", contexts=True)`."""
+        """The mean over all real queries of all samples, (num_heads, value_head_dim); NaN if there are none.
+
+        `ablate(mean=)` takes it. Over a data set: `watch(…, keep="total", contexts=True)`.
+        """
         if self.real is None:
             return self.context.mean(dim=(0, 2))
         real = self.real.expand(self.batch, -1)[:, None, :, None]

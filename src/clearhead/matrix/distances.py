@@ -1,4 +1,4 @@
-"""Reductions that depend on how far a key lies from its query."""
+"""The reduction that depends on how far a key is from its query."""
 
 import torch
 from torch import Tensor
@@ -8,8 +8,8 @@ from clearhead.matrix.chunk import Chunk
 from clearhead.matrix.reductions import PerQuery
 
 
-class ByPosition(PerQuery):
-    """A number for each query that depends on where it sits; the last query sits on the last key."""
+class Distance(PerQuery):
+    """Σ weight · |query position − key position|, tokens; the last query sits on the last key."""
 
     destroys = frozenset({"scores"})
 
@@ -18,20 +18,12 @@ class ByPosition(PerQuery):
         self.positions = problem.query_positions
         self.offset = None if problem.sharding else problem.kv_len - problem.query_len
 
-    def positions_of(self, chunk: Chunk) -> tuple[Tensor, int, int]:
-        """The positions of the queries of a chunk, the first and the last of them."""
-        positions = self.positions[chunk.queries]
-        if self.offset is not None:
-            return (
-                positions,
-                self.offset + chunk.queries.start,
-                self.offset + chunk.queries.stop - 1,
-            )
-        return positions, int(positions.min()), int(positions.max())
-
-
-class Distance(ByPosition):
-    """Σ weight · |query position − key position|, tokens."""
+    def _positions_of(self, chunk: Chunk) -> tuple[Tensor, int, int]:
+        """Return the positions of the queries of a chunk, the first and the last of them."""
+        positions, queries = self.positions[chunk.queries], chunk.queries
+        if self.offset is None:
+            return positions, int(positions.min()), int(positions.max())
+        return positions, self.offset + queries.start, self.offset + queries.stop - 1
 
     def of(self, chunk: Chunk) -> Tensor:
         """Return Σ weight · |query position − key position| of each query of a chunk."""
@@ -39,9 +31,10 @@ class Distance(ByPosition):
         # behind it, distances are taken pair by pair. Farther away the sign of p − j is that of −j,
         # so that the sum is ∓ Σ weight · j ± p · Σ weight: products with two vectors, which lose
         # no digits there.
+        """Return the numbers of the queries of a chunk, (heads, queries)."""
         weights = chunk.weights
         queries, width = weights.shape[1:]
-        position, origin, last = self.positions_of(chunk)
+        position, origin, last = self._positions_of(chunk)
         if isinstance(chunk.columns, Tensor):  # in no order
             steps = (position[:, None] - chunk.columns).abs().to(weights.dtype)
             return torch.linalg.vecdot(weights, steps)
@@ -58,32 +51,3 @@ class Distance(ByPosition):
             total = (rows @ -away.sign()).unflatten(0, weights.shape[:2])
             distance += (rows @ away.abs()).unflatten(0, weights.shape[:2]) + total * position
         return distance
-
-
-class Near(ByPosition):
-    """Σ weight over the keys at most `tokens` tokens away.
-
-    Args:
-        problem: the problem.
-        reach: tokens on either side.
-    """
-
-    def __init__(self, problem: Problem, reach: int) -> None:
-        super().__init__(problem)
-        self.reach = reach
-
-    def of(self, chunk: Chunk) -> Tensor:
-        """Return the weight on the keys near each query of a chunk."""
-        weights = chunk.weights
-        width = weights.shape[-1]
-        position, first, last = self.positions_of(chunk)
-        if isinstance(chunk.columns, Tensor):  # in no order
-            low, high, key = 0, width, chunk.columns
-        else:
-            edges = first - self.reach, last + 1 + self.reach
-            low, high = (max(0, min(edge - chunk.keys.start, width)) for edge in edges)
-            key = torch.arange(low, high, device=weights.device) + chunk.keys.start
-        far = (position[:, None] - key).abs() > self.reach
-        if chunk.visible is not None:
-            return weights[..., low:high].masked_fill(far, 0.0).sum(dim=-1)
-        return chunk.sums_with(slice(low, high), (~far).to(weights.dtype))

@@ -15,7 +15,7 @@ from clearhead._common.checks import is_number
 from clearhead._common.elements import Drawn
 from clearhead._common.lazy import drawing
 from clearhead._text import shown
-from clearhead.errors import ArgumentError, ShapeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 
 if TYPE_CHECKING:
     from clearhead.matrix.summary import Summary
@@ -31,8 +31,10 @@ ROLES = ("first", "previous", "duplicate", "induction")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoleCounts:
-    """The number of queries that the score of each role is the mean of, int64, (batch, num_heads);
-    None for a role that was not measured. Means of several texts are weighted by it."""
+    """The number of queries that each role is the mean of, int64, (batch, num_heads); None if not measured.
+
+    Means of several texts are weighted by it.
+    """
 
     previous: Tensor | None = None
     first: Tensor
@@ -128,28 +130,54 @@ class HasHeads(Protocol):
     """The heads of a matrix, a summary or totals, with their numbers in the layer."""
 
     @property
-    def num_heads(self) -> int: ...
+    def num_heads(self) -> int:
+        """The number of query heads."""
+        ...
+
     @property
-    def heads(self) -> Tensor | tuple[int, ...] | None: ...
+    def heads(self) -> Tensor | tuple[int, ...] | None:
+        """The number of each head in its layer; None where all are here."""
+        ...
 
 
 class Attended(Protocol):
     """A matrix of attention weights or the summary of one: what everything that draws takes."""
 
     @property
-    def ndim(self) -> int: ...
+    def ndim(self) -> int:
+        """The number of dimensions, 2 to 4."""
+        ...
+
     @property
-    def batch(self) -> int: ...
+    def batch(self) -> int:
+        """The number of samples."""
+        ...
+
     @property
-    def num_heads(self) -> int: ...
+    def num_heads(self) -> int:
+        """The number of query heads."""
+        ...
+
     @property
-    def num_kv_heads(self) -> int: ...
+    def num_kv_heads(self) -> int:
+        """The number of key heads."""
+        ...
+
     @property
-    def query_len(self) -> int: ...
+    def query_len(self) -> int:
+        """The number of queries."""
+        ...
+
     @property
-    def kv_len(self) -> int: ...
+    def kv_len(self) -> int:
+        """The number of keys."""
+        ...
+
     @property
-    def real(self) -> Tensor | None: ...
+    def real(self) -> Tensor | None:
+        """The queries that are not padding; None if all are."""
+        ...
+
     def _statistic(self, name: str) -> Tensor: ...
 
 
@@ -226,8 +254,10 @@ def head_averages(layer: str, calls: Sequence["Summary"]) -> HeadAverages:
 
 
 def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The score of a role summed over the queries that have the choice, and how many these are,
-    (num_heads,) each; None where it was not measured."""
+    """Return the sum of a role over the queries that have the choice, and their number, (num_heads,) each.
+
+    None if the role was not measured.
+    """
     score = None if call.roles is None else getattr(call.roles, name)
     if call.roles is None or score is None:
         return None
@@ -265,31 +295,27 @@ def totalled_roles(call: "Summary") -> Roles:
     return Roles(**scores, counts=RoleCounts(**numbers))
 
 
-def check_same_heads(one: HasHeads, other: HasHeads) -> None:
-    """Refuse numbers of other heads of a layer.
+def check_mergeable(one: HasHeads, other: HasHeads) -> None:
+    """Check that two totals are of one kind, and of the same heads of a layer.
 
     Raises:
+        ArgumentTypeError: code `merge.type`.
+        ShapeError: code `merge.shape`.
         ArgumentError: code `merge.heads`.
     """
+    if not isinstance(other, type(one)):
+        kinds = type(one).__name__, type(other).__name__
+        raise ArgumentTypeError("merge.type", f"merge takes {kinds[0]}; got {kinds[1]}.")
+    if other.num_heads != one.num_heads:
+        raise ShapeError(
+            "merge.shape",
+            f"both totals must have the same heads; got {one.num_heads} and {other.num_heads}.",
+        )
     mine, theirs = numbers_of_heads(one), numbers_of_heads(other)
-    if len(mine) == len(theirs) and mine != theirs:
+    if mine != theirs:
         raise ArgumentError(
             "merge.heads",
             f"both must be of the same heads of the layer; got {shown(mine)} and {shown(theirs)}.",
-        )
-
-
-def check_same_roles(one: Roles, other: Roles) -> None:
-    """Refuse roles that cannot be put together.
-
-    Raises:
-        ArgumentError: code `merge.fields`, unless both have the same roles, with their counts.
-    """
-    if one.measured != other.measured or one.counts is None or other.counts is None:
-        raise ArgumentError(
-            "merge.fields",
-            "both summaries must have the same roles, with the number of queries that each is the mean "
-            f"of; got {one!r} and {other!r}.",
         )
 
 

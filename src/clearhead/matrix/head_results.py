@@ -15,8 +15,9 @@ from clearhead.matrix.no_tensor import NoTensor
 
 
 class HeadResults(NoTensor, Drawn):
-    """z · W of each head and query, W being the part of the output projection that belongs to the head, worked out
-    where somebody looks: as many numbers as tokens × heads × embed_dim are never in memory at once.
+    """Results of the heads: z · W of each head and query, W being its part of the output projection.
+
+    They are computed where they are read: all tokens × heads × embed_dim numbers are never in memory at once.
 
     Their sum over the heads, and the projection's bias, are the output of the layer. Made by `Seen.results`.
 
@@ -74,8 +75,10 @@ class HeadResults(NoTensor, Drawn):
         return self[...]
 
     def total(self) -> Tensor:
-        """Return the sum over the heads, and the bias: the output of the layer, (batch, query_len, embed_dim), of the
-        heads that are here."""
+        """Return the sum over the heads that are here, and the bias, (batch, query_len, embed_dim).
+
+        Of all heads it is the output of the layer.
+        """
         together = self.context.transpose(1, 2).flatten(2)
         return torch.nn.functional.linear(
             together, self.weight.transpose(0, 1).flatten(1), self.bias

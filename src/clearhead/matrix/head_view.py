@@ -173,8 +173,10 @@ class HeadView:
 
     @torch.no_grad()
     def maps(self, most: int) -> HeadMaps:
-        """Return maps of at most `most` cells a side, exact where that is enough; of a summary the maps that it
-        was made with, of which it does not know what is hidden."""
+        """Return maps of at most `most` cells a side, exact where that is enough.
+
+        Of a summary they are the maps that it was made with, of which it does not know what is hidden.
+        """
         weights = self.weights
         if isinstance(weights, Summary):
             return self.kept(None, 0)
@@ -189,8 +191,7 @@ class HeadView:
 
     @torch.no_grad()
     def kept(self, problem: Problem | None, row: int) -> HeadMaps:
-        """Return the maps of a summary, and what of them is hidden by the mask of a row of a problem, if it is
-        known."""
+        """Return the maps of a summary, and which cells the mask of a row of a problem hides, if it is known."""
         assert isinstance(self.weights, Summary)
         pooled = self.weights.pooled
         assert pooled is not None
@@ -212,8 +213,10 @@ class HeadView:
 
     @torch.no_grad()
     def received(self) -> tuple[Tensor, list[int]]:
-        """Return what each key gets from a head on average, (kv_len,), float64, and the places of the heads that
-        this is the mean of: those that share a key are only known together."""
+        """Return what each key gets from a head on average, (kv_len,), float64, and the places of these heads.
+
+        Heads that share a key are only known together, as their mean.
+        """
         group = self.weights.num_heads // self.weights.num_kv_heads
         shared = sorted({head // group for head in self.heads})
         of_all = self.weights._statistic("received")[self.sample]

@@ -32,8 +32,10 @@ def complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, i
 def index_of(
     index: Index | tuple[Index, ...], shape: torch.Size
 ) -> tuple[list[tuple[Tensor | slice, bool]], list[int]]:
-    """An index read, axis by axis of four, each with True for a single int; and the axes to squeeze, the
-    last first: an int drops its axis, and a leading axis that the matrix never had goes as well."""
+    """Return an index, axis by axis of four, each with True for a single int; and the axes to squeeze.
+
+    The last axis to squeeze comes first. An int drops its axis, and so does a leading axis that the matrix never had.
+    """
     given = index if isinstance(index, tuple) else (index,)
     axes = complete(given, shape)
     picked = [read_index(each, size, axis) for axis, (each, size) in enumerate(axes)]
@@ -149,13 +151,6 @@ def as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tensor
         count = len(range(start, stop, step))
         return torch.arange(count, device=device) * step + start
     return index.to(device)
-
-
-def read_slice(given: slice | None, size: int, device: torch.device) -> Tensor:
-    """The indices of a slice; all of them for None."""
-    if given is not None and not isinstance(given, slice):
-        raise SelectionError("matrix.index", f"queries and keys take a slice; got {shown(given)}.")
-    return as_indices(slice(None) if given is None else given, size, device)
 
 
 def read_segments(

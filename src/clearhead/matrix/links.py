@@ -145,7 +145,8 @@ def telling_of_top(
     Args:
         keys: (heads, query_len, ranks), the keys of the strongest links; -1 for none.
         weights: of the same shape; weights that are not listed count as 0.
-        query_words, key_words: (query_len,) and (kv_len,), bool: the tokens to choose from.
+        query_words: (query_len,), bool: the queries to choose from.
+        key_words: (kv_len,), bool: the keys to choose from.
 
     Example:
         >>> keys = torch.tensor([[[0], [0], [0], [0]], [[0], [0], [1], [0]]])
@@ -206,8 +207,9 @@ def are_words(tokens: Sequence[str]) -> Tensor:
 
 
 def pairs_of_words(words: Sequence[bool]) -> Tensor:
-    """The links of interest: those between two different words, except to the first token, which is
-    an attention sink (Xiao et al., 2024, https://arxiv.org/abs/2309.17453).
+    """Return the links between two different words, except those to the first token.
+
+    The first token is an attention sink (Xiao et al., 2024, https://arxiv.org/abs/2309.17453).
 
     Args:
         words: True for each token from and to which links are of interest.

@@ -256,7 +256,7 @@ class AttentionMatrix(WeightStatistics):
 
     @with_hints
     def plot(self, kind: str = "map", **options: Unpack[PlotOptions]) -> Any:
-        """Draw it with matplotlib; `figure.savefig` of the axes writes PNG, SVG and PDF.
+        r"""Draw it with matplotlib; `figure.savefig` of the axes writes PNG, SVG and PDF.
 
         Args:
             kind: "map" is the weights, rows attend to columns, hidden pairs grey. A number for
@@ -291,7 +291,7 @@ class AttentionMatrix(WeightStatistics):
             >>> query = key = torch.randn(1, 4, 5_000, 8)
             >>> weights = ch.AttentionMatrix(query, key, mask=ch.causal())
             >>> axes = weights.plot(head=3)
-            >>> print(axes.get_title(), axes.get_xlabel(), sep="\\n")
+            >>> print(axes.get_title(), axes.get_xlabel(), sep="\n")
             head 3
             attended to (key)
             one cell = 20 × 20 tokens
@@ -352,8 +352,10 @@ class AttentionMatrix(WeightStatistics):
 def matrix_of(
     problem: Problem, value: Tensor | None = None, tokens: Tensor | None = None
 ) -> AttentionMatrix:
-    """The attention matrix of a validated problem, of four dimensions. Its value is left out, unless it is
-    given next to it, and so are the ids of its keys."""
+    """Return the attention matrix of a validated problem, of four dimensions.
+
+    It has no value, unless that is given, and no ids of its keys.
+    """
     matrix = AttentionMatrix._of(problem.replace(value=problem.key, dropout=None, dims=4), value)
     matrix._tokens = tokens
     return matrix

@@ -140,8 +140,10 @@ class Norms(NoTensor, Drawn):
         return TopK(problem.restore(largest.weights), problem.restore(largest.keys))
 
     def pool(self, rows: int, columns: int) -> Tensor:
-        """A small map: sums over rectangles of queries × keys, (batch, num_heads, rows, columns), as
-        `AttentionMatrix.pool` has them of all queries and keys."""
+        """Return a small map: sums over rectangles of queries × keys, (batch, num_heads, rows, columns).
+
+        Rectangles are those of `AttentionMatrix.pool`.
+        """
         problem = self.matrix.posed
         check_bins(rows, columns, problem.query_len, problem.kv_len)
         pooled = Pooled(problem, rows, columns)

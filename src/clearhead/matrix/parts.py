@@ -237,8 +237,10 @@ def _rows(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def visible_pairs(problem: Problem, queries: slice) -> Tensor | None:
-    """The pairs of some queries that neither the mask nor a bias of −∞ hides, bool, (batch or 1,
-    num_heads or 1, queries, kv_len); None for all."""
+    """Return the pairs of some queries that neither the mask nor a bias of −∞ hides; None for all.
+
+    They are bool, (batch or 1, num_heads or 1, queries, kv_len).
+    """
     visible = problem.visible(queries)
     if problem.bias is None or not problem.bias.may_hide:
         return visible

@@ -47,8 +47,9 @@ def block_sums(numbers: Tensor, step: int) -> Tensor:
 
 
 def in_blocks(shares: Tensor, high: int, wide: int) -> Tensor:
-    """Average each `high` rows of a map, (query_len, kv_len), and sum each `wide` columns: a cell is still a share
-    of one.
+    """Average each `high` rows of a map, (query_len, kv_len), and sum each `wide` columns.
+
+    A cell is still a share of one.
 
     Example:
         >>> in_blocks(torch.eye(4), 2, 2)
@@ -60,8 +61,9 @@ def in_blocks(shares: Tensor, high: int, wide: int) -> Tensor:
 
 
 def row_means(pooled: Tensor, query_len: int) -> Tensor:
-    """Divide sums over rectangles, (…, rows, columns), by the queries of their rows: the share of
-    its attention that a query of the row gives to the keys of the column, on average.
+    """Divide sums over rectangles, (…, rows, columns), by the number of queries in their rows.
+
+    A cell is then the share that a query of the row gives to the keys of the column, on average.
 
     Example:
         >>> row_means(torch.ones(1, 2, 2), 5)

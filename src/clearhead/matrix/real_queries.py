@@ -25,8 +25,10 @@ def real_queries(problem: Problem) -> Tensor | None:
 
 
 def queries_of_keys(problem: Problem, appended: int = 0) -> Tensor | None:
-    """The queries of self-attention whose own key some query may see, likewise; `appended` keys behind
-    those of the tokens are none of a token."""
+    """Return the queries of self-attention whose own key some query may see, bool.
+
+    The `appended` keys at the end are those of no token.
+    """
     mask, bias = problem.mask, problem.bias
     hides = bias is not None and bias.may_hide
     before = problem.kv_len - appended - problem.query_len
@@ -58,8 +60,10 @@ def queries_of_keys(problem: Problem, appended: int = 0) -> Tensor | None:
 
 
 def _has_room(problem: Problem, seen: Tensor) -> bool:
-    """True where the last key, which nobody sees, may be room behind the last token rather than padding of
-    every sample: there each query sees one key more than the one before."""
+    """Return True where the last key, which no query sees, may be room after the last token.
+
+    There each query sees one key more than the one before; padding of every sample differs.
+    """
     if not bool(seen.any()):
         return False
     if problem.query_len < 2:

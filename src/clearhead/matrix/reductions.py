@@ -23,8 +23,7 @@ NONE: frozenset[str] = frozenset()
 class Reduction(ABC):
     """Something gathered from all weights of a problem.
 
-    A sweep hands each chunk to every reduction. It orders them by what they declare, so that the
-    order in which they are asked for makes no difference.
+    A sweep passes each chunk to every reduction, and orders them by what they declare.
 
     Attributes:
         reads: the tensors and statistics of a chunk that it reads.
@@ -33,16 +32,6 @@ class Reduction(ABC):
         finite: True if the numbers that it multiplies with weights are all finite. If not, a chunk
             says which pairs are visible: a weight of 0 does not take a NaN away.
         by_head: True if chunks of different heads change different numbers, so that threads may share them.
-
-    Example:
-        >>> import torch
-        >>> from clearhead.attention.problem import make_problem
-        >>> from clearhead.matrix.sweep import sweep
-        >>> problem = make_problem(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))
-        >>> maximum = Maximum(problem)
-        >>> sweep(problem, [maximum])
-        >>> maximum.result
-        tensor([[[0.2500, 0.2500, 0.2500]]])
     """
 
     reads: frozenset[str] = frozenset({"weights"})
@@ -61,15 +50,9 @@ class Reduction(ABC):
 
 
 def in_order(reductions: Iterable[R]) -> list[R]:
-    """Reductions that provide a statistic first, those that destroy a tensor last, and behind them those that take
-    its memory and read nothing in it.
+    """Return reductions in order: those that provide a statistic first, those that destroy a tensor last.
 
-    Example:
-        >>> from clearhead.attention.problem import make_problem
-        >>> problem = make_problem(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))
-        >>> asked = Entropy(problem), LogSumExp(problem), Largest(problem, 1)
-        >>> [type(each).__name__ for each in in_order(asked)]
-        ['Largest', 'LogSumExp', 'Entropy']
+    At the end come those that take the memory of a tensor and read nothing in it.
     """
 
     def place(each: R) -> tuple[int, bool]:
@@ -111,6 +94,7 @@ class PerQuery(Reduction):
         self.result: Tensor = like.new_full(problem.query.shape[:3], self.of_nothing)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         found = self.of(chunk)
         if chunk.block is not None:
             found = self.together(self.result[chunk.place], found)
@@ -128,6 +112,7 @@ class LogSumExp(PerQuery):
     of_nothing, together = -math.inf, staticmethod(torch.logaddexp)
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return the numbers of the queries of a chunk, (heads, queries)."""
         return chunk.logsumexp
 
 
@@ -138,6 +123,7 @@ class Maximum(PerQuery):
     together = staticmethod(torch.maximum)
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return the numbers of the queries of a chunk, (heads, queries)."""
         return chunk.maximum
 
 
@@ -148,6 +134,7 @@ class MaxScore(PerQuery):
     of_nothing, together = -math.inf, staticmethod(torch.maximum)
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return the numbers of the queries of a chunk, (heads, queries)."""
         if not chunk.scores.shape[-1]:
             return chunk.scores.new_full(chunk.scores.shape[:-1], -torch.inf)
         best = chunk.best_score
@@ -166,6 +153,7 @@ class Entropy(PerQuery):
     destroys = frozenset({"scores"})
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return the numbers of the queries of a chunk, (heads, queries)."""
         if not chunk.scores.shape[-1]:
             return chunk.total
         # In the place of the scores: fresh memory takes as long as all of the arithmetic.
@@ -187,6 +175,7 @@ class OfKey(PerQuery):
         self.keys = keys
 
     def of(self, chunk: Chunk) -> Tensor:
+        """Return the numbers of the queries of a chunk, (heads, queries)."""
         keys, there = chunk.find(self.keys[chunk.queries])
         width = chunk.weights.shape[-1]
         if not width:
@@ -210,6 +199,7 @@ class Mass(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         member = self.member[chunk.sample if self.member.shape[0] > 1 else 0, chunk.columns]
         self.result[chunk.place] += chunk.times(member)
 
@@ -236,9 +226,11 @@ class Largest(Reduction):
 
     @property
     def result(self) -> TopK:
+        """The result, in the shape and dtype that the class says."""
         return TopK(self.weights, self.keys)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         weights = chunk.weights
         width = weights.shape[-1]
         k = min(self.k, width)
@@ -325,9 +317,11 @@ class Pooled(Reduction):
 
     @property
     def result(self) -> Tensor:
+        """The result, in the shape and dtype that the class says."""
         return self.sums.to(self.dtype)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         rows = self.row_bins[chunk.queries]
         first, last = (int(edge) for edge in rows.aminmax())
         sums = chunk.row_sums(rows - first, last + 1 - first)
@@ -341,6 +335,7 @@ class Pooled(Reduction):
             into.index_add_(-1, self.column_bins[chunk.columns], sums.double())
 
     def share(self, sharding: Sharding) -> None:
+        """Sum the result with that of the other ranks, or bring it to its dtype."""
         self.sums = sharding.sum(self.sums, "pooled maps")
 
 
@@ -357,17 +352,20 @@ class Received(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         sums = chunk.column_sums
         grouped = sums.unflatten(0, (chunk.kv_heads.stop - chunk.kv_heads.start, -1)).sum(dim=1)
         self.result[chunk.sample, chunk.kv_heads][:, chunk.columns] += grouped
 
     def share(self, sharding: Sharding) -> None:
+        """Sum the result with that of the other ranks, or bring it to its dtype."""
         self.result = sharding.sum(self.result, "what keys receive")
 
 
 class Context(Reduction):
-    """Weights times values: `result` is (batch, num_heads, query_len, value_head_dim), in the
-    dtype of the value.
+    """Weights times values: `result` is (batch, num_heads, query_len, value_head_dim).
+
+    It has the dtype of the value.
 
     Args:
         problem: the problem.
@@ -385,9 +383,11 @@ class Context(Reduction):
         self.result = like.new_zeros(shape)
 
     def share(self, sharding: Sharding) -> None:
+        """Sum the result with that of the other ranks, or bring it to its dtype."""
         self.result = self.result.to(self.value.dtype)
 
     def update(self, chunk: Chunk) -> None:
+        """Add a chunk."""
         heads_of_value = chunk.heads if self.per_head else chunk.kv_heads
         value = stages.upcast(self.value[chunk.sample, heads_of_value][:, chunk.columns])
         heads, queries, keys = chunk.weights.shape

@@ -110,9 +110,10 @@ def mean_weight(matrix: AttentionMatrix, keys: Sequence[Tensor]) -> Tensor:
 
 
 def evenness(matrix: AttentionMatrix) -> Tensor:
-    """Measure how even the weights of each head are over the visible keys: entropy / ln(number of keys), the evenness
-    of Pielou (1966), on average over the real queries that see two or more; what a sink parameter takes counts as
-    nowhere. As `mean_weight` has it.
+    """Return how even the weights of each head are: entropy / ln(number of visible keys), on average.
+
+    The evenness of Pielou (1966). The average is over the real queries that see two keys or more, and in the shape of
+    `mean_weight`. What a sink parameter takes does not count.
 
     Example:
         >>> import torch, clearhead as ch
@@ -125,8 +126,7 @@ def evenness(matrix: AttentionMatrix) -> Tensor:
 
 
 def first_keys(matrix: AttentionMatrix) -> Tensor:
-    """The first key of each sample that one of its real queries may see in any head, int64, (batch, 1); −1 for
-    none.
+    """Return the first key of each sample that a real query may see, int64, (batch, 1); −1 for none.
 
     Example:
         >>> import torch, clearhead as ch
@@ -169,29 +169,6 @@ def summary_with_roles(
     ids = None if tokens is None or problem.cross else _ids(tokens, problem)
     found = _measured(_Means(matrix, counting("real", real, problem), first), ids)
     return replace(summary, roles=found, real=real)
-
-
-def scores_of_roles(
-    matrix: AttentionMatrix,
-    names: Sequence[str],
-    tokens: Tensor | None = None,
-    first: Tensor | None = None,
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """The scores of some roles by name, each with the number of queries that it is the mean of, (batch, num_heads);
-    those that can be measured. Arguments as for `summary_with_roles`.
-
-    Example:
-        >>> matrix = ch.AttentionMatrix(torch.eye(5), torch.eye(5), mask=ch.causal())
-        >>> list(scores_of_roles(matrix, ["first", "induction"]))
-        ['first']
-    """
-    if not names:
-        return {}
-    problem = matrix.problem
-    means = _Means(matrix, counting("real", matrix.real, problem), first)
-    ids = None if tokens is None or problem.cross else _ids(tokens, problem)
-    every = means.measures(ids)
-    return {name: (every[name](), means.number) for name in names if name in every}
 
 
 def _ids(given: object, problem: Problem) -> Tensor:
@@ -255,8 +232,10 @@ class _Means:
         return every
 
     def on_keys(self, keys: Sequence[Tensor], *, behind: int = 0) -> Tensor:
-        """The mean weight on keys, (batch or 1, query_len) each, out of range for none; or on those
-        that many places behind them, for a query that sees both."""
+        """Return the mean weight on keys, (batch or 1, query_len) each, out of range for none.
+
+        With `behind`, on the keys that many places later, for a query that sees both.
+        """
         problem = self.matrix.problem
         weight = torch.zeros(
             problem.query.shape[:3], dtype=self.matrix.dtype, device=problem.device
@@ -283,8 +262,10 @@ class _Means:
         return self._mean(entropy / most, torch.ones_like(self.visible))
 
     def _mean(self, values: Tensor, hits: Tensor) -> Tensor:
-        """The mean of each head, where a query sees `hits` targets; 0 where none has the choice.
-        Clamped, since rounding may lead out of 0 to 1."""
+        """Return the mean of each head over the queries that have the choice; 0 if none has.
+
+        A query sees `hits` targets. The mean is clamped to 0 to 1, because of rounding.
+        """
         choice = self.counts[:, None] & (hits > 0) & (hits < self.visible)
         choice = choice.expand(values.shape)
         total = torch.where(choice, values, 0.0).sum(dim=-1)
@@ -295,8 +276,11 @@ class _Means:
 
 
 def _visible_keys(problem: Problem, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of keys that each query may see, (batch or 1, num_heads or 1, query_len), and the
-    first that a query that counts may see in any head, (batch or 1, 1); −1 for none."""
+    """Return the number of keys that each query may see, and the first key that is seen.
+
+    The number is (batch or 1, num_heads or 1, query_len). The first key is that of the queries that count, in any head,
+    (batch or 1, 1); −1 for none.
+    """
     query_len, kv_len, device = problem.query_len, problem.kv_len, problem.device
     mask = problem.mask
     hides = problem.bias is not None and problem.bias.may_hide
@@ -315,8 +299,10 @@ def _visible_keys(problem: Problem, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _count_in_portions(problem: Problem) -> tuple[Tensor, Tensor]:
-    """The same number, and the first key that each query may see in any head, (batch or 1,
-    query_len), from the mask as a tensor, some queries at a time."""
+    """Return the same from the mask as a tensor, some queries at a time.
+
+    The first key is that of each query in any head, (batch or 1, query_len).
+    """
     numbers, firsts = [], []
     hides = problem.bias is not None and problem.bias.may_hide
     mask = problem.mask
@@ -332,8 +318,10 @@ def _count_in_portions(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _earlier(ids: Tensor, query_len: int) -> list[Tensor]:
-    """Earlier occurrences of the token of each query, from the last one back, (batch or 1,
-    query_len) each; −1 for none."""
+    """Return earlier occurrences of the token of each query, from the last one back; −1 for none.
+
+    Each is (batch or 1, query_len).
+    """
     order = ids.argsort(dim=1, stable=True)
     in_order = ids.gather(1, order)
     last = torch.full_like(order, -1)
@@ -350,8 +338,11 @@ def _earlier(ids: Tensor, query_len: int) -> list[Tensor]:
 def _weights_on(
     matrix: AttentionMatrix, keys: Tensor, behind: int, some: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The weight of some queries on their targets, (batch, num_heads, query_len), 0 for the others,
-    and where a target is seen, (batch or 1, num_heads or 1, query_len)."""
+    """Return the weight of some queries on their targets, and where a target is seen.
+
+    The weight is (batch, num_heads, query_len), 0 for the other queries; the second is (batch or 1, num_heads or 1,
+    query_len).
+    """
     problem = matrix.problem
     # Pairs are computed for these queries only: they come first, as many as the fullest row has.
     rows, query_len = some.shape
@@ -372,8 +363,7 @@ def _weights_on(
 
 
 def _sees(problem: Problem, queries: Tensor, keys: Tensor) -> Tensor:
-    """True for the pairs, (batch or 1, pairs), whose query sees its key: (batch or 1, num_heads or
-    1, pairs)."""
+    """Return which queries see their key, (batch or 1, num_heads or 1, pairs), for pairs (batch or 1, pairs)."""
     at_query, at_key = queries[:, None, None], keys[:, None, None]
     extent = problem.extent
     visible = torch.ones_like(at_query, dtype=torch.bool)

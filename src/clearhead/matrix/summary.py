@@ -1,5 +1,7 @@
-"""The summary of a matrix of attention weights: a few numbers for each query and each key, kept
-when query and key are not."""
+"""The summary of a matrix of attention weights: a few numbers for each query and each key.
+
+It is kept when query and key are not.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -147,8 +149,9 @@ class Summary:
         return self.received.shape[-1]
 
     def _statistic(self, name: str) -> Tensor:
-        """A field with axes of batch and heads: (batch, num_heads, query_len), and for "received"
-        (batch, num_kv_heads, kv_len).
+        """Return a field with axes of batch and heads.
+
+        It is (batch, num_heads, query_len), and for "received" (batch, num_kv_heads, kv_len).
         """
         field = getattr(self, name)
         return field.reshape((1,) * (4 - self.ndim) + field.shape)
@@ -180,39 +183,6 @@ class Summary:
 
         real = None if self.real is None else torch.atleast_2d(self.real)[row]
         return replace(each_tensor(replace(self, real=None), one), real=real)
-
-    def merge(self, other: "Summary", *, along: str = "queries") -> "Summary":
-        """The summary of both, as one matrix would have it.
-
-        Numbers of each query are put one after the other; what is a sum over queries, `received`, is
-        added up; a role is the mean over the queries of both that have the choice.
-
-        Args:
-            other: along "queries", those of the same text that come next: its keys are those of this
-                one and the tokens of its own queries, as of a text that is read chunk by chunk.
-                Along "batch", other samples of the same lengths.
-            along: "queries" or "batch".
-
-        Raises:
-            ArgumentTypeError: code `merge.type`, for what is no summary.
-            ArgumentError: codes `merge.along`; `merge.fields`, where one has what the other lacks.
-            ShapeError: code `merge.shape`, for sizes that do not continue or agree; for pooled maps
-                whose bins are not those of one map.
-            DtypeError: code `merge.dtype`.
-            DeviceError: code `merge.device`.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> query = key = torch.randn(7, 4)
-            >>> whole = ch.AttentionMatrix(query, key, mask=ch.causal()).summary()
-            >>> chunks = [ch.AttentionMatrix(query[a:b], key[:b], mask=ch.causal()) for a, b in ((0, 4), (4, 7))]
-            >>> merged = chunks[0].summary().merge(chunks[1].summary())
-            >>> torch.allclose(merged.received, whole.received), merged.query_len
-            (True, 7)
-        """
-        from clearhead.matrix.merging import merged
-
-        return merged(self, other, along)
 
     def gather(self, across: Sharding) -> "Summary":
         """The summary of all queries, from that of each rank; every rank calls it, and gets it.

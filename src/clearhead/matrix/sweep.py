@@ -1,5 +1,4 @@
-"""One pass over the weights, some queries at a time, for all that is a sum or a largest value over
-rows or columns.
+"""One pass over the weights, some queries at a time, for all sums and maxima over rows or columns.
 
 The scores of a chunk of queries and a few heads are made in one buffer and their softmax in
 another, and every statistic that was asked for takes what it needs while both are near. Nothing of
@@ -93,8 +92,10 @@ def sweep(
 def _sweep_rounds(
     problem: Problem, rounds: Rounds, reductions: Sequence[Reduction], progress: Progress | None
 ) -> None:
-    """Sweep over the keys of one rank after another: each weight is its share of its block, times the
-    share of the block, by the logsumexp of all."""
+    """Sweep over the keys of one rank after another.
+
+    Each weight is its share of its block, times the share of the block, by the logsumexp of all.
+    """
     whole = rounds.logsumexp()
     if problem.sinks is not None:
         whole = torch.logaddexp(whole, stages.upcast(problem.sinks)[:, None].expand_as(whole))
@@ -262,8 +263,10 @@ def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> 
 def part_of_runs(
     start: Tensor, stop: Tensor, queries: slice, device: torch.device | None = None
 ) -> SweepTile:
-    """The part in which each query sees one run of keys: hidden are the ragged edges only. They are made on the
-    device, if that is another than the runs'."""
+    """Return the part in which each query sees one run of keys: hidden are the ragged edges only.
+
+    They are made on the device, if that is another than that of the runs.
+    """
     used = stop > start
     keys = hull(start, stop)
     empty = None if bool(used.all()) else ~used

@@ -1,22 +1,31 @@
 """The numbers of heads over a data set: averages that go on from batch to batch."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead._common.elements import Drawn
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.errors import ArgumentError
 from clearhead.matrix.head_numbers import (
     HeadAverages,
     Roles,
-    check_same_heads,
+    check_mergeable,
     head_averages,
     mean_over_queries,
     pooled_roles,
     totalled_roles,
 )
 from clearhead.matrix.summary import Summary
+
+MEANS = {
+    "entropy": "another watch",
+    "distance": "cross-attention",
+    "max": "another watch",
+    "context": "a watch without contexts=True",
+}
+"""The fields that are means over queries, and what has none of them."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -63,8 +72,9 @@ class Totals(Drawn):
         return self.entropy.shape[0]
 
     def merge(self, other: "Totals") -> "Totals":
-        """The totals of both, each query of either counted once. A role that one did not measure, as
-        without ids, is None.
+        """Return the totals of both, each query of either counted once.
+
+        A role that one did not measure, as without ids, is None.
 
         Raises:
             ArgumentTypeError: code `merge.type`, for what are no totals.
@@ -80,44 +90,23 @@ class Totals(Drawn):
             >>> seen[0].merge(seen[0]).queries
             6
         """
-        if not isinstance(other, Totals):
-            raise ArgumentTypeError(
-                "merge.type", f"merge takes Totals; got {type(other).__name__}."
-            )
-        if other.num_heads != self.num_heads:
-            raise ShapeError(
-                "merge.shape",
-                f"both totals must have the same heads; got {self.num_heads} and {other.num_heads}.",
-            )
-        check_same_heads(self, other)
-        for name, why in (
-            ("distance", "cross-attention"),
-            ("context", "a watch without contexts=True"),
-        ):
-            if (getattr(self, name) is None) != (getattr(other, name) is None):
+        check_mergeable(self, other)
+        both = self.queries + other.queries
+        share = other.queries / both if both else 0.0
+        numbers: dict[str, Any] = {}
+        for name, why in MEANS.items():
+            one, two = getattr(self, name), getattr(other, name)
+            if (one is None) != (two is None):
                 raise ArgumentError(
                     "merge.fields", f"both totals must have a {name}, or neither; one is of {why}."
                 )
-        both = self.queries + other.queries
-        share = other.queries / both if both else 0.0
-
-        def mean(one: Tensor, two: Tensor) -> Tensor:
-            return one + (two - one) * share
-
-        distance, context = self.distance, self.context
-        if distance is not None and other.distance is not None:
-            distance = mean(distance, other.distance)
-        if context is not None and other.context is not None:
-            context = mean(context, other.context)
+            numbers[name] = None if one is None else one + (two - one) * share
         return Totals(
             queries=both,
-            entropy=mean(self.entropy, other.entropy),
-            distance=distance,
-            max=mean(self.max, other.max),
             max_score=torch.maximum(self.max_score, other.max_score),
             roles=pooled_roles(self.roles, other.roles),
             heads=self.heads,
-            context=context,
+            **numbers,
         )
 
     def averages(self) -> HeadAverages:

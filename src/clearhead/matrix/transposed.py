@@ -39,7 +39,7 @@ class Transposed:
         return torch.Size(sizes[4 - problem.dims :])
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """The transposed weights times vectors of the queries, in O(tokens) memory; differentiable.
+        """The transposed weights times vectors of the queries: `result` is (batch, num_heads, kv_len, width).
 
         Args:
             vectors: (batch, num_heads, query_len, width), or (query_len, width) for all samples
@@ -108,8 +108,7 @@ class Transposed:
 
 
 class TransposedSum(Reduction):
-    """The transposed weights times vectors of the queries: `result` is
-    (batch, num_heads, kv_len, width).
+    """The transposed weights times vectors of the queries: `result` is (batch, num_heads, kv_len, width).
 
     Args:
         problem: the problem.
@@ -137,8 +136,10 @@ class TransposedSum(Reduction):
 
 
 class _TransposedProduct(torch.autograd.Function):
-    """Pᵀ · vectors. Seen from the other side it is attention: ⟨Pᵀ x, g⟩ = ⟨x, P g⟩, so that its
-    gradients are those of attention with g as the value."""
+    """Pᵀ · vectors, as a function with gradients.
+
+    As ⟨Pᵀ x, g⟩ = ⟨x, P g⟩, its gradients are those of attention with g as the value.
+    """
 
     @staticmethod
     def forward(

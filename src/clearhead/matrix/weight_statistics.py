@@ -1,20 +1,17 @@
 """The numbers that come from a sweep over the weights, one by one or all of them in a summary."""
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import check_length
 from clearhead._text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError
-from clearhead.matrix import parts
 from clearhead.matrix.base import BaseMatrix
-from clearhead.matrix.distances import Distance, Near
+from clearhead.matrix.distances import Distance
 from clearhead.matrix.head_numbers import numbers_of_heads
-from clearhead.matrix.indexing import bins, check_bins, read_k, read_segments, read_slice
+from clearhead.matrix.indexing import check_bins, read_k, read_segments
 from clearhead.matrix.reductions import (
     Context,
     Entropy,
@@ -43,7 +40,6 @@ class WeightStatistics(BaseMatrix):
         super().__init__(problem, value)
         # Computed once. What is handed out of these is a copy, which the caller may write to.
         self._entropy: Tensor | None = None
-        self._near: dict[int, Tensor] = {}
 
     def entropy(self) -> Tensor:
         """The entropy of the weights of each query: −Σ weight · ln weight, in nats.
@@ -79,8 +75,9 @@ class WeightStatistics(BaseMatrix):
         return self._gather(Maximum(self.posed))
 
     def max_score(self) -> Tensor:
-        """The largest score of each query, as the softmax gets it: scaled, softcapped, with the bias;
-        −∞ for one that may attend to nothing.
+        """Return the largest score of each query, as the softmax gets it: scaled, softcapped, with the bias.
+
+        It is −∞ for a query that may attend to nothing.
 
         What grows before a training diverges, and what QK-clip limits at every step (Kimi K2, 2025,
         https://arxiv.org/abs/2507.20534).
@@ -117,7 +114,7 @@ class WeightStatistics(BaseMatrix):
         """
         largest = Largest(self.posed, read_k(k, self.kv_len))
         sweep(self.posed, [largest])
-        return self._restored(largest)
+        return TopK(*map(self._restore, largest.result))
 
     def received(self) -> Tensor:
         """The weight that each key gets from all queries: the sum of its column.
@@ -152,31 +149,6 @@ class WeightStatistics(BaseMatrix):
         """
         return self._gather(Distance(self.posed))
 
-    def near(self, tokens: int = 8) -> Tensor:
-        """Return the weight of each query on the keys at most `tokens` away, itself included.
-
-        The last query sits on the last key, as everywhere.
-
-        Args:
-            tokens: how far a key may be on either side, 0 or more.
-
-        Returns:
-            (batch, num_heads, query_len).
-
-        Raises:
-            ArgumentError, ArgumentTypeError: codes `length.negative` and `length.type`.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> ch.AttentionMatrix(torch.zeros(4, 2), torch.zeros(4, 2)).near(1)
-            tensor([0.5000, 0.7500, 0.7500, 0.5000])
-        """
-        # Further than the keys there are, so that positions and it fit into one dtype.
-        tokens = min(check_length("tokens", tokens), self.posed.kv_len + self.posed.all_queries)
-        if tokens not in self._near:
-            self._near[tokens] = self._gather(Near(self.posed, tokens))
-        return self._near[tokens].clone()
-
     def mass(self, segments: Tensor) -> Tensor:
         """The weight that each query puts on sets of keys.
 
@@ -205,14 +177,7 @@ class WeightStatistics(BaseMatrix):
         sweep(self.posed, [mass])
         return self._of_sets(mass, single)
 
-    def pool(
-        self,
-        rows: int,
-        columns: int,
-        *,
-        queries: slice | None = None,
-        keys: slice | None = None,
-    ) -> Tensor:
+    def pool(self, rows: int, columns: int) -> Tensor:
         """The matrix as a small map: weights summed over rectangles of queries × keys.
 
         The queries fall into as many bins as there are rows, in order and as equal as can be, and
@@ -222,15 +187,12 @@ class WeightStatistics(BaseMatrix):
         Args:
             rows: bins of queries, 1 to as many as there are queries.
             columns: bins of keys, likewise.
-            queries: only these; a zoom works out these queries alone.
-            keys: only these.
 
         Returns:
             (batch, num_heads, rows, columns).
 
         Raises:
             ArgumentError: code `pool.size`, for a number of bins out of range.
-            SelectionError: code `matrix.index`, for what is no slice.
 
         Example:
             >>> import torch, clearhead as ch
@@ -239,34 +201,8 @@ class WeightStatistics(BaseMatrix):
             tensor([[2.0000, 0.0000],
                     [1.1667, 0.8333]])
         """
-        problem = self.posed
-        picked_rows = read_slice(queries, problem.all_queries, self.device)
-        picked_keys = read_slice(keys, problem.kv_len, self.device)
-        check_bins(rows, columns, len(picked_rows), len(picked_keys))
-        if queries is None and keys is None:
-            return self._gather(Pooled(problem, rows, columns))
-        row_bins = bins(len(picked_rows), rows, self.device)
-        column_bins = bins(len(picked_keys), columns, self.device)
-        if problem.sharding is not None:
-            # The queries that are here, by their places here.
-            place = picked_rows.new_full((problem.all_queries,), -1)
-            place[problem.rows] = torch.arange(problem.query_len, device=self.device)
-            here = place[picked_rows] >= 0
-            picked_rows, row_bins = place[picked_rows][here], row_bins[here]
-        leading = (problem.batch, problem.num_heads)
-        pooled = torch.zeros(*leading, rows, columns, dtype=torch.float64, device=self.device)
-        portion = max(1, parts.PORTION // max(1, math.prod(leading) * problem.kv_len))
-        everything = slice(None)
-        with torch.no_grad():
-            for some, places in zip(
-                picked_rows.split(portion), row_bins.split(portion), strict=True
-            ):
-                part = self._part(everything, everything, some, picked_keys).double()
-                sums = part.new_zeros(*leading, rows, len(picked_keys)).index_add_(2, places, part)
-                pooled.index_add_(3, column_bins, sums)
-        if problem.sharding is not None:
-            pooled = problem.sharding.sum(pooled, "pooled maps")
-        return self._restore(pooled.to(self.dtype))
+        check_bins(rows, columns, self.posed.all_queries, self.kv_len)
+        return self._gather(Pooled(self.posed, rows, columns))
 
     def summary(
         self,
@@ -290,7 +226,7 @@ class WeightStatistics(BaseMatrix):
             progress: called as the work goes on with the share that is done, 0 to 1.
 
         Raises:
-            ArgumentTypeError: codes `pool.type` and `progress.type`.
+            ArgumentTypeError: code `pool.type`.
             ClearheadError: for a value that `attend` refuses, and as the single methods do.
 
         Example:
@@ -316,12 +252,6 @@ class WeightStatistics(BaseMatrix):
             check_bins(*pool, problem.all_queries, problem.kv_len)
             pooled = Pooled(problem, *pool)
         mass = None if members is None else Mass(problem, members[0])
-        if progress is not None and not callable(progress):
-            raise ArgumentTypeError(
-                "progress.type",
-                f"progress must be a function of the share that is done; got "
-                f"{type(progress).__name__}.",
-            )
         context = None if posed is None else Context(problem, posed.value)
         total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
         distance, received = Distance(problem), Received(problem)
@@ -346,7 +276,7 @@ class WeightStatistics(BaseMatrix):
             previous=self._restore(before.result),
             received=self._restore(received.result),
             context=None if context is None else self._restore(context.result),
-            top_k=None if largest is None else self._restored(largest),
+            top_k=None if largest is None else TopK(*map(self._restore, largest.result)),
             mass=None if mass is None or members is None else self._of_sets(mass, members[1]),
             pooled=None if pooled is None else self._restore(pooled.result),
             cross=problem.cross,
@@ -354,8 +284,9 @@ class WeightStatistics(BaseMatrix):
         )
 
     def _statistic(self, name: str) -> Tensor:
-        """A field of `summary` by its name, with axes of batch and heads: (batch, num_heads,
-        query_len), and for "received" (batch, num_kv_heads, kv_len).
+        """Return a field of `summary` by its name, with axes of batch and heads.
+
+        It is (batch, num_heads, query_len), and for "received" (batch, num_kv_heads, kv_len).
         """
         if name in ("entropy", "distance", "max", "received"):
             found = getattr(self, name)()
@@ -366,10 +297,6 @@ class WeightStatistics(BaseMatrix):
         """Compute a reduction and return its result in the user's dimensions."""
         sweep(self.posed, [reduction])
         return self._restore(reduction.result)
-
-    def _restored(self, largest: Largest) -> TopK:
-        """Return the largest weights and their keys in the user's dimensions."""
-        return TopK(self._restore(largest.weights), self._restore(largest.keys))
 
     def _members(self, segments: Tensor) -> tuple[Tensor, bool]:
         """The sets that each key is in, and True if it is one set only, as `Mass` takes them."""

@@ -115,7 +115,8 @@ def _gradients(
     calls: Mapping[str, Call], target: Tensor, retain_graph: bool
 ) -> dict[str, WeightGradients]:
     """The gradient of the target with respect to the weights of each call, before dropout: with the context c = P v and
-    g = dL/dc it is dL/dP[i, j] = gᵢ · vⱼ."""
+    g = dL/dc it is dL/dP[i, j] = gᵢ · vⱼ.
+    """
     _check_target(target)
     check_bool("retain_graph", retain_graph)
     contexts = [call.context for call in calls.values() if call.context is not None]

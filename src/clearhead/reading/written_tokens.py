@@ -100,7 +100,8 @@ class Writes(MeasuredRows[WrittenToken]):
 
     def lists(self) -> list[dict[str, Any]]:
         """Return plain lists, such as JSON takes: for each layer, head, sample and query the tokens that it raises and
-        those that it lowers, each with its `above`."""
+        those that it lowers, each with its `above`.
+        """
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         for row in self._rows:
             place = dict(zip(PLACE, row, strict=False))

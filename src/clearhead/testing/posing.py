@@ -127,7 +127,8 @@ def in_chunks(
     run: Callable[..., Any], tensors: Mapping[str, Tensor], options: Mapping[str, Any]
 ) -> Any:
     """The result of a function for causal queries in chunks of 1, 3, 1 and the rest, each with the
-    keys up to its last query, put together."""
+    keys up to its last query, put together.
+    """
     whole = tensors["query"].shape[-2]
     ends = [1, 4, 5, whole]
     found = []

@@ -14,10 +14,9 @@ from clearhead._common.hints import hint_at, refusal, with_hints
 from clearhead.attention.kernels import eager
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Options, Problem, make_problem
-from clearhead.errors import ArgumentTypeError, UnsupportedError
+from clearhead.errors import ArgumentTypeError
 from clearhead.layers.caches import Cache, CacheBundle
 from clearhead.layers.multi_head_attention import MultiHeadAttention
-from clearhead.layers.nested import is_nested
 from clearhead.masks.base import Mask
 from clearhead.stages import Stages
 from clearhead.tracing.traced_call import Step, TracedCall, input_steps, stage_axes
@@ -74,16 +73,7 @@ def layer_call(
     valid: Tensor | None = None,
     cache: Cache | CacheBundle | None = None,
 ) -> TracedCall:
-    """Return the trace of a call of a layer.
-
-    Raises:
-        UnsupportedError: code `trace.nested`, for a nested tensor.
-    """
-    if is_nested(x) or is_nested(context):
-        raise UnsupportedError(
-            "trace.nested",
-            "a trace takes one text, or texts that are padded, beside valid=; got a nested tensor.",
-        )
+    """Return the trace of a call of a layer."""
     # A trace leaves the cache of the caller as it is.
     problem = layer.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
     computed = eager.compute(problem)

@@ -346,7 +346,6 @@ def trace(
             and what the thing itself raises.
         UnsupportedError: code `trace.unread`, for code in which no attention can be read.
         ArgumentError: code `trace.tokens`, if there are more or fewer words than tokens.
-        UnsupportedError: code `trace.nested`, for a nested tensor.
 
     Example:
         >>> import torch, clearhead as ch

@@ -112,7 +112,8 @@ def _batched(tensor: Tensor) -> Tensor:
 
 def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:
     """The change that each part makes to a query or a key: it turns pairs by an angle, which both ends of it
-    show, or divides a row by the root of its mean square. None where one does something else."""
+    show, or divides a row by the root of its mean square. None where one does something else.
+    """
     found: list[dict[str, Any]] = []
     for part in parts:
         kind = type(part)

@@ -17,7 +17,7 @@ from clearhead.errors import WatchError
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
-from clearhead.watching.continuing import Link, Links
+from clearhead.watching.continuing import Continuation, Continuations
 from clearhead.watching.stitching import stitch
 
 _numbers = count()
@@ -88,7 +88,7 @@ class Call:
     """The place in the graph that made it, if one did: the model may write to the tensor afterwards."""
     no_gradient: Tensor | None = None
     """Zeros of its shape, (batch, all heads, query_len, value_head_dim), in the memory of one."""
-    link: Link | None = None
+    link: Continuation | None = None
     """The link to the call before; None if it does not continue it."""
     handed_on: Tensor | None = None
     """The context of the kept heads as the model went on with it, where that is kept."""
@@ -111,8 +111,10 @@ class Call:
         return vars(self)
 
     def take(self, context: Tensor) -> Tensor:
-        """Hold the graph of the context, and return it; where nothing before it requires a gradient, the
-        graph begins here."""
+        """Hold the graph of the context, and return it.
+
+        Where nothing before it requires a gradient, the graph begins here.
+        """
         if torch.is_grad_enabled() and not context.requires_grad:
             # No leaf, which the model could not write to.
             context = context.detach().requires_grad_().clone()
@@ -178,7 +180,8 @@ class Calls(ABC, Generic[Kept]):
 
     def layers(self, runs: int) -> list[list[Any]]:
         """Return the parts of each layer that the module is: of several, where it attends several times in
-        each of `runs` runs of the model, with the same number of queries and keys each time."""
+        each of `runs` runs of the model, with the same number of queries and keys each time.
+        """
         parts: list[Any] = list(self.parts())
         each, rest = divmod(len(parts), runs) if runs else (1, 0)
         sizes = {(call.query_len, call.kv_len) for call in parts[:each]} if each > 1 else ()
@@ -192,7 +195,7 @@ class Matrices(Calls[AttentionMatrix]):
 
     def __init__(self, others: Sequence["Matrices"] = ()) -> None:
         self._calls: list[Call] = []
-        self._others, self._links = others, Links()
+        self._others, self._links = others, Continuations()
         self._stitched: tuple[int, AttentionMatrix | str] = (0, "")
 
     def add(
@@ -202,10 +205,12 @@ class Matrices(Calls[AttentionMatrix]):
         *,
         graph: bool = False,
         tokens: Tensor | None = None,
-        link: Link | None = None,
+        link: Continuation | None = None,
     ) -> Call:
-        """Keep a call whose mask and bias are copies, its value if one is given, and the ids of its keys; or one
-        that is a matrix already. With `graph` nothing is copied that the graph of the call holds."""
+        """Keep a call whose mask and bias are copies, its value if one is given, and the ids of its keys.
+
+        Or one that is a matrix already. With `graph` nothing is copied that the graph of the call holds.
+        """
         if isinstance(call, AttentionMatrix):
             # Of a file, which nothing writes to, and whose keys are shared already.
             made = call if call.ndim == 4 else matrix_of(call.problem, call._value)
@@ -230,7 +235,7 @@ class Matrices(Calls[AttentionMatrix]):
         self._calls.append(Call(kept, keys, start, key.shape[2], graph, versions, link=link))
         return self._calls[-1]
 
-    def _is_same(self, link: Link, call: Problem) -> bool:
+    def _is_same(self, link: Continuation, call: Problem) -> bool:
         """True if each sample of a call continues itself at the end of the call before."""
         own = torch.arange(call.batch, device=call.device)
         before = self._calls[-1].problem.key

@@ -12,7 +12,7 @@ from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.calls import Call, Calls, Matrices
-from clearhead.watching.continuing import Link, fingerprints
+from clearhead.watching.continuing import Continuation, fingerprints
 
 
 def worked_out(problem: Problem) -> Tensor:
@@ -42,7 +42,7 @@ class ContextCalls(Calls[Contexts]):
         self._loaded: list[Contexts] = []
         self._calls = Matrices([each._calls for each in others])
 
-    def add(self, call: Problem | Contexts, *, link: Link | None = None) -> Call | None:
+    def add(self, call: Problem | Contexts, *, link: Continuation | None = None) -> Call | None:
         """Keep a call, whose context comes when it has run; or contexts of a file."""
         if isinstance(call, Contexts):
             self._loaded.append(call)

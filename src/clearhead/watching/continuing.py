@@ -14,7 +14,7 @@ from torch import Tensor
 from clearhead.attention.problem import Problem
 
 
-class Link(NamedTuple):
+class Continuation(NamedTuple):
     """The keys of the call before, as a call has them again.
 
     Attributes:
@@ -34,19 +34,19 @@ class Link(NamedTuple):
         return of_before[self.rows, self.start : self.start + self.shared]
 
 
-class Links:
+class Continuations:
     """The links between the calls of each module, found call by call."""
 
     def __init__(self) -> None:
         self.prints: dict[str, Tensor] = {}
         """The fingerprints of the keys of the last call of each module, (batch, kv_len)."""
 
-    def of(self, name: str, problem: Problem, value: Tensor | None = None) -> Link | None:
+    def of(self, name: str, problem: Problem, value: Tensor | None = None) -> Continuation | None:
         """Return the link of a call to the call before of the same module; None if it does not continue it.
 
         Example:
             >>> from clearhead.attention.problem import make_problem
-            >>> key, links = torch.randn(2, 1, 5, 3), Links()
+            >>> key, links = torch.randn(2, 1, 5, 3), Continuations()
             >>> links.of("", make_problem(key[:, :, :4], key[:, :, :4], key[:, :, :4])) is None
             True
             >>> link = links.of("", make_problem(key[:, :, 4:], key, key))
@@ -67,7 +67,7 @@ class Links:
         for start in dict.fromkeys((last, 0)):
             rows = _rows_of(known[:, start : start + count], prints[:, :count])
             if rows is not None:
-                return Link(rows, start, count, start == last)
+                return Continuation(rows, start, count, start == last)
         return None
 
 

@@ -49,8 +49,9 @@ def links_of_heads(
     key: int | None,
     sample: int = 0,
 ) -> list[HeadLink]:
-    """Return the link from a query to a key in each head; of one of them, with None for the other, the
-    strongest. A row or a column is computed, never the matrix.
+    """Return the link from a query to a key in each head.
+
+    Of one of them, with None for the other, the strongest. A row or a column is computed, never the matrix.
 
     Raises:
         ArgumentTypeError: code `watch.find-type`, for a sample that is no whole number.

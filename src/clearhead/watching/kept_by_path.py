@@ -75,8 +75,9 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return [self.path(layer) for layer in layers]
 
     def parts(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:
-        """Return every module by its path, with its one matrix or summary; call by call, as
-        "path, call 0", where its calls are not rows of one matrix.
+        """Return every module by its path, with its one matrix or summary.
+
+        Call by call, as "path, call 0", where its calls are not rows of one matrix.
 
         Args:
             layers: only these, by path or number; None for all.
@@ -102,9 +103,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         ]
 
     def apart(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, list[Any]]]:
-        """Return every layer by its path, with its one matrix, or its calls. A module that attends several
-        times in each run of the model, with as many queries and keys each time, as one that is several layers
-        does, is as many: "path, call 0" and on.
+        """Return every layer by its path, with its one matrix, or its calls.
+
+        A module that attends several times in each run of the model, with as many queries and keys each time, as one
+        that is several layers does, is as many: "path, call 0" and on.
 
         Args:
             layers: only these modules, by path or number; None for all.
@@ -132,7 +134,8 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
 
     def numbering(self) -> dict[str, Any]:
         """Return what a file must say of heads that are not all of a layer's, of runs whose calls are apart, of
-        layers that are not all of the model's, and of what was not seen."""
+        layers that are not all of the model's, and of what was not seen.
+        """
         apart = any(name not in self._modules for name, _ in self.apart())
         kept = {name: module.all()[0] for name, module in self._modules.items()}
         heads = {
@@ -167,8 +170,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return numbers_of_heads(self._modules[self.path(layer)].all()[0])
 
     def merge(self, other: "KeptByPath[Totals]") -> Self:
-        """Return the totals of two watches of one model with `keep="total"`, as of two parts of a data
-        set.
+        """Return the totals of two watches of one model with `keep="total"`, as of two parts of a data set.
 
         Args:
             other: of the same modules.
@@ -237,8 +239,9 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     @overload
     def __getitem__(self, layer: slice) -> Self: ...
     def __getitem__(self, layer: str | int | slice) -> Kept | Self:
-        """Return what was kept of a module, by its path or its number; of several, by a slice of numbers, the
-        record of these.
+        """Return what was kept of a module, by its path or its number.
+
+        Of several, by a slice of numbers, the record of these.
 
         Raises:
             SelectionError: codes `watch.layer`, if no such module attended, and `watch.several`, where its calls

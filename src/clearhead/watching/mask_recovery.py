@@ -83,7 +83,8 @@ def _read_chunks(rows: Tensor) -> Mask | None:
 
 def _read_window(rows: Tensor) -> Mask | None:
     """A sliding window, causal or on both sides, with or without padding, from (batch or 1,
-    query_len, kv_len), of which some are True."""
+    query_len, kv_len), of which some are True.
+    """
     query_len, kv_len = rows.shape[1:]
     key = torch.arange(kv_len, device=rows.device)
     behind = key[kv_len - query_len :, None] - key if query_len <= kv_len else None

@@ -111,8 +111,10 @@ class Paths:
         return name if reference is not None and reference() is module else None
 
     def find(self, module: nn.Module, parents: list[nn.Module]) -> str | None:
-        """Return the path of a module that runs inside others; one that has come since the model was
-        searched is found as a child of the innermost of them."""
+        """Return the path of a module that runs inside others.
+
+        One that has come since the model was searched is found as a child of the innermost of them.
+        """
         name = self.of(module)
         if name is None and (above := self.innermost(parents)) is not None:
             parent, path = above

@@ -56,8 +56,10 @@ class Copies:
         self._before: tuple[str, Problem] | None = None
 
     def of_call(self, problem: Problem, name: str) -> Problem:
-        """Return `of` of a call that a module of this name makes, by `of_texts`. Of cross-attention the queries
-        that are padding are those of the self-attention before it in the same layer."""
+        """Return `of` of a call that a module of this name makes, by `of_texts`.
+
+        Of cross-attention the queries that are padding are those of the self-attention before it in the same layer.
+        """
         problem = self.of(of_texts(problem, name))
         if not problem.cross:
             self._before = name, _of_padding(problem)
@@ -68,8 +70,10 @@ class Copies:
         return problem
 
     def of(self, problem: Problem) -> Problem:
-        """Return the problem with copies in the place of what the model may write to, except query
-        and key. A tensor that says no more than a description becomes one."""
+        """Return the problem with copies in the place of what the model may write to, except query and key.
+
+        A tensor that says no more than a description becomes one.
+        """
         mask, bias, sinks = problem.mask, problem.bias, problem.sinks
         real = problem.real_queries
         if isinstance(bias, DenseBias):
@@ -135,7 +139,8 @@ def _of_padding(problem: Problem) -> Problem:
 
 def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
     """The problem and its mask without the room behind the last token, as a static cache has it: keys
-    of zeros that no query sees."""
+    of zeros that no query sees.
+    """
     query_len, kv_len = problem.query_len, problem.kv_len
     held = _held(mask)
     if held is not None:
@@ -193,7 +198,8 @@ def _memoised(
 
 def _in_one_layer(path: str, other: str) -> bool:
     """True for two modules of one numbered layer, such as "layers.0.self_attn" and "layers.0.cross_attn", or
-    parts of such modules."""
+    parts of such modules.
+    """
     mine, theirs = path.split("."), other.split(".")
     shared = 0
     while mine[shared : shared + 1] == theirs[shared : shared + 1] != []:
@@ -204,7 +210,8 @@ def _in_one_layer(path: str, other: str) -> bool:
 
 def of_texts(problem: Problem, name: str) -> Problem:
     """The problem of a call that a module of this name makes, which knows whether its keys are the tokens
-    that its queries are, and where keys do not tell which queries are padding, these."""
+    that its queries are, and where keys do not tell which queries are padding, these.
+    """
     if is_cross(name):
         return problem.replace(cross=True)
     more = tap.appended()

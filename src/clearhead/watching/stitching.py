@@ -23,7 +23,7 @@ from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.real_queries import counting, real_queries
-from clearhead.watching.continuing import Link
+from clearhead.watching.continuing import Continuation
 
 Held = Sequence[Tensor]
 """The key of a call, and its value where that is known."""
@@ -47,7 +47,7 @@ class Reach(NamedTuple):
 
 def stitch(
     matrices: Sequence[AttentionMatrix],
-    links: Sequence[Link | None],
+    links: Sequence[Continuation | None],
     text: Sequence[AttentionMatrix] | None = None,
 ) -> AttentionMatrix | str:
     """Return the one matrix that the calls are rows of, or why they are not.
@@ -85,7 +85,7 @@ def stitch(
 
 
 def continued(
-    matrices: Sequence[AttentionMatrix], links: Sequence[Link | None]
+    matrices: Sequence[AttentionMatrix], links: Sequence[Continuation | None]
 ) -> list[Tensor] | str:
     """Return the samples of each call of self-attention that those of the last one continue, or why a call does not
     continue the call before.
@@ -219,7 +219,8 @@ def _of_rows(valid: Tensor, rows: Tensor) -> Tensor:
 
 def _described(first: Tensor, total: int) -> Mask | None:
     """Return the mask of queries that are the last of `total` tokens and see the keys from `first` on: causal, with
-    a window, or in chunks. None for any other pattern."""
+    a window, or in chunks. None for any other pattern.
+    """
     own = torch.arange(total - len(first), total, device=first.device)
     if bool((first == 0).all()):
         return causal()
@@ -270,8 +271,10 @@ def _reach(call: Problem) -> Reach | None:
 
 
 def _valid(call: Problem) -> Tensor | None:
-    """True for the keys that are visible, (batch or 1, kv_len); None for a mask that is not the same for all
-    queries and heads."""
+    """True for the keys that are visible, (batch or 1, kv_len).
+
+    None for a mask that is not the same for all queries and heads.
+    """
     valid, rest = _padded(call)
     if rest and call.query_len != 1:
         return None

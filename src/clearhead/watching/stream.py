@@ -166,8 +166,10 @@ class StreamRun:
         return list(range(length)) if self._query is None else [self._query % length]
 
     def _of_stream(self, norm: str) -> list[str]:
-        """The layers of the part of the model that has the last norm, without those of a vision tower; all of them
-        where the first of that part reads what another one gives."""
+        """The layers of the part of the model that has the last norm, without those of a vision tower.
+
+        All of them where the first of that part reads what another one gives.
+        """
         part = norm
         while part and not any(path.startswith(f"{part}.") for path in self.order):
             part = parent_of(part)
@@ -180,7 +182,8 @@ class StreamRun:
 
     def follow(self, path: str) -> tuple[Tensor, Tensor, float]:
         """Return the stream before and after the block of a layer, which must go on from the block of the layer
-        before, and its rounding."""
+        before, and its rounding.
+        """
         block = parent_of(path)
         calls = self._calls.get(block, []) if path else []
         given, made, rounding = calls[0] if len(calls) == 1 else (None, None, 0.0)
@@ -206,7 +209,8 @@ class StreamRun:
 
     def check_block(self, path: str, heads: Tensor) -> None:
         """Refuse a block that gives something else than the stream before it, what its heads add, and at most the
-        output of one more of its modules."""
+        output of one more of its modules.
+        """
         block, (given, made, rounding) = parent_of(path), self.follow(path)
         if heads.shape != made.shape:
             sizes = tuple(heads.shape), tuple(made.shape)

@@ -117,8 +117,10 @@ def rows_of(
 
 
 def summary_of(call: AttentionMatrix | Summary | Totals, tokens: Tensor | None) -> Summary | Totals:
-    """Return the summary of a call with its roles, or what is one; tokens may go on beyond its keys, and None are
-    those that the watch knew."""
+    """Return the summary of a call with its roles, or what is one.
+
+    Tokens may go on beyond its keys, and None are those that the watch knew.
+    """
     if isinstance(call, Summary | Totals):
         return call
     if tokens is None or call.cross:

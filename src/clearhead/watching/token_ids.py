@@ -12,7 +12,7 @@ from clearhead.errors import ArgumentTypeError, ShapeError, WatchError
 from clearhead.matrix.matrix import matrix_of
 from clearhead.matrix.real_queries import counting, real_queries
 from clearhead.matrix.roles import first_keys
-from clearhead.watching.continuing import Link
+from clearhead.watching.continuing import Continuation
 
 Tokens = Sequence[str] | Sequence[int] | Tensor
 
@@ -109,7 +109,7 @@ class TokenIds:
         real = counting("real_queries", real_queries(problem), problem)
         return problem.replace(real_queries=real & ~ended.to(real.device))
 
-    def of(self, problem: Problem, name: str, link: Link | None = None) -> Tensor | None:
+    def of(self, problem: Problem, name: str, link: Continuation | None = None) -> Tensor | None:
         """Return the ids of the keys of a call, (batch, kv_len), or None if they are not known.
 
         Args:
@@ -178,8 +178,7 @@ class TokenIds:
 
 
 def has_source(paths: Iterable[str]) -> bool:
-    """Return True for a model with an encoder of a source next to what reads the text, by the paths of
-    its modules.
+    """Return True for a model with an encoder of a source next to what reads the text, by the paths of its modules.
 
     Example:
         >>> has_source(["encoder.layers.0"]), has_source(["encoder.layers.0", "decoder.layers.0"])

@@ -20,7 +20,7 @@ from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Kept
 from clearhead.watching.context_calls import worked_out
-from clearhead.watching.continuing import Link, Links
+from clearhead.watching.continuing import Continuation, Continuations
 from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
 from clearhead.watching.kept_by_path import Keep, Kind
@@ -132,7 +132,7 @@ class Watch(Drawn, Generic[Kept]):
         self._attended: dict[str, int] = {}
         self._in_run = Counter[str]()
         self._places: dict[str, int] = {}
-        self._copies, self._links = Copies(), Links()
+        self._copies, self._links = Copies(), Continuations()
         self.seen: Seen[Kept] = Seen(type(model).__name__, self._wanted.kind)
 
     def __repr__(self) -> str:
@@ -179,8 +179,10 @@ class Watch(Drawn, Generic[Kept]):
             self._raise_trouble()
 
     def path_of(self, stack: list[nn.Module], child: str | None) -> str | None:
-        """Return the path of the innermost running module of this model, or of the child that it
-        does the work of; None if none is running."""
+        """Return the path of the innermost running module of this model, or of the child that it does the work of.
+
+        None if none is running.
+        """
         found = self._paths.innermost(stack)
         if found is None:
             return None
@@ -188,8 +190,10 @@ class Watch(Drawn, Generic[Kept]):
         return found[1] if part is None else part
 
     def record(self, name: str, read: tap.Read, gives: tap.Gives) -> tap.Change | None:
-        """Keep a call that a module makes, and its context with keep="gradients". A failure is raised when the
-        block ends: until then the model goes on as if it was not watched."""
+        """Keep a call that a module makes, and its context with keep="gradients".
+
+        A failure is raised when the block ends: until then the model goes on as if it was not watched.
+        """
         with self._lock:
             if name in self._parts.holding:
                 return None  # it is listed as missing
@@ -276,7 +280,7 @@ class Watch(Drawn, Generic[Kept]):
         return context
 
     def _known_of(
-        self, problem: Problem, name: str, link: Link | None
+        self, problem: Problem, name: str, link: Continuation | None
     ) -> tuple[Tensor | None, Tensor | None]:
         """The ids of the keys of a call and the places of first tokens, if they are needed and known."""
         wanted = self._wanted

@@ -90,6 +90,6 @@ def test_a_context_is_refused() -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2)
     assert_refused(
         lambda: layer(torch.randn(1, 3, 8), torch.randn(1, 4, 8), cache=FixedCache(5)),
-        "layer.cache-fixed",
+        "layer.cache-kind",
         "FixedCache(5)",
     )

@@ -2,13 +2,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import clearhead as ch
 from clearhead.layers.caches import SlidingCache
-from clearhead.layers.caches.sliding import RowWindow
-from clearhead.masks.spans import Extent
 from tests.layers.caches.texts import Texts, tokens
 from tests.refusals import assert_refused
 
@@ -79,42 +75,3 @@ def test_what_is_no_size_is_refused(size: dict[str, Any]) -> None:
         (ch.errors.ArgumentError, ch.errors.ArgumentTypeError), match=r"window|spare"
     ):
         SlidingCache(**size)
-
-
-@given(
-    window=st.integers(1, 5),
-    steps=st.lists(st.lists(st.integers(0, 2), min_size=7, max_size=7), min_size=1, max_size=3),
-    query_len=st.integers(0, 7),
-)
-def test_the_window_of_a_row_pair_by_pair(
-    window: int, steps: list[list[int]], query_len: int
-) -> None:
-    """By pairs, and by the spans, from which the kernels read it."""
-    position = torch.tensor(steps).cumsum(-1)
-    mask = RowWindow(window, position)
-    query = position[:, 7 - query_len :]
-    expected = position[:, None, :] > query[:, :, None] - window
-    assert torch.equal(mask.to_dense(query_len, 7)[:, 0], expected)
-    spans = mask.spans(mask.extent(query_len, 7))
-    assert spans is not None
-    keys = torch.arange(7)
-    assert torch.equal((keys >= spans.start) & (keys < spans.stop), expected)
-
-
-def test_the_window_of_a_row_fits_its_keys_only() -> None:
-    mask = RowWindow(2, torch.arange(5)[None])
-    cpu = torch.device("cpu")
-    assert_refused(
-        lambda: mask.check(Extent(1, 3, 2, 7, cpu)),
-        "mask.kv-len",
-        "row_window(2, <positions 1 × 5>) // 5 // 7 // 2",
-    )
-    with pytest.raises(ch.errors.MaskError, match="kv_len=5 and query_len=7"):
-        mask.check(Extent(1, 3, 7, 5, cpu))
-    with pytest.raises(
-        ch.errors.MaskError, match="describes a batch of 1; the query has a batch of 3"
-    ):
-        mask.check(Extent(3, 3, 2, 5, cpu))
-    assert_refused(
-        lambda: mask.check(Extent(1, 3, 2, 5, torch.device("meta"))), "mask.device", "cpu // meta"
-    )

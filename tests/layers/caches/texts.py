@@ -11,7 +11,6 @@ from clearhead.layers.caches import (
     Cache,
     FixedCache,
     GrowingCache,
-    PagedCache,
     QuantisedCache,
     SlidingCache,
     StaticCache,
@@ -27,8 +26,6 @@ KINDS: dict[str, Callable[[], Cache]] = {
     "sliding": lambda: SlidingCache(WINDOW),
     "sliding with spare": lambda: SlidingCache(WINDOW, spare=SPARE),
     "fixed": lambda: FixedCache(211),
-    "paged": lambda: PagedCache(3),
-    "paged of fixed size": lambda: PagedCache(3, num_pages=400),
     "quantised": QuantisedCache,
 }
 
@@ -106,20 +103,12 @@ class Texts:
             count = int(real.sum())
             self.keys[row] = self.keys[row][:, :count]
             self.values[row] = self.values[row][:, :count]
-        # First columns that no row has are given back.
-        free = min([max(lengths), *(int(row.nonzero()[0]) for row in self.real if row.any())])
-        self.real = [row[free:] for row in self.real]
-        assert len(self.cache) == max(lengths) - free
+        assert len(self.cache) == max(lengths)
 
     def fork(self) -> "Texts":
         other = Texts(self.cache.fork(), 0)
         other.keys, other.values, other.real = [*self.keys], [*self.values], [*self.real]
         return other
-
-    def move(self) -> None:
-        """To a dtype that holds all that was held, and back."""
-        for dtype in (torch.float64, torch.float32):
-            assert self.cache.to("cpu", dtype) is self.cache
 
     def reorder(self, rows: list[int]) -> None:
         self.cache.reorder(rows)

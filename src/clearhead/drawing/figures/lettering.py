@@ -131,8 +131,9 @@ def even_step(count: int, most: int) -> int:
 
 
 def wrapped(text: str, length: float, size: str | float) -> str:
-    """Wrap a text into lines of at most `length` inches where its words allow it; text in brackets stays
-    together.
+    """Wrap a text into lines of at most `length` inches where its words allow it.
+
+    Text in brackets stays together.
 
     Example:
         >>> wrapped("attention weight (share of 1); grey: hidden", 2.5, 10)

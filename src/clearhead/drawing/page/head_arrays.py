@@ -55,7 +55,8 @@ class Arrays(NamedTuple):
 
 def choose_levels(views: Sequence[HeadView]) -> int:
     """Return the most steps to which the weights of all these heads can be rounded: 16 bits within EXACT_BYTES, else
-    8 within SHORT_BYTES."""
+    8 within SHORT_BYTES.
+    """
     samples = [view.exact(EVERY) for view in views]
 
     def fits(levels: int) -> bool:
@@ -119,7 +120,8 @@ def check_why(matrices: Sequence[tuple[AttentionMatrix, int]]) -> None:
 
 def query_and_key(place: int, matrix: AttentionMatrix, sample: int) -> Arrays:
     """Query, key and bias of a sample, float32, as an array for each head, and the numbers by which
-    weights follow from them."""
+    weights follow from them.
+    """
     problem = matrix.problem
     every = {"query": problem.query[sample], "key": problem.key[sample]}
     if problem.bias is not None:
@@ -143,8 +145,10 @@ def query_and_key(place: int, matrix: AttentionMatrix, sample: int) -> Arrays:
 
 
 def runs_of_keys(place: int, spans: Spans | None, sample: int) -> Arrays | None:
-    """The keys that each query may see, as runs; each edge as what it differs by from that of the
-    query before, which deflates to next to nothing."""
+    """The keys that each query may see, as runs.
+
+    Each edge as what it differs by from that of the query before, which deflates to next to nothing.
+    """
     if spans is None or spans.pieces > PIECES:
         return None
     row = sample if len(spans.start) > 1 else 0

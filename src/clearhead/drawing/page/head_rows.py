@@ -9,8 +9,11 @@ from clearhead.watching.table import rows_of
 
 
 def rows_of_heads(name: str, summary: Summary, *, crosses: bool) -> list[dict[str, Any]]:
-    """The numbers of each head, as a table has them; without roles only what is known, and between two
-    texts, which have no distance from each other, neither roles nor distance."""
+    """The numbers of each head, as a table has them.
+
+    Without roles only what is known, and between two texts, which have no distance from each other, neither roles nor
+    distance.
+    """
     return [
         {
             "entropy": _plain(row.entropy),

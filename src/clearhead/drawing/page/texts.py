@@ -73,8 +73,7 @@ def offsets(
     *,
     cross: bool = False,
 ) -> tuple[TextOffset, TextOffset]:
-    """The text that queries and keys of a layer are of, and their first token in it: 0 is the text,
-    1 is the source.
+    """The text that queries and keys of a layer are of, and their first token in it: 0 is the text, 1 is the source.
 
     A layer between two texts has the source's length of keys, and `cross` tells where both texts are of
     one length.

@@ -48,7 +48,8 @@ def cell_text(
     value: float, top: float, width: int, console: Console, *, least: float = 0.0
 ) -> Text:
     """A share of one as a cell: coloured as a part of `top`, with its percentage where that fits
-    and is not below `least`."""
+    and is not below `least`.
+    """
     number = "" if width < 3 or value < least else whole_percent(value)
     if has_colours(console):
         paper = colour(value / top)

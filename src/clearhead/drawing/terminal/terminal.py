@@ -143,7 +143,8 @@ class Links:
 @dataclass(frozen=True, eq=False)
 class Traced:
     """A trace, with the names of its stages standing out and its formulas stepping back, and then
-    the arithmetic of one query."""
+    the arithmetic of one query.
+    """
 
     trace: Trace
     query: int

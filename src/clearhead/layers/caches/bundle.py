@@ -1,13 +1,10 @@
 """A KV cache for each layer of a model, handed to all of them as one."""
 
-import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
-import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import as_int
 from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentTypeError
 from clearhead.layers.caches.cache import Cache
@@ -24,11 +21,11 @@ class CacheBundle:
     layers share their weights, takes bundles of its own, one for each time.
 
     Args:
-        make: makes a cache: a class such as `GrowingCache`, or a function, of the layer or of
-            nothing, such as `lambda: StaticCache(1024)`.
+        make: makes a cache: a class such as `GrowingCache`, or a function of the layer, such as
+            `lambda layer: StaticCache(1024)`.
 
     Raises:
-        ArgumentTypeError: code `cache.make`, for what is neither.
+        ArgumentTypeError: code `cache.make`, for anything else.
 
     Example:
         >>> import torch, clearhead as ch
@@ -43,33 +40,28 @@ class CacheBundle:
         <GrowingCache(), 5 tokens>
     """
 
-    def __init__(
-        self, make: type[Cache] | Callable[[nn.Module], Cache] | Callable[[], Cache]
-    ) -> None:
+    def __init__(self, make: type[Cache] | Callable[[nn.Module], Cache]) -> None:
+        if not callable(make):
+            raise _no_maker(type(make).__name__)
         self._make: Callable[..., Cache] = make
-        self._takes_layer = _takes_layer(make)
         self._caches: weakref.WeakKeyDictionary[nn.Module, Cache] = weakref.WeakKeyDictionary()
 
     def __getitem__(self, layer: nn.Module) -> Cache:
-        """The cache of a layer, made if there is none yet.
+        """Return the cache of a layer, made if there is none yet.
 
         Raises:
-            ArgumentTypeError: code `cache.make`, if what was made is no cache.
+            ArgumentTypeError: code `cache.make`, if `make` returns anything else.
         """
-        found = self._caches.get(layer)
-        if found is None:
-            found = self._make(layer) if self._takes_layer else self._make()
-            if not isinstance(found, Cache):
-                raise ArgumentTypeError(
-                    "cache.make",
-                    "make must be a class of caches, or a function from a layer to its cache; it made "
-                    f"{type(found).__name__}.",
-                )
-            self._caches[layer] = found
-        return found
+        cache = self._caches.get(layer)
+        if cache is None:
+            cache = self._make() if isinstance(self._make, type) else self._make(layer)
+            if not isinstance(cache, Cache):
+                raise _no_maker(f"one that makes {type(cache).__name__}")
+            self._caches[layer] = cache
+        return cache
 
     def __iter__(self) -> Iterator[Cache]:
-        """The caches that were made so far, in the order in which the layers were called."""
+        """Iterate over the caches that were made so far, in the order in which the layers were called."""
         return iter(self._caches.values())
 
     def __repr__(self) -> str:
@@ -77,15 +69,12 @@ class CacheBundle:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all keys and values, in bytes; what forks share is counted in each."""
+        """The memory of all keys and values, in bytes."""
         return sum(cache.nbytes for cache in self)
 
     def truncate(self, length: int | Sequence[int] | Tensor) -> None:
         """`Cache.truncate` in every cache, or in none if one of them refuses."""
-        self._each(lambda cache: cache._truncate(length))
-        if as_int(length) is None:
-            for cache in self:
-                cache._give_back()  # which does not fail, and cannot be undone
+        self._each(lambda cache: cache.truncate(length))
 
     def reorder(self, rows: Sequence[int] | Tensor) -> None:
         """`Cache.reorder` in every cache, or in none if one of them refuses."""
@@ -98,15 +87,8 @@ class CacheBundle:
         """`Cache.reset` in every cache."""
         self._each(Cache.reset)
 
-    def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> "CacheBundle":
-        """`Cache.to` in every cache; the bundle itself comes back."""
-        self._each(lambda cache: cache.to(device, dtype))
-        return self
-
     def fork(self) -> "CacheBundle":
-        """A bundle for the same layers, with a fork of every cache.
+        """Return a bundle for the same layers, with a fork of every cache.
 
         Example:
             >>> import torch, clearhead as ch
@@ -135,21 +117,9 @@ class CacheBundle:
             raise
 
 
-def _takes_layer(make: object) -> bool:
-    """True for a function of the layer, False for what makes a cache of nothing."""
-    got = type(make).__name__
-    if callable(make):
-        for takes in (False,) if isinstance(make, type) else (True, False):
-            try:
-                inspect.signature(make).bind(*[None] * takes)
-            except TypeError:
-                continue
-            except ValueError:  # a builtin does not say
-                return takes
-            return takes
-        got = getattr(make, "__name__", got) + ", which takes other arguments"
-    raise ArgumentTypeError(
+def _no_maker(got: str) -> ArgumentTypeError:
+    return ArgumentTypeError(
         "cache.make",
-        f"make must be a class of caches, or a function, of the layer or of nothing; got {got}. Give "
-        "arguments by a function: lambda: StaticCache(1024).",
+        f"make must be a class of caches, or a function from a layer to its cache; got {got}. Give arguments by a "
+        "function: lambda layer: StaticCache(1024).",
     )

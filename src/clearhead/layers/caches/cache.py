@@ -1,29 +1,34 @@
-"""The KV cache of one layer: the interface of every kind, and what all of them refuse."""
+"""The KV cache of one layer: slots of memory, which columns are real tokens, and a rule of where tokens go."""
 
+import copy
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.checks import check_length, check_tensor
-from clearhead._common.torch_internals import can_sync, is_exporting
+from clearhead._common.checks import as_int, check_length, check_tensor
+from clearhead._common.torch_internals import can_sync
 from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.layers.caches.cache_memory import CacheMemory
 from clearhead.layers.caches.layout import (
-    Layout,
     check_valid,
     is_in_order,
     layout_of,
-    positions_from_valid,
+    row_index,
+    row_lengths,
 )
+from clearhead.layers.caches.slots import Slots
+from clearhead.layers.positions import positions_from_valid
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
 
+Kind = TypeVar("Kind", bound="Cache")
 
-class Cache(CacheMemory):
+
+class Cache(Slots):
     """The KV cache of one attention layer: keys and values of the tokens it has seen so far.
 
     `append` takes the keys and values of new tokens, and returns those that they may attend to. The
@@ -48,14 +53,6 @@ class Cache(CacheMemory):
         >>> len(cache), key.shape
         (7, torch.Size([1, 2, 7, 4]))
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._exporting = is_exporting()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The attributes; a copy belongs to no layer yet, and its memory to nobody else."""
-        return vars(self) | {"_layer": None, "_sharers": None}
 
     def append(
         self, key: Tensor, value: Tensor, *, valid: Tensor | None = None
@@ -99,12 +96,10 @@ class Cache(CacheMemory):
                 "no gradient goes through a cache, and key or value requires one; append inside of "
                 "torch.no_grad(), or detach them.",
             )
-        self._check_room(layout.batch, key.shape[2], valid)
+        self._check_room(key.shape[2])
         if self._layout is None:
             self._layout = layout
             self._start(layout)
-        if self._sharers is not None:
-            self._own()
         self._finite = self._finite and _are_finite(key, value)
         kept = self._add(key, value, valid)
         self._record(key.shape[2], valid)
@@ -160,8 +155,9 @@ class Cache(CacheMemory):
 
     @property
     def in_order(self) -> bool:
-        """True if the keys that `append` returned stand in the order of their tokens, in every row
-        without padding between them, so that columns are as far apart as their tokens.
+        """True if the keys that `append` returned are in the order of their tokens.
+
+        In every row there is no padding between them, so that columns are as far apart as their tokens.
 
         If not, a window or a bias by distance has to go by `positions`, as the layer's do.
 
@@ -181,8 +177,9 @@ class Cache(CacheMemory):
 
     @property
     def finite(self) -> bool:
-        """True if everything held is known to be finite; on the CPU only, where each token is
-        looked at once, so that a step need not look at all of them again.
+        """True if everything held is known to be finite.
+
+        Known on the CPU only, where each token is checked once, so that a step need not check all of them again.
 
         Example:
             >>> import torch
@@ -198,7 +195,7 @@ class Cache(CacheMemory):
 
     @property
     def nbytes(self) -> int:
-        """Memory of keys and values, used or set aside, in bytes.
+        """The memory of keys and values in bytes, slots without a token included.
 
         Example:
             >>> import torch
@@ -253,9 +250,114 @@ class Cache(CacheMemory):
             return (steps + counts).to(device)
         return (steps + counts.to(steps.device)[..., None]).to(device)
 
+    def truncate(self, length: int | Sequence[int] | Tensor) -> None:
+        """Drop all tokens but the first ones, as when a draft of the next tokens is rejected.
+
+        Args:
+            length: number of tokens to keep, padding included, 0 to len(cache); or one for each row,
+                (batch,). The cache is then as long as the longest row, and what the others have
+                lost is padding.
+
+        Raises:
+            ArgumentTypeError, ArgumentError: codes `length.type` and `length.negative`.
+            ShapeError: code `cache.truncate-shape`, for lengths that are not one for each row.
+            ArgumentError: code `cache.truncate`, for more tokens than there are, or for a length
+                that needs tokens that the cache has dropped.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import GrowingCache
+            >>> cache = GrowingCache()
+            >>> _ = cache.append(torch.zeros(2, 2, 7, 4), torch.zeros(2, 2, 7, 4))
+            >>> cache.truncate(5)
+            >>> len(cache)
+            5
+            >>> cache.truncate([3, 4])  # of a draft of three tokens one row took one, the other two
+            >>> len(cache), cache.next_positions(1).tolist()
+            (4, [[3], [4]])
+        """
+        if as_int(length) is not None or not isinstance(length, Sequence | Tensor):
+            lengths = torch.tensor([check_length("length", length)])
+        else:
+            lengths = row_lengths(length, None if self._layout is None else self._layout.batch)
+        longest, shortest, held = int(lengths.max()), int(lengths.min()), len(self)
+        if longest > held:
+            raise ArgumentError(
+                "cache.truncate",
+                f"length must be at most the {held} tokens that the cache has seen; got {longest}.",
+            )
+        # Before the first tokens there may be no memory.
+        if self._layout is None or 0 < held == shortest:
+            return
+        with torch.inference_mode(False), torch.no_grad():
+            valid = None if self._valid is None else self._valid[:, :longest]
+            if shortest < longest:
+                columns = torch.arange(longest, device=self._device)
+                kept = columns < lengths.to(columns.device)[:, None]
+                valid = kept if valid is None else valid & kept
+            valid = valid if longest else None
+            self._cut(longest if valid is None else valid.sum(-1), lengths)
+            self._valid = None if valid is None else self._columns(valid)
+        self._shown = None
+        self._advance(longest - held)
+
+    def reorder(self, rows: Sequence[int] | Tensor) -> None:
+        """Select rows of the batch, in this order, as a beam search does.
+
+        A row may come several times, or not at all; the batch becomes as large as `rows` is long.
+
+        Args:
+            rows: whole numbers of shape (new_batch,), at least one, each 0 to batch − 1.
+
+        Raises:
+            ArgumentTypeError: code `rows.type`, for anything but whole numbers.
+            ShapeError: code `cache.reorder-shape`, for another shape, or no row at all.
+            SelectionError: code `cache.reorder`, for a row outside of the batch.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import GrowingCache
+            >>> cache = GrowingCache()
+            >>> key = torch.tensor([3.0, 5.0]).view(2, 1, 1, 1)
+            >>> _ = cache.append(key, key)
+            >>> cache.reorder([1, 1, 0])
+            >>> cache.append(key[:1].expand(3, -1, -1, -1), key[:1].expand(3, -1, -1, -1))[0][:, 0, 0]
+            tensor([[5.],
+                    [5.],
+                    [3.]])
+        """
+        layout = self._layout
+        index = row_index(rows, 0 if layout is None else layout.batch)
+        assert layout is not None
+        with torch.inference_mode(False), torch.no_grad():
+            index = index.to(layout.device)
+            self._take(index)
+            if self._valid is not None:
+                self._valid = self._valid.index_select(0, index)
+        self._shown = None
+        self._layout = layout._replace(batch=index.shape[0])
+
+    def fork(self: Kind) -> Kind:
+        """Return a copy that continues from the same tokens, such as those of a prompt; it belongs to no layer yet.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import GrowingCache
+            >>> prompt = GrowingCache()
+            >>> _ = prompt.append(torch.zeros(1, 2, 7, 4), torch.zeros(1, 2, 7, 4))
+            >>> answer = prompt.fork()
+            >>> _ = answer.append(torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4))
+            >>> len(prompt), len(answer)
+            (7, 8)
+        """
+        with torch.inference_mode(False):
+            return copy.deepcopy(self)
+
     def _last_positions(self) -> Tensor:
-        """Positions of the tokens that `append` took last, wherever they stand among the keys that it
-        returned; (new,) or (batch, new), as `next_positions` gave them before."""
+        """Return the positions of the tokens of the last `append`, (new,) or (batch, new).
+
+        They are what `next_positions` returned for these tokens.
+        """
         new, valid = self._appended
         if valid is None:
             return self.next_positions(new) - new
@@ -285,40 +387,7 @@ class Cache(CacheMemory):
             'SlidingCache(512)'
         """
 
-    @property
-    def _device(self) -> torch.device | None:
-        return None if self._layout is None else self._layout.device
-
-    def _check_room(self, batch: int, new: int, valid: Tensor | None) -> None:
-        """Refuse tokens that there is no room for; most kinds make room."""
-        return
-
-    @abstractmethod
-    def _start(self, layout: Layout) -> None:
-        """Set up for the first tokens, which have this layout."""
-
-    @abstractmethod
-    def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """`append` for tokens that fit: the rule by which they take their slots. `_seen` and `_valid`
-        are still those before them."""
-
-    def _real(self) -> int | Tensor:
-        """The keys that are held, where nothing else is shown: how many, if all are real and in order;
-        or which of them are real, (batch, keys)."""
-        return self._seen if self._valid is None else self._valid
-
-    def _record(self, new: int, valid: Tensor | None) -> None:
-        """Count new columns, and record which of them are real."""
-        if valid is not None or self._valid is not None:
-            assert self._layout is not None
-            every = self._layout.every
-            known = every(self._seen) if self._valid is None else self._valid
-            more = every(new) if valid is None else valid
-            total = self._seen if self._total is None else self._total
-            self._valid, self._total = torch.cat([known, more], dim=1), total + more.sum(-1)
-        self._seen += new
-
 
 def _are_finite(key: Tensor, value: Tensor) -> bool:
-    """True if every entry is known to be finite; not asked where that takes a sync, or in a trace."""
+    """Return True if every entry is finite; False where that needs a sync, or in a trace."""
     return can_sync(key) and stages.rows_finite(key) and stages.all_finite(value)

@@ -1,7 +1,6 @@
 """KV caches with one column of memory for each token, padding included: growing, of fixed size, in int8."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,29 +16,39 @@ STEPS = 127
 
 
 class ColumnCache(Cache):
-    """A token takes the slot of its column, so that tokens are in order; views come back."""
+    """A cache in which a token takes the slot of its column, so that tokens are in order; `append` returns views."""
+
+    _limit: int | None = None
 
     def _start(self, layout: Layout) -> None:
-        self._stores = self._allocate(layout, 0)
+        shape = (layout.batch, layout.num_kv_heads, self._limit or 0)
+        expected = [(*shape, *store, layout.device) for store in self._shapes(layout)]
+        # After a reset the memory of a fixed length is there, and stays if it fits.
+        if [(*store.shape, store.dtype, store.device) for store in self._stores] != expected:
+            self._stores = self._allocate(layout, self._limit or 0)
+
+    def _check_room(self, new: int) -> None:
+        held = len(self)
+        if self._limit is not None and held + new > self._limit:
+            raise TooLargeError(
+                "cache.full",
+                f"the cache has room for max_len={self._limit} tokens and holds {held}; got "
+                f"{new} more.",
+            )
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         stop = self._seen + key.shape[2]
         if stop > self._stores[0].shape[2]:
             assert self._layout is not None
             # Twice what is needed now: the step after a long prompt then has room as well.
-            self._grow(self._layout, 2 * stop)
-        kept: list[Tensor] = []
+            old, self._stores = self._stores, self._allocate(self._layout, 2 * stop)
+            for store, before in zip(self._stores, old, strict=True):
+                store[:, :, : before.shape[2]] = before
+        parts: list[Tensor] = []
         for store, new in zip(self._stores, self._encode(key, value), strict=True):
             store[:, :, self._seen : stop] = new
-            kept.append(store[:, :, :stop])
-        return self._decode(kept)
-
-    def _shift(self, free: int) -> None:
-        super()._shift(free)
-        held = len(self)
-        for store in self._stores:
-            # In place: the memory stays where it is.
-            store[:, :, : held - free] = store[:, :, free:held].clone()
+            parts.append(store[:, :, :stop])
+        return self._decode(parts)
 
 
 @with_hints
@@ -59,6 +68,7 @@ class GrowingCache(ColumnCache):
     """
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return "GrowingCache()"
 
 
@@ -92,30 +102,11 @@ class StaticCache(ColumnCache):
     def __init__(self, max_len: int) -> None:
         super().__init__()
         check_sizes(max_len=max_len)
-        self.max_len = max_len
+        self.max_len = self._limit = max_len
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return f"StaticCache({self.max_len})"
-
-    def _check_room(self, batch: int, new: int, valid: Tensor | None) -> None:
-        held = len(self)
-        if held + new > self.max_len:
-            raise TooLargeError(
-                "cache.full",
-                f"the cache has room for max_len={self.max_len} tokens and holds {held}; got "
-                f"{new} more.",
-            )
-
-    def _start(self, layout: Layout) -> None:
-        shape = (layout.batch, layout.num_kv_heads, self.max_len)
-        wanted = [(*shape, *each, layout.device) for each in self._shapes(layout)]
-        # After a reset the memory is there, and stays if the new tokens fit into it.
-        if [(*store.shape, store.dtype, store.device) for store in self._stores] != wanted:
-            self._stores = self._allocate(layout, self.max_len)
-
-    def _apart(self) -> dict[str, Any]:
-        # Memory that never moves, as compiled and recorded steps want it.
-        return {"_stores": tuple(store.clone() for store in self._stores)}
 
     def _forget(self) -> None:
         for store in self._stores:
@@ -124,8 +115,9 @@ class StaticCache(ColumnCache):
 
 @with_hints
 class QuantisedCache(ColumnCache):
-    """A KV cache of any length in int8 (Zafrir et al., 2019, https://arxiv.org/abs/1910.06188;
-    Liu et al., 2024, https://arxiv.org/abs/2402.02750), with one scale for each head of each token.
+    """A KV cache of any length in int8, with one scale for each head of each token.
+
+    Sources: Zafrir et al., 2019, https://arxiv.org/abs/1910.06188; Liu et al., 2024, https://arxiv.org/abs/2402.02750.
 
     A number x is kept as round(x / scale), where scale is the largest |x| of its head and token
     over 127, and is returned as a float: a copy, since only the whole numbers are kept. Keys and
@@ -143,6 +135,7 @@ class QuantisedCache(ColumnCache):
     """
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return "QuantisedCache()"
 
     @property

@@ -51,8 +51,9 @@ class FixedCache(StaticCache):
     def of(
         cls, keys: Tensor, values: Tensor, length: Tensor, valid: Tensor | None = None
     ) -> "FixedCache":
-        """A cache that holds these tensors, as `state` returns them. Exported, it does not write to
-        them, but makes new ones.
+        """Return a cache that holds these tensors, as `state` returns them.
+
+        Exported, it does not write to them, but makes new ones.
 
         Args:
             keys: (batch, num_kv_heads, max_len, head_dim).
@@ -116,14 +117,17 @@ class FixedCache(StaticCache):
         return (*self._stores, self._length, *padded)
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return f"FixedCache({self.max_len})"
 
     def mask(self) -> Mask:
+        """Return the mask, in addition to causality, of the new queries over the keys that `append` returned."""
         held = Held(self._held())
         return held if self._valid is None else held & padding(self._valid)
 
     @property
     def in_order(self) -> bool:
+        """True if the keys that `append` returned are in the order of their tokens."""
         return False  # the last query does not sit on the last key
 
     def __len__(self) -> int:
@@ -137,10 +141,10 @@ class FixedCache(StaticCache):
             return self._valid
         return 0 if self._length is None else self.max_len
 
-    def _check_room(self, batch: int, new: int, valid: Tensor | None) -> None:
+    def _check_room(self, new: int) -> None:
         # The number of tokens is not there to be read in a step that is compiled, or captured as a graph.
         if not (is_tracing() or (self._length is not None and is_capturing(self._length))):
-            super()._check_room(batch, new, valid)
+            super()._check_room(new)
 
     def _start(self, layout: Layout) -> None:
         super()._start(layout)
@@ -187,16 +191,11 @@ class FixedCache(StaticCache):
             return every if self._valid is None else self._valid.copy_(every)
 
     def _snapshot(self, new: int) -> dict[str, Any]:
-        return super()._snapshot(new) | self._written_in_place()
-
-    def _apart(self) -> dict[str, Any]:
-        return super()._apart() | self._written_in_place()
-
-    def _written_in_place(self) -> dict[str, Tensor]:
-        """Copies of the tensors that say what is held."""
-        length, valid = self._length, self._valid
-        copies = {} if length is None else {"_length": length.clone()}
-        return copies if valid is None else copies | {"_valid": valid.clone()}
+        # Both are written to in place.
+        copies = {"_length": self._length, "_valid": self._valid}
+        return super()._snapshot(new) | {
+            name: None if held is None else held.clone() for name, held in copies.items()
+        }
 
     def _forget(self) -> None:
         super()._forget()
@@ -212,17 +211,21 @@ class Held(Mask):
 
     @property
     def device(self) -> torch.device | None:
+        """The device of the positions, or of the length."""
         return self.length.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        """Return which pairs are visible, by their positions."""
         return key_index <= query_index + (self.length - extent.query_len)
 
     def spans(self, extent: Extent) -> Spans | None:
+        """Return the run of keys that each query sees."""
         _, _, query_len, kv_len, device, _ = extent
         stop = torch.arange(query_len, device=device)[None] + (self.length - query_len + 1)
         return one_run(torch.zeros_like(stop), stop, kv_len)
 
     def common_run(self, extent: Extent) -> slice | None:
+        """Return the keys that a single query sees; None for several queries."""
         return (
             slice(0, max(0, min(int(self.length), extent.kv_len)))
             if extent.query_len == 1
@@ -230,6 +233,7 @@ class Held(Mask):
         )
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         return "held by the cache"
 
 

@@ -31,68 +31,68 @@ class Layout(NamedTuple):
     device: torch.device
 
     def allocate(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Zeros that can be written to later, even if inference mode is on now."""
+        """Return zeros that can be written to later, even if inference mode is on now."""
         with torch.inference_mode(False):
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def every(self, new: int) -> Tensor:
-        """A `valid` for tokens that are all real, bool, (batch, new)."""
+        """Return a `valid` for n tokens that are all real, bool, (batch, n)."""
         return torch.ones(self.batch, new, dtype=torch.bool, device=self.device)
 
 
-def layout_of(key: Tensor, value: Tensor, kept: Layout | None) -> Layout:
-    """The layout of new keys and values.
+def layout_of(key: Tensor, value: Tensor, held: Layout | None) -> Layout:
+    """Return the layout of new keys and values.
+
+    Args:
+        key: the keys of the new tokens.
+        value: their values.
+        held: the layout of the tokens held; None before there are any.
 
     Raises:
         ArgumentTypeError: codes `key.type`, `value.type`, and `….layout`.
-        ShapeError, DtypeError, DeviceError: codes `cache.shape`, `cache.dtype`, `cache.device`, for
-            a key and a value that do not go together, or with the layout that is kept.
+        ShapeError, DtypeError, DeviceError: codes `cache.shape`, `cache.dtype`, `cache.device`, if key and value do
+            not fit each other or the layout that is held.
     """
     check_tensor("key", key)
     check_tensor("value", value)
-    batch, num_kv_heads, new, head_dim = key.shape if key.ndim == 4 else (0, 0, 0, 0)
-    *others, value_head_dim = value.shape if value.ndim == 4 else (0, 0, 0, 0)
-    layout = Layout(batch, num_kv_heads, head_dim, value_head_dim, key.dtype, key.device)
-    if others != [batch, num_kv_heads, new] or 0 in layout[:4]:
+    is_fit = key.ndim == value.ndim == 4 and key.shape[:3] == value.shape[:3]
+    if not is_fit or 0 in (*key.shape[:2], key.shape[3], value.shape[3]):
         raise ShapeError(
             "cache.shape",
             "key and value must have shape (batch, num_kv_heads, new, head_dim) and (batch, "
             "num_kv_heads, new, value_head_dim), all but `new` 1 or more; got "
             f"{tuple(key.shape)} and {tuple(value.shape)}.",
         )
-    if value.dtype != key.dtype or key.dtype not in DTYPES:
+    batch, num_kv_heads, _, head_dim = key.shape
+    layout = Layout(batch, num_kv_heads, head_dim, value.shape[3], key.dtype, key.device)
+    if layout == held and (value.dtype, value.device) == (key.dtype, key.device):
+        return layout
+    dtypes = DTYPES if held is None else (held.dtype,)
+    if value.dtype != key.dtype or key.dtype not in dtypes:
+        expected = "float16, bfloat16, float32 or float64" if held is None else f"{held.dtype}"
         raise DtypeError(
             "cache.dtype",
-            "key and value must have one dtype, float16, bfloat16, float32 or float64; got "
-            f"{key.dtype} and {value.dtype}.",
+            f"key and value must have one dtype, {expected}; got {key.dtype} and {value.dtype}.",
         )
-    if value.device != key.device:
+    device = key.device if held is None else held.device
+    if not device == key.device == value.device:
         raise DeviceError(
             "cache.device",
-            f"key and value must be on one device; got {key.device} and {value.device}.",
+            f"key and value must be on {device}; got {key.device} and {value.device}.",
         )
-    if kept is None or layout == kept:
-        return layout
-    if layout.dtype != kept.dtype:
-        raise DtypeError(
-            "cache.dtype", f"the cache holds {kept.dtype}; got keys and values of {layout.dtype}."
+    if held is not None and layout != held:
+        raise ShapeError(
+            "cache.shape",
+            f"the cache holds batch={held.batch}, num_kv_heads={held.num_kv_heads}, "
+            f"head_dim={held.head_dim}, value_head_dim={held.value_head_dim}; got\n"
+            f"  key    {describe_tensor(key, KEY_AXES)}\n"
+            f"  value  {describe_tensor(value, VALUE_AXES)}",
         )
-    if layout.device != kept.device:
-        raise DeviceError(
-            "cache.device",
-            f"the cache is on {kept.device}; got keys and values on {layout.device}.",
-        )
-    raise ShapeError(
-        "cache.shape",
-        f"the cache holds batch={kept.batch}, num_kv_heads={kept.num_kv_heads}, "
-        f"head_dim={kept.head_dim}, value_head_dim={kept.value_head_dim}; got\n"
-        f"  key    {describe_tensor(key, KEY_AXES)}\n"
-        f"  value  {describe_tensor(value, VALUE_AXES)}",
-    )
+    return layout
 
 
 def check_valid(valid: Tensor, batch: int, new: int, device: torch.device) -> None:
-    """Refuse a `valid` that is not one bool for each new token of each row.
+    """Check that `valid` has one bool for each new token of each row.
 
     Raises:
         ArgumentTypeError: codes `valid.type` and `valid.layout`.
@@ -114,12 +114,12 @@ def check_valid(valid: Tensor, batch: int, new: int, device: torch.device) -> No
     if valid.device != device:
         raise DeviceError(
             "cache.valid-device",
-            f"valid must be where the keys are, on {device}; it is on {valid.device}.",
+            f"valid must be on the device of the keys, {device}; it is on {valid.device}.",
         )
 
 
 def is_in_order(valid: Tensor) -> bool:
-    """True if in every row the real tokens are neighbours; valid is bool, (batch, tokens).
+    """Return True if in every row the real tokens are neighbours; valid is bool, (batch, tokens).
 
     False where it cannot be read, while compiling: to go by position is right for any row.
     """
@@ -129,64 +129,37 @@ def is_in_order(valid: Tensor) -> bool:
     return not valid.numel() or bool((begins.sum(dim=1) + valid[:, 0].long() <= 1).all())
 
 
-def empty_columns(valid: Tensor) -> int:
-    """The number of first columns in which no row has a real token; valid is bool, (batch, tokens)."""
-    real = valid.any(dim=0)
-    return int((real.cumsum(0) == 0).sum())
-
-
-def positions_from_valid(valid: Tensor) -> Tensor:
-    """The number of real tokens before each token of its row, int64, (batch, tokens)."""
-    return valid.cumsum(-1) - valid.long()
-
-
 def row_lengths(lengths: Sequence[int] | Tensor, batch: int | None) -> Tensor:
-    """A number of tokens for each row of a batch, int64, (batch,), on the CPU.
+    """Return a number of tokens for each row of a batch, int64, (batch,), on the CPU.
 
     Raises:
         ArgumentTypeError, ArgumentError: codes `length.type` and `length.negative`.
         ShapeError: code `cache.truncate-shape`; None is any batch.
     """
-    expected = "length must be a whole number of tokens, or one for each row; got"
-    if isinstance(lengths, Tensor):
-        if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-            raise ArgumentTypeError("length.type", f"{expected} a tensor of {lengths.dtype}.")
-        given = lengths.long().cpu()
-    else:
-        if any(as_int(each) is None for each in lengths):
-            raise ArgumentTypeError("length.type", f"{expected} {shown(lengths)}.")
-        given = torch.tensor([int(each) for each in lengths], dtype=torch.int64, device="cpu")
-    if given.ndim != 1 or given.shape[0] == 0 or batch not in (None, given.shape[0]):
-        wanted = "(batch,)" if batch is None else f"(batch,) = ({batch},)"
+    expected = "a whole number of tokens, or one for each row"
+    rows = _whole_numbers("length", lengths, expected).cpu()
+    if rows.ndim != 1 or rows.shape[0] == 0 or batch not in (None, rows.shape[0]):
+        shape = "(batch,)" if batch is None else f"(batch,) = ({batch},)"
         raise ShapeError(
             "cache.truncate-shape",
-            f"length must have shape {wanted}, one for each row; got {tuple(given.shape)}.",
+            f"length must have shape {shape}, one for each row; got {tuple(rows.shape)}.",
         )
-    if int(given.min()) < 0:
+    if int(rows.min()) < 0:
         raise ArgumentError(
-            "length.negative", f"length must be 0 or more tokens; got {int(given.min())}."
+            "length.negative", f"length must be 0 or more tokens; got {int(rows.min())}."
         )
-    return given
+    return rows
 
 
 def row_index(rows: Sequence[int] | Tensor, batch: int) -> Tensor:
-    """Rows of a batch as int64, (new_batch,).
+    """Return rows of a batch as int64, (new_batch,).
 
     Raises:
         ArgumentTypeError: code `rows.type`.
         ShapeError: code `cache.reorder-shape`.
         SelectionError: code `cache.reorder`.
     """
-    expected = "rows must hold whole numbers, one for each row that goes on; got"
-    if isinstance(rows, Tensor):
-        check_tensor("rows", rows)
-        if rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool:
-            raise ArgumentTypeError("rows.type", f"{expected} a tensor of {rows.dtype}.")
-        index = rows.long()
-    else:
-        if not isinstance(rows, Sequence) or any(as_int(row) is None for row in rows):
-            raise ArgumentTypeError("rows.type", f"{expected} {shown(rows)}.")
-        index = torch.tensor([int(row) for row in rows], dtype=torch.int64, device="cpu")
+    index = _whole_numbers("rows", rows, "whole numbers, one for each row of the new batch")
     if index.ndim != 1 or index.shape[0] == 0:
         raise ShapeError(
             "cache.reorder-shape",
@@ -200,3 +173,15 @@ def row_index(rows: Sequence[int] | Tensor, batch: int) -> Tensor:
             f"rows must be those of the batch, {there}; got {lowest if lowest < 0 else highest}.",
         )
     return index
+
+
+def _whole_numbers(name: str, given: Sequence[int] | Tensor, expected: str) -> Tensor:
+    """Return whole numbers as int64, or raise ArgumentTypeError with the code `NAME.type`."""
+    if isinstance(given, Tensor):
+        check_tensor(name, given)
+        if not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool):
+            return given.long()
+    elif isinstance(given, Sequence) and all(as_int(number) is not None for number in given):
+        return torch.tensor([int(number) for number in given], dtype=torch.int64, device="cpu")
+    got = f"a tensor of {given.dtype}" if isinstance(given, Tensor) else shown(given)
+    raise ArgumentTypeError(f"{name}.type", f"{name} must be {expected}; got {got}.")

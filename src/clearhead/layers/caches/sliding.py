@@ -1,7 +1,6 @@
 """A KV cache that is a ring buffer of the last tokens (Beltagy et al., 2020, https://arxiv.org/abs/2004.05150)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,14 +8,14 @@ from torch import Tensor
 
 from clearhead._common.checks import check_length, check_sizes
 from clearhead._common.hints import with_hints
-from clearhead.errors import ArgumentError, DeviceError, MaskError
+from clearhead.errors import ArgumentError
 from clearhead.layers.caches.cache import Cache
-from clearhead.layers.caches.layout import Layout, positions_from_valid
+from clearhead.layers.caches.layout import Layout
+from clearhead.layers.positions import MaskByPosition, Positions, positions_from_valid
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
 from clearhead.masks.sliding_window import sliding_window
-from clearhead.masks.spans import Extent, Spans, one_run
 
 
 @with_hints
@@ -60,11 +59,13 @@ class SlidingCache(Cache):
         self._size = self.window + self.spare
 
     def describe(self) -> str:
+        """Return the object as it is written, with its arguments."""
         spare = f", spare={self.spare}" if self.spare else ""
         return f"SlidingCache({self.window}{spare})"
 
     @property
     def positions(self) -> Tensor:
+        """The position of each key that `append` returned, (kv_len,) or (batch, kv_len)."""
         return super().positions if self._shown else self._places()[0].clamp(min=0)
 
     def mask(self) -> Mask:
@@ -78,11 +79,14 @@ class SlidingCache(Cache):
 
     @property
     def in_order(self) -> bool:
+        """True if the keys that `append` returned are in the order of their tokens."""
         return self._valid is None and (self._shown is not None or self._seen <= self._size)
 
     def _places(self) -> tuple[Tensor, int | Tensor]:
-        """The position of the token at each place of the ring, below 0 where there is none, and of
-        the last one; (places,) and a number, or (batch, places) and (batch, 1)."""
+        """Return the position of the token in each slot of the ring, and of the last token.
+
+        Positions are below 0 where there is no token: (slots,) and a number, or (batch, slots) and (batch, 1).
+        """
         total = self._counts()
         last = total - 1 if isinstance(total, int) else total[:, None] - 1
         places = torch.arange(min(self._seen, self._size), device=self._device)
@@ -112,37 +116,36 @@ class SlidingCache(Cache):
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         new, size, total = key.shape[2], self._size, self._counts()
-        device = key.device
         if valid is None and isinstance(total, int):
-            is_ring = new == 1 or total + new <= size
-            positions = torch.arange(total, total + new, device=device)
+            positions = torch.arange(total, total + new, device=key.device)
             counts = total + new
         else:
-            is_ring = new == 1
             assert self._layout is not None
             valid = self._layout.every(new) if valid is None else valid
-            total = torch.as_tensor(total, device=device).expand(len(key))[:, None]
+            total = torch.as_tensor(total, device=key.device).expand(len(key))[:, None]
             positions = total + positions_from_valid(valid)
             counts = total[:, 0] + valid.sum(-1)
-        kept, self._shown = (key, value), None
+        returned, self._shown = (key, value), None
         if new != 1:
-            held = self._seen if is_ring else min(self._seen, self.window - 1)
-            older = total + torch.arange(-held, 0, device=device)
+            held = min(self._seen, self.window - 1)
+            older = total + torch.arange(-held, 0, device=key.device)
             shown = torch.cat([older.clamp(min=0), positions], dim=-1)
-            if valid is None:
-                mask = sliding_window(left=self.window - 1)
-            else:
+            mask = sliding_window(left=self.window - 1)
+            if valid is not None:
                 real = torch.cat([older >= 0, valid], dim=1)
-                mask = padding(real) & RowWindow(self.window, shown)
+                mask = padding(real) & MaskByPosition(mask, Positions(positions, shown))
             self._shown = shown, mask
-            if held and not is_ring:
-                before = self._decode([_at(ring, older % size) for ring in self._stores])
-                kept = torch.cat([before[0], key], dim=2), torch.cat([before[1], value], dim=2)
-        self._write(self._encode(key, value), positions, valid, counts)
+            if held:
+                before = (_at(ring, older % size) for ring in self._stores)
+                pairs = zip(before, (key, value), strict=True)
+                keys, values = (torch.cat(pair, dim=2) for pair in pairs)
+                returned = keys, values
+        self._write((key, value), positions, valid, counts)
         self._oldest = self._oldest_after(counts)
-        if is_ring:
-            kept = self._decode([ring[:, :, : self._seen + new] for ring in self._stores])
-        return kept
+        if new == 1:
+            keys, values = (ring[:, :, : self._seen + new] for ring in self._stores)
+            returned = keys, values
+        return returned
 
     def _write(
         self, every: Sequence[Tensor], positions: Tensor, valid: Tensor | None, counts: int | Tensor
@@ -187,53 +190,3 @@ def _at(ring: Tensor, places: Tensor) -> Tensor:
     if places.ndim == 1:
         return ring.index_select(2, places)
     return ring.gather(2, places[:, None, :, None].expand(*ring.shape[:2], -1, ring.shape[3]))
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class RowWindow(Mask):
-    """Keys less than `window` tokens before the query, by the position of each key of each row.
-
-    `position`, (batch, kv_len), never falls along a row; the last query sits on the last key.
-    """
-
-    window: int
-    position: Tensor
-
-    @property
-    def batch(self) -> int | None:
-        return self.position.shape[0]
-
-    @property
-    def device(self) -> torch.device | None:
-        return self.position.device
-
-    def check(self, extent: Extent) -> None:
-        super().check(extent)
-        _, _, query_len, kv_len, device, _ = extent
-        if kv_len != self.position.shape[1] or query_len > kv_len:
-            raise MaskError(
-                "mask.kv-len",
-                f"the mask {self.describe()} is for {self.position.shape[1]} keys and the last of "
-                f"their queries; there are kv_len={kv_len} and query_len={query_len}.",
-            )
-        if device != self.position.device:
-            raise DeviceError(
-                "mask.device",
-                f"the mask must be on the query's device; its positions are on "
-                f"{self.position.device}, the query on {device}.",
-            )
-
-    def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        row = torch.arange(self.position.shape[0], device=self.position.device).view(-1, 1, 1, 1)
-        query = self.position[row, query_index + (extent.kv_len - extent.query_len)]
-        return self.position[row, key_index] > query - self.window
-
-    def spans(self, extent: Extent) -> Spans | None:
-        query_len, kv_len = extent.query_len, extent.kv_len
-        query = self.position[:, kv_len - query_len :]
-        start = torch.searchsorted(self.position, query - self.window, right=True)
-        return one_run(start, torch.full_like(start, kv_len), kv_len)
-
-    def describe(self) -> str:
-        rows, kv_len = self.position.shape
-        return f"row_window({self.window}, <positions {rows} × {kv_len}>)"

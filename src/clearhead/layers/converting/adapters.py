@@ -56,6 +56,7 @@ class Adapter(nn.Module):
         return nn.functional.dropout(output, self.output_dropout, self.training)
 
     def extra_repr(self) -> str:
+        """Return the arguments, for `repr`."""
         return ""
 
     def __reduce__(self) -> Any:
@@ -80,6 +81,7 @@ class PlainAdapter(Adapter):
         self.inputs, self.returns = reader.call
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the module returns: the output, and None for what else it returns."""
         given = self.arguments(args, kwargs)
         names = list(given)[: self.inputs]
         for name, value in given.items():

@@ -13,24 +13,6 @@ from clearhead.layers.rotary import Layout, Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Scaling, Yarn
 from clearhead.masks import causal, sliding_window
 
-# The parameters of each kind besides its type and base; another name is refused.
-NAMES = {
-    "default": set(),
-    "linear": {"factor"},
-    "dynamic": {"factor"},
-    "yarn": {
-        "factor",
-        "beta_fast",
-        "beta_slow",
-        "attention_factor",
-        "truncate",
-        "mscale",
-        "mscale_all_dim",
-    },
-    "llama3": {"factor", "low_freq_factor", "high_freq_factor"},
-    "longrope": {"factor", "short_factor", "long_factor", "attention_factor"},
-}
-COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 # Those whose module does not know that its model hides what is ahead.
 CAUSAL = ("bloom", "clip_text_model", "mpt")
 ORIGINAL = "original_max_position_embeddings"
@@ -41,39 +23,24 @@ def add_rotary(reader: ModuleReader, layout: Layout | None) -> None:
     if layout is None:
         return
     config = reader.config
-    found = _parameters(config, _layer_type(reader))
+    parameters = _parameters(config, _layer_type(reader))
     head_dim = reader.sizes.get("rotary_dim", reader.sizes["head_dim"])
-    if found is None or not isinstance(found.get("rope_theta"), int | float):
-        reader.reasons.append(
-            f"config.rope_parameters must give a rope_theta for this layer; it is {found}"
-        )
-        return
-    kind = found.get("rope_type") or found.get("type") or "default"
-    if kind not in NAMES:
-        reader.reasons.append(
-            f"rope_type={shown(kind)}: such rotary positions are not known; known: {', '.join(NAMES)}"
-        )
-        return
-    given = {name for name, value in found.items() if value is not None}
-    strange = sorted(given - NAMES[kind] - COMMON - {ORIGINAL})
-    if strange:
-        reader.reasons.append(
-            f"config.rope_parameters says {', '.join(strange)}, which is not known"
-        )
-        return
-    # Some hold a share in their configuration and rotate whole heads all the same.
-    share = (found.get("partial_rotary_factor") or 1.0) if reader.guess.partly else 1.0
     try:
+        kind = parameters.get("rope_type") or parameters.get("type") or "default"
+        # Some hold a share in their configuration and rotate whole heads all the same.
+        share = (parameters.get("partial_rotary_factor") or 1.0) if reader.guess.partly else 1.0
         part = Rotary(
             head_dim,
-            base=found["rope_theta"],
+            base=parameters["rope_theta"],
             layout=layout,
             rotated_dim=int(head_dim * share),
-            scaling=SCALINGS[kind](found, config),
+            scaling=SCALINGS[kind](parameters, config),
         )
-    except (ArgumentError, KeyError, TypeError) as error:
-        said = as_refusal(error) if isinstance(error, ArgumentError) else f"{error} is missing"
-        reader.reasons.append(f"config.rope_parameters of rope_type={shown(kind)}: {said}")
+    except (ArgumentError, AttributeError, KeyError, TypeError) as error:
+        reason = as_refusal(error) if isinstance(error, ArgumentError) else f"no {error}"
+        reader.reasons.append(
+            f"config.rope_parameters={shown(parameters)} are no rotary positions that are known: {reason}"
+        )
         return
     reader.add_part(part, "config.rope_parameters")
 
@@ -136,10 +103,10 @@ def _layer_type(reader: ModuleReader) -> str | None:
     return types[index] if types and isinstance(index, int) else None
 
 
-def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any] | None:
-    """The parameters for one layer."""
-    found = getattr(config, "rope_parameters", None)
-    return None if found is None else found.get(layer_type, found)
+def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any]:
+    """Return the rotary parameters for one layer; empty if the configuration has none."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    return parameters.get(layer_type, parameters)
 
 
 def _original(found: Mapping[str, Any], config: Any) -> int:

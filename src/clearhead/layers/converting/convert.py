@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, overload
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,7 +14,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.families import FAMILIES, Family, family_of
 from clearhead.layers.converting.fitting import build, refuse
-from clearhead.layers.converting.model_conversion import OWN, ModelConversion, convert_model
+from clearhead.layers.converting.model_conversion import OWN, convert_model
 from clearhead.layers.converting.probing import Fits, fit, guesses
 from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.converting.tensor_pairs import Row
@@ -57,35 +57,6 @@ class Conversion(Drawn):
         return readable("\n".join([f"{self.theirs} → {type(self.layer).__name__}", *lines]))
 
 
-@overload
-def convert(
-    module: nn.Module, *, inputs: Tensor | tuple[Any, ...] | Mapping[str, Any]
-) -> ModelConversion: ...
-
-
-@overload
-def convert(
-    module: nn.Module,
-    *,
-    output: nn.Module,
-    relative_bias: nn.Module | None = ...,
-    mask: Mask | Tensor | None = ...,
-) -> Conversion: ...
-
-
-# The type of any other module does not tell one attention from a model, and a union would have to be taken apart by
-# every caller, who knows.
-@overload
-def convert(
-    module: nn.Module,
-    *,
-    output: None = ...,
-    relative_bias: nn.Module | None = ...,
-    mask: Mask | Tensor | None = ...,
-    inputs: Tensor | tuple[Any, ...] | Mapping[str, Any] | None = ...,
-) -> Any: ...
-
-
 @with_hints
 def convert(
     module: nn.Module,
@@ -94,7 +65,7 @@ def convert(
     relative_bias: nn.Module | None = None,
     mask: Mask | Tensor | None = None,
     inputs: Tensor | tuple[Any, ...] | Mapping[str, Any] | None = None,
-) -> Conversion | ModelConversion:
+) -> Any:
     """Convert an attention layer of another library to one of ours, or every attention of a model.
 
     The outputs are equal, for the tokens and masks that the module gets in its model. A single attention is converted
@@ -167,11 +138,7 @@ def convert(
         )
     reader = read(module, given)
     unsaid = [reader.unsaid] if reader.unsaid and mask is None else []
-    refuse(
-        "clearhead.convert",
-        f"read this {type(module).__name__} by itself",
-        reader.alone + unsaid,
-    )
+    refuse(f"read this {type(module).__name__} by itself", reader.alone + unsaid)
     # A mask that hides nothing is none.
     both = reader.mask if isinstance(mask, Full) else and_masks(reader.mask, mask)
     layer: Any = build(reader, reader.kind, both)
@@ -206,11 +173,13 @@ def read(
     reader = _read_whole(family, ModuleReader(module, beside, guesses(module)[0]))
     if reader.is_probed and not reader.reasons:
         guess = fit(reader, family.read, {} if fits is None else fits)
+        if guess._replace(mask=None) != reader.guess:
+            call = reader.call
+            reader = _read_whole(family, ModuleReader(module, beside, guess))
+            reader.call = call
         if guess.mask is not None:
             reader.hide(guess.mask, ", ".join(reader.triangles) or "forward")
-        elif guess != reader.guess:
-            reader = _read_whole(family, ModuleReader(module, beside, guess))
-    refuse("clearhead.convert", f"read this {type(module).__name__}", reader.reasons)
+    refuse(f"read this {type(module).__name__}", reader.reasons)
     return reader
 
 

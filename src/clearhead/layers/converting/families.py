@@ -42,18 +42,6 @@ from clearhead.layers.relative import RelativeBias
 from clearhead.layers.temperature import Temperature
 from clearhead.masks import causal
 
-# Attributes that change what an attention of diffusion models computes, and their value where they do not.
-EXTRAS = {
-    "group_norm": None,
-    "spatial_norm": None,
-    "norm_cross": None,
-    "add_k_proj": None,
-    "add_q_proj": None,
-    "add_v_proj": None,
-    "residual_connection": False,
-    "rescale_output_factor": 1.0,
-    "fused_projections": False,
-}
 WEIGHT_DROPOUT = ("attention_dropout", "attn_dropout", "attn_dropout_p", "attn_drop", "dropout")
 OUTPUT_DROPOUT = ("residual_dropout", "resid_dropout", "hidden_dropout", "proj_drop", "to_out.1")
 # Models that pass ALiBi to their attentions, which cannot be run alone for that reason, and its name.
@@ -91,7 +79,6 @@ def _family(
 
     def read(reader: ModuleReader) -> None:
         reader.is_probed = reader.model_type not in ALIBI
-        _refuse_extras(reader)
         if project(reader, names):
             _read_settings(reader, names)
 
@@ -99,14 +86,17 @@ def _family(
 
 
 def _separate(reader: ModuleReader, names: ProjectionNames) -> bool:
-    """One projection each."""
+    """Read one projection each for query, key and value."""
     found = reader.projections(*names.inputs, *reader.output_of(names))
     heads = reader.num_heads or (1 if names in TUTORIALS else None)
     return bool(found) and reader.project(*found, num_heads=heads)
 
 
 def _packed(reader: ModuleReader, names: ProjectionNames) -> bool:
-    """One projection for all queries, then all keys, then all values; with q_attn, for keys and values."""
+    """Read one projection of all queries, then all keys, then all values; with q_attn, of keys and values.
+
+    In GPT-NeoX the queries, the key and the value of the first group of heads come first, then those of the second.
+    """
     is_cross = isinstance(getattr(reader.module, "q_attn", None), nn.Module)
     found = reader.projections(*names.inputs, *names.output, *["q_attn"] * is_cross)
     if not found:
@@ -114,38 +104,22 @@ def _packed(reader: ModuleReader, names: ProjectionNames) -> bool:
     packed, output, *queries = found
     heads, width = reader.num_heads, len(packed.weight)
     kv_heads = reader.size("num_kv_heads") or heads
-    shares = [heads or 1, kv_heads or 1, kv_heads or 1][is_cross:]
-    dim, rest = divmod(width, sum(shares))
-    if rest or (heads and reader.size("head_dim") not in (None, dim)):
-        _refuse_width(reader, names.inputs[0], width)
+    shares = [heads or 1, kv_heads or 1, kv_heads or 1]
+    groups = shares[1] if names == NEOX else 1
+    dim, rest = divmod(width, sum(shares[is_cross:]))
+    if rest or shares[0] % groups or (heads and reader.size("head_dim") not in (None, dim)):
+        reader.reasons.append(
+            f"{names.inputs[0]} gives width {width}, which must be (num_heads + 2 × num_kv_heads) × head_dim; the "
+            f"module says num_heads={heads}, num_kv_heads={reader.size('num_kv_heads')}, "
+            f"head_dim={reader.size('head_dim')}"
+        )
         return False
-    query, key, value = [*queries, *packed.split([dim * share for share in shares])]
-    return reader.project(query, key, value, output, num_heads=heads)
-
-
-def _grouped(reader: ModuleReader, names: ProjectionNames) -> bool:
-    """One projection: the queries of the first group of heads, their key and their value, then the second group."""
-    found = reader.projections(*names.inputs, *names.output)
-    if not found:
-        return False
-    packed, output = found
-    heads, width = reader.num_heads or 0, len(packed.weight)
-    kv_heads = reader.size("num_kv_heads") or heads
-    dim, rest = divmod(width, heads + 2 * kv_heads) if heads else (0, 1)
-    if rest or heads % kv_heads:
-        _refuse_width(reader, names.inputs[0], width)
-        return False
-    parts = packed.split([heads // kv_heads * dim, dim, dim] * kv_heads)
-    groups = [parts[first : first + 3] for first in range(0, len(parts), 3)]
-    return reader.project_heads(groups, output, heads)
-
-
-def _refuse_width(reader: ModuleReader, name: str, width: int) -> None:
-    reader.reasons.append(
-        f"{name} gives width {width}, which must be (num_heads + 2 × num_kv_heads) × head_dim; the module says "
-        f"num_heads={reader.num_heads}, num_kv_heads={reader.size('num_kv_heads')}, "
-        f"head_dim={reader.size('head_dim')}"
-    )
+    parts = packed.split([dim * share // groups for share in shares[is_cross:]] * groups)
+    if groups == 1:
+        query, key, value = [*queries, *parts]
+        return reader.project(query, key, value, output, num_heads=heads)
+    every = [parts[first : first + 3] for first in range(0, len(parts), 3)]
+    return reader.project_heads(every, output, heads)
 
 
 def _heads_of(module: nn.Module) -> list[nn.Module]:
@@ -184,7 +158,7 @@ FAMILIES = (
     _family(GPT2, _packed),
     _family(LLAMA, _separate),
     _family(PHI3, _packed),
-    _family(NEOX, _grouped),
+    _family(NEOX, _packed),
     _family(MPT, _packed),
     Family(LATENT.describe(), lambda module: has_projections(LATENT, module), latent.read),
     _family(TIMM, _packed),
@@ -207,23 +181,14 @@ FAMILIES = (
 """Every kind; the first that recognises a module reads it."""
 
 
-def _refuse_extras(reader: ModuleReader) -> None:
-    """Add a reason for each operation that a layer of ours does not have."""
-    config = None if reader.is_own else reader.config
-    clip = getattr(reader.module, "clip_qkv", None) or getattr(config, "clip_qkv", None)
-    if clip is not None:
-        reader.reasons.append(f"clip_qkv={clip}: our layer does not clip queries, keys and values")
-    for name, usual in EXTRAS.items():
-        value = getattr(reader.module, name, usual)
-        if value is not None and value != usual:
-            shown = type(value).__name__ if isinstance(value, nn.Module) else value
-            reader.reasons.append(f"{name}={shown}: our layer has no place for it")
-
-
 def _read_settings(reader: ModuleReader, names: ProjectionNames) -> None:
     """Read parts, mask and dropout of a module whose projections were read."""
     module: Any = reader.module
     has_alibi = _has_alibi(reader)
+    # A bound on queries, keys and values shows on large numbers only.
+    clip = getattr(module, "clip_qkv", None) or getattr(reader.config, "clip_qkv", None)
+    if clip is not None:
+        reader.reasons.append(f"clip_qkv={clip}: our layer does not clip queries, keys and values")
     add_norms(reader)
     if not has_alibi:
         add_rotary(reader, reader.guess.layout)

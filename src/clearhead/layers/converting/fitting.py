@@ -1,4 +1,4 @@
-"""Build the layer of a module that was read, or write a layer into it."""
+"""Build the layer of a module that was read."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -7,22 +7,17 @@ import torch
 
 from clearhead.errors import UnsupportedError
 from clearhead.layers.attention_layer import AttentionLayer
-from clearhead.layers.converting.reader import INPUTS, ModuleReader
-from clearhead.layers.inputs import is_plain_linear
+from clearhead.layers.converting.reader import ModuleReader
 from clearhead.masks.base import Mask
 
 Layer = TypeVar("Layer", bound=AttentionLayer)
 
 
-def refuse(function: str, aim: str, reasons: Sequence[str]) -> None:
-    """Refuse a conversion with all of the reasons, if there is one.
-
-    Raises:
-        UnsupportedError: code `convert.refused`.
-    """
+def refuse(aim: str, reasons: Sequence[str]) -> None:
+    """Raise UnsupportedError, code `convert.refused`, with all of the reasons, if there is one."""
     if reasons:
         listed = "\n".join(f"  - {reason}" for reason in reasons)
-        raise UnsupportedError("convert.refused", f"{function} cannot {aim}.\n{listed}")
+        raise UnsupportedError("convert.refused", f"clearhead.convert cannot {aim}.\n{listed}")
 
 
 def build(reader: ModuleReader, kind: type[Layer], mask: Mask | None) -> Layer:
@@ -46,21 +41,3 @@ def build(reader: ModuleReader, kind: type[Layer], mask: Mask | None) -> Layer:
             assert target is not None
             pair.read(target)
     return layer.train(reader.module.training)
-
-
-def write(reader: ModuleReader, layer: AttentionLayer) -> None:
-    """Write a layer that fits into the module that was read."""
-    ours = dict(layer.named_parameters(remove_duplicate=False))
-    with torch.no_grad():
-        for pair in reader.pairs:
-            pair.write(pair.found_in(ours))
-
-
-def replaced_projections(layer: AttentionLayer) -> list[str]:
-    """A reason for each projection of ours that another module was put in place of."""
-    return [
-        f"{name} must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
-        f"{type(each).__module__}.{type(each).__name__}"
-        for name, each in layer.named_children()
-        if name in (*INPUTS, "output_projection") and not is_plain_linear(each)
-    ]

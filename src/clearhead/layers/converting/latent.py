@@ -51,7 +51,7 @@ def read(reader: ModuleReader) -> None:
     if not found or len(norms) < len(names):
         return
     down, up, output, query, *query_down = found
-    if len({eps for *_, eps in norms}) > 1:
+    if len({eps for _, eps in norms}) > 1:
         reader.reasons.append("kv_a_layernorm and q_a_layernorm must add one eps")
         return
     reader.kind = LatentAttention
@@ -69,12 +69,12 @@ def read(reader: ModuleReader) -> None:
     if has_latent:
         reader.sizes["query_latent_dim"] = len(query_down[0].weight)
         named.append((query_down[0], "query_latent_projection"))
-    reader.options = {"bias": down.bias is not None, "eps": norms[0][2]}
+    reader.options = {"bias": down.bias is not None, "eps": norms[0][1]}
     for projection, ours in named:
         reader.pairs += projection.pairs(ours)
     _pair_heads(reader, up)
     for theirs, ours, norm in zip(names, ("latent_norm", "query_norm"), norms, strict=False):
-        reader.copy(f"{theirs}.weight", norm[0], f"{ours}.weight", norm[1])
+        reader.copy(f"{theirs}.weight", norm[0], f"{ours}.weight", reader.guess.norms)
     add_rotary(reader, reader.guess.layout)
     reader.read_scale()
     hide_by_configuration(reader)

@@ -33,10 +33,12 @@ class Place:
 
     @property
     def path(self) -> str:
+        """The first of the paths."""
         return self.paths[0]
 
     @property
     def theirs(self) -> str:
+        """The name of the module's class."""
         return type(self.module).__name__
 
     def leave(self, reason: str) -> None:
@@ -149,10 +151,11 @@ def _compared(call: Callable[[], Any], places: Sequence[Place]) -> Any:
 
 
 def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
-    """Say how two outputs differ; None if they are equal but for rounding.
+    """Return how two outputs differ, in words; None if they are equal but for rounding.
 
     Args:
-        theirs, ours: the outputs.
+        theirs: the output of the module.
+        ours: that of the layer.
         weights: the last of theirs may be weights that ours does not have.
     """
     pairs = [(theirs, ours)]

@@ -41,12 +41,13 @@ Fits = dict[tuple[Any, ...], Fitted]
 
 def guesses(module: nn.Module) -> list[Fitted]:
     """Return what a module may do, the most usual first."""
+    norms = ("copied", "plus 1")
     if model_type(module) is None:
-        return [Fitted(), Fitted(mask=causal())]
+        return [Fitted(norms=how, mask=mask) for mask in (None, causal()) for how in norms]
     layouts: tuple[Layout | None, ...] = (None,)
     if "position_embeddings" in inspect.signature(type(module).forward).parameters:
         layouts = ("half", "interleaved", None)
-    return [Fitted(*each) for each in product(layouts, (True, False), (True, False))]
+    return [Fitted(*each) for each in product(layouts, (True, False), (True, False), norms)]
 
 
 def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) -> Fitted:
@@ -69,7 +70,8 @@ def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) 
     for guess in guesses(twin):
         again = ModuleReader(twin, guess=guess)
         read(again)
-        settings = (guess.mask, *map(described, again.parts))
+        hows = [pair.how for pair in again.pairs]
+        settings = (guess.mask, *map(described, again.parts), *hows)
         if not again.sizes or settings in errors:
             continue
         layer = build(again, again.kind, None).eval()
@@ -193,8 +195,10 @@ def _calls(
 
 
 def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, int]:
-    """The output, or the first of a tuple, and how many the tuple holds; 0 for a tensor, −1 for one
-    that holds more than None behind it."""
+    """Return the output, or the first of a tuple, and the length of the tuple.
+
+    The length is 0 for a tensor, and −1 for a tuple with more than None after the first.
+    """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given = [each.clone() for each in inputs]

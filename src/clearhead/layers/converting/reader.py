@@ -28,12 +28,14 @@ class Fitted(NamedTuple):
         layout: of its rotary positions; None if it does not rotate.
         partly: True if it rotates the part of a head that its configuration says.
         capped: True if it caps its scores at the bound that it holds.
+        norms: "plus 1" if its norms multiply by 1 + their weight, else "copied".
         mask: the mask of a class of the user's; transformers' modules get theirs from the model.
     """
 
     layout: Layout | None = None
     partly: bool = True
     capped: bool = True
+    norms: str = "copied"
     mask: Mask | None = None
 
 
@@ -111,8 +113,7 @@ class ModuleReader:
         return model_type(self.module)
 
     def check_forward(self) -> None:
-        """Refuse what another forward than that of the classes computes: hooks, and a forward that was
-        put in the place of one."""
+        """Add a reason for each hook, and for each forward that replaces that of its class."""
         for root, module in [("", self.module), *self.beside.items()]:
             for path, each in module.named_modules(prefix=root):
                 name = path or "the module"
@@ -185,8 +186,7 @@ class ModuleReader:
         return found
 
     def output_of(self, names: ProjectionNames) -> list[str]:
-        """The name of the projection of the output, alone in a list; an empty list if there is none,
-        or only an identity."""
+        """Return the name of the output projection in a list; [] if there is none, or only an identity."""
         if "output" in self.beside:
             return ["output"]
         there = [
@@ -206,7 +206,9 @@ class ModuleReader:
         """Take these as the projections of the layer; False with reasons, if they are none.
 
         Args:
-            query, key, value: the projections of the inputs.
+            query: the projection of the queries.
+            key: that of the keys.
+            value: that of the values.
             output: that of the output; None is none, for which ours is the identity.
             num_heads: number of query heads; None if the module says only their width.
         """
@@ -361,10 +363,7 @@ class ModuleReader:
 
 
 def has_projections(names: ProjectionNames, module: nn.Module) -> bool:
-    """Return True for a module with layers, or bare matrices, of these names.
-
-    The output's may be elsewhere, unless there is one layer for query, key and value.
-    """
+    """Return True for a module with layers or matrices of these names; a separate output may be elsewhere."""
     wanted = names.inputs if len(names.inputs) == 3 else names.inputs + names.output
     found = [getattr(module, name, None) for name in wanted]
     return all(isinstance(each, nn.Module | nn.Parameter) for each in found)

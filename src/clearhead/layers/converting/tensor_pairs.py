@@ -75,6 +75,7 @@ class TensorPair:
         return torch.ones_like(like) if self.how == "ones" else torch.zeros_like(like)
 
     def row(self) -> Row:
+        """Return the pair as a line of the report."""
         rows = "" if self.rows is None else f"[{self.rows[0]}:{self.rows[1]}]"
         return Row(self.theirs, self.ours + rows, self.how)
 

@@ -22,8 +22,9 @@ def hooks_of_transformers(module: nn.Module) -> dict[int, Any]:
 
 
 def without_accelerate(module: nn.Module) -> nn.Module:
-    """Return a copy without the hooks of accelerate, with the weights that they offload; the module itself where it
-    has none.
+    """Return a copy without the hooks of accelerate, with the weights that they offload.
+
+    A module without such hooks is returned itself.
 
     Example:
         >>> layer = nn.Linear(3, 2)

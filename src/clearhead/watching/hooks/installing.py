@@ -81,7 +81,8 @@ def install(user: object, *more: Install) -> None:
 
 def hold(modules: Iterable[nn.Module]) -> None:
     """Put the functions that report where the code of a model has the others, and have its modules
-    show their arguments."""
+    show their arguments.
+    """
     modules = list(modules)
     with _lock:
         running.show_arguments(modules, _undo)
@@ -91,8 +92,10 @@ def hold(modules: Iterable[nn.Module]) -> None:
 
 
 def uninstall(user: object) -> None:
-    """End the use of the hooks, and take them out with the last user. Called again, it finishes what
-    an interrupt cut."""
+    """End the use of the hooks, and take them out with the last user.
+
+    Called again, it finishes what an interrupt cut.
+    """
     with _lock:
         _forget(user)
 

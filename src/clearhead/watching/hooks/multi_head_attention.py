@@ -140,8 +140,11 @@ def _visible(mask: Tensor, mask_type: int | None) -> Mask:
 
 
 def _edited_forward(*args: Any, **kwargs: Any) -> Any:
-    """The layer's own function; edited, the output is that of PyTorch's function of attention, which
-    is edited in turn, next to the weights of the edited call."""
+    """The layer's own function.
+
+    Edited, the output is that of PyTorch's function of attention, which is edited in turn, next to the weights of the
+    edited call.
+    """
     if tap.is_guarded():
         return _forward(*args, **kwargs)
     call = _bind(FORWARD, args, kwargs)
@@ -166,8 +169,11 @@ def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
 
 
 def _edited_fastpath_enabled() -> bool:
-    """As PyTorch has it; False while a model runs that is edited, since the fast paths give no context of a
-    head. The switch itself is one for all threads."""
+    """As PyTorch has it.
+
+    False while a model runs that is edited, since the fast paths give no context of a head. The switch itself is one
+    for all threads.
+    """
     # torch.compile knows PyTorch's own by the name that this one has now.
     is_enabled: bool = _mha._is_fastpath_enabled
     return is_enabled and (torch.compiler.is_compiling() or not tap.is_edited())

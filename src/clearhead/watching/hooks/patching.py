@@ -66,7 +66,8 @@ class Replacement:
 
     def hold(self, classes: Iterable[type], instances: Iterable[Any]) -> None:
         """Put them where the code of a model has the others: in the modules that its classes are
-        defined in, and in what classes and instances hold."""
+        defined in, and in what classes and instances hold.
+        """
         for name in {kind.__module__ for kind in classes}:
             names = namespace(sys.modules.get(name))
             if names is not None and id(names) not in self._homes:
@@ -88,8 +89,10 @@ class Replacement:
                     self._put(vars(each), name, value)
 
     def restore(self) -> None:
-        """Put everything back, in modules that were loaded meanwhile as well. Another patch on top
-        of one of these is left alone."""
+        """Put everything back, in modules that were loaded meanwhile as well.
+
+        Another patch on top of one of these is left alone.
+        """
         for holder, name, old, new in reversed(self._places):
             if _get(holder, name) is new:
                 _set(holder, name, old)
@@ -177,7 +180,9 @@ def _set(holder: Any, name: Any, value: Any) -> None:
 
 class Loaded:
     """The namespaces of the loaded modules, and which of them have changed since they were known.
-    What is done at every watch runs in C: there are thousands of modules."""
+
+    What is done at every watch runs in C: there are thousands of modules.
+    """
 
     def __init__(self) -> None:
         self._modules: list[Any] = []  # held, so that no other has the id of one of them

@@ -16,8 +16,10 @@ from clearhead._common.undoing import Undo
 
 
 class Follower(Protocol):
-    """Is called when a module begins to run, with its arguments, and when it has run or raised. Those by name
-    are there for the modules that show them. What `leave` returns is another output, None for none."""
+    """Is called when a module begins to run, with its arguments, and when it has run or raised.
+
+    Those by name are there for the modules that show them. What `leave` returns is another output, None for none.
+    """
 
     def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None: ...
     def leave(self, module: nn.Module, output: Any) -> None: ...
@@ -74,8 +76,11 @@ def names_cross(path: str) -> bool:
 
 
 def show_arguments(modules: Iterable[nn.Module], undo: Undo) -> None:
-    """Hand the hook the arguments that these modules are called with by name. A hook of the modules
-    themselves would turn PyTorch's fast paths off; this only says what the one for all of them gets."""
+    """Hand the hook the arguments that these modules are called with by name.
+
+    A hook of the modules themselves would turn PyTorch's fast paths off; this only says what the one for all of them
+    gets.
+    """
     every: list[dict[Any, bool]] = [each._forward_pre_hooks_with_kwargs for each in modules]
     # Those that show them already as well: a copy of a module that does was not asked to.
     undo.append(partial(_hide_arguments, every))
@@ -126,8 +131,10 @@ def _leave(module: nn.Module, inputs: Any, output: Any) -> None:
 
 
 def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Texts | None:
-    """The texts that a module is called with; None where it is handed none next to its own. They are
-    not compared here, where every module comes by."""
+    """The texts that a module is called with.
+
+    None where it is handed none next to its own. They are not compared here, where every module comes by.
+    """
     own: Any = inputs[0] if inputs else named.get("hidden_states")
     source: Any = None
     if isinstance(module, nn.MultiheadAttention):

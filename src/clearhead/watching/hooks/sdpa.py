@@ -52,8 +52,10 @@ def _put(output: Tensor, change: tap.Change, edited: tap.Read | None) -> Tensor:
 
 
 def _four_dimensions(tensor: Tensor) -> Tensor:
-    """(…, num_heads, len, dim) as (batch, num_heads, len, dim); PyTorch's three dimensions are
-    (batch, len, dim)."""
+    """(…, num_heads, len, dim) as (batch, num_heads, len, dim).
+
+    PyTorch's three dimensions are (batch, len, dim).
+    """
     if tensor.ndim == 3:
         return tensor[:, None]
     if tensor.ndim < 3:
@@ -71,7 +73,8 @@ FUNCTIONS = [(_sdpa, _reported)]
 
 def install(undo: Undo) -> None:
     """Report the calls that do not go by the name of PyTorch's function: of its operator, and of a
-    patch of somebody else that lies on top."""
+    patch of somebody else that lies on top.
+    """
     packet: Any = torch.ops.aten.scaled_dot_product_attention
     operator = packet._op
     undo.append(lambda: setattr(packet, "_op", operator))

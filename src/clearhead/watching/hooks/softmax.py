@@ -1,5 +1,7 @@
-"""Attention that cannot be read: a softmax that a model takes itself, and FlexAttention called
-directly. Nothing is recorded of it but that it ran, so that a record can say what it lacks."""
+"""Attention that cannot be read: a softmax that a model takes itself, and FlexAttention called directly.
+
+Nothing is recorded of it but that it ran, so that a record can say what it lacks.
+"""
 
 from functools import wraps
 from typing import Any

@@ -61,7 +61,8 @@ def _monkeypatch(modeling_utils: Any, undo: Undo) -> None:
 
 def _monkeypatch_each(functions: Any, undo: Undo) -> None:
     """Likewise in transformers 5.0 and before, where models look into a table, and else have a function of
-    their own, which is named `eager_attention_forward` everywhere."""
+    their own, which is named `eager_attention_forward` everywhere.
+    """
     # Without AttentionInterface, before transformers 4.50, it is a plain dictionary.
     put = getattr(type(functions), "register", functions.__setitem__)
     originals = dict(functions)
@@ -92,8 +93,10 @@ def _reporting(implementation: str | None, function: Any) -> Any:
 
 
 def _put(output: tuple[Any, ...], change: tap.Change, edited: tap.Read | None) -> tuple[Any, ...]:
-    """The context is (batch, query_len, num_heads, value_head_dim); weights next to it are those of
-    the edited call, before dropout."""
+    """The context is (batch, query_len, num_heads, value_head_dim).
+
+    Weights next to it are those of the edited call, before dropout.
+    """
     context, weights, *others = output
     context = change(context.transpose(1, 2)).transpose(1, 2).contiguous()
     if weights is not None and edited is not None:

@@ -60,8 +60,9 @@ def read_call(
     attention_mask: Tensor | BlockMask | None = None,
     **options: Any,
 ) -> Problem:
-    """Read a call of a function of attention of transformers, in the conventions of its
-    implementation; returns a problem.
+    """Read a call of a function of attention of transformers, in the conventions of its implementation.
+
+    Returns a problem.
 
     - "eager": the mask is added to the scores, and what is the lowest number of its dtype or −∞
       hides. It says everything, causality and window included.
@@ -167,7 +168,8 @@ def _without_mask(
     is_causal: bool, sliding_window: int | None, lengths: tuple[int, int]
 ) -> Mask | None:
     """The mask of PyTorch's function without one: of several queries the first is at the first key,
-    a single one is the last token."""
+    a single one is the last token.
+    """
     query_len, kv_len = lengths
     offset = None if query_len in (1, kv_len) or not is_causal else 0
     past = causal(offset=offset) if is_causal and query_len > 1 else None
@@ -228,7 +230,8 @@ def _window(
 
 def _packed(others: Mapping[str, Any], lengths: tuple[int, int], batch: int) -> Mask | None:
     """The sequences that flash attention keeps apart if there is no mask: by where they begin, or
-    else of a single row by positions that begin anew."""
+    else of a single row by positions that begin anew.
+    """
     # Without the longest of them, lengths go unnoticed.
     complete = all(others.get(name) is not None for name in ("max_length_q", "max_length_k"))
     by_lengths = _by_lengths(others, lengths) if complete else None

@@ -64,8 +64,7 @@ def _table(trace: Trace, step: Step, part: Tensor) -> Html:
     shaded = part
     if step.name in SHARES:
         largest = max(1.0, largest)
-        hidden = part == 0 if trace.renormalised else trace._hidden(part, 0, 0)
-        shaded = part.masked_fill(hidden, -math.inf)
+        shaded = part.masked_fill(trace._hidden(part, 0, 0), -math.inf)
     rows = [
         [name, *map(number, numbers)] for name, numbers in zip(names, part.tolist(), strict=True)
     ]

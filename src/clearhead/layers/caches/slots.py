@@ -1,0 +1,146 @@
+"""The slots of a cache, and the rule by which a kind of cache fills them."""
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead._common.torch_internals import is_exporting
+from clearhead.layers.caches.layout import Layout
+from clearhead.masks.base import Mask
+
+
+class Slots(ABC):
+    """The base of `Cache`: memory, which columns of the text are real tokens, and what a kind of cache defines.
+
+    A kind defines `_start` and `_add`; the other methods are those of a cache that holds every column.
+    """
+
+    def __init__(self) -> None:
+        # Keys, values, and what else encodes them, (batch, num_kv_heads, slots, width).
+        self._stores: tuple[Tensor, ...] = ()
+        self._exporting = is_exporting()
+        self.reset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes; a copy belongs to no layer yet."""
+        return vars(self) | {"_layer": None}
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    def reset(self) -> None:
+        """Drop everything, as if the cache were new: other shapes may follow.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import GrowingCache
+            >>> cache = GrowingCache()
+            >>> _ = cache.append(torch.zeros(1, 2, 7, 4), torch.zeros(1, 2, 7, 4))
+            >>> cache.reset()
+            >>> len(cache)
+            0
+        """
+        self._layout: Layout | None = None
+        # Columns appended, and which of them are real, (batch, columns); None as long as all are.
+        self._seen = 0
+        self._valid: Tensor | None = None
+        # Positions and mask of the keys that `append` returned, where they are not those held.
+        self._shown: tuple[Tensor, Mask] | None = None
+        self._finite = True
+        # What came last: how many tokens, and which of them are real.
+        self._appended: tuple[int, Tensor | None] = (0, None)
+        self._layer: weakref.ref[object] | None = None
+        self._forget()
+
+    @property
+    def _device(self) -> torch.device | None:
+        return None if self._layout is None else self._layout.device
+
+    def _check_room(self, new: int) -> None:
+        """Raise TooLargeError if there is no room for n more tokens; most kinds make room."""
+        return
+
+    @abstractmethod
+    def _start(self, layout: Layout) -> None:
+        """Allocate the stores for the first tokens, which have this layout."""
+
+    @abstractmethod
+    def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Write tokens that fit to their slots, and return what `append` returns.
+
+        `_seen` and `_valid` do not count the new tokens yet.
+        """
+
+    def _real(self) -> int | Tensor:
+        """Return the number of keys held if all are real and in order; else which are real, (batch, keys)."""
+        return self._seen if self._valid is None else self._valid
+
+    def _counts(self) -> int | Tensor:
+        """Return the number of real tokens: one for all rows, or (batch,), or a tensor of one number."""
+        return self._seen if self._valid is None else self._valid.sum(-1)
+
+    def _record(self, new: int, valid: Tensor | None) -> None:
+        """Count n new columns, and record which of them are real."""
+        if valid is not None or self._valid is not None:
+            assert self._layout is not None
+            every = self._layout.every
+            known = every(self._seen) if self._valid is None else self._valid
+            self._valid = torch.cat([known, every(new) if valid is None else valid], dim=1)
+        self._seen += new
+
+    def _advance(self, new: int) -> None:
+        """Count n new columns; fewer than before if n is negative."""
+        self._seen += new
+
+    def _allocate(self, layout: Layout, slots: int) -> tuple[Tensor, ...]:
+        """Return empty stores of n slots."""
+        return tuple(
+            layout.allocate(layout.batch, layout.num_kv_heads, slots, width, dtype=dtype)
+            for width, dtype in self._shapes(layout)
+        )
+
+    def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
+        """Return width and dtype of each store."""
+        return (layout.head_dim, layout.dtype), (layout.value_head_dim, layout.dtype)
+
+    def _encode(self, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        """Return what the stores hold of keys and values."""
+        return key, value
+
+    def _decode(self, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of a part of the stores."""
+        keys, values = stored
+        return keys, values
+
+    def _snapshot(self, new: int) -> dict[str, Any]:
+        """Return the attributes to restore if the next n tokens are refused.
+
+        Slots without a token may be overwritten, and are not copied.
+        """
+        return dict(vars(self))
+
+    def _cut(self, counts: int | Tensor, lengths: Tensor) -> None:
+        """Truncate each row to `counts` real tokens, which are in the first `lengths` columns, or raise."""
+        return
+
+    def _columns(self, valid: Tensor) -> Tensor:
+        """Return which columns are real, (batch, columns), as a kind stores it."""
+        return valid
+
+    def _take(self, rows: Tensor) -> None:
+        """Reorder the stores; in place if the batch size stays, for compiled steps."""
+        assert self._layout is not None
+        batch, _, slots, _ = self._stores[0].shape
+        held, old = min(len(self), slots), self._stores
+        if len(rows) != batch:
+            self._stores = self._allocate(self._layout._replace(batch=len(rows)), slots)
+        for store, before in zip(self._stores, old, strict=True):
+            store[:, :, :held] = before[:, :, :held].index_select(0, rows)
+
+    def _forget(self) -> None:
+        """Drop what a kind holds, for `reset`."""
+        self._stores = ()
