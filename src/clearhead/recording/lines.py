@@ -94,7 +94,8 @@ def lines_of(subject: Callee, tensors: Sequence[Tensor]) -> Lines:
     """What a call runs, as far as the code bears to be watched."""
     spare = subject.spare()
     turned = [
-        each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in tensors
+        each.to(subject.dtype, copy=True) if each.is_floating_point() else each.clone()
+        for each in tensors
     ]
     lines = Lines(turned, alone=True)
     with torch.no_grad(), lines:

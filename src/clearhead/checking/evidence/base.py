@@ -11,6 +11,7 @@ from torch import Tensor
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.call_inputs import Strided, measure_strides, repeated, written
+from clearhead.checking.evidence.cases import converted
 from clearhead.checking.evidence.feeding import call_error, shapes_of
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
 from clearhead.checking.evidence.state import State, measure_state
@@ -175,9 +176,8 @@ def record(subject: Subject, tensors: Sequence[Tensor]) -> Recorded | None:
     """Run a subject under the recorder."""
     spare = subject.spare()
     names = {storage_of(each): name for name, each in spare.parameters().items()}
-    turned = [
-        each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in tensors
-    ]
+    # Copies: code that writes to its inputs must not change those of the next call.
+    turned = list(converted(tensors, subject.dtype))
     buffers = spare.module.buffers() if spare.module is not None else ()
     recorder = Recorder(turned, names, map(storage_of, buffers))
     try:
