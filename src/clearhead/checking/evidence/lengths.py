@@ -175,6 +175,14 @@ def trials_at(e: TokensEvidence, tokens: int) -> Iterator[tuple[str, Trial]]:
         except RuntimeError:  # another number of blocks a sample
             continue
         yield "definition", _windowed(case, same, group.arranged)
+        layer = e.layers[index]
+        if layer is None or not layer.right or padded or layer.contract.rope != e.contract.rope:
+            continue
+        heads = layer.trials[0].setting.num_heads
+        made = [sides.trial(layer.contract, heads) for sides in e.layer_sides(index, recorded)]
+        whole = [_windowed(each, same, group.arranged) for each in made if each is not None]
+        if whole:
+            yield "definition", min(whole, key=lambda each: each.error(RIGHT))
 
 
 def holds(case: Trial, recipe: Recipe = RIGHT) -> bool:

@@ -348,7 +348,7 @@ class TokensEvidence(Evidence):
     def layers(self) -> tuple[Explanation | None, ...]:
         """For each group of heads, how it goes from its projections to what reads its contexts; None where one of
         these was not seen."""
-        return tuple(self._layer(group) for group in self.groups)
+        return tuple(map(self._layer, range(len(self.groups))))
 
     @cached_property
     def layer_by_name(self) -> Explanation | None:
@@ -364,15 +364,20 @@ class TokensEvidence(Evidence):
             output = self.batched(recorded.output)
             yield from sides_by_name(recorded, output, inputs[0], inputs[-1])
 
-    def _layer(self, group: Group) -> Explanation | None:
-        found = []
-        for recorded in (self.recorded, *(each for _, each in self.others)):
-            if recorded is None or len(recorded.attentions) != len(self.observed):
-                continue
-            same = [recorded.attentions[index] for index in group.indices]
-            batch = 1 if self.feed.plain else recorded.output.shape[0]
-            found.append(list(sides_by_tags(recorded, same, batch)))
-        dim = group.attentions[0].query.shape[-1]
+    def layer_sides(self, index: int, recorded: Recorded) -> list[Sides]:
+        """Return the sides of the layer of a group of heads in one call, in each way that its projections allow."""
+        same = [recorded.attentions[each] for each in self.groups[index].indices]
+        batch = 1 if self.feed.plain else recorded.output.shape[0]
+        return list(sides_by_tags(recorded, same, batch))
+
+    def _layer(self, index: int) -> Explanation | None:
+        calls = (self.recorded, *(each for _, each in self.others))
+        found = [
+            self.layer_sides(index, each)
+            for each in calls
+            if each is not None and len(each.attentions) == len(self.observed)
+        ]
+        dim = self.groups[index].attentions[0].query.shape[-1]
         width = next((sides.query.shape[-1] for ways in found for sides in ways), dim)
         num_heads = self.contract.num_heads or self.feed.num_heads or width // dim
         return self._explained_sides(found, num_heads, whole=False)
