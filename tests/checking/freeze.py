@@ -75,7 +75,7 @@ def verdicts(banks: Sequence[str], processes: int, every: int = 1) -> dict[str, 
 def worse(entry: Entry, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield in which way a verdict is worse than the stored one; what must not be is in capitals."""
     if not entry.codes:
-        if now["outcome"] != was["outcome"] != "wrong" and was["outcome"] != "raised":
+        if now["outcome"] not in ("right", was["outcome"]) and was["outcome"] in ("right", "not judged"):
             yield f"{'ACCUSED' if now['outcome'] == 'wrong' else 'UNSURE'}: {now['codes']}"
     elif was["outcome"] == "wrong" != now["outcome"]:
         yield f"{'CALLED RIGHT' if now['outcome'] == 'right' else now['outcome']}: {was['codes']}"

@@ -2,7 +2,7 @@
 them. The split into heads, their rotation and their merge are stages of it, as of a function of query, key, value."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,6 +25,16 @@ class Sides:
     key: Tensor
     value: Tensor
     context: Tensor
+
+    def end(self, case: Trial) -> Trial | None:
+        """Return a trial of the products in this call, but for the projected value and what reads the contexts."""
+        (batch, heads, tokens, _), width = case.query.shape, case.value.shape[-1]
+        kv_heads = self.value.shape[-1] // width
+        shapes = (batch, case.key.shape[2], kv_heads * width), (batch, tokens, heads * width)
+        if not kv_heads or heads % kv_heads or shapes != (self.value.shape, self.context.shape):
+            return None
+        value = self.value.unflatten(-1, (kv_heads, -1)).transpose(1, 2)
+        return replace(case, value=value, target=self.context)
 
     def trial(self, contract: Contract, num_heads: int) -> Trial | None:
         """Return the call as a trial, or None where the widths do not fit the number of heads."""

@@ -19,7 +19,9 @@ from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
 from clearhead.checking.evidence.half_precision import measure as measure_halves
 from clearhead.checking.evidence.projecting import Sides, sides_by_name, sides_by_tags
 from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
+from clearhead.checking.hypotheses.context_edits import of_context
 from clearhead.checking.hypotheses.edits import edits, fitted
+from clearhead.checking.hypotheses.head_edits import TAKEN, TOKENS
 from clearhead.checking.hypotheses.matching import (
     Explanation,
     Trial,
@@ -364,19 +366,44 @@ class TokensEvidence(Evidence):
             output = self.batched(recorded.output)
             yield from sides_by_name(recorded, output, inputs[0], inputs[-1])
 
+    @cached_property
+    def ends(self) -> tuple[Explanation | None, ...]:
+        """The same from the query and key that are multiplied, whatever was done to them, and the projected value."""
+        return tuple(map(self._end, range(len(self.groups))))
+
+    def _end(self, index: int) -> Explanation | None:
+        inside = self.explanations[index]
+        if not inside.right or self.groups[index].arranged is None:
+            return None
+        multiplied = self.group_trials(index)
+        for ways in zip(*self._calls_of(index)[: len(multiplied)], strict=False):
+            made = [
+                sides.end(each.under(inside.contract))
+                for sides, each in zip(ways, multiplied, strict=False)
+            ]
+            trials = [each for each in made if each is not None]
+            if trials and len(trials) == len(made):
+                table = lambda contract: [*TOKENS, *TAKEN, *of_context(trials)]  # noqa: E731
+                found = explain(trials, inside.contract, table)
+                return replace(found, trials=tuple(trials))
+        return None
+
     def layer_sides(self, index: int, recorded: Recorded) -> list[Sides]:
         """Return the sides of the layer of a group of heads in one call, in each way that its projections allow."""
         same = [recorded.attentions[each] for each in self.groups[index].indices]
         batch = 1 if self.feed.plain else recorded.output.shape[0]
         return list(sides_by_tags(recorded, same, batch))
 
-    def _layer(self, index: int) -> Explanation | None:
+    def _calls_of(self, index: int) -> list[list[Sides]]:
         calls = (self.recorded, *(each for _, each in self.others))
-        found = [
+        return [
             self.layer_sides(index, each)
             for each in calls
             if each is not None and len(each.attentions) == len(self.observed)
         ]
+
+    def _layer(self, index: int) -> Explanation | None:
+        found = self._calls_of(index)
         dim = self.groups[index].attentions[0].query.shape[-1]
         width = next((sides.query.shape[-1] for ways in found for sides in ways), dim)
         num_heads = self.contract.num_heads or self.feed.num_heads or width // dim
@@ -387,10 +414,13 @@ class TokensEvidence(Evidence):
     ) -> Explanation | None:
         """The explanation of a layer by its sides in each call, in the first way that has one."""
 
+        trials: tuple[Trial, ...] = ()
+
         def table(contract: Contract) -> list[StageEdit]:
             found = edits(contract, given=False, masked=whole)
             return [
-                each for each in found if whole or each.noun in LAYER or "rotate" in each.changes
+                *(each for each in found if whole or each.noun in LAYER or "rotate" in each.changes),
+                *of_context([each.under(contract) for each in trials]),
             ]
 
         first = None

@@ -84,9 +84,20 @@ def _view_merge(context: Tensor, at: Setting) -> Tensor:
     return context.reshape(at.batch, at.query_len, -1)
 
 
+def _tiled(side: int) -> Stage:
+    """The heads of the key (1) or the value (2) tiled, those of the other one repeated."""
+    return lambda *given: tuple(
+        each.repeat(1, given[3].num_heads // each.shape[1], 1, 1) if index == side else each
+        for index, each in enumerate(given[:3])
+    )
+
+
 GROUPS = [
     StageEdit("heads.gqa-tiled", "tiled",
          {"group": lambda x, at: x.repeat(1, at.num_heads // x.shape[1], 1, 1)}, grouped),
+    *(
+        StageEdit("heads.gqa-tiled", "tiled", {"arrange": _tiled(side)}, grouped) for side in (1, 2)
+    ),
     StageEdit("heads.layout", "same",
          {"group": lambda x, at: x[:, :1].expand(-1, at.num_heads, -1, -1)}, grouped,
          {"what": "first key head"}),
@@ -127,12 +138,18 @@ TOKENS = [
         (lambda x: x[:, :, :1], None, None),
         (lambda x: x[:, :, -1:], None, None),
     )
+] + [
+    StageEdit("law.pairs", "elsewhere", {"around": lambda inner, *sides: inner(*sides).cumsum(2)}),
+    StageEdit("law.pairs", "alone", {"around": lambda inner, q, k, v, at: right_group(v, at)}),
 ]  # fmt: skip
 
 MERGES = [
     StageEdit("heads.layout", "summed", {"merge": lambda x, at: x.sum(1)}),
-    StageEdit("heads.layout", "summed",
-         {"merge": lambda x, at: right_merge(x.mean(1, True).expand_as(x), at)}),
+    *(
+        StageEdit("heads.layout", "summed",
+             {"merge": lambda x, at, by=by: right_merge(by(x, 1, True).expand_as(x), at)})
+        for by in (torch.mean, torch.sum)
+    ),
     StageEdit("heads.layout", "viewed", {
         "merge": _view_merge,
         "end": lambda x, at: _view_merge(x, at).unflatten(-1, (at.num_heads, -1)).transpose(1, 2),
@@ -144,15 +161,13 @@ MERGES = [
 ]  # fmt: skip
 
 
-def _plus(which: int) -> Stage:
-    """The context with the query (0), key (1) or value (2) added."""
-    return lambda inner, *sides: inner(*sides) + right_group(sides[which], sides[3])
-
-
 TAKEN = [
-    *(StageEdit("law.value", "more", {"around": _plus(which)}) for which in (2, 1, 0)),
     StageEdit(
         "law.value", "centred", {"arrange": lambda q, k, v, at: (q, k, v - v.mean(2, keepdim=True))}
+    ),
+    *(
+        StageEdit("law.value", "shares", {"arrange": lambda q, k, v, at, axis=axis: (q, k, v.softmax(axis))})
+        for axis in (-1, 2)
     ),
     StageEdit("parameter.dead", "keys", {"arrange": _taking(0, 1, 1)}),
     StageEdit("parameter.dead", "queries", {"arrange": _taking(0, 1, 0)}),

@@ -199,6 +199,9 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         and not each.sliced
     ):
         return _of_layer(e, layer)
+    end = e.ends[index]
+    if end is not None and end.script:
+        return _of_recipe(end, end.trials, (*TOPICS, "heads"))
     made = _inside(e, index)
     seen = [split.num_heads or 0 for split in e.splittings]
     declared = e.contract.num_heads

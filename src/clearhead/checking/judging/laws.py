@@ -118,6 +118,9 @@ def pairs(e: TokensEvidence) -> Verdict | None:
         return Found("alone")
     if _moved_apart(e):
         return Found("apart")
+    unread = _without_keys(e)
+    if unread:
+        return Found("unread", {"tokens": ", ".join(map(str, unread))})
     if not e.contract.causal or not e.groups:
         return None
     own = _sees_itself(e)
@@ -169,6 +172,19 @@ def _moved_apart(e: TokensEvidence) -> bool:
             return False
         apart.append(bool((key != value)[both].all()))
     return bool(apart) and all(apart)
+
+
+def _without_keys(e: TokensEvidence) -> list[int]:
+    """The tokens that have queries and no keys, in all groups."""
+    asking, read = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
+    for source in e.sources:
+        if source is None or not source.known:
+            return []
+        asking = torch.cat([asking, source.query.token[source.blocks].flatten()])
+        read = torch.cat([read, source.key.token[source.blocks].flatten()])
+    if bool((asking < 0).any()) or bool((read < 0).any()):
+        return []
+    return asking[~torch.isin(asking, read)].unique().tolist()
 
 
 def _all_seen(e: CrossEvidence) -> Verdict | None:
