@@ -59,7 +59,6 @@ def test_everything_is_told_where_it_is_asked_for() -> None:
         "      second",
         "      ● ·",
         "      third",
-        "      NaN",
     ]
 
 

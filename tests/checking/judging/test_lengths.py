@@ -35,7 +35,7 @@ def test_the_report_ticks_the_laws_that_held_and_says_how_far() -> None:
     report = ch.check(Right(causal=True), takes="x", causal=True)
     assert report.ok, report
     (laws,) = (each for each in report.passed if each.startswith("laws: "))
-    assert laws == "laws: scores, again, samples, pairs, value, length to 1 025"
+    assert laws == "laws: scores, again, samples, pairs, length to 1 025"
     assert report.explain("law.length").endswith("clear, asked up to 1025 tokens.")
 
 
@@ -49,7 +49,7 @@ def test_a_loop_is_asked_at_fewer() -> None:
 def test_more_tokens_than_the_mask_has_are_asked_of_the_last_one() -> None:
     torch.manual_seed(0)
     (finding,) = ch.check(MaskUpToSixteen(), takes="x", causal=True).findings
-    assert (finding.code, "24 tokens, of which the last" in finding.measured) == (
+    assert (finding.code, "24 tokens, with another last token" in finding.measured) == (
         "law.length",
         True,
     )

@@ -223,7 +223,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
                 (Claim("positions", "differs", Found("rotation")),), contract=made.contract
             )
         made = replace(made, unknown={**made.unknown, "positions": ("rotation", {})})
-    why = _unseen(e, each)
+    why = _unseen(e, next((x for x in e.splittings if x.merged is not None), each))
     if why is not None:
         return replace(made, unknown={**made.unknown, "heads": why})
     return replace(made, clear=made.clear | {"heads"})
