@@ -21,7 +21,7 @@ from clearhead.checking.evidence.projecting import Sides, sides_by_name, sides_b
 from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
 from clearhead.checking.hypotheses.context_edits import of_context
 from clearhead.checking.hypotheses.edits import edits, fitted
-from clearhead.checking.hypotheses.head_edits import TAKEN, TOKENS
+from clearhead.checking.hypotheses.head_edits import TOKENS, VALUES
 from clearhead.checking.hypotheses.matching import (
     Explanation,
     Trial,
@@ -383,7 +383,7 @@ class TokensEvidence(Evidence):
             ]
             trials = [each for each in made if each is not None]
             if trials and len(trials) == len(made):
-                table = lambda contract: [*TOKENS, *TAKEN, *of_context(trials)]  # noqa: E731
+                table = lambda contract: [*TOKENS, *VALUES, *of_context(trials)]  # noqa: E731
                 found = explain(trials, inside.contract, table)
                 return replace(found, trials=tuple(trials))
         return None

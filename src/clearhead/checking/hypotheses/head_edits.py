@@ -161,7 +161,7 @@ MERGES = [
 ]  # fmt: skip
 
 
-TAKEN = [
+VALUES = [
     StageEdit(
         "law.value", "centred", {"arrange": lambda q, k, v, at: (q, k, v - v.mean(2, keepdim=True))}
     ),
@@ -169,6 +169,10 @@ TAKEN = [
         StageEdit("law.value", "shares", {"arrange": lambda q, k, v, at, axis=axis: (q, k, v.softmax(axis))})
         for axis in (-1, 2)
     ),
+]  # fmt: skip
+
+TAKEN = [
+    *VALUES,
     StageEdit("parameter.dead", "keys", {"arrange": _taking(0, 1, 1)}),
     StageEdit("parameter.dead", "queries", {"arrange": _taking(0, 1, 0)}),
     StageEdit("parameter.dead", "to-queries", {"arrange": _taking(0, 0, 2)}),
