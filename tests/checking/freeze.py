@@ -4,7 +4,7 @@ python -m tests.checking.freeze write            store the verdicts in bank/froz
 python -m tests.checking.freeze compare          print every entry whose verdict is worse, and the rates
 python -m tests.checking.freeze compare --every 10    only every tenth entry of each bank
 
-A comparison fails if right code is judged otherwise than before, if a mistake that was found is called right, or if
+A comparison fails if right code is judged worse than before, if a mistake that was found is called right, or if
 fewer mistakes than `FOUND` of those found before, or `NAMED` of all, are found, or have a right name or line.
 """
 
@@ -75,7 +75,8 @@ def verdicts(banks: Sequence[str], processes: int, every: int = 1) -> dict[str, 
 def worse(entry: Entry, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield in which way a verdict is worse than the stored one; what must not be is in capitals."""
     if not entry.codes:
-        if now["outcome"] not in ("right", was["outcome"]) and was["outcome"] in ("right", "not judged"):
+        same = now["outcome"] in ("right", was["outcome"])
+        if not same and was["outcome"] in ("right", "not judged"):
             yield f"{'ACCUSED' if now['outcome'] == 'wrong' else 'UNSURE'}: {now['codes']}"
     elif was["outcome"] == "wrong" != now["outcome"]:
         yield f"{'CALLED RIGHT' if now['outcome'] == 'right' else now['outcome']}: {was['codes']}"

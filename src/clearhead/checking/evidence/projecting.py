@@ -35,7 +35,9 @@ class Sides:
             return None
         value = self.value.unflatten(-1, (kv_heads, -1)).transpose(1, 2)
         bias = case.value - value.repeat_interleave(heads // kv_heads, 1)
-        if torch.allclose(bias, bias[:1, :, :1].expand_as(bias)):  # one that is added by an operation of its own
+        if torch.allclose(
+            bias, bias[:1, :, :1].expand_as(bias)
+        ):  # one that is added by an operation of its own
             value = case.value
         return replace(case, value=value, target=self.context)
 

@@ -383,8 +383,8 @@ class TokensEvidence(Evidence):
             ]
             trials = [each for each in made if each is not None]
             if trials and len(trials) == len(made):
-                table = lambda contract: [*TOKENS, *VALUES, *of_context(trials)]  # noqa: E731
-                found = explain(trials, inside.contract, table)
+                table = [*TOKENS, *VALUES, *of_context(trials)]
+                found = explain(trials, inside.contract, lambda _, rows=table: rows)
                 return replace(found, trials=tuple(trials))
         return None
 
@@ -419,7 +419,11 @@ class TokensEvidence(Evidence):
         def table(contract: Contract) -> list[StageEdit]:
             found = edits(contract, given=False, masked=whole)
             return [
-                *(each for each in found if whole or each.noun in LAYER or "rotate" in each.changes),
+                *(
+                    each
+                    for each in found
+                    if whole or each.noun in LAYER or "rotate" in each.changes
+                ),
                 *of_context([each.under(contract) for each in trials]),
             ]
 

@@ -109,9 +109,8 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
     elif seen is None and not codes and not broken:
         key = "pattern" if e.contract.causal is None else "some-unseen"
         yield key, {"picture": drawn(e.dependency.cells(), own=True)}
-    padded = isinstance(e, PaddedEvidence) and isinstance(e.given.run, Embedded) and not codes
-    if padded and e.left_gap > 1e-6:
-        yield "left-padding", {}
+    if isinstance(e, PaddedEvidence) and isinstance(e.given.run, Embedded) and not codes:
+        yield from [("left-padding", {})] if e.left_gap > 1e-6 else []
 
 
 def _of_cross(e: CrossEvidence, codes: Sequence[str]) -> Iterator[Note]:
