@@ -18,8 +18,7 @@ from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
 from clearhead.checking.evidence.half_precision import measure as measure_halves
 from clearhead.checking.evidence.projecting import Sides, sides_by_name, sides_by_tags
 from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
-from clearhead.checking.hypotheses.context_edits import of_context
-from clearhead.checking.hypotheses.edits import edits, fitted
+from clearhead.checking.hypotheses.edits import edits, fitted, of_context
 from clearhead.checking.hypotheses.head_edits import TOKENS, VALUES
 from clearhead.checking.hypotheses.matching import (
     Explanation,
