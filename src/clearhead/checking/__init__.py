@@ -24,25 +24,26 @@ With query, key, value and context in hand a subject is held against a `Recipe` 
 definition as a row of stages. An edit replaces one of them by a mistake (`edits.py`, one table). The definition is
 tried first, under every mask that what is undeclared leaves open; then each edit, and then each pair of edits of
 different stages (`matching.py`). The nearest script that gives the subject's numbers on all calls, whose sizes are
-distinct, is the mistake; what is equal is decided by the error of the plain computation, as in `testing`. A scale and
-a number that hidden scores are filled with are measured and tried as an edit too. NaN equals NaN, so where most of
-the output is NaN nothing is concluded from it. Where no script fits, the stages that were recorded are compared with
-the declared ones (`judging/reading.py`); for a function the weights that the identity as value shows. A layer is held
-against the same recipe as a whole (`evidence/projecting.py`): query, key and value as their projections give them,
-and the contexts as the next operation reads them, so that the split into heads, their rotation, their groups and
-their merge are edits as well. Where a norm or a gate stands in between, the query and key that are multiplied are
-taken, and the value as it was projected. What a context has more than weights times values is measured as multiples of
-key, value and context, and tried as an edit; a query that is added is a residual. A layer that is the definition so is right, whatever was recorded inside: blocks whose
-softmax is rescaled later are attention. Where no product is seen, the parameters are found by their names.
+distinct, is the mistake; what is equal is decided by the error of the plain computation, as in `testing`. A scale
+and a number that hidden scores are filled with are measured and tried as an edit too. NaN equals NaN, so where
+most of the output is NaN nothing is concluded from it. Where no script fits, the stages that were recorded are
+compared with the declared ones (`judging/reading.py`); for a function the weights that the identity as value
+shows. A layer is held against the same recipe as a whole (`evidence/projecting.py`): query, key and value as their
+projections give them, and the contexts as the next operation reads them, so that the split into heads, their
+rotation, their groups and their merge are edits as well. Where a norm or a gate stands in between, the query and
+key that are multiplied are taken, and the value as it was projected. What a context has more than weights times
+values is measured as multiples of key, value and context, and tried as an edit; a query that is added is a
+residual. A layer that is the definition so is right, whatever was recorded inside: blocks whose softmax is
+rescaled later are attention. Where no product is seen, the parameters are found by their names.
 
 Where no mistake has a name, the laws are asked (`evidence/laws.py`, `judging/laws.py`): of calls alone, the same
 again, sample by sample, at any length; that an output moves with its own token, and every projection moves the
-output; of what was recorded, that scores alone make weights and that a token sees itself. A broken law is a finding,
-so that what nobody thought of is not called right. A function is asked the same (`evidence/function_laws.py`):
-doubled and shifted values, one query after another, logarithms of weights against query · key. The law of length
-(`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole by calls alone, and what is the definition
-with few tokens, inside and as a whole layer, under the recorder with many; the lengths follow from operations on fresh copies, parameters and
-weights.
+output; of what was recorded, that scores alone make weights and that a token sees itself. A broken law is a
+finding, so that what nobody thought of is not called right. A function is asked the same
+(`evidence/function_laws.py`): doubled and shifted values, one query after another, logarithms of weights against
+query · key. The law of length (`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole by calls
+alone, and what is the definition with few tokens, inside and as a whole layer, under the recorder with many; the
+lengths follow from operations on fresh copies, parameters and weights.
 
 A behaviour (`judging/behaviours.py`) is a call that is changed (again, after other calls, one sample alone,
 with other strides, in 16 bits, in training, with a NaN behind the mask, longer, with a cache), whose outputs,
