@@ -23,11 +23,11 @@ SHAPED_TESTS := tests/test_stages.py tests/ladder \
 		test_fused.py::test_logsumexp_and_its_gradient test_blockwise.py::test_empty_axes test_blockwise.py::test_sinks \
 		test_blockwise.py::test_trained_numbers_of_a_bias) \
 	$(addprefix tests/layers/,test_positions.py test_kernels.py::test_the_kernel_that_is_asked_for_runs \
-		test_inputs.py::test_low_rank test_nested.py::test_beside_a_cache_it_is_the_padded_batch \
+		test_inputs.py::test_low_rank \
 		test_parts.py::test_the_trace_and_the_weights_are_those_of_the_layer \
 		test_drop_in.py::test_it_shares_all_with_a_module_of_pytorch) \
 	$(addprefix tests/layers/caches/,test_bundle.py::test_each_layer_has_its_own \
-		$(addprefix test_cache.py::test_,a_padded_row_is_what_it_is_alone beams_part_ways a_cache_in_another_dtype \
+		$(addprefix test_cache.py::test_,a_padded_row_is_what_it_is_alone beams_part_ways the_dtype_is_kept \
 			each_row_takes_its_share_of_a_draft))
 # `make test-samples` runs them.
 SAMPLE_TESTS := $(filter-out %/test_packages.py,$(wildcard tests/samples/test_*.py))

@@ -202,7 +202,7 @@ class TestFolder:
             (folder / name / "core.py").write_text(text, encoding="utf-8")
             around = (
                 "import colorsys\nfrom core import attends\n\n"
-                "def attention(q, k, v):\n    return attends(q, k, v)\n"
+                "def attention(q, k, v):\n    return attends(q, k, v) @ v.new_ones(v.shape[-1]).diag()\n"
             )
             (folder / name / "around.py").write_text(around, encoding="utf-8")
         whole = json.loads(invoke("check", "one", "two", "--json").stdout)

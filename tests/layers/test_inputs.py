@@ -202,9 +202,11 @@ def test_an_unequal_share_of_the_heads_is_refused(kind: str, name: str) -> None:
     setattr(layer, name, nn.Linear(projection.in_features, width // heads * 2, bias=False))
     with pytest.raises(ch.errors.ShapeError) as raised:
         layer(torch.randn(2, 5, WIDTH))
+    # No layer of latents is divided by its heads.
+    share = "" if kind == "latents" else ", or in tensor parallelism an equal share of them"
     assert str(raised.value) == (
         f"[layer.projected] {name} must give num_heads × head_dim = 3 × {width // 3} numbers a "
-        f"token, or in tensor parallelism an equal share of them; it gives {width // 3 * 2}."
+        f"token{share}; it gives {width // 3 * 2}."
     )
 
 

@@ -129,9 +129,7 @@ def test_what_layers_take_and_refuse() -> None:
     first, last = ranks.run(2, other_calls)
     assert first[0].startswith("gather over 2 ranks: sends ")
     assert first[1] <= 1e-14
-    text = (
-        "UnsupportedError [layer.across] across= goes without cache, valid, positions, nested; got "
-    )
+    text = "UnsupportedError [layer.across] across= goes without cache, valid, positions; got "
     assert first[2].startswith(f"{text}cache. Padding of all tokens is mask=clearhead.padding(…).")
     assert first[3].startswith(f"{text}valid.")
     assert first[4].startswith("RankError [across.rank] rank 1 refused this call: [across.rows]")

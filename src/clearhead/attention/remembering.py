@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clearhead import stages
 from clearhead._common.kinds import ANSWERS
 from clearhead._common.torch_internals import (
     is_forward_mode,
@@ -23,6 +22,7 @@ from clearhead._common.torch_internals import (
 )
 from clearhead.attention.biases import Bias
 from clearhead.attention.distance_biases import Alibi
+from clearhead.attention.kernels._by_scores import context_by_scores
 from clearhead.attention.kernels._fused_gradients import FirstDerivatives
 from clearhead.attention.kernels._lowering import lower
 from clearhead.attention.kernels._nonfinite import SMALL, short_together
@@ -30,7 +30,7 @@ from clearhead.attention.planning import observers
 from clearhead.attention.problem import make_problem
 from clearhead.masks import small
 from clearhead.masks.base import Mask
-from clearhead.masks.small import has_tensor, put, question, shown_small
+from clearhead.masks.small import has_tensor, put, question_of, shown_small
 from clearhead.masks.spans import Extent
 from clearhead.masks.tiles import length
 
@@ -42,6 +42,7 @@ class _Call(NamedTuple):
 
     keys: slice | None
     causal: bool
+    grouped: bool
     shown: tuple[Tensor | None, Tensor | None] | None
     """The mask and the queries that see something, as `shown_small` returns them; None if read in each call."""
     scale: float
@@ -66,17 +67,54 @@ def remembering(attend: Attend) -> Attend:
     ) -> Tensor:
         given = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap}
         alike = type(query) is type(key) is type(value) is Tensor
-        if options or observers or not alike or torch.compiler.is_compiling():
+        is_known = mask is None or type(mask) in small.NUMBERS
+        if options or observers or not alike or not is_known or torch.compiler.is_compiling():
             return attend(query, key, value, **given, **options)
-        asked = _question(query, key, value, mask, bias, scale, softcap)
-        call = None if asked is None else small.KEPT.get(asked)
+        # Each call of a Python function here takes as long as a small operation.
+        numbers: Hashable = ()
+        if bias is not None or scale is not None or softcap is not None:
+            numbers = _numbers(query, bias, scale, softcap)
+        shape = None if mask is None else vars(mask).get(ANSWERS, small.EMPTY).get(small.QUESTION)
+        if shape is None and mask is not None:
+            shape = question_of(cast(Mask, mask))
+        try:
+            strides = query.stride(), key.stride(), value.stride()
+        except RuntimeError:  # a sparse tensor has no strides
+            return attend(query, key, value, **given)
+        dtypes = query.dtype, key.dtype, value.dtype
+        asked = shape, numbers, query.shape, key.shape, value.shape, strides, dtypes
+        is_recognised = numbers is not None and (mask is None or shape is not None)
+        call = small.KEPT.get(asked) if is_recognised else False
         if call and is_untransformed(query, key, value):
-            context = _run(call, query, key, value, mask, bias, softcap)
+            keys, values = key, value
+            if call.keys is not None:
+                keys, values = key[:, :, call.keys], value[:, :, call.keys]
+            visible, seen = call.shown or shown_small(cast(Mask, mask), call.extent)
+            context = None
+            if softcap is not None or bias is not None:
+                added = None if bias is None else _small_bias(cast(Alibi, bias), call.extent)
+                context = context_by_scores(
+                    query, keys, values, call.scale, visible, softcap=softcap, bias=added
+                )
+            elif short_together(query, keys, values, call.factor):
+                followed = query.requires_grad or key.requires_grad or value.requires_grad
+                if followed and torch.is_grad_enabled():
+                    query, keys, values = FirstDerivatives.apply(query, keys, values)
+                context = F.scaled_dot_product_attention(
+                    query,
+                    keys,
+                    values,
+                    visible,
+                    0.0,
+                    call.causal,
+                    scale=call.scale,
+                    enable_gqa=call.grouped,
+                )
             if context is not None:
-                return context
+                return context if seen is None else context.masked_fill(~seen, 0.0)
         context = attend(query, key, value, **given)
         is_small = 0 < query.numel() <= SMALL and (key.numel() <= SMALL or query.shape[-2] == 1)
-        if asked is not None and is_small:
+        if is_recognised and is_small:
             if asked not in small.KEPT:
                 put(small.KEPT, asked, None)
             elif call is None and is_untransformed(query, key, value):
@@ -86,39 +124,20 @@ def remembering(attend: Attend) -> Attend:
     return cast(Attend, remembered)
 
 
-def _question(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: object,
-    bias: object,
-    scale: object,
-    softcap: object,
-) -> Hashable | None:
-    """Return what a call is recognised by; None for one that is made in full."""
-    numbers = scale, softcap
+def _numbers(query: Tensor, bias: object, scale: object, softcap: object) -> Hashable | None:
+    """Return what the options of a call are recognised by; None for a call that is made in full."""
     if not {type(scale), type(softcap)} <= {float, type(None)}:
         return None
-    if bias is not None:
-        # The slopes of a paper are nobody's parameters.
-        if type(bias) is not Alibi or not bias.follows or query.dtype != torch.float32:
-            return None
-        numbers = *numbers, bias.slopes.shape
-    asked = None
-    if mask is not None:
-        asked = question(mask)
-        if asked is None or isinstance(mask, Tensor):
-            return None
-    try:
-        strides = query.stride(), key.stride(), value.stride()
-    except RuntimeError:  # a sparse tensor has no strides
+    if bias is None:
+        return scale, softcap
+    # The slopes of a paper are nobody's parameters.
+    if type(bias) is not Alibi or not bias.follows or query.dtype != torch.float32:
         return None
-    dtypes = query.dtype, key.dtype, value.dtype
-    return asked, numbers, query.shape, key.shape, value.shape, strides, dtypes
+    return scale, softcap, bias.slopes.shape
 
 
 def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> _Call | None:
-    """Return the call that these arguments are; None for one that is not small, or is not one fused call."""
+    """Return the checked call; None if it is not small, or takes more than one fused call or two products."""
     shape = query.shape
     if not (query.ndim == 4 and key.numel() and shape[3] == value.shape[3]):
         return None
@@ -129,7 +148,7 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -
     if problem.scale <= 0:
         return None
     masked, causal, keys = problem.mask is not None, False, None
-    by_scores = problem.softcap is not None or problem.bias is not None
+    by_scores = problem.bias is not None or problem.softcap is not None
     if not by_scores and (problem.mask is None or not has_tensor(problem.mask)):
         piece, *others = lower(problem)
         if others or not (piece.whole or (piece.is_open and length(piece.keys))):
@@ -145,40 +164,8 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -
     if masked:
         assert problem.mask is not None
         shown = None if has_tensor(problem.mask) else shown_small(problem.mask, problem.extent)
-    return _Call(keys, causal, shown, problem.scale, problem.factor, problem.extent)
-
-
-def _run(
-    call: _Call,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Any,
-    bias: Any,
-    softcap: float | None,
-) -> Tensor | None:
-    """Return the context of a checked call; None if an entry or a score may not be finite."""
-    if call.keys is not None:
-        key, value = key[:, :, call.keys], value[:, :, call.keys]
-    if not short_together(query, key, value, call.factor):
-        return None
-    visible, seen = call.shown or shown_small(mask, call.extent)
-    if softcap is None and bias is None:
-        if wants_gradient(query, key, value):
-            query, key, value = FirstDerivatives.apply(query, key, value)
-        grouped = query.shape[1] != key.shape[1]
-        context = F.scaled_dot_product_attention(
-            query, key, value, visible, 0.0, call.causal, scale=call.scale, enable_gqa=grouped
-        )
-    else:
-        groups = key.shape[1]
-        rows = query.unflatten(1, (groups, -1)).flatten(2, 3) if query.shape[1] != groups else query
-        scores = torch.matmul(rows * call.scale, key.mT).view(query.shape[:3] + key.shape[2:3])
-        added = None if bias is None else _small_bias(bias, call.extent)
-        scores = stages.masked_scores(stages.capped_scores(scores, softcap), added, visible)
-        weights = scores.softmax(dim=-1).view(rows.shape[:3] + key.shape[2:3])
-        context = torch.matmul(weights, value).view(query.shape)
-    return context if seen is None else context.masked_fill(~seen, 0.0)
+    grouped = query.shape[1] != key.shape[1]
+    return _Call(keys, causal, grouped, shown, problem.scale, problem.factor, problem.extent)
 
 
 def _small_bias(bias: Alibi, extent: Extent) -> Tensor:

@@ -1,4 +1,4 @@
-"""The command line, one file a command.
+"""The command line, one module per command.
 
 PyTorch, transformers and matplotlib take seconds to import, so each command imports what it needs.
 """

@@ -240,7 +240,7 @@ def check(
 def _watched(
     file: Path, asked: dict[str, Any], timeout: float, memory: float | None, everything: bool
 ) -> None:
-    """Check whenever the file is saved, by a process that is kept, until an interrupt."""
+    """Check whenever the file is saved, in a reused process, until an interrupt."""
     from clearhead.drawing.terminal.checked import print_report
 
     kept = check_process.Kept()
@@ -260,18 +260,19 @@ def _watched(
 
 
 def _as_options(text: str) -> str:
-    """The arguments in a message, as a command line has them."""
+    """Return a message with its arguments written as options of the command line."""
     text = re.sub(r"takes=(['\"])(.*?)\1", lambda found: f'--takes "{found[2]}"', text)
     text = re.sub(r'--takes "(\w+)"', r"--takes \1", text)
     return re.sub(r"\b(sizes|args)=dict\((.*?)\)", _as_option, text)
 
 
 def _as_option(found: re.Match[str]) -> str:
+    """Return a matched argument, such as sizes=dict(d_in=3), as an option of the command line."""
     return f"--{found[1]} {found[2].replace(', ', ',')}"
 
 
 def _report(given: Mapping[str, Any]) -> Any:
-    """The report whose `as_dict` went through JSON."""
+    """Return the report from its `as_dict` after a round trip through JSON."""
     import clearhead as ch
 
     def frozen(value: Any) -> Any:
@@ -288,7 +289,7 @@ def _report(given: Mapping[str, Any]) -> Any:
 
 
 def _parse(option: str, expected: str, read: Callable[[str], Any], text: str | None) -> Any:
-    """The value of an option, or a refusal that says how it is written."""
+    """Return the parsed value of an option; raise an error that shows its format if it is invalid."""
     try:
         return None if text is None else read(text)
     except ValueError as error:
@@ -297,11 +298,13 @@ def _parse(option: str, expected: str, read: Callable[[str], Any], text: str | N
 
 
 def _rotary(text: str) -> dict[str, Any]:
+    """Return layout and base of rotary positions, from a text such as "half,10000"."""
     layout, _, base = text.partition(",")
     return {"layout": layout, "base": float(base or 10000.0)}
 
 
 def _slopes(heads: int | None) -> list[float]:
+    """Return the slopes of ALiBi for this number of heads; raise if the number is None."""
     if heads is None:
         raise typer.BadParameter("expected --heads beside it.", param_hint="--alibi")
     import clearhead as ch
@@ -311,18 +314,20 @@ def _slopes(heads: int | None) -> list[float]:
 
 
 def _pair(text: str) -> tuple[int | None, int | None]:
+    """Return the two numbers of a text such as "3,None"."""
     left, right = (None if side.strip() in ("", "None") else int(side) for side in text.split(","))
     return left, right
 
 
 def _keywords(text: str, option: str) -> dict[str, Any]:
-    """Keyword arguments, k=v,…, each value a number, a string, True, False or None."""
+    """Return keyword arguments from a text k=v,…; each value is a number, a string, True, False or None."""
     return dict(
         _parse(option, "name=value", _keyword, part) for part in filter(None, text.split(","))
     )
 
 
 def _keyword(text: str) -> tuple[str, Any]:
+    """Return name and value of a text such as "dropout=0.1"; a value that is no literal stays a string."""
     name, equals, value = (each.strip() for each in text.partition("="))
     if not equals or not all(each.isidentifier() for each in name.split(".")):
         raise ValueError(text)

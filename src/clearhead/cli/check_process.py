@@ -1,4 +1,4 @@
-"""`clearhead check` in a process of its own: what is checked may end it, hang or fill the memory.
+"""`clearhead check` in a separate process, because the checked code may crash, hang or fill the memory.
 
 The report comes back in a file, so that nothing that is printed can be taken for it, and no exit code.
 """
@@ -33,7 +33,7 @@ START, LOOK = 120.0, 0.02
 def checked(
     asked: dict[str, Any], *, timeout: float, memory: float | None, kept: "Kept | None" = None
 ) -> dict[str, Any]:
-    """Run `answer` in another process, and return what it found, or raise its error.
+    """Run `answer` in another process, and return its result, or raise its error.
 
     Args:
         asked: the arguments of `answer`.
@@ -54,6 +54,7 @@ def checked(
 def _run(
     asked: dict[str, Any], timeout: float, memory: float | None, kept: "Kept | None"
 ) -> dict[str, Any]:
+    """Return the answer of a check that runs in a process of its own, with a timeout."""
     with _process("answer", asked, memory, kept) as (process, found):
         try:
             code = process.wait(timeout)
@@ -65,6 +66,7 @@ def _run(
 
 
 def _timeout(place: str, timeout: float) -> ModelError:
+    """Return the error for a check that took too long."""
     return ModelError(
         "check.timeout",
         f"checking {place} took more than {timeout:g} seconds, and was ended; --timeout gives it "
@@ -73,6 +75,7 @@ def _timeout(place: str, timeout: float) -> ModelError:
 
 
 def _ended(place: str, code: int) -> ModelError:
+    """Return the error for a check whose process ended before it reported."""
     return ModelError(
         "check.ended",
         f"checking {place} ended its process, with {exit_words(code)}, before there was a report.",
@@ -83,7 +86,7 @@ def _ended(place: str, code: int) -> ModelError:
 def _process(
     task: str, asked: dict[str, Any], memory: float | None, kept: "Kept | None" = None
 ) -> Iterator[tuple[Any, Path]]:
-    """A process that does a task, and the file that it writes; it ends with the block, unless it is kept."""
+    """Yield a process that runs a task, and the file that it writes; it ends with the block unless it is reused."""
     with temporary_folder() as folder:
         request, found = folder / "asked.json", folder / "found.json"
         whole = {"task": task, "asked": asked, "memory": memory, "path": sys.path}
@@ -104,13 +107,13 @@ def _process(
 
 
 class Kept:
-    """A process that has imported what a check needs, and forks for each check; it needs POSIX."""
+    """A process that has imported everything a check needs, and forks for each check; it needs POSIX."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, request: Path, found: Path) -> None:
-        """Start the check of a request, whose answer is written into another file."""
+        """Start the check of a request; its answer is written into another file."""
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._process is None:
@@ -148,7 +151,7 @@ class Kept:
 
 
 def serve() -> None:
-    """Fork for each line, which names the files of a request and its answer; print how the fork ended."""
+    """Fork for each line, which names the files of a request and its answer; print the exit code of the fork."""
     import torch.fx.experimental.symbolic_shapes  # noqa: F401 — what the first backward pass imports
 
     import clearhead.checking.checking  # noqa: F401 — what takes seconds
@@ -205,7 +208,7 @@ def scanned(
 
 
 def _lines(process: subprocess.Popen[bytes], found: Path, timeout: float) -> Iterator[list[Any]]:
-    """Read what a process writes, line by line, until it ends.
+    """Yield what a process writes, line by line, until it ends.
 
     Raises:
         TimeoutError: if it writes nothing for this time.
@@ -229,7 +232,7 @@ def _lines(process: subprocess.Popen[bytes], found: Path, timeout: float) -> Ite
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, with those that it started."""
+    """End a process and its children."""
     with suppress(OSError):  # it is gone
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -242,7 +245,7 @@ def answer(
     options: dict[str, Any],
     slopes: list[float] | None,
 ) -> dict[str, Any]:
-    """The report as JSON has it, or the error."""
+    """Return the report as JSON data, or the error."""
     from clearhead.cli.progress import busy
 
     try:
@@ -255,7 +258,7 @@ def answer(
 
 
 def trained(place: str, trains: dict[str, Any]) -> dict[str, Any]:
-    """The report about the training script that a function returns, as what JSON knows; or the error."""
+    """Return the report on the training script that a function returns, as JSON data; or the error."""
     from clearhead.cli.progress import busy
 
     try:
@@ -269,7 +272,7 @@ def trained(place: str, trains: dict[str, Any]) -> dict[str, Any]:
 
 
 def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what a function gives that makes a training script, as the arguments of `check_training`.
+    """Return the result of a function that makes a training script, as the arguments of `check_training`.
 
     Raises:
         ModelError: code `trains.make`, if it raises, or returns something else.
@@ -302,7 +305,7 @@ def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _declared(options: dict[str, Any], slopes: list[float] | None) -> dict[str, Any]:
-    """Options as they were before JSON, which knows no tuples and no tensors."""
+    """Return options with the tuples and tensors restored that JSON cannot hold."""
     import torch
 
     found = dict(options)
@@ -318,7 +321,7 @@ def scan(
     takes: str | None,
     seed: int,
 ) -> Iterator[list[Any]]:
-    """Try the definitions of modules: index, name and row, as JSON knows them; at last index −1."""
+    """Yield index, name and row of each tried definition, as JSON data; at last index −1."""
     import clearhead as ch
     from clearhead.checking.scanning.sources import Definition, Source
     from clearhead.checking.scanning.trial import tried_in
@@ -338,7 +341,7 @@ def scan(
 
 
 def _forget(modules: set[str], path: list[str], folder: Path) -> None:
-    """Forget the modules that lie next to a file alone: another folder may have others of their names."""
+    """Remove the modules of a folder from sys.modules, because another folder may have the same names."""
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         file = getattr(sys.modules[name], "__file__", None)
@@ -375,6 +378,7 @@ def main() -> None:
 
 
 def _limit(memory: float) -> None:
+    """Limit the memory of this process to `memory` GB; a no-op on Windows."""
     try:
         import resource
     except ImportError:  # Windows

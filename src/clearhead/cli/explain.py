@@ -1,4 +1,4 @@
-"""`clearhead explain`: the mistakes of `check`, the findings of training, and the errors, each by its code."""
+"""`clearhead explain`: mistakes of `check`, findings of training, and errors, by their codes."""
 
 import re
 import tomllib

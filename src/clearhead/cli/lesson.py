@@ -54,6 +54,7 @@ def lesson(
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a new file; raise a FileError if it exists or cannot be written."""
     try:
         with open(path, "x", encoding="utf-8", newline="\n") as file:
             file.write(text)
@@ -68,6 +69,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _list() -> None:
+    """Print the lessons, with a mark for each that is begun or solved, and what comes next."""
     begun = [row for row in LESSONS.values() if Path(row.file).is_file()]
     with busy("grading what is in this folder"):
         right = {row.number: _is_right(row) for row in begun}
@@ -87,6 +89,7 @@ def _list() -> None:
 
 
 def _is_right(row: LessonRow) -> bool:
+    """Return True if the file of a lesson passes its check."""
     asked = {"place": row.file, "options": {"lesson": row.number}, "slopes": None}
     try:
         return check_process.checked(asked, timeout=SECONDS, memory=None)["report"]["ok"]

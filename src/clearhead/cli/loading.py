@@ -1,4 +1,4 @@
-"""The model of a command, by the name of a sample, by a folder or by a name on the Hub."""
+"""The model of a command, given as a sample, a folder or a name on the Hub."""
 
 import sys
 from contextlib import nullcontext
@@ -11,7 +11,7 @@ from clearhead.errors import ArgumentError
 
 
 def load_model(model: str | None, reads: str, **options: bool) -> Any:
-    """Load the model that `--model` names, MiniLM without a name, as a `TextModel` or an `ImageModel`."""
+    """Return the model that `--model` names, MiniLM by default, as a `TextModel` or an `ImageModel`."""
     # While something is downloaded, the bars of the hub say more than we could.
     downloads = model is not None and not Path(model).expanduser().exists()
     with nullcontext() if downloads else busy("loading the model"):
@@ -25,7 +25,7 @@ def load_model(model: str | None, reads: str, **options: bool) -> Any:
 
 
 def _sample(model: str, reads: str) -> str | None:
-    """The folder of a sample that reads text, or pictures; None for another model."""
+    """Return the folder of a sample that reads text or pictures; None if the name is not a sample."""
     from clearhead.samples import SAMPLES
     from clearhead.samples.models import folder_of
 

@@ -25,6 +25,7 @@ class Commands(TyperGroup):
     """The group of the commands, which prints an error of clearhead as one message."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command; print an error of clearhead as one message and exit with 1, after Ctrl-C with 130."""
         try:
             return super().invoke(ctx)
         except ClearheadError as error:
@@ -75,7 +76,7 @@ app.add_typer(samples)
 
 
 def run() -> int:
-    """Run the command that the arguments name; returns the exit code."""
+    """Run the command that the arguments name, and return the exit code."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  a closed output wants none
     for stream in (sys.stdout, sys.stderr):
@@ -101,7 +102,7 @@ def run() -> int:
 
 
 def _drop_output(error: OSError) -> int:
-    """Say why there is no more output, and discard what is left; returns the exit code."""
+    """Report why the output cannot be written, discard the rest, and return the exit code."""
     # Python would complain at exit of what is left.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):

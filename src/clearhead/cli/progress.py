@@ -1,4 +1,4 @@
-"""Messages next to the output of a command: what takes long, and where files are."""
+"""Messages next to the output of a command: progress, and locations of files."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,13 +19,13 @@ def say(console: Console, words: str) -> None:
 
 
 def has_terminal(console: Console) -> bool:
-    """True where lines can be written over; colours that are forced into a log are no terminal."""
+    """Return True if lines can be overwritten; a log with forced colours is not a terminal."""
     return console.is_terminal and console.file.isatty()
 
 
 @contextmanager
 def busy(words: str) -> Iterator[None]:
-    """Say what is going on as long as it goes on, on a terminal only."""
+    """Show a message while a block runs, on a terminal only."""
     notes = Console(stderr=True)
     if not has_terminal(notes):
         yield
@@ -36,7 +36,7 @@ def busy(words: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """A bar for each task that reports its share done, on a terminal only."""
+    """Show a progress bar for each task that reports its share done, on a terminal only."""
     notes = Console(stderr=True)
     if not has_terminal(notes):
         yield lambda doing, done: None

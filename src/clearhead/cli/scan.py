@@ -1,4 +1,4 @@
-"""`clearhead check` of files, folders and packages: find what attends, and try each."""
+"""`clearhead check` of files, folders and packages: find everything that attends, and check it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Scan:
-    """The rows of a scan, as far as it came.
+    """The rows of a scan, complete or up to an interrupt.
 
     Attributes:
         rows: of all that attends, and of what could not be made.
@@ -35,7 +35,7 @@ class Scan:
     def run(
         self, places: Sequence[str], asked: dict[str, Any], timeout: float, memory: float | None
     ) -> None:
-        """Try all there is at the places, until an interrupt.
+        """Check everything at the places, until an interrupt.
 
         Raises:
             ModelError: code `check.scan`, for a place that is not there.
@@ -67,7 +67,7 @@ class Scan:
                 self.interrupted = True
 
     def as_dict(self) -> dict[str, Any]:
-        """The rows and their totals, as JSON knows them."""
+        """Return the rows and their totals as JSON data."""
         return {
             "rows": [asdict(each) for each in self.rows],
             "totals": Counter(each.outcome for each in self.rows),
@@ -76,7 +76,7 @@ class Scan:
         }
 
     def show(self, reports: Sequence["Report"]) -> None:
-        """Print the table, and reports behind it."""
+        """Print the table, and then the reports."""
         from clearhead.drawing.terminal.checked import print_report
         from clearhead.drawing.terminal.scanned import print_scan
 
@@ -87,7 +87,7 @@ class Scan:
             print_report(console, each, everything=True)
 
     def exit_code(self, strict: bool) -> int:
-        """130 after an interrupt, 1 for a mistake, 3 where no module could be imported, else 0."""
+        """The exit code: 130 after an interrupt, 1 for a mistake, 3 if no module could be imported, else 0."""
         outcomes = {each.outcome for each in self.rows}
         if self.interrupted:
             return 130

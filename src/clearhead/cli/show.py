@@ -160,7 +160,7 @@ def show(
 
 
 WRITES = 256
-"""The most tokens of a text of which a page has what the heads write at each."""
+"""Most tokens of a text for which a page lists what the heads write at each token."""
 
 
 class Shown(NamedTuple):
@@ -224,7 +224,7 @@ def _show_writes(
     *,
     every: bool,
 ) -> Shown:
-    """Show the tokens that the head writes at the pinned query, or at the last; read every query if asked."""
+    """Print the tokens that the head writes at the pinned or the last query; with all queries if requested."""
     from clearhead.drawing.terminal.screens import Screens
 
     query, key = shown.pin or (None, None)
@@ -245,7 +245,7 @@ def _show_long(
     *,
     with_page: bool,
 ) -> Shown:
-    """Show numbers, maps and the tokens that stand out, without a matrix of weights."""
+    """Print numbers, maps and the tokens that stand out, without computing a matrix of weights."""
     from clearhead.drawing.page.head_arrays import LINKS, MAPS
     from clearhead.drawing.page.runs import Layer
     from clearhead.drawing.terminal.long import MAP_CELLS, LongScreens
@@ -272,7 +272,7 @@ def _show_long(
 
 
 def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> Path:
-    """Write the page of what was shown of a text, or of the picture in a file; returns where it is."""
+    """Write the page of what was shown of a text, or of the picture in a file, and return its path."""
     from clearhead.drawing.page.head_page import write_heads
     from clearhead.drawing.page.page import MOST_OF_TITLE
 
@@ -298,6 +298,7 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
 
 
 def _read_pair(option: str, pair: str, is_whole: Callable[[list[str]], bool]) -> tuple[str, str]:
+    """Return query and key of an option such as "it,animal"; raise an ArgumentError if it is not a pair."""
     parts = [part.strip() for part in pair.split(",")]
     if len(parts) != 2 or not is_whole(parts):
         raise ArgumentError(
@@ -308,12 +309,14 @@ def _read_pair(option: str, pair: str, is_whole: Callable[[list[str]], bool]) ->
 
 
 def _read_find(find: str, layer: int | None) -> tuple[str, str]:
+    """Return query and key of --find, either of which may be empty."""
     if layer is not None:
         raise ArgumentError("show.find", "--find asks the heads of all layers; leave --layer out.")
     return _read_pair("find", find, any)
 
 
 def _read_why(why: str, find: str | None, layer: int | None, head: int | None) -> tuple[str, str]:
+    """Return query and key of --why, neither of which may be empty."""
     if find is not None or (layer is not None and head is None):
         what = "leave --find out" if find is not None else "with --layer give --head as well"
         raise ArgumentError("show.why", f"--why explains the weight of one head; {what}.")
@@ -321,6 +324,7 @@ def _read_why(why: str, find: str | None, layer: int | None, head: int | None) -
 
 
 def _read_text(text: str | None, file: Path | None) -> str:
+    """Return the text to show, from the argument, a file or standard input."""
     if (text is None) == (file is None):
         raise typer.BadParameter("Give a text, or a file with --file.", param_hint="TEXT")
     if file is None:

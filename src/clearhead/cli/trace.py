@@ -109,7 +109,7 @@ def steps_of(
     context: str | None = None,
     **sizes: int | None,
 ) -> "Trace":
-    """Trace a rung of the ladder, of these sizes, on a sentence, as the options of the command say."""
+    """Return the trace of a rung of the ladder of these sizes on a sentence, by the options of the command."""
     import torch
 
     import clearhead as ch
@@ -136,7 +136,7 @@ def steps_of(
 def steps_of_code(
     place: str, text: str | None, context: str | None, seed: int, heads: int, causal: bool
 ) -> "Trace":
-    """Trace what stands at a place on a sentence: of one sample where it takes no other.
+    """Return the trace of user code at a place on a sentence; the batch has one sample if a batch is needed.
 
     Raises:
         ModelError: code `trace.call`, for what it raises.
@@ -166,7 +166,7 @@ def steps_of_code(
 def _sentences(
     text: str | None, context: str | None, seed: int
 ) -> "tuple[list[Tensor], dict[str, Any]]":
-    """The vectors of the sentence, and of the one that it attends to; and their words."""
+    """Return the embeddings of the sentence, and of the one that it attends to; and options with their words."""
     from clearhead import ladder
 
     if text is None:

@@ -1,4 +1,4 @@
-"""The one scale of colour of pages, figures, notebooks and terminals: blue for more and orange for less.
+"""The colour scale of pages, figures, notebooks and terminals: blue for more, orange for less.
 
 Lightness changes in even steps of Oklab (Ottosson, 2020), away from the ground, so that the scale reads alike in grey
 and for the colour-blind. `frontend/src/shared/colour.ts` computes the same colours; a test compares them.
@@ -26,7 +26,7 @@ NOTHING = (128, 128, 128)
 
 
 def colour(share: float, *, light: bool = False) -> Colour:
-    """Red, green and blue, 0 to 255 each, of a share of one; grey for NaN.
+    """Return red, green and blue, 0 to 255 each, of a share of one; grey for NaN.
 
     Args:
         share: from 0 to 1.
@@ -48,7 +48,7 @@ def colour(share: float, *, light: bool = False) -> Colour:
 
 
 def ink(paper: Colour) -> Colour:
-    """Black or white, whichever reads better on the paper.
+    """Return black or white, whichever has more contrast to the background.
 
     Example:
         >>> ink((220, 254, 241)), ink((17, 20, 25))
@@ -60,6 +60,6 @@ def ink(paper: Colour) -> Colour:
 
 
 def channels(colour: str) -> Colour:
-    """Red, green and blue of a colour such as "#F8FAFD"."""
+    """Return red, green and blue of a colour such as "#F8FAFD"."""
     red, green, blue = bytes.fromhex(colour[1:])
     return red, green, blue

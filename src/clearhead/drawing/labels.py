@@ -1,4 +1,4 @@
-"""A token as a label: every character visible, and no wider than there is room."""
+"""Labels of tokens: every character is visible, and the width is limited."""
 
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -7,12 +7,12 @@ from clearhead._text import cell_len, printable, readable
 
 
 def label(token: str) -> str:
-    """A token as it can be printed anywhere.
+    r"""Return a token as a label that can be printed anywhere.
 
     Example:
-        >>> label(" the"), label("\\x1b[31m"), label("[red]")
-        ('␣the', '\\\\x1b[31m', '[red]')
-        >>> label("\\u0301") == "◌\\u0301"
+        >>> label(" the"), label("\x1b[31m"), label("[red]")
+        ('␣the', '\\x1b[31m', '[red]')
+        >>> label("\u0301") == "◌\u0301"
         True
     """
     text = printable(token)
@@ -51,12 +51,12 @@ def words_of(labels: Sequence[str]) -> list[str]:
 
 
 def _is_spaced(token: str) -> bool:
-    """True for a word with the space before it."""
+    """Return True if a token is a word with a space before it."""
     return token[:1] == " " and token[1:2] not in ("", " ")
 
 
 def joined(tokens: Sequence[str]) -> str:
-    """Return tokens as the text that they are of.
+    """Return the text that the tokens spell.
 
     Tokens that bring their own spaces are joined as they are. WordPiece and whole words have none: `##` continues a
     word, and punctuation is written as in English.
@@ -72,7 +72,7 @@ def joined(tokens: Sequence[str]) -> str:
 
 
 def line_of(tokens: Sequence[str]) -> str:
-    """Return the text that tokens are of as one line for a terminal.
+    """Return the text that the tokens spell, as one line for a terminal.
 
     Example:
         >>> print(line_of(["didn", "'", "t", "walk", "##ing"]))
@@ -82,7 +82,7 @@ def line_of(tokens: Sequence[str]) -> str:
 
 
 def gaps(tokens: Sequence[str]) -> list[bool]:
-    """True for each token before which a space is written that the token does not bring.
+    """Return, for each token, True if a space is written before it that is not in the token.
 
     Example:
         >>> gaps(["didn", "'", "t", "walk", "##ing"]), gaps([" a", "b"])
@@ -125,10 +125,10 @@ def fit(text: str, width: int) -> str:
 
 
 def clusters(text: str) -> list[str]:
-    """The characters of a text, each with the marks that combine with it.
+    r"""Return the characters of a text, each with the marks that combine with it.
 
     Example:
-        >>> [len(each) for each in clusters("ne\\u0301e")]
+        >>> [len(each) for each in clusters("ne\u0301e")]
         [1, 2, 1]
     """
     found: list[str] = []
@@ -141,7 +141,7 @@ def clusters(text: str) -> list[str]:
 
 
 def widest(texts: Iterable[str], most: int) -> int:
-    """The columns that the widest of the texts takes, and no more than `most`.
+    """Return the number of columns of the widest text, at most `most`.
 
     Example:
         >>> widest(["it", "street"], 80), widest(["it", "street"], 4)

@@ -1,4 +1,4 @@
-"""Pixels as PNG (ISO/IEC 15948), without a library for pictures."""
+"""PNG files (ISO/IEC 15948) from pixels, without an image library."""
 
 import zlib
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from clearhead.drawing.colours import Colour
 
 
 def png(pixels: Tensor, colours: Sequence[Colour] = (), opacities: bytes = b"") -> bytes:
-    """A picture as the bytes of a PNG.
+    r"""Return a picture as the bytes of a PNG file.
 
     Args:
         pixels: uint8, (height, width, 3) of red, green and blue; or (height, width), places in `colours`.
@@ -20,7 +20,7 @@ def png(pixels: Tensor, colours: Sequence[Colour] = (), opacities: bytes = b"") 
 
     Example:
         >>> png(torch.zeros(2, 3, dtype=torch.uint8), [(0, 0, 0)])[:4]
-        b'\\x89PNG'
+        b'\x89PNG'
     """
     height, width = pixels.shape[:2]
     # Each line begins with how it was filtered: not at all.

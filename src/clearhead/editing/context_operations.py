@@ -16,7 +16,7 @@ from clearhead.matrix.contexts import Contexts
 
 
 class HeadsAt(NamedTuple):
-    """The place of some heads in a call.
+    """Selected heads in a call, and the positions of the call.
 
     Attributes:
         places: the positions of its queries.
@@ -32,12 +32,13 @@ class HeadsAt(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The path of the module; "the model" for the model itself."""
         return self.path or "the model"
 
 
 @dataclass(eq=False)
 class OfContext(Operation):
-    """Another context of some heads, for some queries or all.
+    """An operation that replaces the context of some heads, for some queries or all.
 
     Attributes:
         query: the queries that it is for; None for all.
@@ -48,7 +49,7 @@ class OfContext(Operation):
     samples: slice | None = field(default=None, kw_only=True)
 
     def edited(self, context: Tensor, at: HeadsAt, *, counts: bool) -> Tensor:
-        """Return the context of some heads, (batch, heads, query_len, value_head_dim), as it is edited.
+        """Return the edited context of some heads, (batch, heads, query_len, value_head_dim).
 
         Other queries keep theirs, bit for bit.
         """
@@ -72,12 +73,12 @@ class OfContext(Operation):
 
     @property
     def always(self) -> bool:
-        """True if what it is for counts as changed, whatever it was."""
+        """True if every chosen query counts as changed, whether or not its context differs."""
         return False
 
     @abstractmethod
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
-        """Return the context of all queries; `rows`, bool, (batch or 1, query_len), selects those that are used."""
+        """Return the new context of all queries; of it only `rows`, bool, (batch or 1, query_len), is used."""
 
 
 FindMean = Callable[[str, list[int]], Tensor]
@@ -86,7 +87,7 @@ FindMean = Callable[[str, list[int]], Tensor]
 
 @dataclass(eq=False)
 class Ablate(OfContext):
-    """The context of a head is 0, or a mean.
+    """An operation that sets the context of a head to 0, or to a mean.
 
     Attributes:
         mean: finds it; None for 0.
@@ -96,9 +97,15 @@ class Ablate(OfContext):
 
     @property
     def always(self) -> bool:
+        """True: an ablated context counts as changed, even if it was 0 or the mean already."""
         return True
 
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
+        """Return a context of zeros, or the mean of each head, in the shape of `context`; `rows` is ignored.
+
+        Raises:
+            EditError: code `edit.mean`, if the mean has another shape.
+        """
         new = context.new_zeros(context.shape)
         if self.mean is None:
             return new
@@ -114,12 +121,17 @@ class Ablate(OfContext):
 
 @dataclass(eq=False)
 class AddVector(OfContext):
-    """A vector is added to the context of a head."""
+    """An operation that adds a vector to the context of a head."""
 
     vector: Tensor = field(default_factory=lambda: torch.zeros(()))
     scale: float = 1.0
 
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
+        """Return the context plus `scale` times the vector; `rows` is ignored.
+
+        Raises:
+            EditError: code `edit.vector`, if the vector has another shape.
+        """
         width = context.shape[3]
         if tuple(self.vector.shape) not in ((width,), (len(at.every), width)):
             raise EditError(
@@ -135,12 +147,13 @@ Find = Callable[[str, list[int]], Contexts]
 
 
 def _nothing(path: str, heads: list[int]) -> Contexts:
+    """Raise NotImplementedError; the default of a field that is always given."""
     raise NotImplementedError
 
 
 @dataclass(eq=False)
 class Replace(OfContext):
-    """The context of a head is that of another run, each query that of its position in the text.
+    """An operation that sets the context of a head to that of another run, at the same positions.
 
     Attributes:
         find: the contexts of the other run.
@@ -162,6 +175,11 @@ class Replace(OfContext):
             )
 
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
+        """Return the context of the other run at the positions of the queries, in the shape of `context`.
+
+        Raises:
+            EditError: codes `edit.context` and `edit.positions`, if the other run does not fit.
+        """
         other = _fitting(self.find(at.path, at.every), context, at)
         self.length = other.shape[2]
         places = _positions(self.length, at, rows)
@@ -170,7 +188,7 @@ class Replace(OfContext):
 
 
 def _fitting(found: Contexts, context: Tensor, at: HeadsAt) -> Tensor:
-    """The contexts of the heads of a call, (batch or 1, heads, positions, value_head_dim)."""
+    """Return the contexts of the heads of a call, (batch or 1, heads, positions, value_head_dim)."""
     other, (batch, _, _, width) = found.context, context.shape
     numbers = list(range(other.shape[1])) if found.heads is None else list(found.heads)
     has_heads = len(numbers) == other.shape[1] and set(at.every) <= set(numbers)
@@ -186,7 +204,7 @@ def _fitting(found: Contexts, context: Tensor, at: HeadsAt) -> Tensor:
 
 
 def _of_heads(vectors: Tensor, at: HeadsAt) -> Tensor:
-    """One vector for all heads, or those of some."""
+    """Return one vector for all heads unchanged, or the rows of these heads, (heads, 1, value_head_dim)."""
     if vectors.ndim == 1:
         return vectors
     return vectors[[at.every.index(head) for head in at.heads], None]

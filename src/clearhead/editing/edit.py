@@ -65,6 +65,7 @@ class Edit(Answering, Drawn):
         """The number of heads of each module that has attended so far, by its path; 0 where only others are edited."""
 
     def _begin(self) -> None:
+        """Reset what a block needs, such as its counts of calls."""
         self._paths = Paths(self._modules)
         self._running = threading.local()
         self._first: dict[str, str] = {}
@@ -95,7 +96,7 @@ class Edit(Answering, Drawn):
 
     @property
     def missing(self) -> list[Missing]:
-        """The parts of the model that attended in this block or the last one and cannot be edited.
+        """The parts of the model that attended in this or the last block and cannot be edited.
 
         Example:
             >>> import torch, clearhead as ch
@@ -124,7 +125,7 @@ class Edit(Answering, Drawn):
         self._operations.append((layer, what, operation))
 
     def clear(self) -> None:
-        """Take every operation back."""
+        """Remove every operation."""
         self._operations.clear()
 
     def __repr__(self) -> str:
@@ -171,6 +172,7 @@ class Edit(Answering, Drawn):
             self.say_missing([layer for layer, _, _ in self._operations], stacklevel=3)
 
     def _end(self) -> None:
+        """Uninstall the hooks of this block."""
         installing.uninstall(self._use())
         self._owned = None
         self._running = threading.local()
@@ -178,6 +180,7 @@ class Edit(Answering, Drawn):
     def _enter_module(
         self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] | None
     ) -> None:
+        """Push a module of the model on the stack of this thread, with its arguments."""
         path = self._paths.of(module)
         if path is not None:
             self._ran = True
@@ -185,6 +188,7 @@ class Edit(Answering, Drawn):
             self._parts.enter(path, module)
 
     def _leave_module(self, module: nn.Module, output: object) -> None:
+        """Pop a module from the stack of this thread, and those above it, which raised."""
         stack = self._stack
         if any(each.module is module for each in reversed(stack)):
             # A module that raised before its hook ran is still on top.
@@ -192,17 +196,19 @@ class Edit(Answering, Drawn):
                 pass
 
     def _witness(self, kind: str, shape: tuple[int, ...]) -> None:
+        """Report a call of softmax or FlexAttention to the record of what was not edited."""
         path = self._paths.of(self._stack[-1].module) if self._stack else None
         if path is not None:
             self._parts.witness(path, self._stack[-1].module, kind, shape)
 
     @property
     def _stack(self) -> list[Running]:
+        """The modules that run in this thread, the innermost last."""
         running = self._running.__dict__  # of this thread
         return running.setdefault("stack", [])
 
     def _operations_on(self, child: str | None) -> tuple[str, list[Operation]] | None:
-        """The path of the module that attends now and the operations on it; None for one that none is for."""
+        """Return the path of the attending module and its operations; None if edits exist, but none for it."""
         if not self._stack:
             return None
         module = self._stack[-1].module
@@ -222,14 +228,14 @@ class Edit(Answering, Drawn):
         return self.note(path, None)
 
     def note(self, path: str, problem: Problem | None) -> None:
-        """Count a call of a module, which is read where it may be edited."""
+        """Count a call of a module; `problem` is None if no operation is for it."""
         self.calls[path] += 1
         self.attended[path] = 0 if problem is None else problem.num_heads
         if problem is not None:
             self.sizes.add((problem.batch, problem.query_len))
 
     def check_effects(self) -> None:
-        """Refuse what could have no effect, and say what had none, when the block ends."""
+        """Raise if an operation could have no effect, and warn if it had none, when the block ends."""
         name, idle = type(self._model).__name__, []
         for layer, what, operation in self._operations:
             tally, known = operation.tally, ", ".join(map(shown, self.attended)) or "none"
@@ -260,7 +266,7 @@ class Edit(Answering, Drawn):
             warnings.warn(f"[edit.no-effect] {text}", EditWarning, stacklevel=3)
 
     def say_missing(self, layers: list[str], stacklevel: int) -> None:
-        """Warn of parts like these layers that attended and were not edited, or raise if strict."""
+        """Warn of parts that match these layers, attended and were not edited; raise if strict."""
         found = [
             each for each in self.missing if any(is_like(each.path, layer) for layer in layers)
         ]
@@ -298,17 +304,17 @@ class Edit(Answering, Drawn):
 
 
 def is_like(path: str, layer: str) -> bool:
-    """Return True for the path itself, for what is inside it, and for what a glob matches."""
+    """Return True if a path is the layer, is inside it, or matches its glob."""
     return fnmatchcase(path, layer) or path.startswith(f"{layer}.")
 
 
 def _holds(path: str, layer: str) -> bool:
-    """True for a path with these parts in it, one after the other."""
+    """Return True if a path has these parts in it, one after the other."""
     return f".{layer}." in f".{path}."
 
 
 def followed(model: nn.Module, *, strict: bool = False) -> Edit:
-    """Return an edit without operations, which follows what attends."""
+    """Return an edit without operations, which only records the modules that attend."""
     made = edit(model, strict=strict)
     made.expects_changes = False
     return made

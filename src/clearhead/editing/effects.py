@@ -89,6 +89,7 @@ class Effects(MeasuredRows[Effect]):
         self.runs = len(rows) if runs is None else runs
 
     def _with(self, rows: Sequence[Effect]) -> Self:
+        """Return a table of other rows, with the same baseline."""
         return type(self)(rows, self.baseline, self.clean)
 
     def plot(self, *, ax: Any = None) -> Any:
@@ -147,7 +148,7 @@ def effects(
     progress: Progress | bool = True,
     **options: Unpack[EffectOptions],
 ) -> Effects:
-    """Ablate each head in turn, or patch it from a clean run, and measure what a metric makes of it.
+    """Return the effect of each head on a metric, when the head alone is ablated, or patched from a clean run.
 
     With `corrupt` inputs the model runs on these, and each head in turn gets what it has for the `clean` inputs
     (activation patching: Vig et al., 2020, https://arxiv.org/abs/2004.12265). Runs are without gradients, in the mode
@@ -280,7 +281,7 @@ def _places(
     by: By,
     contexts: Mapping[str, Tensor] | None,
 ) -> Iterator[Patched]:
-    """What is edited in each of the runs."""
+    """Yield the layer, head and position that each run edits."""
     if by == "head,position" and contexts is None:
         contexts = contexts_in(model, inputs)
     for path, heads in attended.items():
@@ -294,7 +295,7 @@ def _places(
 
 
 def _estimated(runs: Runs, places: Sequence[Patched]) -> list[float]:
-    """The metric of each edit, to first order."""
+    """Return the first-order estimate of the metric of each edit."""
     layers = list(dict.fromkeys(place.layer for place in places))
     number, changes = by_gradients(runs, layers)
     found = []
@@ -317,7 +318,7 @@ def effect(
     clean: float | None,
     position: int | None = None,
 ) -> Effect:
-    """Return the row of a run, from its metric and those of the run that is edited and of the clean one."""
+    """Return the row of one edit, from its metric and those of the unedited and the clean run."""
     change, way = number - baseline, None if clean is None else clean - baseline
     restored = None if way is None else change / way if way else math.nan
     return Effect(layer, head, number, change, position, restored)

@@ -1,4 +1,4 @@
-"""The uses of edits, and which of them are in force: those that this context has entered, as `contextvars` has it.
+"""The uses of edits, and the edits that are active in this context, by `contextvars`.
 
 So a thread that edits nothing runs the model as it is, next to one that edits it.
 """
@@ -23,7 +23,7 @@ _entered: ContextVar[tuple[weakref.ref["Use"], ...]] = ContextVar(KEY, default=(
 
 
 class Use(partial[None]):
-    """The hold of a `with` on an edit while its block runs: called, it leaves the edit.
+    """The handle by which a `with` holds an edit while its block runs; calling it leaves the edit.
 
     The hooks know their users weakly, and the `with` alone owns this one. So where Ctrl-C comes before the
     first line of what leaves, the use goes with the block.
@@ -31,6 +31,7 @@ class Use(partial[None]):
 
     @property
     def edit(self) -> Any:
+        """The edit that is in use."""
         return self.args[0]
 
 
@@ -47,23 +48,23 @@ class _Exit:
 
 
 def by_use(leave: Leave) -> Leave:
-    """Have `__exit__` be a `Use`, made anew for each `with`."""
+    """Return a descriptor that makes `__exit__` a new `Use` for each `with`."""
     return cast(Leave, _Exit(leave))
 
 
 def enter(use: Use, *more: installing.Install) -> None:
-    """Install the hooks, and those of edits, and have the edit in force in this context."""
+    """Install the hooks, and those of edits, and activate the edit in this context."""
     installing.install(use, *more)
     _entered.set((*(each for each in _entered.get() if each() is not None), weakref.ref(use)))
 
 
 def is_entered(edit: object) -> bool:
-    """Return True for an edit that is in force in any context."""
+    """Return True if an edit is active in any context."""
     return any(isinstance(each, Use) and each.edit is edit for each in installing.users())
 
 
 def in_force() -> list[Any]:
-    """Return the edits that are in force in this context, in the order in which they were entered.
+    """Return the edits that are active in this context, in the order in which they were entered.
 
     A backward pass in a thread of autograd's own has those of the thread that called it, since a checkpoint runs the
     model again there.
@@ -80,7 +81,7 @@ def in_force() -> list[Any]:
 
 
 def keep_for_backward(key: str, value: object) -> None:
-    """Keep something of this thread, which the threads that autograd starts for its backward passes have too.
+    """Store a value in this thread, and in the threads that autograd starts for its backward passes.
 
     Private: `torch._C._stash_obj_in_tls`, in 2.6 to 2.15.
     """
@@ -91,8 +92,9 @@ def keep_for_backward(key: str, value: object) -> None:
 
 @cache
 def _takes_references() -> bool:
-    """Return True for PyTorch 2.10, which takes over a reference to what it keeps without one to take: an object
-    would be freed while others have it.
+    """Return True if PyTorch steals a reference to an object that it stashes, as 2.10 does.
+
+    Then the object would be freed while others still have it, unless the caller adds a reference.
     """
     probe = object()
     before = sys.getrefcount(probe)
@@ -104,7 +106,7 @@ def _takes_references() -> bool:
 
 
 def kept_for_backward(key: str) -> Any:
-    """Return what the thread that called the backward pass has kept, or None.
+    """Return the value that the thread which called the backward pass stored, or None.
 
     Private: `torch._C._is_key_in_tls` and `torch._C._get_obj_in_tls`, in 2.6 to 2.13.
 

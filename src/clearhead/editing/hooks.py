@@ -1,4 +1,4 @@
-"""The hooks of edits: each edit that is in force follows the modules that run, and edits the calls of its model."""
+"""The hooks of edits: each active edit follows the running modules, and edits the calls of its model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,20 +19,24 @@ from clearhead.watching.recording import of_texts
 
 
 class _Editing:
-    """Listener of the hooks: each edit that is in force edits what its model does."""
+    """Listener of the hooks that passes running modules and calls to each active edit."""
 
     def is_running(self) -> bool:
+        """Return True while a model with an active edit runs in this thread."""
         return any(each._stack for each in entering.in_force())
 
     def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
+        """Pass a module that starts to run to the active edits."""
         for each in entering.in_force():
             each._enter_module(module, inputs, named)
 
     def leave(self, module: nn.Module, output: Any) -> None:
+        """Pass a module that has run to the active edits."""
         for each in entering.in_force():
             each._leave_module(module, output)
 
     def edit(self, read: tap.Read, child: str | None) -> tap.Edited | None:
+        """Return a call with the operations of all active edits on it; None if none is for its module."""
         problem: Problem | None = None
         operations: list[Operation] = []
         place, at = "", None
@@ -67,13 +71,13 @@ _editing = _Editing()
 
 
 def _witness(kind: str, shape: tuple[int, ...]) -> None:
-    """Note what attends and cannot be edited, in every edit that is in force."""
+    """Note attention that cannot be edited in every active edit."""
     for each in entering.in_force():
         each._witness(kind, shape)
 
 
 def install(undo: Undo) -> None:
-    """Let the edits that are in force edit the calls from now on."""
+    """Have the active edits edit calls."""
     tap.register(undo, tap.editors, _editing)
     tap.register(undo, tap.witnesses, _witness)
     tap.register(undo, running.followers, _editing)

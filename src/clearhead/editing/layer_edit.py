@@ -1,4 +1,4 @@
-"""The operations that a user asks for on a layer, or on some of its heads."""
+"""The operations on a layer, or on some of its heads, as methods."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,10 +36,10 @@ MEAN = (
 
 
 class Called(Answering):
-    """Something whose methods are called, and that nothing is assigned to."""
+    """Base of objects that have methods only; assigning an attribute raises."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse an assignment, which would change nothing.
+        """Raise for an assignment of a public attribute, because it would change nothing.
 
         Raises:
             NoAttributeError: code `attribute.name`.
@@ -58,7 +58,7 @@ class LayerEdit(Called):
 
     @property
     def heads(self) -> "HeadPicker":
-        """The heads, to pick some of: `heads[3]`, `heads[3, 5]`, `heads[2:5]`, `heads[-1]`."""
+        """The heads, to be indexed: `heads[3]`, `heads[3, 5]`, `heads[2:5]`, `heads[-1]`."""
         return HeadPicker(self._add_operation)
 
     def ablate(self, mean: Means | None = None, *, query: Positions = None) -> None:
@@ -92,8 +92,9 @@ class LayerEdit(Called):
             self._add("ablate", Ablate(self._heads, chosen, means))
 
     def replace(self, other: Seen[Any] | Contexts | Tensor, *, query: Positions = None) -> None:
-        """Use the context of the heads in another run, z = weights · values: activation patching (Vig et al., 2020,
-        https://arxiv.org/abs/2004.12265).
+        """Replace the context of the heads, z = weights · values, by that of another run: activation patching.
+
+        See Vig et al. (2020, https://arxiv.org/abs/2004.12265).
 
         Each query gets the context of its position in the text, padding included, also while the text grows by a KV
         cache.
@@ -249,6 +250,7 @@ class LayerEdit(Called):
         self._add("patterns_from", Patterns(self._heads, find))
 
     def _add(self, what: str, operation: Operation) -> None:
+        """Add an operation, under a name that starts with its heads unless it is for all of them."""
         heads = operation.heads
         if heads != slice(None):
             what = f"{heads_text(heads)}.{what}"
@@ -256,13 +258,13 @@ class LayerEdit(Called):
 
 
 class HeadPicker(Called):
-    """The heads of a layer, to pick some of."""
+    """The heads of a layer, to be indexed."""
 
     def __init__(self, add: Add) -> None:
         self._add_operation = add
 
     def __getitem__(self, heads: int | slice | Sequence[int]) -> LayerEdit:
-        """Return some heads to edit.
+        """Return an edit of the indexed heads.
 
         Raises:
             ArgumentTypeError: code `heads.type`, for what is no number of a head.
@@ -272,8 +274,9 @@ class HeadPicker(Called):
 
 
 def contexts_of(other: object) -> Find:
-    """Return what finds the contexts of a module in a record, in the contexts of one layer, or in a tensor of those
-    heads that an operation is for.
+    """Return a function that finds the contexts of a module, by its path and the numbers of its heads.
+
+    They come from a record, from the contexts of one layer, or from a tensor of just the heads that are edited.
 
     Raises:
         ArgumentTypeError: code `edit.other`.
@@ -303,8 +306,10 @@ def contexts_of(other: object) -> Find:
 
 
 def means_of(mean: object) -> FindMean | None:
-    """Return what finds the mean of a module in a record, in what was kept of one layer, or in a tensor of those heads
-    that an operation is for; None for none.
+    """Return a function that finds the mean context of heads, by the path of their module; None if `mean` is None.
+
+    The means come from a record, from what was kept of one layer, or from a tensor of just the heads that are
+    edited.
 
     Raises:
         ArgumentTypeError: code `mean.type`.
@@ -332,7 +337,7 @@ def means_of(mean: object) -> FindMean | None:
 
 
 def _mean_in(kept: Any) -> Tensor | None:
-    """The mean context of what was kept of a layer, (num_heads, value_head_dim)."""
+    """Return the mean context in what was kept of a layer, (num_heads, value_head_dim); None if it has none."""
     if isinstance(kept, Totals):
         return kept.context
     context = getattr(kept, "context", None)
@@ -342,7 +347,7 @@ def _mean_in(kept: Any) -> Tensor | None:
 
 
 def numbers_of(heads: object) -> tuple[int, ...] | slice:
-    """Return the numbers of heads as a tuple, or a slice as it is; errors as `HeadPicker`."""
+    """Return the numbers of heads as a tuple; a slice is returned unchanged. Raises as `HeadPicker` does."""
     if isinstance(heads, slice):
         start, step, stop = heads.start or 0, 1 if heads.step is None else heads.step, heads.stop
         numbers = as_ints([start, step, 0 if stop is None else stop])

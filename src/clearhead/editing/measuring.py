@@ -21,7 +21,7 @@ def measured(
     sizes: Collection[tuple[int, int]],
     progress: Progress,
 ) -> list[float]:
-    """Return the metric of each edit; of those before an interrupt.
+    """Return the metric of each edit; after an interrupt, of the edits that were done.
 
     Args:
         runs: the model and its inputs.

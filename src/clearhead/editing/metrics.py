@@ -1,4 +1,4 @@
-"""The metric that edits are measured by, and the report of the runs that are done."""
+"""The metric of edits, and progress reports of runs."""
 
 import math
 import sys
@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 
 
 def check_metric(metric: Any) -> Callable[[Any], Any]:
-    """Return a metric that names the output of the model where it takes that for something else.
+    """Return the metric wrapped so that its errors name the type of the model's output.
 
     Raises:
         ArgumentTypeError: code `effects.metric`, for what is no function, and where the metric raises.
@@ -45,7 +45,7 @@ def check_metric(metric: Any) -> Callable[[Any], Any]:
 
 
 def reporter(progress: object) -> Progress:
-    """Return what reports the runs that are done: a line on a terminal, nothing, or a function of the caller's.
+    """Return a function that reports progress: the user's own, one for a terminal, or a no-op.
 
     Raises:
         ArgumentTypeError: code `effects.progress`.
@@ -62,7 +62,7 @@ def reporter(progress: object) -> Progress:
 
 
 def number_of(metric: object) -> float:
-    """Return what a metric made, as a number.
+    """Return the result of a metric as a float.
 
     Raises:
         ArgumentTypeError: code `effects.metric`.
@@ -78,7 +78,7 @@ def number_of(metric: object) -> float:
 
 
 def _line(done: int, total: int) -> None:
-    """A line on a terminal that counts."""
+    """Print the progress on one line of a terminal."""
     if sys.stderr.isatty():
         end = "\r" if done < total else "\r\x1b[K"
         print(f"effects: {done} of {total} runs", end=end, file=sys.stderr, flush=True)

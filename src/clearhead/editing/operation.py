@@ -14,7 +14,7 @@ from clearhead.errors import EditError
 
 @dataclass(eq=False)
 class Operation:
-    """One operation on some heads of a layer; its subclasses say which.
+    """One operation on some heads of a layer; subclasses define it.
 
     Attributes:
         heads: their numbers, negative ones from the last, or a slice of all.
@@ -45,11 +45,11 @@ class Operation:
         return found
 
     def rescores(self, places: Places, problem: Problem) -> Rescoring | None:
-        """Return what it does to the scores of a call; None for another kind of operation."""
+        """Return the changes to the scores of a call; None if the operation does not change scores."""
         return None
 
     def check_done(self, layer: str, model: str) -> None:
-        """Refuse what had no effect, when the block ends.
+        """Raise if the operation is for a position that no sequence had, when the block ends.
 
         Args:
             layer: what it was asked for, for messages.
@@ -68,7 +68,7 @@ class Operation:
 
 
 def chosen_queries(chosen: Selection, places: Places, batch: int) -> Tensor:
-    """Return True for the chosen queries of a call, (batch or 1, query_len).
+    """Return the chosen queries of a call, bool, (batch or 1, query_len).
 
     Raises:
         EditError: codes `edit.positions`, where the positions are not known, and `edit.batch`.

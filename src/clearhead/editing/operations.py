@@ -1,4 +1,4 @@
-"""The operations of an edit on one call of attention, and the context that they make of it."""
+"""The operations of an edit on one call of attention, and the context that results."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ from clearhead.watching.recording import of_heads
 
 
 def with_heads(call: Problem, other: Problem, heads: list[int]) -> Problem:
-    """Return the call with some heads of another one: the scores of both are its bias, queries × keys."""
+    """Return a call with some heads taken from another; the scores of both become its bias, O(tokens²)."""
     index = torch.tensor(heads, device=call.device)
     (scores, sinks), (others, other_sinks) = _scores(call), _scores(other)
     scores = scores.index_copy(1, index, others.to(scores))
@@ -52,7 +52,7 @@ def with_heads(call: Problem, other: Problem, heads: list[int]) -> Problem:
 
 
 def _scores(call: Problem) -> tuple[Tensor, Tensor]:
-    """The masked scores of a call, and its sinks, −∞ for heads without one."""
+    """Return the masked scores of a call, and its sinks, −∞ for heads without one."""
     query, key = stages.upcast(call.query), stages.repeat_kv_heads(call.key, call.num_heads)
     scores = stages.scores(query, key, call.factor) * call.scale
     capped = stages.capped_scores(scores, call.softcap)
@@ -66,13 +66,13 @@ def _scores(call: Problem) -> tuple[Tensor, Tensor]:
 
 @dataclass(eq=False)
 class Hide(Operation):
-    """Some queries do not see some keys."""
+    """An operation that hides keys from queries."""
 
     query: Selection | None
     key: Selection | None
 
     def rescores(self, places: Places, problem: Problem) -> Rescoring:
-        """Return the pairs that stay visible."""
+        """Return the mask of the pairs that stay visible."""
         queries = None if self.query is None else chosen_queries(self.query, places, problem.batch)
         keys = None if self.key is None else self.key.at(places.key, problem.batch, places.key_end)
         rows = None if queries is None else dense(~queries[:, None, :, None])
@@ -83,12 +83,12 @@ class Hide(Operation):
 
 @dataclass(eq=False)
 class Restrict(Operation):
-    """Pairs are visible only where a mask shows them as well."""
+    """An operation that restricts visible pairs to those of a mask."""
 
     shown: Mask
 
     def rescores(self, places: Places, problem: Problem) -> Rescoring:
-        """Return the mask of the positions of this call."""
+        """Return the mask at the positions of this call."""
         if places.is_plain:
             self.shown.check(problem.extent)
             return Rescoring(self.shown)
@@ -109,13 +109,13 @@ class Restrict(Operation):
 
 @dataclass(eq=False)
 class ScaleKeys(Operation):
-    """The weights of some keys are multiplied, and all are normalised again."""
+    """An operation that scales the weights of some keys, and normalises all weights again."""
 
     key: Selection | None
     log_factor: float
 
     def rescores(self, places: Places, problem: Problem) -> Rescoring:
-        """Return what is added to the scores, (batch or 1, 1, 1, kv_len)."""
+        """Return the bias to add to the scores, (batch or 1, 1, 1, kv_len)."""
         chosen = torch.ones_like(places.key, dtype=torch.bool)[None]
         if self.key is not None:
             chosen = self.key.at(places.key, problem.batch, places.key_end)
@@ -126,12 +126,12 @@ class ScaleKeys(Operation):
 
 @dataclass(eq=False)
 class Patterns(Operation):
-    """The weights of a head are those of another run."""
+    """An operation that uses the weights of another run."""
 
     other: Callable[[str], AttentionMatrix]
 
     def problem(self, call: Problem, places: Places, heads: list[int], path: str) -> Problem:
-        """The call of another run with the values of this one.
+        """Return the call of the other run with the values of this one.
 
         Raises:
             EditError: code `edit.patterns`, where the two runs have other sizes.
@@ -156,7 +156,7 @@ class Patterns(Operation):
 
 @dataclass(eq=False)
 class EditedCall:
-    """One call of attention, and the operations on it.
+    """One call of attention, with the operations on it.
 
     Heads and queries that no operation touches keep the context of the model's own kernel, bit for
     bit. What is hidden or scaled is attended to again, by the kernel that `attend` takes.
@@ -190,6 +190,7 @@ class EditedCall:
             self._check([self.operations[number] for number in numbers])
 
     def _check(self, operations: list[Operation]) -> None:
+        """Check that no head has two replaced patterns, or a replaced pattern and an edit of its scores."""
         patterns = [each for each in operations if isinstance(each, Patterns)]
         scores = [each for each in operations if isinstance(each, Hide | Restrict | ScaleKeys)]
         if len(patterns) > 1 or (patterns and scores):
@@ -226,7 +227,7 @@ class EditedCall:
         return result
 
     def read(self) -> Problem:
-        """Return the call with what is hidden, added and taken from other runs, for who watches it."""
+        """Return the call with the edits of its scores and weights applied, as a watch records it."""
         call = self.problem
         for numbers, heads in self._groups.items():
             others = torch.ones(1, call.num_heads, 1, 1, dtype=torch.bool, device=call.device)
@@ -243,7 +244,7 @@ class EditedCall:
     def _rescored(
         self, operations: list[Operation], heads: list[int], own: Tensor, *, counts: bool
     ) -> Tensor:
-        """The context of heads with other scores; queries that lose or win nothing keep their own."""
+        """Return the context of heads with edited scores; queries whose weights stay the same keep theirs."""
         call = edited = part_of(self.problem, heads, self.path)
         rows: Tensor | None = None
         for operation in operations:

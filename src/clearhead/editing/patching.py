@@ -1,4 +1,4 @@
-"""The contexts that heads are patched with, runs that patch several of them, and the effect by gradients."""
+"""Contexts for patching heads, runs with several patches in a batch, and effects estimated by gradients."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -29,7 +29,7 @@ Heads = Head | Sequence[Any]
 
 
 class Patched(NamedTuple):
-    """What is patched in one of the runs.
+    """The layer, head and position that a run patches.
 
     Attributes:
         layer: the path of the module.
@@ -42,7 +42,7 @@ class Patched(NamedTuple):
     position: int | None = None
 
     def operation(self, find: Find | None, samples: slice | None) -> OfContext:
-        """Return what does it, for some samples of the batch: another context, or none at all."""
+        """Return the operation for some samples of the batch: replace the context, or ablate it if `find` is None."""
         heads = slice(None) if self.head is None else (self.head,)
         query = selection("query", self.position)
         made = Ablate(heads, query) if find is None else Replace(heads, query, find)
@@ -75,8 +75,10 @@ def contexts_in(model: nn.Module, inputs: object) -> dict[str, Tensor]:
 def ablated_contexts(
     model: nn.Module, inputs: object, layers: Sequence[str], mean: Means
 ) -> dict[str, Tensor]:
-    """Return the context of each module whose heads are ablated to a mean, as `LayerEdit.ablate` has it, which does
-    not depend on what is upstream: (batch, num_heads, query_len, value_head_dim).
+    """Return the context of each module whose heads are ablated to a mean, by path.
+
+    It is (batch, num_heads, query_len, value_head_dim), as `LayerEdit.ablate` makes it. It does not depend on
+    earlier layers, so one run is enough for all modules.
     """
     with torch.no_grad(), followed(model) as edits, watch(model, keep="contexts") as seen:
         for path in layers:
@@ -88,8 +90,10 @@ def ablated_contexts(
 def patched_contexts(
     model: nn.Module, clean: object, corrupt: object, patch: Patch, layers: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Return the context that each module has in the corrupt run where a part of it is that of the clean one: (batch,
-    num_heads, query_len, value_head_dim). What is upstream is corrupt, so that one run of each tells all of them.
+    """Return the context of each module when one part of it comes from the clean run, by path.
+
+    It is (batch, num_heads, query_len, value_head_dim). Earlier layers stay corrupt, so one run on each of the two
+    inputs is enough for all modules.
 
     Raises:
         EditError: code `effects.inputs`, where the two runs have other sizes.
@@ -128,7 +132,7 @@ def patched_contexts(
 
 
 def check_alike(path: str, clean: Tensor | None, corrupt: Tensor) -> None:
-    """Refuse what a module has in two runs unless it has the same sizes.
+    """Check that what a module has in two runs has the same sizes.
 
     Raises:
         EditError: code `effects.inputs`.
@@ -166,13 +170,14 @@ def samples_of(output: Any, part: slice, batch: int) -> Any:
 
 
 def as_found(contexts: Mapping[str, Tensor], times: int) -> Find:
-    """Return what finds the contexts of a module, each sample as often as it stands in a batch."""
+    """Return a function that finds the context of a module, repeated `times` times along the batch."""
     return lambda path, heads: Contexts(contexts[path].repeat(times, 1, 1, 1), 0)
 
 
 def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return a metric, and how much it changes, to first order, where the contexts are others, or 0 for None: (new − z)
-    · ∂metric/∂z, (num_heads, query_len), by the paths of these modules.
+    """Return a metric, and its first-order change by head and query when contexts are replaced, by path.
+
+    The change is (new − z) · ∂metric/∂z, (num_heads, query_len). New contexts are 0 if `runs.contexts` is None.
 
     Raises:
         EditError: code `effects.gradients`, where the metric has no gradient.
@@ -210,7 +215,7 @@ def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, T
 
 
 def check_heads(code: str, name: str, given: Any) -> list[Any] | None:
-    """Return heads, or rows that name them, as (layer, head, position), which None is for all; None for None.
+    """Return heads, or rows that name them, as tuples (layer, head, position); None for None.
 
     Raises:
         ArgumentTypeError: the code that is given.
@@ -229,7 +234,7 @@ def check_heads(code: str, name: str, given: Any) -> list[Any] | None:
 
 
 def is_head(given: object) -> bool:
-    """Return True for a layer and the number of a head."""
+    """Return True if a value is a pair of a layer and the number of a head."""
     if not isinstance(given, tuple) or len(given) != 2:
         return False
     layer, head = given

@@ -50,7 +50,7 @@ def paths(
     frozen: Frozen = "others",
     progress: Progress | bool = True,
 ) -> Effects:
-    """Measure what a head says directly to others: it alone is patched, on the way to their inputs alone.
+    """Measure the direct effect of a head on later heads or the output: only the paths between them are patched.
 
     Path patching (Wang et al., 2022, section 3.1 and appendix B, https://arxiv.org/abs/2211.00593), by two runs on the
     corrupt inputs for each sender. In the first the sender has its context of the clean run, and what lies between
@@ -154,7 +154,7 @@ Outputs = dict[nn.Module, list[Any]]
 
 @dataclass
 class _Runs:
-    """The two runs of each sender.
+    """The two runs that measure one sender.
 
     Attributes:
         own: the contexts of the corrupt run, by the paths of the modules in their order.
@@ -172,7 +172,7 @@ class _Runs:
 
     @torch.no_grad()
     def output(self, path: str, head: int) -> Any:
-        """The output of the model where this head alone says something else to the receivers alone."""
+        """Return the output of the model when this head alone is patched, for the receivers alone."""
         order = list(self.own)
         behind = order[order.index(path) + 1 :]
         with followed(self.model) as edits:
@@ -196,13 +196,14 @@ class _Runs:
             return called(self.model, self.corrupt)
 
     def _frozen(self) -> Any:
+        """Return the output of the corrupt run in which each frozen module returns its recorded output."""
         with _hooked(self.outputs, _again(self.outputs)):
             return called(self.model, self.corrupt)
 
 
 @dataclass(eq=False)
 class OtherInputs(OfContext):
-    """The context of a head that got another query, key or value.
+    """An operation that recomputes the context of a head with another query, key or value.
 
     Attributes:
         given: these, (batch, 1, tokens, width) each.
@@ -211,11 +212,13 @@ class OtherInputs(OfContext):
     given: Mapping[str, Tensor] = field(default_factory=dict)
 
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
+        """Return the context of the call when `given` replaces its query, key or value; `rows` is ignored."""
         call = of_heads(at.places.problem, at.heads, at.path)
         return run(call.replace(**self.given, dropout=None)).to(context)
 
 
 def _receivers(given: Any) -> list[Receiver] | None:
+    """Return the receivers as a list of (layer, head, input); None if none were given."""
     if given is None:
         return None
     every = [given] if isinstance(given, tuple) and is_head(given[:2]) else given
@@ -231,6 +234,7 @@ def _receivers(given: Any) -> list[Receiver] | None:
 
 
 def _receiver(given: Any) -> Receiver | None:
+    """Return a receiver as (layer, head, input); None if it is not one."""
     if not isinstance(given, tuple) or len(given) != 3 or not is_head(given[:2]):
         return None
     layer, head, part = given
@@ -239,6 +243,7 @@ def _receiver(given: Any) -> Receiver | None:
 
 
 def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
+    """Return the inputs of each receiving head, by the path of its layer and its number."""
     found: Inputs = {}
     for layer, head, part in receivers:
         found.setdefault(head_of(plain, layer, head), []).append(part)
@@ -246,7 +251,7 @@ def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
 
 
 def _parts_beside(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
-    """The modules with weights next to attention, in its blocks; without the norms, which act on what attention adds.
+    """Return the modules with weights in the blocks of attention, other than attention and norms.
 
     A block is what stands in a list of modules, or right around an attention.
     """
@@ -272,12 +277,14 @@ def _parts_beside(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
 
 
 def _is_norm(module: nn.Module) -> bool:
+    """Return True if a module has parameters of its own and all of them are vectors."""
     own = [each.ndim for each in module.parameters(recurse=False)]
     return bool(own) and max(own) == 1
 
 
 @contextmanager
 def _hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[None]:
+    """Register a forward hook on these modules for the time of a block."""
     handles = [each.register_forward_hook(hook) for each in modules]
     try:
         yield
@@ -287,6 +294,8 @@ def _hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[
 
 
 def _keeping(outputs: Outputs) -> Callable[..., None]:
+    """Return a forward hook that appends a copy of each output to `outputs`."""
+
     def keep(module: nn.Module, args: object, output: Any) -> None:
         outputs.setdefault(module, []).append(_pytree.tree_map(_copied, output))
 
@@ -294,9 +303,11 @@ def _keeping(outputs: Outputs) -> Callable[..., None]:
 
 
 def _copied(each: Any) -> Any:
+    """Return a detached copy of a tensor, and anything else unchanged."""
     return each.detach().clone() if isinstance(each, Tensor) else each
 
 
 def _again(outputs: Outputs) -> Callable[..., Any]:
+    """Return a forward hook that replaces each output by the next recorded one."""
     calls = {module: iter(some) for module, some in outputs.items()}
     return lambda module, args, output: _pytree.tree_map(_copied, next(calls[module]))

@@ -22,7 +22,7 @@ PORTION = 1 << 22
 
 
 class Running(NamedTuple):
-    """A module that runs, and its arguments: by name, and the others by their place."""
+    """A running module with its arguments, by name or by position."""
 
     module: nn.Module
     arguments: dict[Any, Any]
@@ -56,7 +56,7 @@ class Places:
 
     @property
     def is_plain(self) -> bool:
-        """True if queries and keys are simply all tokens of their sequences, counted from 0."""
+        """True if queries and keys are all tokens of their sequences, counted from 0."""
         lengths = self.problem.query_len, self.problem.kv_len
         if self.query is None or self.query.ndim == 2 or self.key.ndim == 2:
             return False
@@ -64,8 +64,9 @@ class Places:
 
     @cached_property
     def key_end(self) -> Tensor | int:
-        """The position behind the last real key, of each row where rows differ: a key that no query
-        may see is padding.
+        """The position after the last real key, one for each row if rows differ.
+
+        A key that no query may see is padding.
         """
         if self.ended is not None:
             return self.ended
@@ -79,7 +80,7 @@ class Places:
 
     @property
     def query_end(self) -> Tensor | int:
-        """The position behind the last real query, likewise."""
+        """The position after the last real query, one for each row if rows differ."""
         return self.tokens if self.is_cross else self.key_end
 
 
@@ -123,7 +124,7 @@ _WHOLE = (nn.MultiheadAttention,)
 
 
 def _of_cache(cache: Cache, queries: Tensor, is_cross: bool, problem: Problem) -> Places:
-    """The positions of a call that has appended its tokens to a cache of clearhead."""
+    """Return the positions of a call that has appended its tokens to a cache of clearhead."""
     device, held = problem.device, len(cache)
     keys, ends = cache.positions.to(device), torch.atleast_2d(cache.next_positions(1)).to(device)
     last = cache._last_positions().to(device)
@@ -136,7 +137,7 @@ def _of_cache(cache: Cache, queries: Tensor, is_cross: bool, problem: Problem) -
 
 
 def _cache(running: Sequence[Running]) -> Any:
-    """The KV cache that the innermost module with one was handed, or None."""
+    """Return the KV cache of the innermost running module that has one, or None."""
     for each in reversed(running):
         for name, cache in each.arguments.items():
             if isinstance(cache, CacheBundle):
@@ -150,7 +151,7 @@ def _cache(running: Sequence[Running]) -> Any:
 
 
 def _length(cache: Any, running: Sequence[Running]) -> int:
-    """The tokens that a cache of transformers has been handed, those of this call included."""
+    """Return the number of tokens in a cache of transformers, including those of this call."""
     layer = next(
         (
             number

@@ -1,4 +1,4 @@
-"""Runs that begin at the layer that is edited: blocks that end before it give what they gave in a run without edits.
+"""Runs that start at the edited layer: earlier blocks return their outputs of a run without edits.
 
 Sound where such a block is a function of its arguments, or writes next to them only to a cache that grows by `update`,
 whose calls are made again. All else runs: a block in training, one that ran several times, was given something that it
@@ -34,7 +34,7 @@ PLAIN = bool | int | float | complex | str | torch.dtype | torch.device
 
 @dataclass
 class _Replayed:
-    """The one call of a block.
+    """The recorded call of a block.
 
     Attributes:
         ended: when, in a count of what began and ended.
@@ -48,8 +48,9 @@ class _Replayed:
 
 
 class Replay:
-    """The blocks of a model as they ran without edits, for inputs that stay the same: their outputs, and what they gave
-    to a cache, O(layers × tokens).
+    """The outputs of the blocks of a model in a run without edits, to be replayed for the same inputs.
+
+    What the blocks wrote to a cache is kept as well. Memory is O(layers × tokens).
 
     Attributes:
         output: of the model.
@@ -78,7 +79,7 @@ class Replay:
 
     @contextmanager
     def before(self, layers: Sequence[str], times: int = 1, batch: int = 0) -> Iterator[None]:
-        """Have the blocks that end before the first of these layers begins give what they gave.
+        """Have blocks that end before the first of these layers starts return their recorded outputs.
 
         Args:
             layers: the paths of those that are edited.
@@ -94,8 +95,10 @@ class Replay:
             yield
 
     def copies(self, sizes: Collection[tuple[int, int]], count: int) -> int:
-        """Return the number of edits in a run, each on a copy of the inputs: 1 unless all that the model takes and
-        returns are rows of samples, and where a hook of the user sees the run.
+        """Return the number of edits in one run, each on its own copy of the inputs in the batch.
+
+        It is 1 unless all that the model takes and returns are rows of samples. It is also 1 if a hook of the user
+        sees the run.
 
         Args:
             sizes: batch and query_len of each call of attention.
@@ -124,8 +127,10 @@ class Replay:
         return copies_of(dict(inputs) if isinstance(inputs, Mapping) else inputs, times, batch)
 
     def is_copy(self, output: Any, at: int, times: int, batch: int) -> bool:
-        """Return True if an output holds rows of samples alone, and those of one copy are the output of the inputs by
-        themselves, to half of its digits.
+        """Return True if one copy in a batched output equals the output of a run on the inputs alone.
+
+        Equal means to half of the digits of the dtype. An output that has anything but rows of samples is not a
+        copy.
         """
         rows, leaves = slice(at * batch, (at + 1) * batch), _pytree.tree_leaves(output)
         return all(
@@ -134,13 +139,13 @@ class Replay:
         ) and _are(_is_close, samples_of(output, rows, times * batch), self.output)
 
     def _holds(self, layers: Sequence[str]) -> bool:
-        """Return True where runs without edits give what the whole one gave."""
+        """Return True if replayed runs without edits have the output of the original run."""
         order = sorted(layers, key=self._begins)
         runs = (self._run([path], self._inputs) for path in (order[-1], order[len(order) // 2]))
         return all(_are(_is_same, each, self.output) for each in runs)
 
     def _run(self, layers: Sequence[str], inputs: object, times: int = 1, batch: int = 0) -> Any:
-        """The output of a run without edits; None where it raised."""
+        """Return the output of a run without edits; None if it raised."""
         try:
             with torch.no_grad(), followed(self._model), self.before(layers, times, batch):
                 return called(self._model, inputs)
@@ -148,20 +153,25 @@ class Replay:
             return None
 
     def _tick(self) -> int:
+        """Return the next time of a clock that counts modules that begin and end."""
         self._clock += 1
         return self._clock
 
     def _begins(self, path: str) -> int:
+        """Return the time at which a layer began to run; 0 if it did not run."""
         return self._began.get(self._attend.get(path, self._model), 0)
 
     def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
+        """Record the time at which a module first starts to run in the thread of the replay."""
         if threading.get_ident() == self._thread:
             self._began.setdefault(module, self._tick())
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        pass
+        """Do nothing; the outputs are kept by the wrappers of the blocks."""
 
     def _keeping(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a forward that records output and cache updates of a block whose inputs stay unchanged."""
+
         def keep(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return forward(*args, **kwargs)
@@ -182,6 +192,7 @@ class Replay:
         return keep
 
     def _again(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a forward that replays the recorded output and cache updates of a block."""
         kept = self._kept[module]
 
         def again(*args: Any, **kwargs: Any) -> Any:
@@ -197,11 +208,12 @@ class Replay:
 
 
 def _is_rows(each: Any, count: int) -> bool:
+    """Return True for a tensor with `count` rows."""
     return isinstance(each, Tensor) and each.ndim > 0 and len(each) == count
 
 
 def _is_seen(model: nn.Module) -> bool:
-    """Return True where somebody may look at a run: another edit or watch, hooks of all modules, or a compiler."""
+    """Return True if other code may observe a run: an edit, a watch, global module hooks, or a compiler."""
     compiled = (getattr(each, "_compiled_call_impl", None) for each in model.modules())
     hooks = torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks
     is_compiled = any(each is not None for each in compiled) or hasattr(model, "_orig_mod")
@@ -209,12 +221,13 @@ def _is_seen(model: nn.Module) -> bool:
 
 
 def _at(model: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
+    """Return the module at each of these paths, without paths that the model does not have."""
     every = dict(model.named_modules(remove_duplicate=False))
     return {path: every[path] for path in layers if path in every}
 
 
 def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
-    """Blocks: the modules of a list of which some attend, unless it could be seen that one did not run."""
+    """Return the modules of lists that contain attention, if skipping them cannot be observed."""
     attend = {id(each) for each in _at(model, layers).values()}
     found: dict[nn.Module, None] = {}
     for some in model.modules():
@@ -226,6 +239,7 @@ def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
 
 
 def _is_alone(block: nn.Module) -> bool:
+    """Return True if a block is in eval mode, and no module inside it has hooks or a patched forward."""
     inside = list(block.modules())
     if any(each.training or isinstance(each, torch.jit.ScriptModule) for each in inside):
         return False
@@ -236,6 +250,7 @@ def _is_alone(block: nn.Module) -> bool:
 
 
 def _put(undo: list[Any], module: nn.Module, make: Callable[..., Any]) -> None:
+    """Replace the forward of a module, after noting how to undo it."""
     forward, own = module.forward, vars(module).get("forward")
     undo.append(
         (lambda: vars(module).pop("forward", None))
@@ -246,6 +261,7 @@ def _put(undo: list[Any], module: nn.Module, make: Callable[..., Any]) -> None:
 
 
 def _listen(undo: list[Any], cache: Any, calls: list[tuple[Any, Any]]) -> None:
+    """Record the arguments of each update of a cache, after noting how to undo it."""
     update = cache.update
 
     def listening(*args: Any, **kwargs: Any) -> Any:
@@ -257,14 +273,14 @@ def _listen(undo: list[Any], cache: Any, calls: list[tuple[Any, Any]]) -> None:
 
 
 def _split(args: Any, kwargs: Any) -> tuple[list[Any], list[Any]]:
-    """The caches among arguments, and the others."""
+    """Split arguments into caches and others."""
     every = [*args, *kwargs.values()]
     caches = [each for each in every if grows_by_update(each)]
     return caches, [each for each in every if not any(each is some for some in caches)]
 
 
 def _is_plain(each: object) -> bool:
-    """Return True for what cannot be written to, and for tensors, which tell when they are."""
+    """Return True if a value is immutable, or a tensor, whose version shows writes."""
     if type(each) is tuple:
         return all(map(_is_plain, each))
     is_tensor = isinstance(each, Tensor) and not each.is_inference()
@@ -272,13 +288,14 @@ def _is_plain(each: object) -> bool:
 
 
 def _state(module: nn.Module, given: Sequence[Any]) -> list[tuple[Any, int]]:
-    """State that a call may change: tensors by their version, containers by their length, attributes by identity."""
+    """Return the state that a call may change: tensors, containers and attributes, each with its version."""
     held = [each for one in module.modules() for each in vars(one).values()]
     held += [each for one in module.modules() for each in one.buffers(recurse=False)]
     return [(each, _mark(each)) for each in [*held, *_pytree.tree_leaves(list(given))]]
 
 
 def _mark(each: Any) -> int:
+    """Return a number that changes when an object is modified in place: its version, or its length."""
     if isinstance(each, Tensor):
         return each._version
     return len(each) if isinstance(each, list | dict | set) else 0
@@ -292,7 +309,7 @@ def _is_unchanged(before: Sequence[tuple[Any, int]], after: Sequence[tuple[Any, 
 
 
 def _are(alike: Callable[[Tensor, Tensor], bool], one: Any, other: Any) -> bool:
-    """Return True for trees of which each tensor is like the other's."""
+    """Return True if two trees have the same structure and `alike` holds for each pair of tensors."""
     some, others = _pytree.tree_leaves(one), _pytree.tree_leaves(other)
     return len(some) == len(others) and all(
         mine.shape == theirs.shape and alike(mine, theirs)
@@ -303,10 +320,12 @@ def _are(alike: Callable[[Tensor, Tensor], bool], one: Any, other: Any) -> bool:
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have equal values."""
     return torch.equal(one, other)
 
 
 def _is_close(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors are equal to half of the digits of their dtype."""
     if not one.is_floating_point():
         return torch.equal(one, other)
     off = torch.linalg.vector_norm(one - other)

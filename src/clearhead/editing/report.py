@@ -10,7 +10,7 @@ from clearhead._common.torch_internals import is_concrete, is_transformed
 
 
 class EditCounts(NamedTuple):
-    """The counts of one operation of an edit, over all that ran in the block.
+    """The counts of one operation of an edit, over all calls in the block.
 
     Attributes:
         layer: the path, or the glob, that it was asked for.
@@ -29,7 +29,7 @@ class EditCounts(NamedTuple):
 
 
 class EditReport(MeasuredRows[EditCounts]):
-    """The counts of what each operation of an edit changed: print it, or iterate.
+    """The counts of what each operation of an edit changed; it can be printed and iterated.
 
     Example:
         >>> import torch, clearhead as ch
@@ -44,6 +44,7 @@ class EditReport(MeasuredRows[EditCounts]):
     ROW = EditCounts
 
     def _cell(self, value: object) -> str:
+        """Return the text of a cell; "(the model)" for an empty path."""
         return "(the model)" if value == "" else super()._cell(value)
 
 
@@ -66,7 +67,7 @@ class Tally:
             self.tokens[name] = max(self.tokens[name], found)
 
     def add(self, queries: Tensor | int) -> None:
-        """Count the changed queries of a call; on an accelerator nothing waits for the number."""
+        """Count changed queries, without waiting for an accelerator."""
         if isinstance(queries, Tensor) and (is_transformed(queries) or not is_concrete(queries)):
             self.known = False
         else:

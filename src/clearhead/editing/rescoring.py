@@ -1,4 +1,4 @@
-"""Heads that attend anew with other scores: the queries that this changes, and their context."""
+"""Heads recomputed with edited scores: the queries whose weights change, and their context."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ PORTION = 1 << 22
 
 
 class Rescoring(NamedTuple):
-    """Changes that an operation makes to the scores of a call.
+    """The changes of an operation to the scores of a call.
 
     Attributes:
         mask: the pairs that stay visible; None for all.
@@ -35,13 +35,13 @@ class Rescoring(NamedTuple):
     keys: Tensor | None = None
 
     def among(self, others: Tensor) -> "Rescoring":
-        """Return the same for all heads but others, bool, (1, num_heads, 1, 1)."""
+        """Return the changes limited to the heads that are False in `others`, bool, (1, num_heads, 1, 1)."""
         mask = None if self.mask is None else Or(dense(others), self.mask)
         bias = None if self.bias is None else self.bias.masked_fill(others, 0.0)
         return self._replace(mask=mask, bias=bias)
 
     def applied(self, call: Problem) -> Problem:
-        """Return the call with other scores."""
+        """Return the call with the changes applied."""
         if self.mask is not None:
             call = call.replace(mask=and_masks(call.mask, self.mask))
         if self.bias is None:
@@ -54,7 +54,7 @@ class Rescoring(NamedTuple):
 
 
 def touched(call: Problem, change: Rescoring) -> Tensor:
-    """Return True at the queries of which an operation changes a weight, (batch or 1, num_heads or 1, query_len)."""
+    """Return the queries whose weights an operation changes, bool, (batch or 1, num_heads or 1, query_len)."""
     queries = _run_of(change.queries, call.query_len, call)
     keys = _run_of(change.keys, call.kv_len, call)
     by_mask = change.mask if change.queries is None and change.keys is None else None
@@ -80,7 +80,7 @@ def touched(call: Problem, change: Rescoring) -> Tensor:
 
 
 def _run_of(chosen: Tensor | None, count: int, call: Problem) -> slice:
-    """Return the shortest slice of [0, count) with everything that is chosen in any sample."""
+    """Return the shortest slice of [0, count) that contains everything chosen in any sample."""
     if chosen is None or not call.readable:
         return slice(0, count)
     places = chosen.any(dim=0).nonzero()
@@ -93,7 +93,7 @@ def number_of_queries(call: Problem, rows: Tensor) -> Tensor:
 
 
 def attended_anew(call: Problem, rows: Tensor, own: Tensor) -> Tensor:
-    """Return the context with that of some queries from a call with other scores.
+    """Return the context with some queries recomputed from a call with edited scores.
 
     Args:
         call: the edited call.
@@ -121,7 +121,7 @@ def attended_anew(call: Problem, rows: Tensor, own: Tensor) -> Tensor:
 
 
 def _if_small(call: Problem, some: slice) -> slice:
-    """The run of queries; that of all, where what some see would not be small as a tensor."""
+    """Return the slice of queries, or a slice of all if their mask or bias would be too large as a tensor."""
     leading = 1 if call.mask is None else call.mask.leading[0] * call.mask.leading[1]
     leading = leading if call.bias is None else max(leading, call.num_heads)
     is_large = (some.stop - some.start) * leading * call.kv_len > PORTION
@@ -130,8 +130,10 @@ def _if_small(call: Problem, some: slice) -> slice:
 
 @contextmanager
 def apart(call: Problem) -> Iterator[None]:
-    """Draw the dropout of what attends anew from a stream of its own, so that all that is drawn later is
-    what it is without the edit.
+    """Draw dropout in this block from a separate random stream.
+
+    The state of the generator is restored, so random numbers drawn after the block are those of a run without the
+    edit.
     """
     if call.dropout is None:
         yield

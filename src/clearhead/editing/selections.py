@@ -1,4 +1,4 @@
-"""Chosen positions of queries or keys, as a user names them."""
+"""Positions of queries or keys, as a user chooses them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class Selection:
 
     @property
     def tokens(self) -> int:
-        """The tokens of the shortest sequence that has one of the positions; 0 for any."""
+        """The length of the shortest sequence that has one of the positions; 0 if any has."""
         if self.first is None:
             return 0
         return self.first + 1 if self.first >= 0 else -self.first
 
     def at(self, positions: Tensor, batch: int, end: Tensor | int) -> Tensor:
-        """Return True at the chosen ones of some positions, (batch or 1, count).
+        """Return a bool tensor, True at the chosen positions, (batch or 1, count).
 
         Args:
             positions: int64, (count,) or (batch, count).
@@ -76,6 +76,7 @@ class Selection:
         return given.expand(rows, -1).gather(1, place) & inside
 
     def _within(self, given: slice, positions: Tensor, end: Tensor | int) -> Tensor:
+        """Return a bool tensor, True at positions inside a slice; its negative bounds count from `end`."""
         start, stop, step = given.start or 0, given.stop, given.step or 1
         if start < 0:
             start = (torch.as_tensor(end, device=positions.device) + start).clamp(min=0)
@@ -86,7 +87,7 @@ class Selection:
 
 
 def selection(name: str, given: object) -> Selection | None:
-    """Return a choice of positions; None, which is all of them, stays None.
+    """Return chosen positions as a `Selection`; None, which means all positions, stays None.
 
     Args:
         name: of the argument.
@@ -140,7 +141,7 @@ FAR = 1 << 60
 
 
 def heads_text(heads: tuple[int, ...] | slice) -> str:
-    """Return the heads as they are picked.
+    """Return heads as they are written in code.
 
     Example:
         >>> heads_text(slice(2, None)), heads_text((0, -1))

@@ -124,7 +124,7 @@ _names: set[object] = set()
 
 
 def _check_kind(kind: type[Any], name: object) -> None:
-    """Refuse a class of models that would not run on clearhead, before one is made."""
+    """Check that a class of models would run on clearhead, before a model is made."""
     if name not in _names:
         return
     table = classes_by_name(kind)
@@ -138,7 +138,7 @@ def _check_kind(kind: type[Any], name: object) -> None:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a model that would not run on clearhead, though it takes the name.
+    """Check that a model runs on clearhead, and does not only accept the name.
 
     Some models of transformers keep to their own code of attention and never look another up.
     `set_attn_implementation` only logs that.
@@ -189,7 +189,7 @@ def _attention(
     attention_mask: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, AttentionMatrix | None]:
-    """The function of attention as transformers calls it.
+    """Run attention as transformers calls it, and return the context and the weights.
 
     Returns:
         The context, (batch, query_len, num_heads, value_head_dim), and the matrix if the model was
@@ -212,7 +212,7 @@ def _attention(
 
 
 def _check_beginning(mask: Described, positions: Tensor | None) -> None:
-    """Refuse tokens on one of several ranks whose text begins elsewhere.
+    """Raise if the tokens of this rank may not start at the beginning of their text.
 
     Where keys are only those of the call, and no row has the first token of a text, which some count
     from 1, another rank may hold it: attention to this rank's tokens alone would be another one. Packed
@@ -270,7 +270,7 @@ def _told_by_ranks(place: int) -> tuple[int, int] | None:
 # A compiled graph cannot hold such an object: it is made between two graphs.
 @torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
 def _matrix(problem: Problem) -> AttentionMatrix:
-    """The weights of a call, before dropout."""
+    """Return the weights of a call, before dropout."""
     # A static KV cache writes to its keys later.
     key = problem.key if problem.key.requires_grad else problem.key.clone()
     return matrix_of(problem.replace(key=key))
@@ -285,19 +285,17 @@ def _mask(
     allow_is_causal_skip: bool = True,
     **others: Any,
 ) -> Tensor:
-    """The function of masks as transformers calls it.
-
-    What is not described is made by its own for PyTorch's function.
+    """Return the mask that transformers asks for: a description if there is one, or else its own for SDPA.
 
     Args:
-        batch_size, kv_length: sizes of the mask.
+        batch_size: the number of samples.
+        kv_length: the number of keys.
         kv_offset: position of the first key, in tokens.
         mask_function: says of indices of sample, head, query and key whether they see each other.
         attention_mask: bool, (batch, tokens), True at real tokens from position 0 on.
         allow_is_causal_skip: False, among other cases, for a step that may be compiled.
-        **others: `q_length` and `q_offset`, the position of the first query, and `device`; or
-            `cache_position`, the positions of the queries, before transformers 5.4. The rest is for
-            other implementations.
+        **others: `q_length`, `q_offset`, the position of the first query, and `device`; before transformers 5.4
+            `cache_position`, the positions of the queries. The rest is for other implementations.
 
     Returns:
         bool, (batch, 1, query_len, kv_len), True = may attend.
@@ -388,14 +386,14 @@ def _describe(function: Callable[..., Any], shift: int, lengths: tuple[int, int]
 
 
 def _and(mask: Mask | None, other: Mask | None) -> Mask | None:
-    """The pairs that both show; None if one of them is not known."""
+    """Return the mask of the pairs that both masks show; None if one of them is not known."""
     if mask is None or other is None or isinstance(other, Full):
         return None if other is None else mask
     return other if isinstance(mask, Full) else mask & other
 
 
 def _or(mask: Mask | None, other: Mask | None) -> Mask | None:
-    """The pairs that one of them shows; None if one of them is not known."""
+    """Return the mask of the pairs that either mask shows; None if one of them is not known."""
     if mask is None or other is None:
         return None
     return full() if isinstance(mask, Full) or isinstance(other, Full) else mask | other

@@ -57,7 +57,7 @@ class ImageModel:
     part: bool
 
     def read(self, file: Path) -> ImageReading:
-        """Run the model on a picture and record its attention.
+        """Run the model on a picture, and return its patches and its attention.
 
         The grid follows from the size of the patches in the model's configuration. That tokens are its
         patches, row by row, is seen by another run, in which the first and the last patch are changed.
@@ -105,7 +105,7 @@ class ImageModel:
         )
 
     def _pixels(self, file: Path) -> Tensor:
-        """The input that the processor makes of a picture, (1, 3, height, width)."""
+        """Return the input that the processor makes of a picture, (1, 3, height, width)."""
         try:
             from PIL import Image, ImageOps
         except ModuleNotFoundError as error:
@@ -131,7 +131,7 @@ class ImageModel:
         return pixels.float()
 
     def _patch(self) -> tuple[int, int]:
-        """Height and width of a patch, in pixels."""
+        """Return height and width of a patch, in pixels."""
         size = getattr(getattr(self.model, "config", None), "patch_size", None)
         sides = size if isinstance(size, tuple | list) else (size, size)
         numbers = [each for each in map(as_int, sides) if each is not None and each > 0]
@@ -156,7 +156,7 @@ class ImageModel:
         return seen
 
     def _unprocessed(self, pixels: Tensor) -> Tensor:
-        """The picture as it was before the processor normalised it."""
+        """Return the picture as it was before the processor normalised it."""
         if getattr(self.processor, "do_normalize", False):
             mean, deviation = (
                 torch.tensor(each)[:, None, None]

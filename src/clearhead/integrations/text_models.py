@@ -90,7 +90,7 @@ class TextModel:
     max_tokens: int | None
 
     def read(self, text: str) -> TextReading:
-        """Run the model on a text and record its attention.
+        """Run the model on a text, and return its tokens and its attention.
 
         Raises:
             ArgumentTypeError: code `text.type`, for what is no string.
@@ -142,7 +142,7 @@ class TextModel:
         top_k: int | None = None,
         progress: Progress = lambda doing, done: None,
     ) -> LongReading:
-        """Run the model on a text of any length, in O(tokens) memory next to the model's own.
+        """Run the model on a text of any length, in O(tokens) memory in addition to the model's own.
 
         Args:
             text: the text.
@@ -191,6 +191,7 @@ class TextModel:
         return LongReading(names, tuple(paths), tuple(heads), summaries, seen)
 
     def _run(self, ids: list[int]) -> None:
+        """Run the model on the ids of a text; raise a ModelError if it cannot read text alone."""
         mask = torch.ones(1, len(ids)).long()
         try:
             with torch.no_grad():
@@ -201,6 +202,7 @@ class TextModel:
             ) from error
 
     def _check_shape(self, path: str, call: object, shape: Sequence[int], length: int) -> None:
+        """Raise a ModelError unless a call attends from all tokens to all tokens of one text."""
         if (shape[0], *shape[2:]) != (1, length, length):
             raise ModelError(
                 "model.shape",
@@ -209,7 +211,7 @@ class TextModel:
             )
 
     def _ids(self, text: str) -> list[int]:
-        """The ids of a text's tokens, if the model can read them."""
+        """Return the ids of a text's tokens; raise if the model cannot read them."""
         if not isinstance(text, str):
             raise ArgumentTypeError(
                 "text.type", f"text must be a string; got {type(text).__name__}."
@@ -269,7 +271,7 @@ def _steps(
 
 
 def check_place(layer: int | None, head: int | None, heads: Sequence[int]) -> None:
-    """Refuse a layer or a head that is not there.
+    """Raise if there is no such layer or head.
 
     Args:
         layer: the number of a layer, or None for all.
@@ -288,9 +290,9 @@ def check_place(layer: int | None, head: int | None, heads: Sequence[int]) -> No
 
 
 def readable_tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
-    """Return the tokens as a person reads them.
+    r"""Return the tokens of these ids in readable spelling.
 
-    The bytes that a byte-level tokenizer writes as letters become text again, with `\\xe2` for
+    The bytes that a byte-level tokenizer writes as letters become text again, with `\xe2` for
     those that are no character on their own; the `▁` of others becomes the space that it is.
     Everything else, such as the `##ing` of WordPiece, stays.
 
@@ -328,8 +330,9 @@ def _from_bytes(token: str) -> str:
 
 
 def _byte_letters() -> dict[str, int]:
-    """The byte of each letter of a byte-level token: printable bytes are themselves, the others, in
-    order, the letters from U+0100 on (Radford et al., 2019).
+    """Return the byte that each letter of a byte-level token stands for.
+
+    Printable bytes are themselves. The others are, in order, the letters from U+0100 on (Radford et al., 2019).
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -338,6 +341,7 @@ def _byte_letters() -> dict[str, int]:
 
 
 def _vocabulary(model: Any) -> int | None:
+    """Return the number of tokens in the vocabulary of a model; None if it is unknown."""
     try:
         table = model.get_input_embeddings()
     except NotImplementedError:

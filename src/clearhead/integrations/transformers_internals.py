@@ -73,8 +73,9 @@ def looks_attention_up(kind: type[Any], base: type[Any]) -> bool:
 
 
 def classes_by_name(kind: type[Any]) -> str | None:
-    """Return the table from which the module of a model's class takes its class of attention by the
-    name of an implementation, which is fixed when the model is made; None if it has none.
+    """Return the name of the dict of attention classes in a model class's module; None if there is none.
+
+    The dict maps the name of an implementation to a class, and is read when the model is made.
     """
     for name, table in vars(sys.modules.get(kind.__module__, inspect)).items():
         if isinstance(table, dict) and "eager" in table and "ATTENTION" in name.upper():

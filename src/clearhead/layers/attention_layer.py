@@ -74,7 +74,7 @@ class AttentionLayer(nn.Module, ABC):
     """The name of the projection of x, whose dtype and device x has to have."""
 
     TAKES_CONTEXT = True
-    """Whether keys and values may be made of a context."""
+    """True if keys and values may be computed from a context."""
 
     embed_dim: int
     context_dim: int

@@ -341,21 +341,24 @@ def _is_cast(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_autocast(tensor)
 
 
-def split_heads(projected: Tensor, num_heads: int, dim: int, name: str) -> Tensor:
+def split_heads(
+    projected: Tensor, num_heads: int, dim: int, name: str, *, may_share: bool = False
+) -> Tensor:
     """Split (batch, tokens, num_heads · dim) into (batch, num_heads, tokens, dim), without a copy.
 
-    It may be an equal share of the heads, as tensor parallelism leaves it. Any other width raises ShapeError, code
-    `layer.projected`.
+    With `may_share` it may be an equal share of the heads, as tensor parallelism leaves it. Any other width raises
+    ShapeError, code `layer.projected`.
     """
     batch, tokens, width = projected.shape
     here = num_heads
     if width != num_heads * dim:
         here = width // dim
-        if here and width % dim == num_heads % here == 0:
+        if may_share and here and width % dim == num_heads % here == 0:
             return projected.view(batch, tokens, here, dim).transpose(1, 2)
+        share = ", or in tensor parallelism an equal share of them" if may_share else ""
         raise ShapeError(
             "layer.projected",
-            f"{name} must give num_heads × head_dim = {num_heads} × {dim} numbers a token, or in "
-            f"tensor parallelism an equal share of them; it gives {width}.",
+            f"{name} must give num_heads × head_dim = {num_heads} × {dim} numbers a token{share}; it "
+            f"gives {width}.",
         )
     return projected.view(batch, tokens, here, dim).transpose(1, 2)

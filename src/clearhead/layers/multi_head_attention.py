@@ -231,9 +231,10 @@ class MultiHeadAttention(AttentionLayer):
         heads = self.num_kv_heads
         query = self.query_projection(call.x)
         key, value = self.key_projection(call.source), self.value_projection(call.source)
-        query = split_heads(query, self.num_heads, self.head_dim, "query_projection")
-        key = split_heads(key, heads, self.head_dim, "key_projection")
-        value = split_heads(value, heads, self.value_head_dim, "value_projection")
+        dim, value_dim = self.head_dim, self.value_head_dim
+        query = split_heads(query, self.num_heads, dim, "query_projection", may_share=True)
+        key = split_heads(key, heads, dim, "key_projection", may_share=True)
+        value = split_heads(value, heads, value_dim, "value_projection", may_share=True)
         for part in self.parts:
             value = part.transform_value(value)
         return query, key, value, None

@@ -1,4 +1,4 @@
-"""Packed documents: several texts in one row, each of which sees only itself.
+"""Packed documents: several texts in one row that do not see each other.
 
 See Krell et al., 2021, https://arxiv.org/abs/2107.02027.
 """

@@ -32,6 +32,12 @@ Answers = dict[Hashable, Any]
 
 KEPT: Answers = {}
 
+EMPTY: Answers = {}
+"""Stands for the answers of a mask that has none."""
+
+QUESTION = "question"
+"""The place of its question among the answers of a mask."""
+
 NUMBERS: dict[type, tuple[str, ...]] = {
     Causal: ("offset",),
     SlidingWindow: ("offset", "left", "right"),
@@ -60,6 +66,16 @@ def question(part: object) -> Hashable | None:
         return None
     numbers = tuple([question(getattr(part, name)) for name in names])
     return None if None in numbers else (type(part), numbers)
+
+
+def question_of(mask: Mask) -> Hashable | None:
+    """Return the `question` of a mask; a mask that nobody else can change caches it."""
+    if type(mask) is Causal and mask.offset is None:
+        return Causal  # the mask of most small calls
+    asked = question(mask)
+    if asked is not None and holds_copies(mask):
+        vars(mask).setdefault(ANSWERS, {})[QUESTION] = asked
+    return asked
 
 
 def has_tensor(mask: Mask) -> bool:
@@ -93,9 +109,8 @@ def shown_small(mask: Mask, extent: Extent) -> tuple[Tensor, Tensor | None]:
     asked = asked, extent.query_len, extent.kv_len
     answer = None if answers is None else answers.get(asked)
     if answer is None:
-        with torch.inference_mode(
-            False
-        ):  # what is made in inference mode cannot be saved for a backward pass
+        # What is made in inference mode cannot be saved for a backward pass.
+        with torch.inference_mode(False):
             visible = _block(mask, extent)
             seen = visible.any(dim=-1, keepdim=True)
             answer = (visible, None) if bool(seen.all()) else (visible | ~seen, seen)

@@ -16,7 +16,6 @@ from clearhead.matrix.indexing import as_indices
 from clearhead.matrix.no_tensor import NoTensor
 from clearhead.matrix.norms import Norms, norms_of_values
 from clearhead.matrix.parts import (
-    PORTION,
     Rectangle,
     check_fits,
     from_every_key,
@@ -47,7 +46,6 @@ class BaseMatrix(NoTensor):
         self._gathered: Problem | None = None
         self._tokens: Tensor | None = None
         self._context: Tensor | None = None
-        self._all: Tensor | None = None
         # Computed once. What is handed out of it is a copy, which the caller may write to.
         self._logsumexp: Tensor | None = None
 
@@ -285,26 +283,11 @@ class BaseMatrix(NoTensor):
                 return from_logsumexp(problem, part, self._total()[part.samples][:, part.heads])
             return from_every_key(problem, part)
 
-    def keep_few(self) -> None:
-        """Keep all of the weights, if they are as few as are worked on at a time, for what reads them several times."""
-        problem = self.posed
-        few = problem.batch * problem.num_heads * problem.query_len * problem.kv_len <= PORTION
-        if few and problem.sharding is None and not self._trained():
-            everything = slice(None)
-            self._all = self._part(everything, everything, everything, everything)
-
     def _from_rows(self, queries: Tensor, keys: Tensor) -> Tensor | None:
         """Return the weights of pairs, (batch, num_heads, pairs), from the rows of their queries.
 
         None where the logsumexp is cached, or computing it is cheaper for this number of queries.
         """
-        if self._all is not None:
-            samples, heads = (
-                torch.arange(size, device=self.device) for size in self._all.shape[:2]
-            )
-            return self._all[
-                samples[:, None, None], heads[:, None], queries[:, None], keys[:, None]
-            ]
         if self._logsumexp is not None or self.posed.sharding is not None:
             return None
         problem = self.problem

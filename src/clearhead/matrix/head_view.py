@@ -175,7 +175,7 @@ class HeadView:
     def maps(self, most: int) -> HeadMaps:
         """Return maps of at most `most` cells a side, exact where that is enough.
 
-        Of a summary they are the maps that it was made with, of which it does not know what is hidden.
+        Of a summary they are its pooled maps, which do not record what the mask hides.
         """
         weights = self.weights
         if isinstance(weights, Summary):

@@ -55,8 +55,6 @@ class WeightStatistics(BaseMatrix):
             >>> ch.AttentionMatrix(query, key, mask=ch.causal()).entropy()
             tensor([0.0000, 0.6931, 1.0986])
         """
-        if self._entropy is None and self._all is not None:
-            self._entropy = self._restore(torch.special.entr(self._all).sum(dim=-1))
         if self._entropy is None:
             self._entropy = self._gather(Entropy(self.posed))
         return self._entropy.clone()

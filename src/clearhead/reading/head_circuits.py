@@ -1,4 +1,4 @@
-"""The two circuits of each head, read off its weights: where it looks, and what it then says."""
+"""The QK and OV circuits of each head, computed from its weights."""
 
 from typing import Any, Literal, get_args
 
@@ -66,7 +66,7 @@ class Circuits(NoTensor, Drawn):
         self.ov = FactoredHeads(output.unflatten(1, (heads, -1)).transpose(0, 1), value)
 
     def qk(self, distance: int = 0) -> FactoredHeads:
-        """Return what a query and a key score together, query projectionᵀ · key projection: (query, key).
+        """Return the score of a query and a key as a bilinear form, query projectionᵀ · key projection.
 
         Args:
             distance: how many tokens the key is before the query, for rotary positions; without them it changes
@@ -92,8 +92,10 @@ class Circuits(NoTensor, Drawn):
         return FactoredHeads(query[:, :, 0].transpose(0, 1), key[:, :, 0].permute(1, 2, 0))
 
     def copying(self, embedding: Tensor | None = None, unembedding: Tensor | None = None) -> Tensor:
-        """Return how far each head raises what it looks at: Σλ / Σ|λ| of the eigenvalues of
-        unembedding · OV · embedding, from −1 to 1, (num_heads,); Elhage et al. take those near 1 for heads that copy.
+        """Return a score of how much each head copies, Σλ / Σ|λ|, from −1 to 1, (num_heads,).
+
+        λ are the eigenvalues of unembedding · OV · embedding. Elhage et al. interpret heads with a score near 1 as
+        copying heads.
 
         Args:
             embedding: (vocabulary, embed_dim), the rows of tokens; None for eigenvalues of OV alone.
@@ -124,7 +126,7 @@ class Circuits(NoTensor, Drawn):
         return found.sum(dim=-1).real / found.abs().sum(dim=-1)
 
     def composition(self, other: "Circuits", into: Into, *, distance: int = 0) -> Tensor:
-        """Return how much of what a head here writes a head of a later layer reads, (num_heads, its num_heads).
+        """Return how strongly heads of a later layer read what each head here writes, (num_heads, its num_heads).
 
         It is ‖A · OV‖ / (‖A‖ · ‖OV‖), with Frobenius norms, where A is what the later head does with its input.
         Heads that have nothing to do with each other score about 1/√embed_dim.
@@ -180,7 +182,7 @@ class Circuits(NoTensor, Drawn):
 def circuits(
     model: nn.Module, layer: str | int | None = None, *, norm: nn.Module | None = None
 ) -> Circuits:
-    """Read the two circuits of each head off the weights: QK, where it looks, and OV, what it then says.
+    """Return the two circuits of each head from its weights: QK, where it attends, and OV, what it writes.
 
     They stay factors, as wide as a head, and a projection that several heads share is there once. An attention of
     another library is read as `convert` reads it, in a copy. Source: Elhage et al., 2021,
@@ -253,13 +255,13 @@ def circuits(
 
 
 def _weight(projection: nn.Linear, heads: int) -> Tensor:
-    """The weight of each head, (heads, width, columns)."""
+    """Return the weight of each head, (heads, width, columns), in float32 or wider."""
     return stages.upcast(projection.weight.detach()).unflatten(0, (heads, -1))
 
 
 @torch.no_grad()
 def _normed(weight: Tensor, norm: nn.Module) -> Tensor:
-    """The weight behind a norm, but for what that divides by."""
+    """Return the weight with the gain and the centring of the norm before it folded in."""
     width = weight.shape[-1]
     own: Any = next(norm.parameters(), weight)
     x = torch.randn(width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

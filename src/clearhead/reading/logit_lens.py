@@ -168,7 +168,7 @@ def lens(
 
 
 def _streams(run: StreamRun, last: Tensor) -> list[Tensor]:
-    """The stream behind each block, float64."""
+    """Return the residual stream after each block, float64."""
     found: list[Tensor] = []
     for path in run.order:
         found.append(run.follow(path)[1])
@@ -179,7 +179,7 @@ def _streams(run: StreamRun, last: Tensor) -> list[Tensor]:
 def _rows(
     logits: Tensor, tokens: Tensor, layers: Sequence[str], places: Sequence[int]
 ) -> list[LensToken]:
-    """A row for each layer, sample, query and token."""
+    """Return a row for each layer, sample, query and token."""
     tokens = tokens.expand(*logits.shape[:-1], tokens.shape[-1])
     values = logits.gather(-1, tokens)
     shares = (values.double() - logits.double().logsumexp(dim=-1, keepdim=True)).exp()
@@ -194,7 +194,7 @@ def _rows(
 
 
 def _like(shape: Sequence[int], output: object) -> Tensor | None:
-    """The output that has a shape."""
+    """Return the first output of this shape; None if there is none."""
     return next((each for each in tensors_in(output) if each.shape == tuple(shape)), None)
 
 

@@ -30,8 +30,9 @@ def relevance(
     output: int | Sequence[int] | Tensor = -1,
     retain_graph: bool = False,
 ) -> Tensor:
-    """The relevance of every input token for a number that the model made of an output: gradient × attention
-    through the layers.
+    """Return the relevance of every input token for a number that the model computed from an output.
+
+    It is gradient × attention, propagated through the layers.
 
     Chefer, Gur & Wolf (2021, https://arxiv.org/abs/2103.15679), the rule for self-attention: each layer makes
     R ← R + Ā R with Ā = mean over heads of relu(weights ∘ gradients), from the identity on. Only the rows of the
@@ -114,8 +115,9 @@ def relevance(
 def _gradients(
     calls: Mapping[str, Call], target: Tensor, retain_graph: bool
 ) -> dict[str, WeightGradients]:
-    """The gradient of the target with respect to the weights of each call, before dropout: with the context c = P v and
-    g = dL/dc it is dL/dP[i, j] = gᵢ · vⱼ.
+    """Return the gradient of the target w.r.t. the weights of each call, before dropout, by path.
+
+    With the context c = P v and g = dL/dc it is dL/dP[i, j] = gᵢ · vⱼ.
     """
     _check_target(target)
     check_bool("retain_graph", retain_graph)
@@ -139,7 +141,7 @@ def _gradients(
 
 
 def _calls(seen: Seen[Any]) -> dict[str, Call]:
-    """The one call of each module, held with its graph."""
+    """Return the one call of each module, with its graph; raise if it has none or several."""
     if not isinstance(seen, Seen):
         raise ArgumentTypeError(
             "relevance.type", f"seen must be what a watch gave; got {shown(seen)}."

@@ -48,7 +48,7 @@ class WrittenToken(NamedTuple):
 
 
 class Writes(MeasuredRows[WrittenToken]):
-    """Of each head the tokens that it raises most, the most first, then those that it lowers most, likewise.
+    """The tokens that each head raises most and lowers most, strongest first.
 
     Attributes:
         vocabulary: how many tokens there are.
@@ -99,8 +99,9 @@ class Writes(MeasuredRows[WrittenToken]):
         return self._with(rows)
 
     def lists(self) -> list[dict[str, Any]]:
-        """Return plain lists, such as JSON takes: for each layer, head, sample and query the tokens that it raises and
-        those that it lowers, each with its `above`.
+        """Return plain lists of dicts that JSON can hold, one dict for each layer, head, sample and query.
+
+        Each has the tokens that the head raises and those that it lowers, with the `above` of each token.
         """
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         for row in self._rows:
@@ -181,7 +182,7 @@ def _rows(
     sample: int,
     places: Sequence[int],
 ) -> Iterator[WrittenToken]:
-    """The rows of the heads of a layer at some queries, in the order of the heads."""
+    """Yield the rows of the heads of a layer at some queries, head by head."""
     size = logits.shape[-1]
     ranks = [*range(top), *range(size - 1, size - 1 - top, -1)]
     ends = [logits.topk(top, largest=largest) for largest in (True, False)]

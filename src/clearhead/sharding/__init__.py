@@ -1,1 +1,1 @@
-"""Which rank holds which tokens or heads, and collectives with gradients."""
+"""Layouts of tokens and heads over ranks, and collectives with gradients."""

@@ -1,4 +1,4 @@
-"""For other people's tests: `assert_attention`, `assert_trains`, `conformance`, `assert_no_worse`.
+"""Helpers for users' tests: `assert_attention`, `assert_trains`, `conformance`, `assert_no_worse`.
 
 Names are imported when they are first used, since pytest loads the plugin of this package in every
 environment that has clearhead, and need not wait for PyTorch.

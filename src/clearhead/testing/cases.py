@@ -1,4 +1,4 @@
-"""One case of the suite: an attention is asked, and its answer held against the definition."""
+"""One case of the suite: call an attention, and compare its result with the definition."""
 
 import unittest
 import zlib
@@ -30,7 +30,7 @@ UNDRAWN = frozenset({"gradients", "bias_gradients", "sinks_gradients"})
 
 @dataclass(frozen=True, eq=False)
 class ConformanceCase:
-    """One question to an attention, drawn anew at each `run`, always the same.
+    """One case for an attention; each `run` draws the same inputs.
 
     Attributes:
         features: what is asked for next to the plain attention.
@@ -83,7 +83,7 @@ class ConformanceCase:
         return f"{asked}; {', '.join(shapes + options)}; {where}"
 
     def run(self) -> None:
-        """Ask, and hold the answer against the definition.
+        """Call the attention, and compare its result with the definition.
 
         Raises:
             AssertionError: it is wrong. The text says in what case, by how much, where, what was
@@ -177,7 +177,7 @@ class ConformanceCase:
         return dict(zip(trained, found, strict=True))
 
     def _ask_for_dropout(self) -> None:
-        """The value is the identity, so that what comes out are the weights themselves."""
+        """Check dropout with the identity as value, so that the context is the weights themselves."""
         posed = self._posed()
         batch, heads = posed.tensors["value"].shape[:2]
         identity = torch.eye(self.sizes.kv_len, dtype=self.dtype).expand(batch, heads, -1, -1)
@@ -214,19 +214,19 @@ class ConformanceCase:
         return pose(frozenset(self.features), self.variant, self.sizes, self.dtype, own)
 
     def _moved(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The same on the device of the case."""
+        """Return the tensors on the device of the case."""
         return {
             name: each.to(self.device) if isinstance(each, Tensor) else each
             for name, each in given.items()
         }
 
     def _plain(self, posed: Posed) -> dict[str, Tensor]:
-        """The tensors of the plain computation, by which float64 is measured in float32."""
+        """Return the tensors of the plain computation; those of float64 are compared with float32."""
         coarser = self.dtype == torch.float64
         return {name: each.float() if coarser else each for name, each in posed.tensors.items()}
 
     def _call(self, tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> Any:
-        """The result of the attention."""
+        """Return the result of the attention."""
         moved = self._moved(options)
         if "chunks" in self.features:
             result, error = attempt(in_chunks, self.fn, tensors, moved)
@@ -241,7 +241,7 @@ class ConformanceCase:
         return result
 
     def _parts(self, found: Any) -> dict[str, Tensor]:
-        """The parts of the answer by their names."""
+        """Return the parts of the result by name."""
         names = ("context", "logsumexp") if "logsumexp" in self.features else ("context",)
         parts = found if len(names) == 2 and isinstance(found, tuple | list) else (found,)
         if len(parts) != len(names) or not all(isinstance(each, Tensor) for each in parts):
@@ -275,7 +275,7 @@ class ConformanceCase:
 
 @contextmanager
 def _mode(fn: object, *, training: bool) -> Iterator[None]:
-    """Put a module into the mode of a case, and then back into its own."""
+    """Put a module into the mode of a case, and restore its own mode afterwards."""
     module = fn if isinstance(fn, nn.Module) else nn.Identity()
     before = module.training
     try:
@@ -286,7 +286,7 @@ def _mode(fn: object, *, training: bool) -> Iterator[None]:
 
 
 def _largest_of_weights(grad: Tensor, value: Tensor) -> float:
-    """The largest gradient of a weight: how well the gradient of the context matches a value."""
+    """Return the largest gradient with respect to a weight, grad · valueᵀ."""
     value = value.nan_to_num()
     if grad.ndim > 2:
         value = stages.repeat_kv_heads(value, grad.shape[-3])
@@ -299,7 +299,7 @@ def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors hold the same numbers, NaN counted as one."""
+    """Return True if two tensors have the same numbers; NaN equals NaN."""
     return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(
         one.isnan(), other.isnan()
     )

@@ -1,4 +1,4 @@
-"""The tensors of a case, what the attention is called with, and what the definition gives."""
+"""The inputs of a case: tensors, options, and the result by the definition."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ def contract_of(features: frozenset[str], sizes: Sizes) -> Contract:
 
 
 def options_of(contract: Contract) -> dict[str, Any]:
-    """The keywords by which a case asks for what it declares."""
+    """Return the keyword arguments by which a case declares its contract."""
     names = ("causal", "window", "scale", "softcap")
     return {name: value for name in names if (value := getattr(contract, name))}
 
@@ -70,7 +70,7 @@ def options_of(contract: Contract) -> dict[str, Any]:
 def pose(
     features: frozenset[str], variant: str, sizes: Sizes, dtype: torch.dtype, seed: int
 ) -> Posed:
-    """The call that a case makes, on the CPU; the same for the same seed."""
+    """Return the call that a case makes, on the CPU; the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(*shape: int) -> Tensor:
@@ -104,7 +104,7 @@ def pose(
 
 
 def defined(posed: Posed, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The definition of the tensors: the context, and the logsumexp where it is asked for."""
+    """Return the context by the definition, and the logsumexp if it is requested."""
     query, key, value = (tensors[name] for name in ("query", "key", "value"))
     if query.ndim > 2:
         key, value = (stages.repeat_kv_heads(each, query.shape[-3]) for each in (key, value))
@@ -126,8 +126,9 @@ def defined(posed: Posed, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def in_chunks(
     run: Callable[..., Any], tensors: Mapping[str, Tensor], options: Mapping[str, Any]
 ) -> Any:
-    """The result of a function for causal queries in chunks of 1, 3, 1 and the rest, each with the
-    keys up to its last query, put together.
+    """Return the result of a function run on causal queries in chunks, concatenated.
+
+    The chunks have 1, 3, 1 and the remaining queries. Each chunk gets the keys up to its last query.
     """
     whole = tensors["query"].shape[-2]
     ends = [1, 4, 5, whole]
@@ -151,7 +152,7 @@ def in_chunks(
 def _leading(
     features: frozenset[str], variant: str, batch: int, heads: int, kv_heads: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The dimensions before the tokens, of the query and of keys and values."""
+    """Return the dimensions before the tokens, of the query, and of keys and values."""
     if variant == "two-dims":
         return (), ()
     if "fewer_dims" in features:
@@ -162,7 +163,7 @@ def _leading(
 
 
 def _strided(tensor: Tensor) -> Tensor:
-    """The same numbers as a view of a larger tensor, with heads behind tokens."""
+    """Return the same numbers as a view of a larger tensor, with tokens before heads in memory."""
     wider = torch.cat([tensor, torch.full_like(tensor, torch.nan)], dim=-1)
     return wider.transpose(1, 2).contiguous().transpose(1, 2)[..., : tensor.shape[-1]]
 
@@ -170,7 +171,7 @@ def _strided(tensor: Tensor) -> Tensor:
 def _mask(
     features: frozenset[str], variant: str, sizes: Sizes, generator: torch.Generator
 ) -> Tensor | None:
-    """A mask that leaves each query something to see, unless some are to be left nothing."""
+    """Return a mask in which each query sees a key, unless empty rows are tested; None without a mask."""
     batch, heads, _, query_len, kv_len, _, _ = sizes
     if "padding" in features:
         lengths = torch.tensor([kv_len, *[(kv_len + 1) // 2] * (batch - 1)])
@@ -197,7 +198,7 @@ def _mask(
 def _poison(
     tensors: Mapping[str, Tensor], features: frozenset[str], visible: Tensor | None
 ) -> None:
-    """NaN in the keys and values that are hidden, by the mask from every query."""
+    """Write NaN to keys and values that are hidden from every query, in place."""
     assert visible is not None
     kv_len = visible.shape[-1]
     if features & {"mask", "head_mask"}:

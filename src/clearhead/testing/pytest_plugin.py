@@ -63,7 +63,7 @@ def _is_report(call: pytest.CallInfo[None]) -> bool:
 
 @contextmanager
 def _in_short(config: pytest.Config) -> Iterator[None]:
-    """Tracebacks as a line for each frame, unless another style was asked for."""
+    """Use short tracebacks in this block, unless another style was chosen."""
     style = config.option.tbstyle
     config.option.tbstyle = "short" if style == "auto" else style
     try:

@@ -1,4 +1,4 @@
-"""`conformance`: the cases that an attention has to pass, for its author's own test file."""
+"""`conformance`: the cases that an attention has to pass, for its author's test file."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -126,7 +126,7 @@ def conformance(
 def _asked(
     declared: Sequence[str], head_dims: Sequence[int], *, whole: bool, module: bool
 ) -> Iterator[Asked]:
-    """Every question about the declared features, and each again with gradients."""
+    """Yield every case for the declared features, and each again with gradients."""
     for each in itertools.chain(
         _plain(head_dims, whole), _alone(declared, head_dims, whole), _together(declared, whole)
     ):
@@ -154,7 +154,7 @@ def _plain(head_dims: Sequence[int], whole: bool) -> Iterator[Asked]:
 
 
 def _alone(declared: Sequence[str], head_dims: Sequence[int], whole: bool) -> Iterator[Asked]:
-    """Each feature by itself, with every other that it cannot do without."""
+    """Yield the cases of each feature by itself, with the features that it needs."""
     for name in declared:
         if name.endswith("gradients"):
             continue
@@ -174,7 +174,7 @@ def _alone(declared: Sequence[str], head_dims: Sequence[int], whole: bool) -> It
 
 
 def _variants(asked: Asked, head_dims: Sequence[int]) -> Iterator[Asked]:
-    """The ways in which one feature is asked for."""
+    """Yield the variants of the case of one feature."""
     features = set(asked.features)
     if "value_width" in features:
         for dim in head_dims[1:] or [2 * head_dims[0]]:
@@ -190,7 +190,7 @@ def _variants(asked: Asked, head_dims: Sequence[int]) -> Iterator[Asked]:
 
 
 def _together(declared: Sequence[str], whole: bool) -> Iterator[Asked]:
-    """The features two by two, and as many at once as go together."""
+    """Yield the cases of pairs of features, and of as many at once as are compatible."""
     others = [name for name in declared if FEATURES[name].with_others]
     for pair in itertools.combinations(others, 2) if whole else ():
         if apart(*pair):
@@ -213,7 +213,7 @@ def _together(declared: Sequence[str], whole: bool) -> Iterator[Asked]:
 
 
 def _closed(features: Sequence[str], declared: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The features with each declared way to give them what they need, in the order declared."""
+    """Yield the features with each declared choice of the features that they need."""
     open_needs = [
         need
         for name in features
@@ -261,7 +261,7 @@ def _sizes(asked: Asked, head_dims: Sequence[int]) -> Sizes:
 
 
 def _checked(fn: object, features: object) -> tuple[str, ...]:
-    """The declared features, in the order of the table."""
+    """Return the declared features in the order of the table; raise if they are not valid."""
     if not callable(fn):
         raise ArgumentTypeError(
             "conformance.fn",

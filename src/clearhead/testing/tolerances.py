@@ -1,4 +1,4 @@
-"""Hold a result to the accuracy of the plain computation."""
+"""Comparison of a result with the accuracy of the plain computation."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class Difference:
 
 
 def difference(actual: Tensor, reference64: Tensor, tolerance: Tolerance) -> Difference | None:
-    """The numbers of `actual` that are beyond the tolerance, or stands where NaN or infinity should; or None."""
+    """Return how a result exceeds the tolerance, or has NaN or infinity in other places; None if it does not."""
     truth, dtype = reference64.detach().cpu(), actual.dtype
     actual = actual.detach().cpu().double()
     finite = truth.isfinite()
@@ -51,7 +51,7 @@ def difference(actual: Tensor, reference64: Tensor, tolerance: Tolerance) -> Dif
 def assert_no_worse(
     actual: Tensor, reference64: Tensor, plain: Tensor, factor: float = 3.0, what: str = ""
 ) -> None:
-    """Hold `actual` to the accuracy of `plain`: both are approximations of `reference64`.
+    """Raise AssertionError if `actual` is less accurate than `plain` allows; both approximate `reference64`.
 
     Passes if and only if NaN and the infinities stand where they stand in the reference, and
     elsewhere, with `eps` that of the dtype of `actual`::

@@ -50,7 +50,7 @@ def check_training(
     accumulate: Callable[[Any, list[Any]], None] | None = None,
     skip: Mapping[str, str] | None = None,
 ) -> Report:
-    """Ask the laws of training of a script: what trains, and learns what it should not, breaks one.
+    """Return a report on the laws of training of a script: whether it trains, and learns only what it should.
 
     All of this runs on copies, and some copies are trained: model, optimizer, generators and mode are as
     they were. One step is `zero_grad`, `loss(model, batch).backward()`, `optimizer.step()` and a
@@ -69,8 +69,8 @@ def check_training(
         documents: the entry that numbers the documents of packed texts, (batch, tokens), or the id
             that ends one.
         state: what else is saved, by names: schedulers, a scaler, generators.
-        save, load: save(model, optimizer, **state) returns what load(saved, model, optimizer,
-            **state) goes on from; without them what has a state_dict is saved.
+        save: save(model, optimizer, **state) returns a checkpoint; None saves what has a state_dict.
+        load: load(saved, model, optimizer, **state) restores that checkpoint; None loads what has a state_dict.
         accumulate: accumulate(model, batches), the backward passes of several batches in one step.
         skip: the codes that are not asked, each with the reason.
 
@@ -138,10 +138,13 @@ def assert_trains(
     allow_unverified: bool = False,
     **declared: Any,
 ) -> None:
-    """Raise AssertionError with the report of `check_training` as its text, unless it is right.
+    """Raise an AssertionError with the report of `check_training` as its text, unless no law is broken.
 
     Args:
-        model, loss, optimizer, batch: as for `check_training`.
+        model: as for `check_training`.
+        loss: as for `check_training`.
+        optimizer: as for `check_training`.
+        batch: as for `check_training`.
         allow_unverified: let pass what is not judged; a broken law fails all the same.
         declared: as for `check_training`.
 

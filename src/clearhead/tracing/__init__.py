@@ -1,0 +1,1 @@
+"""The stages of one call of attention, with their numbers."""

@@ -162,7 +162,7 @@ def _formulas(problem: Problem) -> Iterator[tuple[str, bool]]:
     hidden = "" if problem.mask is None else f", −∞ where {problem.mask.describe()} hides"
     changes = bool(bias or hidden)
     yield f"capped_scores{bias}{hidden}" if changes else "no mask, no bias", changes
-    sinks = "" if problem.sinks is None else ", beside a sink per head"
+    sinks = "" if problem.sinks is None else ", with a sink per head"
     yield f"softmax(masked_scores) over the keys{sinks}", True
     rate = problem.dropout or 0.0
     dropped = f"dropout {rate:g}: some weights 0, the others × {1 / (1 - rate):.4g}"

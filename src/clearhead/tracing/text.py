@@ -16,7 +16,7 @@ MOST_FACTORS = 8
 
 
 def table(part: Tensor, labels: list[str], which: str) -> list[str]:
-    """The rows of a stage, or, if there are too many, the range and the mean of its numbers."""
+    """Return the rows of a stage; if there are too many, the range and the mean of its numbers."""
     rows, columns = part.shape
     prefix = f"{which}: " if which else ""
     if rows > MOST_ROWS or columns > MOST_COLUMNS:
@@ -38,7 +38,7 @@ def table(part: Tensor, labels: list[str], which: str) -> list[str]:
 
 
 def number(value: float) -> str:
-    """The number to four decimal places.
+    """Return the number to four decimal places.
 
     Example:
         >>> number(-0.5), number(float("-inf"))
@@ -50,7 +50,7 @@ def number(value: float) -> str:
 
 
 def _short(value: float) -> str:
-    """The number to at most four decimal places."""
+    """Return the number to at most four decimal places."""
     text = f"{value:.4f}".rstrip("0").rstrip(".").replace("-", "−")
     return "0" if text == "−0" else text
 
@@ -62,7 +62,7 @@ def _factor(value: float) -> str:
 
 
 def _sum(left: list[float], right: list[float], got: float) -> str:
-    """The products of numbers and their sum; next to it what the code gave, where that is another."""
+    """Return a sum of products as text, and the result of the code if it differs."""
     total = sum(a * b for a, b in zip(left, right, strict=True))
     same = math.isclose(total, got, rel_tol=1e-3, abs_tol=1e-4) or not math.isfinite(total)
     words = f"{_products(left, right)} = {number(got if same else total)}"
@@ -79,7 +79,7 @@ def _products(left: list[float], right: list[float]) -> str:
 
 
 def fenced(text: str) -> str:
-    """A text as a block of Markdown that nothing in it can end."""
+    """Return a text as a block of Markdown whose fence the text cannot close."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     ticks = "`" * max(3, longest + 1)
     return f"{ticks}text\n{text}\n{ticks}"
@@ -94,7 +94,7 @@ def arithmetic(
     standard: bool,
     sink: float | None,
 ) -> Iterator[str]:
-    """Write out the arithmetic of one query, line by line.
+    """Yield the arithmetic of one query, line by line.
 
     Args:
         parts: each stage for one sample and head, with two dimensions.
@@ -143,7 +143,7 @@ def arithmetic(
 def _as_computed(
     rows: Mapping[str, list[float]], label: Sequence[str], formulas: Mapping[str, str]
 ) -> Iterator[str]:
-    """Write out every stage from scores to weights, a line per key."""
+    """Yield every stage from scores to weights, one line per key."""
     names = [name for name in rows if name in formulas and name not in ("scores", "context")]
     yield "weights, as the code makes them"
     for name in names:
@@ -161,7 +161,7 @@ def _softmax(
     formulas: Mapping[str, str],
     sink: float | None,
 ) -> Iterator[str]:
-    """Write out the softmax, from scores to weights, a line per key."""
+    """Yield the softmax, from scores to weights, one line per key."""
     before = ("scaled_scores", "capped_scores", "masked_scores")
     changes = [formulas[stage] for stage in before if stage in formulas]
     masked, weights = rows["masked_scores"], rows["weights"]
@@ -189,7 +189,7 @@ def _softmax(
 
 
 def labels(words: Sequence[str] | None, count: int, name: str) -> list[str]:
-    """A label for each token: its number, and its word.
+    """Return a label for each token: its number and its word.
 
     Raises:
         ArgumentError: code `trace.tokens`, for more or fewer words than tokens.

@@ -99,7 +99,7 @@ class Trace(Mapping[str, Tensor]):
         return f"Trace of {self.title}: {', '.join(self.steps)}"
 
     def show(self, *, sample: int = 0, head: int = 0) -> str:
-        """Every stage as text, for one sample of the batch and one head.
+        """Return every stage as text, for one sample of the batch and one head.
 
         Args:
             sample: which row of the batch.
@@ -122,7 +122,7 @@ class Trace(Mapping[str, Tensor]):
         return "\n".join(lines)
 
     def to_markdown(self, *, sample: int = 0, head: int = 0) -> str:
-        """Every stage as Markdown, for one sample of the batch and one head.
+        """Return every stage as Markdown, for one sample of the batch and one head.
 
         Args:
             sample: which row of the batch.
@@ -143,6 +143,7 @@ class Trace(Mapping[str, Tensor]):
         return "\n\n".join(parts) + "\n"
 
     def _repr_html_(self) -> str:
+        """Return the trace as HTML for a notebook."""
         return drawing("notebook.inline.traces").trace_html(self)
 
     def to_html(
@@ -180,7 +181,7 @@ class Trace(Mapping[str, Tensor]):
         return drawing("page.page").write_page(path, payload)
 
     def explain(self, query: int, *, sample: int = 0, head: int = 0) -> str:
-        """The arithmetic of one query, written out.
+        """Return the arithmetic of one query as text.
 
         Args:
             query: which query, counted from 0; negative from the end.
@@ -231,7 +232,7 @@ class Trace(Mapping[str, Tensor]):
         log: bool = False,
         ax: Any = None,
     ) -> Any:
-        """Draw the stages from left to right with matplotlib, small ones with their numbers.
+        r"""Draw the stages from left to right with matplotlib, and return the axes; small stages show their numbers.
 
         Weights are on a scale from 0, all else on one with 0 in the middle; what is hidden is white.
 
@@ -257,12 +258,13 @@ class Trace(Mapping[str, Tensor]):
             >>> import torch, clearhead as ch
             >>> x = torch.eye(2)
             >>> axes = ch.trace(ch.attend, x, x, x).plot()
-            >>> [each.get_title().split("\\n")[0] for each in axes]
+            >>> [each.get_title().split("\n")[0] for each in axes]
             ['query', 'key', 'value', 'scores', 'scaled_scores', 'weights', 'context']
         """
         return drawing("figures").of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
 
     def _verdict(self) -> str:
+        """Return the remarks on the trace in one line."""
         return "; ".join(self.notes)
 
     def _drawn(self) -> Iterator[Step]:
@@ -280,7 +282,7 @@ class Trace(Mapping[str, Tensor]):
                 )
 
     def _part(self, step: Step, sample: int, head: int) -> tuple[Tensor, str]:
-        """Two dimensions of a stage, and which they are, in words."""
+        """Return two dimensions of a stage, and their names in words."""
         tensor, words = step.tensor.detach(), []
         leading = {axis for each in self.steps.values() for axis in each.axes[:-2]}
         for axis, asked in (("batch", sample), ("num_heads", head)):

@@ -55,8 +55,10 @@ def of_layer(
     *,
     is_cached: bool,
 ) -> dict[str, TracedProjection]:
-    """Return the linear maps of a layer by stage, without those that are not plain, such as an adapter's, and
-    without those of keys and values if a cache has some of them.
+    """Return the linear maps of a layer by the name of their stage; {} if none can be shown.
+
+    Maps that are not plain, such as those of an adapter, are left out. So are those of keys and values if a cache
+    has some of the keys and values.
 
     Args:
         layer: the layer.
@@ -111,8 +113,10 @@ def _batched(tensor: Tensor) -> Tensor:
 
 
 def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:
-    """The change that each part makes to a query or a key: it turns pairs by an angle, which both ends of it
-    show, or divides a row by the root of its mean square. None where one does something else.
+    """Return how each part of a layer changes a query or a key; None if one is of an unknown kind.
+
+    A part rotates pairs of dimensions by an angle, which both ends of the pair show, or divides a row by the root
+    of its mean square.
     """
     found: list[dict[str, Any]] = []
     for part in parts:
@@ -139,5 +143,5 @@ def _is_plain(linear: Any) -> bool:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Equal to the last bit; NaN equals NaN."""
+    """Return True if two tensors are equal; NaN equals NaN."""
     return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)

@@ -144,7 +144,7 @@ class StagesOfCode:
             self._add("dropped_weights", self.values[self.steps[-1].name], "no dropout")
 
     def _formula(self, change: Change, before: str, values: Tensor) -> str:
-        """A change of scores or weights in words."""
+        """Return a change of scores or weights in words."""
         number, after = change.number, change.stage.values
         if change.kind == "scale":
             head_dim = self._attention.query.shape[-1]
@@ -228,13 +228,13 @@ class StagesOfCode:
         return declared & ~(hidden.all(-2, keepdim=True) & self.recording.masked)
 
     def _same(self, one: Tensor, other: Tensor, where: Tensor) -> bool:
-        """True if numbers are equal up to rounding, half of the digits, where they matter."""
+        """Return True if numbers are equal up to rounding, half of the digits, where they matter."""
         place = where.expand(other.shape)
         return equal_to_rounding(one[place], other[place], self.recording.dtype)
 
 
 def equal_to_rounding(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
-    """True if numbers are equal up to half of the digits of a dtype, relative to the largest of `other`."""
+    """Return True if numbers are equal up to half of the digits of a dtype, relative to the largest of `other`."""
     if one.shape != other.shape:
         return False
     finite = other[other.isfinite()].abs()
@@ -243,7 +243,7 @@ def equal_to_rounding(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
 
 
 def dropout_factor(change: Change, before: Tensor) -> float:
-    """The factor by which dropout scales what it keeps; 1 if it keeps nothing."""
+    """Return the factor by which dropout scales the values it keeps; 1 if it keeps none."""
     after = change.stage.values
     kept = (after != 0) & (before != 0) & after.isfinite()
     return float((after[kept] / before[kept]).median()) if bool(kept.any()) else 1.0
@@ -270,7 +270,7 @@ def _by_stage(changes: Sequence[Change]) -> list[tuple[str, list[Change]]]:
 
 
 def _is_standard(name: str, group: Sequence[Change], before: str) -> bool:
-    """True if the page's arithmetic of the stage is what the code did."""
+    """Return True if the page's arithmetic of the stage is that of the code."""
     if name == "scaled_scores":
         return before == "scores" and all(each.kind == "scale" for each in group)
     return name == "masked_scores" and all(

@@ -27,7 +27,7 @@ Kept = TypeVar("Kept")
 
 
 class Keys:
-    """Keys that grow, as in a KV cache, and their values where those are kept: calls see a part of them."""
+    """Keys that grow, as in a KV cache, with their values if those are kept; each call sees a slice of them."""
 
     def __init__(self, *held: Tensor, copy: bool = True, tokens: Tensor | None = None) -> None:
         self._rooms = [each.clone() if copy else each for each in held]
@@ -35,7 +35,7 @@ class Keys:
         self.length = held[0].shape[2]
 
     def take_tokens(self, start: int, tokens: Tensor | None) -> None:
-        """Take the ids of the keys from a place on, (batch, keys); None where they are not known."""
+        """Store the ids of the keys from `start` on, (batch, keys); None if they are not known."""
         known = self._tokens
         if known is None or tokens is None:
             self._tokens = None
@@ -43,16 +43,16 @@ class Keys:
             self._tokens = torch.cat([known[:, :start], tokens.to(known.device)], dim=1)
 
     def tokens(self, start: int, count: int) -> Tensor | None:
-        """Return the ids of some keys, (batch, count), where all are known."""
+        """Return the ids of `count` keys from `start` on, (batch, count); None if they are not known."""
         known = self._tokens
         return None if known is None else known[:, start : start + count]
 
     def part(self, start: int, count: int) -> list[Tensor]:
-        """Return some keys, (batch, num_kv_heads, count, head_dim), and their values, likewise."""
+        """Return `count` keys from `start` on, (batch, num_kv_heads, count, head_dim), and their values if kept."""
         return [room[:, :, start : start + count] for room in self._rooms]
 
     def append(self, new: list[Tensor]) -> None:
-        """Append keys, and their values."""
+        """Append new keys, and their values if kept."""
         total = self.length + new[0].shape[2]
         for number, (room, more) in enumerate(zip(self._rooms, new, strict=True)):
             if total > room.shape[2]:
@@ -64,7 +64,7 @@ class Keys:
         self.length = total
 
     def trim(self) -> None:
-        """Free the room that was not needed."""
+        """Free the memory that was reserved and not used."""
         for number, room in enumerate(self.part(0, self.length)):
             if self._rooms[number].shape[2] > self.length:
                 self._rooms[number] = room.clone(memory_format=torch.contiguous_format)
@@ -72,7 +72,7 @@ class Keys:
 
 @dataclass
 class Call:
-    """One call of a module, whose key is a part of keys that other calls share."""
+    """One call of a module; its keys are a slice of keys that it shares with other calls."""
 
     problem: Problem
     """The call without its keys: the key in it has no tokens."""
@@ -111,7 +111,7 @@ class Call:
         return vars(self)
 
     def take(self, context: Tensor) -> Tensor:
-        """Hold the graph of the context, and return it.
+        """Store the edge of the graph that made the context, and return the context.
 
         Where nothing before it requires a gradient, the graph begins here.
         """
@@ -124,13 +124,18 @@ class Call:
         return context
 
     def hand_on(self, context: Tensor) -> Tensor:
-        """Keep a copy of the context, and return it."""
+        """Store a copy of the context, and return the context."""
         with torch.inference_mode(False):  # what is kept outlives it
             kept = context.detach() if self.heads is None else context.detach()[:, self.heads]
             self.handed_on = kept.clone(memory_format=torch.contiguous_format)
         return context
 
     def matrix(self) -> AttentionMatrix:
+        """Return the attention matrix of the call, built at the first use.
+
+        Raises:
+            WatchError: code `watch.written`, if the model wrote to query, key or value in place afterwards.
+        """
         if any(each._version != version for each, version in self.versions):
             raise WatchError(
                 "watch.written",
@@ -146,7 +151,7 @@ class Call:
 
 
 class Calls(ABC, Generic[Kept]):
-    """The calls of one module, and the one that they are parts of, if they are."""
+    """The calls of one module, and the one object that they are parts of, if there is one."""
 
     @abstractmethod
     def add(self, call: Any) -> Any:
@@ -158,29 +163,31 @@ class Calls(ABC, Generic[Kept]):
 
     @abstractmethod
     def several(self) -> str:
-        """Return why the calls are not parts of one object, in words; "" where they are."""
+        """Return why the calls are not parts of one object, in words; "" if they are."""
 
     @abstractmethod
     def whole(self) -> Kept:
-        """Return the one object that the calls are parts of, where there is one."""
+        """Return the one object that the calls are parts of; only valid if `several()` is ""."""
 
     def close(self) -> None:
-        """Free the room for more calls."""
+        """Free the memory reserved for more calls."""
 
     def describe(self) -> str:
-        """Return the one object, or the first call and why there is none, in a line."""
+        """Return the one object in a line; or the first call, and why there is no such object."""
         reason, calls = self.several(), self.all()
         if reason:
             return f"{_line(calls[0])}  and {len(calls) - 1} more ({reason})"
         return _line(self.whole()) + (f", {len(calls)} calls" if len(calls) > 1 else "")
 
     def parts(self) -> tuple[Kept, ...]:
-        """Return the whole alone, or every call where there is none."""
+        """Return the one object alone, or every call if there is none."""
         return self.all() if self.several() else (self.whole(),)
 
     def layers(self, runs: int) -> list[list[Any]]:
-        """Return the parts of each layer that the module is: of several, where it attends several times in
-        each of `runs` runs of the model, with the same number of queries and keys each time.
+        """Return the parts of the module as a list for each layer that it stands for; one list unless it repeats.
+
+        A module that attends n times in each of `runs` runs of the model, with the same number of queries and keys
+        each time, is n layers.
         """
         parts: list[Any] = list(self.parts())
         each, rest = divmod(len(parts), runs) if runs else (1, 0)
@@ -236,7 +243,7 @@ class Matrices(Calls[AttentionMatrix]):
         return self._calls[-1]
 
     def _is_same(self, link: Continuation, call: Problem) -> bool:
-        """True if each sample of a call continues itself at the end of the call before."""
+        """Return True if a call continues the end of the call before it, row by row, with the same dtype."""
         own = torch.arange(call.batch, device=call.device)
         before = self._calls[-1].problem.key
         alike = before.shape[0] == call.batch and before.dtype == call.key.dtype
@@ -247,12 +254,13 @@ class Matrices(Calls[AttentionMatrix]):
         return [call for call in self._calls if call.graph]
 
     def close(self) -> None:
+        """Free the memory reserved for more keys, and the modules that are not needed for stitching."""
         self._others = self._of_the_text()
         for call in self._calls:
             call.keys.trim()
 
     def _of_the_text(self) -> list["Matrices"]:
-        """Of cross-attention, the last of the other modules that are self-attention of the same queries."""
+        """Return, for cross-attention, a list of the last module with self-attention of the same queries; or []."""
         every = [[each.problem for each in other._calls] for other in (self, *self._others)]
         sizes = [[(each.cross, *each.query.shape[::2]) for each in calls] for calls in every]
         text = [(False, *size) for cross, *size in sizes[0] if cross]
@@ -260,18 +268,22 @@ class Matrices(Calls[AttentionMatrix]):
         return [self._others[at] for at in same[-1:] if text]
 
     def all(self) -> tuple[AttentionMatrix, ...]:
+        """Return the matrix of every call, in order."""
         return tuple(call.matrix() for call in self._calls)
 
     def several(self) -> str:
+        """Return why the calls cannot be stitched to one matrix, in words; "" if they can."""
         stitched = self._stitch()
         return stitched if isinstance(stitched, str) else ""
 
     def whole(self) -> AttentionMatrix:
+        """Return the matrix that the calls are rows of; only valid if `several()` is ""."""
         stitched = self._stitch()
         assert not isinstance(stitched, str)
         return stitched
 
     def _stitch(self) -> AttentionMatrix | str:
+        """Return the one matrix that the calls are rows of, or why there is none, in words."""
         # More calls may have come since.
         if self._stitched[0] != len(self._calls):
             every = self.all()
@@ -288,7 +300,7 @@ class Matrices(Calls[AttentionMatrix]):
 
 
 class Results(Calls[Kept]):
-    """The calls of one module, each turned into a summary or another result; nothing stitches them."""
+    """The calls of one module, each reduced to a summary or another result, which cannot be stitched."""
 
     def __init__(self) -> None:
         self._calls: list[Kept] = []
@@ -298,13 +310,16 @@ class Results(Calls[Kept]):
         self._calls.append(call)
 
     def all(self) -> tuple[Kept, ...]:
+        """Return the result of every call, in order."""
         return tuple(self._calls)
 
     def several(self) -> str:
+        """Return that a result is of one call, in words, if there are several; "" for a single call."""
         kind = "summary" if isinstance(self._calls[0], Summary) else "result"
         return f"a {kind} is of one call" if len(self._calls) > 1 else ""
 
     def whole(self) -> Kept:
+        """Return the result of the first call."""
         return self._calls[0]
 
 
@@ -322,20 +337,24 @@ class Accumulated(Calls[Totals]):
             self._places.append(call)
 
     def all(self) -> tuple[Totals, ...]:
+        """Return the totals of each call of a run, in order, merged over the runs."""
         return tuple(self._places)
 
     def several(self) -> str:
+        """Return "", because totals of any calls can be merged."""
         return ""
 
     def whole(self) -> Totals:
+        """Return the totals of all calls, merged."""
         return reduce(Totals.merge, self._places)
 
     def layers(self, runs: int) -> list[list[Totals]]:
+        """Return one list for each call of a run, which holds its totals; `runs` is ignored."""
         return [[each] for each in self._places]
 
 
 def _line(kept: object) -> str:
-    """A matrix, a summary or a result in a line; of a tensor its kind and its shape."""
+    """Return a matrix, a summary or a result in a line; a tensor as its type and shape."""
     if isinstance(kept, Tensor):
         return f"{type(kept).__name__} {list(kept.shape)}"
     whole = isinstance(kept, AttentionMatrix | Summary | Totals)

@@ -16,7 +16,7 @@ from clearhead.watching.continuing import Continuation, fingerprints
 
 
 def worked_out(problem: Problem) -> Tensor:
-    """Return the context of a call that its way of attending does not hand out, from the kernel of `attend`."""
+    """Return the context of a call, computed by `attend`, for a module whose own context is not available."""
     return run(problem.replace(dropout=None))
 
 
@@ -58,18 +58,22 @@ class ContextCalls(Calls[Contexts]):
         return tuple(self._loaded) or tuple(map(_contexts, self._calls.all()))
 
     def several(self) -> str:
+        """Return why the calls cannot be put together to one context, in words; "" if they can."""
         if self._loaded:
             return "they were apart when they were saved" if len(self._loaded) > 1 else ""
         return self._calls.several()
 
     def whole(self) -> Contexts:
+        """Return the contexts of all calls as one; only valid if `several()` is ""."""
         return self._loaded[0] if self._loaded else _contexts(self._calls.whole())
 
     def close(self) -> None:
+        """Free the memory reserved for more calls."""
         self._calls.close()
 
 
 def _contexts(matrix: AttentionMatrix) -> Contexts:
+    """Return the contexts that a matrix carries, or raise a WatchError if there are none."""
     context = matrix.context
     if context is None:
         raise WatchError(

@@ -1,4 +1,4 @@
-"""The one rule of which call of a module continues the call before it.
+"""The rule that decides whether a call of a module continues the call before it.
 
 A call of self-attention continues the call before where its earlier keys, all but those of its own queries, are keys
 of that call: the last ones, as in a KV cache and behind a window, or the first ones, where a cache was cut. A beam
@@ -15,7 +15,7 @@ from clearhead.attention.problem import Problem
 
 
 class Continuation(NamedTuple):
-    """The keys of the call before, as a call has them again.
+    """The link of a call to the call before it: the keys that both have.
 
     Attributes:
         rows: the sample of the call before that each sample continues, int64, (batch,).
@@ -30,7 +30,7 @@ class Continuation(NamedTuple):
     is_last: bool
 
     def past(self, of_before: Tensor) -> Tensor:
-        """Return what the call before knew of the keys that both have, from (batch before, keys before)."""
+        """Return the part of a tensor of the call before, (batch, keys), that belongs to the shared keys."""
         return of_before[self.rows, self.start : self.start + self.shared]
 
 
@@ -72,7 +72,7 @@ class Continuations:
 
 
 def _rows_of(known: Tensor, again: Tensor) -> Tensor | None:
-    """The row of `known` that is equal to each row, itself where that is one; None if a row has no equal."""
+    """Return, for each row of `again`, the index of an equal row of `known`; None if a row has no equal."""
     own = torch.arange(len(again), device=again.device)
     if torch.equal(known, again):
         return own
@@ -84,8 +84,9 @@ def _rows_of(known: Tensor, again: Tensor) -> Tensor | None:
 
 
 def fingerprints(key: Tensor) -> Tensor:
-    """Return a number of each key, (batch, kv_len), int64, which differs where keys differ: a sum of whole numbers,
-    which does not depend on the order.
+    """Return a checksum of each key, (batch, kv_len), int64; different keys have different ones, up to collisions.
+
+    It is a weighted sum of the key's bits read as integers. Integer sums do not depend on the order of summation.
 
     Example:
         >>> fingerprints(torch.tensor([[[[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]]]))[0, ::2]

@@ -1,4 +1,4 @@
-"""Objects as JSON and tensors, and back: no code, and no kind that is not known.
+"""Objects as JSON and tensors, and back, without running code; unknown kinds are refused.
 
 JSON's own values stand for themselves, `{"tensor": name, "shape": […]}` for a tensor, `{"list": […]}`
 and `{"map": [[key, value], …]}` for several values, and `{"is": kind, …}` for an object of a known
@@ -58,7 +58,7 @@ class Record:
     source_tokens: list[str] | list[int] | None = None
 
     def check(self) -> None:
-        """Check a record that was read.
+        """Check that the fields of a record from a file are consistent.
 
         Raises:
             FileError: code `file.content`.
@@ -106,7 +106,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class Encoder:
-    """Encodes objects as JSON and collects their tensors, each part of memory once.
+    """Encodes objects as JSON and collects their tensors, without storing shared memory twice.
 
     Example:
         >>> encoder = Encoder()
@@ -148,6 +148,7 @@ class Encoder:
         )
 
     def _tensor(self, tensor: Tensor) -> dict[str, Any]:
+        """Return the JSON of a tensor: the name of its entry and its shape; views of one tensor share an entry."""
         where: tuple[Any, ...] = (
             tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.stride(),
             tensor.dtype, tensor.device,
@@ -162,11 +163,12 @@ class Encoder:
 
 
 def _goes_into(small: Tensor, large: Tensor) -> bool:
+    """Return True if no dimension of the first tensor is larger than that of the second."""
     return all(a <= b for a, b in zip(small.shape, large.shape, strict=True))
 
 
 def _fields(kind: Any) -> Mapping[str, Any]:
-    """The fields of a kind, with their types."""
+    """Return the fields of a class that is written to files, with their types."""
     if kind is AttentionMatrix:
         return OF_MATRIX
     if dataclasses.is_dataclass(kind):
@@ -178,6 +180,7 @@ def _fields(kind: Any) -> Mapping[str, Any]:
 
 
 def _values(thing: Any) -> dict[str, Any]:
+    """Return the fields of an object by name, as they are written to a file."""
     fields = _fields(type(thing))
     if not isinstance(thing, AttentionMatrix):
         return {name: getattr(thing, name) for name in fields}
@@ -188,7 +191,7 @@ def _values(thing: Any) -> dict[str, Any]:
 
 
 def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return the value that was encoded.
+    """Return the value that a JSON value and its tensors encode.
 
     Args:
         json: what `Encoder.encode` returned.
@@ -217,6 +220,7 @@ def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the tensor of this name, cut to its shape; raise a FileError if it is missing or too small."""
     tensor = tensors.get(name) if isinstance(name, str) else None
     if tensor is None:
         raise _content(f"the header speaks of a tensor {shown(name)} that is not there.")
@@ -234,6 +238,7 @@ def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tens
 
 
 def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    """Return the object that a JSON object describes; raise a FileError if its kind or a field is wrong."""
     name = json["is"]
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -266,6 +271,7 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _is_of(value: Any, expected: Any) -> bool:
+    """Return True if a value is of the expected type, which may be a Literal, a list, a dict or a union."""
     origin, allowed = get_origin(expected), get_args(expected)
     if expected is Any:
         return True
@@ -281,21 +287,23 @@ def _is_of(value: Any, expected: Any) -> bool:
 
 
 def _name(expected: Any) -> str:
+    """Return the name of a type for a message."""
     return expected.__name__ if isinstance(expected, type) else str(expected)
 
 
 def _are_numbers(given: Any, count: int) -> bool:
-    """True for n numbers of heads or layers: each once, and no larger than an int64 is."""
+    """Return True if the values are distinct, non-negative int64 numbers of heads or layers."""
     whole = _is_of(given, list[int]) and all(0 <= each < 1 << 63 for each in given)
     return whole and len(set(given)) == len(given) == count
 
 
 def _content(message: str) -> FileError:
+    """Return the error for a file whose header cannot be read."""
     return FileError("file.content", message)
 
 
 def _check_mask(problem: Problem) -> None:
-    """Ask a mask for its first pair and its spans, which fails for numbers that cannot be."""
+    """Check the numbers in a mask from a file, by evaluating its first pair and its spans."""
     mask = problem.mask
     if mask is None or (isinstance(mask, Causal) and mask.offset is None):  # it has no numbers
         return

@@ -130,7 +130,7 @@ def read(path: str | os.PathLike[str]) -> Any:
 
 
 def _read_whole(place: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The metadata and the tensors of one and the same file, whatever is saved there meanwhile.
+    """Return the metadata and the tensors of a file, both from the same version of it.
 
     safetensors opens a path more than once, so it gets the name of a file that is open already.
     """
@@ -184,7 +184,7 @@ def read_seen(path: str | os.PathLike[str]) -> Record:
 
 
 def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
-    """A call that has the numbers of its heads."""
+    """Return a call with the numbers of its heads set."""
     if not isinstance(call, AttentionMatrix):
         return replace(call, heads=numbers)
     problem = call.problem
@@ -195,6 +195,7 @@ def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
 
 
 def _safetensors() -> Any:
+    """Return the module safetensors.torch, or raise a MissingExtraError if it is not installed."""
     try:
         import safetensors.torch
     except ModuleNotFoundError as error:

@@ -81,7 +81,7 @@ def links_of_heads(
 
 
 def _from_end(place: int | None, length: int) -> int | None:
-    """A place from 0 on; one that is not there as it is, for the matrix to refuse."""
+    """Return an index counted from 0; None, or an index out of range, is returned unchanged."""
     return place if place is None or as_place(place, length) is None else place % length
 
 
@@ -163,7 +163,7 @@ def path_of_layer(layer: object, paths: Mapping[int, str]) -> str:
 
 
 def check_layers(layers: object) -> None:
-    """Refuse what is no list of layers, and not None for all.
+    """Check that `layers` is a list of layers, or None for all.
 
     Raises:
         ArgumentTypeError: code `layers.list`.

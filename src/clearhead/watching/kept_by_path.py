@@ -46,7 +46,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
 
     @property
     def source_tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
-        """In cross-attention the tokens of the keys, likewise."""
+        """The tokens of the keys in cross-attention, if they were saved; None otherwise."""
         return self._texts["source_tokens"]
 
     @property
@@ -133,8 +133,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return found
 
     def numbering(self) -> dict[str, Any]:
-        """Return what a file must say of heads that are not all of a layer's, of runs whose calls are apart, of
-        layers that are not all of the model's, and of what was not seen.
+        """Return what a file needs in addition to the results: numbers of heads, runs and layers; {} if nothing.
+
+        These are the heads of a layer if some were left out, the runs if a module is several layers, the numbers of
+        the layers if some were left out, and the parts of the model that were not seen.
         """
         apart = any(name not in self._modules for name, _ in self.apart())
         kept = {name: module.all()[0] for name, module in self._modules.items()}
@@ -153,8 +155,9 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return {name: each for name, each in said.items() if each}
 
     def head_numbers(self, layer: str | int) -> tuple[int, ...]:
-        """Return the number in the layer of each head that was kept: not from 0 on with `watch(heads=)`, or where
-        ranks share the heads of a layer.
+        """Return the number, within its layer, of each head that was kept.
+
+        The numbers are not 0, 1, … after `watch(heads=)`, and where ranks share the heads of a layer.
 
         Raises:
             SelectionError: code `watch.layer`, if no such module attended.
@@ -209,7 +212,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return both
 
     def need_attention(self, verb: str, *, totals: bool = False) -> None:
-        """Refuse to read the results of a function as attention, and totals where they do not do.
+        """Raise an ArgumentError if the record has results, contexts, or totals where those do not suffice.
 
         Raises:
             ArgumentError: code `watch.results`.
@@ -228,6 +231,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return path_of_layer(layer, self._by_number())
 
     def _by_number(self) -> dict[int, str]:
+        """Return the path of each module by its number."""
         return {self._numbers.get(path, at): path for at, path in enumerate(self._modules)}
 
     def number(self, path: str) -> int:
@@ -297,12 +301,14 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         }
 
     def _add(self, name: str, *call: Any, **options: Any) -> Any:
+        """Add a call to the calls of a module, and return what their `add` returns."""
         if name not in self._modules:
             kind = KINDS.get(self._keep, lambda others: Results())
             self._modules[name] = kind(list(self._modules.values()))
         return self._modules[name].add(*call, **options)
 
     def _close(self, missing: Sequence[Missing] = ()) -> None:
+        """Free the memory reserved for more calls, and note the parts that were not seen."""
         self.missing = list(missing)
         for module in self._modules.values():
             module.close()

@@ -1,4 +1,4 @@
-"""Reports of the hooks, handed to the watches that are entered: each gets what its model does."""
+"""Passing of reported calls to the open watches: each gets the calls of its own model."""
 
 from contextlib import nullcontext
 from contextvars import ContextVar
@@ -17,30 +17,32 @@ _entered: ContextVar[tuple[object, ...]] = ContextVar("clearhead.watches", defau
 
 
 def enter_context(listener: Any) -> None:
-    """Have a watch hear what this context runs from now on, and those that are copied from it."""
+    """Have a watch listen to this context, and to the contexts that are copied from it."""
     listener.entry = object()
     entries = [each.entry for each in _every()]
     _entered.set((*(each for each in _entered.get() if each in entries), listener.entry))
 
 
 def listen(undo: Undo) -> None:
-    """Pass on what the hooks report from now on."""
+    """Pass the reports of the hooks to the watches."""
     tap.register(undo, tap.observers, _record)
     tap.register(undo, tap.witnesses, _witness)
     tap.register(undo, running.followers, _following)
 
 
 def _listeners() -> list[Any]:
-    """The watches of this context."""
+    """Return the watches that listen to this context."""
     here = _entered.get()
     return [each for each in _every() if each.every_thread or each.entry in here]
 
 
 def _every() -> list[Any]:
+    """Return the open watches of all threads."""
     return [each for each in installing.users() if hasattr(each, "every_thread")]
 
 
 def _record(read: tap.Read, child: str | None, gives: tap.Gives) -> list[tap.Change]:
+    """Record a call in each watch; return the functions that take its context, [] in a backward pass."""
     if in_backward():
         return []  # the recomputation of a checkpoint, which was seen in the forward pass
     stack = running.stack()
@@ -58,6 +60,7 @@ def _record(read: tap.Read, child: str | None, gives: tap.Gives) -> list[tap.Cha
 
 
 def _witness(kind: str, shape: tuple[int, ...]) -> None:
+    """Report a call of softmax or FlexAttention to the open watches."""
     if not in_backward():
         stack = running.stack()
         for each, _ in _watching(stack, None):
@@ -65,7 +68,7 @@ def _witness(kind: str, shape: tuple[int, ...]) -> None:
 
 
 def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Any, str]]:
-    """The watches of a running module with its path in each."""
+    """Return the watches of a running module, with its path in each."""
     return [
         (each, name) for each in _listeners() if (name := each.path_of(stack, child)) is not None
     ]
@@ -73,12 +76,14 @@ def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Any, str]
 
 class _Following:
     def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
+        """Pass a module that starts to run to the watches of this context."""
         stack = running.stack()[:-1]
         every = (*inputs, *(named or {}).values())
         for each in _listeners():
             each.enter(module, every, stack)
 
     def leave(self, module: nn.Module, output: Any) -> None:
+        """Pass a module that has run to the watches of this context."""
         for each in _listeners():
             each.leave(module, output)
 

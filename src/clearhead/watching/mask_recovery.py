@@ -1,4 +1,4 @@
-"""Masks that a model materialised, read back as descriptions."""
+"""Descriptions of masks that a model materialised."""
 
 import torch
 from torch import Tensor
@@ -12,9 +12,10 @@ from clearhead.masks.sliding_window import sliding_window
 
 
 def read_mask(tensor: Tensor) -> Mask | None:
-    """Return the description of a materialised mask, if it is exactly one of these: `full()`,
-    `padding(valid)`, `causal()`, a sliding window, causal or on both sides, and these with padding;
-    chunks, `documents(ids) & causal()`, the same in every sample.
+    """Return the description of a materialised mask if it is a known pattern; None if not.
+
+    The patterns are `full()`, `padding(valid)`, `causal()`, a sliding window, causal or on both sides, and these
+    with padding; and chunks, `documents(ids) & causal()`, the same in every sample.
 
     With padding on the left some queries of the last see nothing, as in the tensor.
 
@@ -82,8 +83,9 @@ def _read_chunks(rows: Tensor) -> Mask | None:
 
 
 def _read_window(rows: Tensor) -> Mask | None:
-    """A sliding window, causal or on both sides, with or without padding, from (batch or 1,
-    query_len, kv_len), of which some are True.
+    """Return a sliding window, with padding if there is any; None for any other pattern.
+
+    The window is causal or on both sides. `rows` is bool, (batch or 1, query_len, kv_len), with at least one True.
     """
     query_len, kv_len = rows.shape[1:]
     key = torch.arange(kv_len, device=rows.device)

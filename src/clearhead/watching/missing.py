@@ -79,14 +79,14 @@ class Missing(NamedTuple):
 
 
 def listed(missing: Sequence[Missing], whole: str = "seen.missing") -> str:
-    """Return a line for each part, at most `MOST_LISTED`, and where all of them are."""
+    """Return a line for each part, for at most `MOST_LISTED` parts, and where to find all of them."""
     lines = [f"\n  - {each}" for each in missing[:MOST_LISTED]]
     more = len(missing) - len(lines)
     return "".join(lines) + (f"\n  - and {more} more, in {whole}" if more else "")
 
 
 def places_that(missing: Sequence[Missing]) -> str:
-    """Return how many parts there are, in words.
+    """Return the number of parts, in words.
 
     Example:
         >>> places_that([Missing("h.0", "Own", "it was compiled", "the model before.")])
@@ -96,7 +96,7 @@ def places_that(missing: Sequence[Missing]) -> str:
 
 
 class Paths:
-    """The paths of the modules of a model, those that come meanwhile included.
+    """The paths of the modules of a model, including modules that are added later.
 
     Args:
         modules: those that are there, by their paths.
@@ -134,7 +134,7 @@ class Paths:
 
 
 class Ran:
-    """The modules of a model that ran, next to those that were seen.
+    """The modules of a model that ran.
 
     Args:
         model: the model.
@@ -158,13 +158,13 @@ class Ran:
         """The compiled parts that attend, and what they are in: a call reported of one of these may be of any part."""
 
     def enter(self, path: str, module: nn.Module, inputs: Iterable[object] = ()) -> None:
-        """Note a module that runs, and what it is given if it may attend."""
+        """Note a module that starts to run, and its arguments if it may attend."""
         self._ran[path] = type(module)
         if _attends(module):
             self._given[path] = [weakref.ref(each) for each in inputs if isinstance(each, Tensor)]
 
     def left(self, path: str | None, output: Any) -> None:
-        """Note that a module has run. One that returned what it was given did not attend."""
+        """Note that a module has run; one that returned its input did not attend."""
         if path not in self._given:
             return
         made = output[0] if isinstance(output, tuple | list) and output else output
@@ -172,7 +172,7 @@ class Ran:
             self._worked.add(path)
 
     def witness(self, path: str, module: nn.Module, kind: str, shape: tuple[int, ...]) -> None:
-        """Note what a module does that attends, or may."""
+        """Note that a module called softmax or FlexAttention itself, if that may be attention."""
         if type(module).__module__.startswith("torch.nn.") and "." in path:
             # nn.Softmax as a part of the module in question.
             path = path.rpartition(".")[0]
@@ -186,7 +186,7 @@ class Ran:
         self._own[path] = type(module), kind
 
     def missing(self, seen: Collection[str]) -> list[Missing]:
-        """Return what attended and is not among the modules that were seen.
+        """Return the parts that attended and are not among the modules that were seen.
 
         Args:
             seen: the paths of those that were.
@@ -199,13 +199,14 @@ class Ran:
         return list(found.values())
 
     def _of_own(self, path: str, kind: type, what: str) -> Missing:
+        """Return the entry for a module that attends with its own softmax or with FlexAttention."""
         if what == "flex_attention":
             way_out = "torch.nn.functional.scaled_dot_product_attention, or clearhead.attend."
             return Missing(path, kind.__name__, "it calls FlexAttention itself", way_out)
         return Missing(path, kind.__name__, "it takes a softmax of its own", self._way_out(kind))
 
     def _silent(self, known: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
-        """The modules with the name of an attention from which nothing was heard."""
+        """Return the modules with the name of an attention that reported no call."""
         named = {path: kind for path, kind in self._ran.items() if path in self._worked}
         above = {outer for path in (*known, *named) for outer in _outer(path)}
         for path, kind in named.items():
@@ -215,7 +216,7 @@ class Ran:
                 yield path, kind, reason, self._way_out(kind)
 
     def _compiled(self, seen: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
-        """The attentions in parts that are compiled, whose modules do not run one by one."""
+        """Return the attentions in compiled parts, whose modules do not run one by one."""
         for root, module in self._modules.items():
             if not _is_compiled(module) or self._ran.keys().isdisjoint([root, *_outer(root)]):
                 continue
@@ -231,6 +232,7 @@ class Ran:
                     )
 
     def _way_out(self, kind: type) -> str:
+        """Return advice on how to make modules of a class visible to a watch."""
         package = kind.__module__.partition(".")[0]
         if package != "transformers":
             return WAYS_OUT.get(package, OWN_CODE)
@@ -259,6 +261,7 @@ def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchEr
 
 
 def _attends(module: nn.Module) -> bool:
+    """Return True if the class of a module has the name of an attention, other than linear attention."""
     if not names_attend(type(module).__name__):
         return False
     # One class of diffusers does what its processor does.
@@ -267,12 +270,12 @@ def _attends(module: nn.Module) -> bool:
 
 @lru_cache(maxsize=1024)
 def names_attend(kind: str) -> bool:
-    """Return True for the name of a class that attends, or holds what does."""
+    """Return True if a class has the name of an attention, or of a module that has one."""
     return bool(ATTENDS.search(kind)) and not OTHERWISE.search(kind)
 
 
 def _attentions_in(root: str, module: nn.Module) -> dict[str, type]:
-    """The classes of the attentions in a module of this path, by their paths."""
+    """Return the classes of the attentions in a module, by their paths."""
     return {
         f"{root}.{path}".strip("."): type(each)
         for path, each in module.named_modules()
@@ -281,15 +284,16 @@ def _attentions_in(root: str, module: nn.Module) -> dict[str, type]:
 
 
 def _outer(path: str) -> list[str]:
-    """The paths of the modules that a module is in, the model's "" included."""
+    """Return the paths of the modules that contain a module, including "" for the model."""
     parts = path.split(".") if path else []
     return [".".join(parts[:count]) for count in range(len(parts))]
 
 
 def _within(path: str, outer: str) -> bool:
-    """True for the same path, or one below it."""
+    """Return True if a path is the other one, or below it."""
     return path == outer or outer == "" or path.startswith(f"{outer}.")
 
 
 def _is_compiled(module: nn.Module) -> bool:
+    """Return True if a module runs compiled code, by torch.compile or TorchScript."""
     return is_compiled(module) or isinstance(module, torch.jit.ScriptModule)

@@ -27,8 +27,9 @@ OUTPUTS = frozenset(
 def output_projection(
     model: object, path: str, kept: AttentionMatrix | Contexts | Summary, width: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the weight of the output projection of the heads that were kept, (output_dim, num_heads ·
-    value_head_dim), and its bias.
+    """Return the output projection of the kept heads as its weight and bias; the bias is None if there is none.
+
+    The weight is (output_dim, num_heads · value_head_dim).
 
     Args:
         model: the model that was watched.
@@ -88,7 +89,7 @@ def output_projection(
 
 
 def projection_of(model: nn.Module, path: str) -> nn.Module | None:
-    """Return the output projection of a module that attended, None where none is known.
+    """Return the output projection of a module that attended; None if none is known.
 
     Example:
         >>> import torch, clearhead as ch
@@ -113,7 +114,7 @@ def attention_at(model: nn.Module, path: str) -> nn.Module:
 
 
 def _holders(model: nn.Module, path: str) -> list[nn.Module]:
-    """The module, and the attention that it is a part of, as in BERT."""
+    """Return a list of the module and, as in BERT, the attention that it is a part of."""
     module = model.get_submodule(path)
     parent = model.get_submodule(path.rpartition(".")[0]) if path else None
     beside = parent is not None and "Attention" in type(parent).__name__
@@ -121,12 +122,13 @@ def _holders(model: nn.Module, path: str) -> list[nn.Module]:
 
 
 def _projections(holder: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The output projections in a module by their names, those that are less deep in it first."""
+    """Return the output projections in a module with their names, the least deep first."""
     found = [(name, each) for name, each in holder.named_modules() if _is_output(name, each)]
     return sorted(found, key=lambda pair: pair[0].count("."))
 
 
 def _is_output(name: str, module: nn.Module) -> bool:
+    """Return True if a module has a weight, and its name is that of an output projection."""
     ends = name.rpartition(".")[2], ".".join(name.split(".")[-2:])
     named = is_output(ends[0]) or not OUTPUTS.isdisjoint(ends)
     return bool(name) and named and hasattr(module, "weight")
@@ -135,7 +137,7 @@ def _is_output(name: str, module: nn.Module) -> bool:
 def _check_context(
     path: str, holder: nn.Module, kept: AttentionMatrix | Contexts | Summary
 ) -> None:
-    """Refuse a layer of this package between whose values and output projection something else stands."""
+    """Check that nothing in a layer of this package changes the context before its output projection."""
     for each in holder.modules():
         if not isinstance(each, AttentionLayer):
             continue
@@ -148,6 +150,7 @@ def _check_context(
 
 
 def _unknown(path: str, reason: str) -> UnsupportedError:
+    """Return the error for a module whose output projection is unknown."""
     return UnsupportedError(
         "norms.projection",
         f"the output projection of {shown(path)} is not known: {reason}. norms() of the matrix takes its weight, "

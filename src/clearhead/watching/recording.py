@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 
 class Copies:
-    """Memoised copies of the masks and biases of a model: layers that share one share its copy."""
+    """Copies of the masks and biases of a model, made once for layers that share them."""
 
     def __init__(self) -> None:
         self._masks: list[tuple[Tensor, Mask]] = []
@@ -56,7 +56,7 @@ class Copies:
         self._before: tuple[str, Problem] | None = None
 
     def of_call(self, problem: Problem, name: str) -> Problem:
-        """Return `of` of a call that a module of this name makes, by `of_texts`.
+        """Return a problem with copies, as `of`, and with what `of_texts` adds for the module of this name.
 
         Of cross-attention the queries that are padding are those of the self-attention before it in the same layer.
         """
@@ -70,7 +70,7 @@ class Copies:
         return problem
 
     def of(self, problem: Problem) -> Problem:
-        """Return the problem with copies in the place of what the model may write to, except query and key.
+        """Return a problem with copies of the tensors that the model may write to, except query and key.
 
         A tensor that says no more than a description becomes one.
         """
@@ -93,12 +93,13 @@ class Copies:
         )
 
     def clear(self) -> None:
-        """Forget the copies, which were for the layers to come."""
+        """Forget the copies."""
         self._masks.clear()
         self._biases.clear()
         self._before = None
 
     def _mask(self, mask: Mask, kv_len: int) -> Mask:
+        """Return a mask with copies of its tensors, as a description where a tensor is a known pattern."""
         if isinstance(mask, And):
             left, right = self._mask(mask.left, kv_len), self._mask(mask.right, kv_len)
             hiding = [each for each in (left, right) if not isinstance(each, Full)]
@@ -127,7 +128,7 @@ class Copies:
 
 
 def _of_padding(problem: Problem) -> Problem:
-    """The problem with what tells which of its queries are real: the sizes, and of each key whether it is 0."""
+    """Return a problem without its values that still tells which queries are real."""
     query, key, value = (
         each.new_empty(()).expand(each.shape)
         for each in (problem.query, problem.key, problem.value)
@@ -138,8 +139,9 @@ def _of_padding(problem: Problem) -> Problem:
 
 
 def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
-    """The problem and its mask without the room behind the last token, as a static cache has it: keys
-    of zeros that no query sees.
+    """Return a problem and its mask without the unused slots of a static cache, after the last token.
+
+    Their keys are zeros that no query sees. Without such slots both are returned unchanged.
     """
     query_len, kv_len = problem.query_len, problem.kv_len
     held = _held(mask)
@@ -169,7 +171,7 @@ def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
 
 
 def _held(mask: Mask) -> Held | None:
-    """The keys that a cache of fixed length holds, if the mask is of one."""
+    """Return the part of a mask that counts the keys in a cache of fixed length; None if there is none."""
     if isinstance(mask, And):
         return next(
             (each for each in map(_held, (mask.left, mask.right)) if each is not None), None
@@ -178,6 +180,7 @@ def _held(mask: Mask) -> Held | None:
 
 
 def _as_mask(tensor: Tensor) -> Mask:
+    """Return the description of a bool tensor, or a dense mask if it is no known pattern."""
     described = read_mask(tensor)
     return dense(tensor) if described is None else described
 
@@ -185,7 +188,7 @@ def _as_mask(tensor: Tensor) -> Mask:
 def _memoised(
     known: list[tuple[Tensor, Described]], tensor: Tensor, read: Callable[[Tensor], Described]
 ) -> Described:
-    """The reading of a copy of the tensor, shared by equal tensors."""
+    """Return the description of a copy of the tensor; equal tensors share both."""
     for copy, described in known:
         alike = (copy.dtype, copy.device) == (tensor.dtype, tensor.device)
         if alike and not tensor.is_meta and torch.equal(copy, tensor):
@@ -197,8 +200,9 @@ def _memoised(
 
 
 def _in_one_layer(path: str, other: str) -> bool:
-    """True for two modules of one numbered layer, such as "layers.0.self_attn" and "layers.0.cross_attn", or
-    parts of such modules.
+    """Return True if two modules, or modules that they are parts of, belong to the same numbered layer.
+
+    An example is "layers.0.self_attn" and "layers.0.cross_attn".
     """
     mine, theirs = path.split("."), other.split(".")
     shared = 0
@@ -209,8 +213,10 @@ def _in_one_layer(path: str, other: str) -> bool:
 
 
 def of_texts(problem: Problem, name: str) -> Problem:
-    """The problem of a call that a module of this name makes, which knows whether its keys are the tokens
-    that its queries are, and where keys do not tell which queries are padding, these.
+    """Return the problem of a module's call with what is known of its texts added.
+
+    It is marked as cross-attention if the module attends to another text. If the module appends keys that are no
+    tokens, the real queries are added, because the keys do not show which queries are padding.
     """
     if is_cross(name):
         return problem.replace(cross=True)
@@ -222,7 +228,7 @@ def of_texts(problem: Problem, name: str) -> Problem:
 
 
 def head_numbers(heads: Sequence[int], num_heads: int, name: str) -> tuple[int, ...]:
-    """Return the numbers of heads from 0 on, of those that may count from the end.
+    """Return the numbers of heads, counted from 0; negative ones count from the last.
 
     Raises:
         WatchError: code `watch.heads`, for a head that the module of this name does not have, and one that is
@@ -269,8 +275,10 @@ def reduced(
     function: Callable[[str, AttentionMatrix], Result],
     tokens: Tensor | None = None,
 ) -> Result:
-    """Return the result of a function for the matrix of a call, with its value or without, and the ids of its
-    keys where they are known, which nothing may keep.
+    """Return the result of a function for the matrix of a call.
+
+    The matrix has its value, and the token ids of its keys, where they are given. The function must not keep the
+    matrix.
 
     Raises:
         WatchError: code `watch.function`, if it raises, or if it keeps the matrix: the model may
@@ -319,7 +327,7 @@ def with_mean_of(
 
 
 def summarised(problem: Problem, tokens: Tensor | None, first: Tensor | None = None) -> Summary:
-    """Return the summary of a call that takes the place of its query and key.
+    """Return the summary of a call, which replaces its query and key in the record.
 
     Args:
         problem: the call.

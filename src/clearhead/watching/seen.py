@@ -45,8 +45,9 @@ class MapOptions(TypedDict, total=False):
 
 
 class Seen(Answering, WholeRecord[Kept]):
-    """The record of a watched model: the attention matrix of each module, its summary, or the
-    result of a function of it.
+    """The record of a watched model, a mapping from the paths of its modules to what was kept of each.
+
+    This is the attention matrix of a module, its summary, or the result of a function of the matrix.
 
     Keys are the paths of the modules, in the order in which they first attended; the model itself
     is "". A number picks a module by its place in that order, from the end if it is negative, and a
@@ -341,6 +342,7 @@ class Seen(Answering, WholeRecord[Kept]):
         return readable("\n".join(lines))
 
     def _repr_html_(self) -> str:
+        """Return the record as HTML for a notebook."""
         if self._keep in ("function", "total", "contexts"):
             return element("pre", repr(self))
         return drawing("notebook.inline.matrices").seen_html(self)

@@ -1,4 +1,4 @@
-"""Calls stitched to the one matrix that they are rows of, such as the steps of a generation.
+"""Stitching of calls into one matrix that they are rows of, such as the steps of a generation.
 
 Keys are at their places in the whole text. A step of a window has the last keys only, and a step of a
 beam search continues rows of the step before: its link says which (`watching/continuing.py`).
@@ -87,8 +87,9 @@ def stitch(
 def continued(
     matrices: Sequence[AttentionMatrix], links: Sequence[Continuation | None]
 ) -> list[Tensor] | str:
-    """Return the samples of each call of self-attention that those of the last one continue, or why a call does not
-    continue the call before.
+    """Return the samples of each call that the last call continues, or the reason why the chain breaks, in words.
+
+    The calls are of self-attention. Each must continue the call before it.
 
     Args:
         matrices: one for each call.
@@ -109,6 +110,7 @@ def continued(
 
 
 def _held(matrices: Sequence[AttentionMatrix]) -> list[Held]:
+    """Return the key of each matrix, with its value if all matrices have one."""
     values = [each.value for each in matrices if each.value is not None]
     if len(values) < len(matrices):
         return [(each.problem.key,) for each in matrices]
@@ -118,6 +120,7 @@ def _held(matrices: Sequence[AttentionMatrix]) -> list[Held]:
 def _of_one_source(
     calls: Sequence[Problem], held: Sequence[Held], rows: Sequence[Tensor]
 ) -> AttentionMatrix | str:
+    """Return calls with the same keys as one matrix, or why they are not its rows, in words."""
     first, valid = calls[0], None
     again = held[-1]
     for number in range(len(calls) - 1, -1, -1):
@@ -141,12 +144,12 @@ def _of_one_source(
 
 
 def _in_order(parts: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
-    """The queries of all calls one after the other, or their contexts, in the samples that they go on in."""
+    """Concatenate the queries or contexts of all calls, with the samples of each that the last call continues."""
     return torch.cat([each[some] for each, some in zip(parts, rows, strict=True)], dim=2)
 
 
 def _real_queries(calls: Sequence[Problem], rows: Sequence[Tensor]) -> Tensor | None:
-    """Those of all calls, whose samples are these rows; None where no call says more than its keys do."""
+    """Return the real queries of all calls, concatenated; None if no call has more than its keys tell."""
     if all(each.real_queries is None for each in calls):
         return None
     return torch.cat(
@@ -161,6 +164,7 @@ def _real_queries(calls: Sequence[Problem], rows: Sequence[Tensor]) -> Tensor | 
 def _of_growing_keys(
     calls: Sequence[Problem], held: Sequence[Held], rows: Sequence[Tensor]
 ) -> AttentionMatrix | str:
+    """Return calls with growing keys as one causal matrix, or why they are not its rows, in words."""
     reaches: list[Reach] = []
     for number, call in enumerate(calls):
         reach = _reach(call)
@@ -205,21 +209,25 @@ def _of_growing_keys(
 
 
 def _is_whole(last: Problem, rows: Sequence[Tensor], total: int) -> bool:
-    """True if the last call has every key, so that nothing need be copied."""
+    """Return True if the last call has every key and every sample, so that nothing must be copied."""
     return last.kv_len == total and len(rows[-1]) == last.batch
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Return True if dtype and values of two tensors are equal; False on the meta device."""
     return not one.is_meta and one.dtype == other.dtype and torch.equal(one, other)
 
 
 def _of_rows(valid: Tensor, rows: Tensor) -> Tensor:
+    """Return the rows of a batch, or the tensor itself if it has a single row for all."""
     return valid[rows] if len(valid) > 1 else valid
 
 
 def _described(first: Tensor, total: int) -> Mask | None:
-    """Return the mask of queries that are the last of `total` tokens and see the keys from `first` on: causal, with
-    a window, or in chunks. None for any other pattern.
+    """Return a mask for queries at the end of `total` tokens, or None if the pattern is not a known one.
+
+    Each query sees the keys from its entry of `first` on. The mask is causal, with a window or in chunks if it has
+    one.
     """
     own = torch.arange(total - len(first), total, device=first.device)
     if bool((first == 0).all()):
@@ -234,7 +242,7 @@ def _described(first: Tensor, total: int) -> Mask | None:
 
 
 def _reach(call: Problem) -> Reach | None:
-    """The keys that the queries of a call see; None if that is not causal."""
+    """Return the keys that the queries of a call see; None if that is not causal."""
     if call.query_len == 1:
         visible = torch.ones(1, 1, 1, call.kv_len, dtype=torch.bool, device=call.device)
         if call.mask is not None:
@@ -271,10 +279,7 @@ def _reach(call: Problem) -> Reach | None:
 
 
 def _valid(call: Problem) -> Tensor | None:
-    """True for the keys that are visible, (batch or 1, kv_len).
-
-    None for a mask that is not the same for all queries and heads.
-    """
+    """Return the keys that are visible, bool, (batch or 1, kv_len); None if queries or heads differ."""
     valid, rest = _padded(call)
     if rest and call.query_len != 1:
         return None
@@ -287,7 +292,7 @@ def _valid(call: Problem) -> Tensor | None:
 
 
 def _padded(call: Problem) -> tuple[Tensor, list[Mask]]:
-    """True for the keys that are not padded, (batch or 1, kv_len), and what else the mask is made of."""
+    """Return the keys that are not padding, bool, (batch or 1, kv_len), and the other parts of the mask."""
     valid = torch.ones(1, call.kv_len, dtype=torch.bool, device=call.device)
     places = torch.arange(call.kv_len, device=call.device).view(1, 1, 1, -1)
     rest = []
@@ -301,17 +306,19 @@ def _padded(call: Problem) -> tuple[Tensor, list[Mask]]:
 
 
 def _padding(valid: Tensor) -> Mask | None:
+    """Return the padding mask of the real keys; None if all are real."""
     if valid.all():
         return None
     return padding(valid if len(valid) > 1 else valid[0])
 
 
 def _equal(tensor: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors are equal after broadcasting."""
     return torch.equal(*torch.broadcast_tensors(tensor, other))
 
 
 def _alike(problem: Problem, other: Problem) -> bool:
-    """Return True for problems with equal options, the mask aside."""
+    """Return True if two problems have equal options, apart from the mask."""
     if (problem.scale, problem.softcap) != (other.scale, other.softcap):
         return False
     if problem.sinks is None or other.sinks is None:
@@ -320,7 +327,7 @@ def _alike(problem: Problem, other: Problem) -> bool:
 
 
 def _parts(mask: Mask | None) -> list[Mask]:
-    """The masks that are joined by &."""
+    """Return the masks that are joined by &."""
     if isinstance(mask, And):
         return _parts(mask.left) + _parts(mask.right)
     return [] if mask is None else [mask]

@@ -1,4 +1,4 @@
-"""The residual stream of one run of a model: what its blocks, its last norm and its unembedding read and gave."""
+"""The residual stream of one run: the inputs and outputs of blocks, last norm and unembedding."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from clearhead.watching.watch import watch
 
 
 def check_asked(model: object, query: object) -> None:
-    """Raise an error for what is no model, or no position."""
+    """Check that the model is a module, and the query a position or None."""
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(
             "logits.model", f"model must be a torch.nn.Module; got {shown(model)}."
@@ -37,7 +37,7 @@ def called(model: nn.Module, inputs: object) -> Any:
 
 
 class BlockCall(NamedTuple):
-    """One call of a module, at the queries that are asked for; kept as it was, float64 where it is read."""
+    """The input and output of one call of a module, at the requested queries, and their rounding."""
 
     given: Tensor | None
     made: Tensor
@@ -54,7 +54,7 @@ class Ending(NamedTuple):
 
 
 class FrozenNorm(NamedTuple):
-    """A norm as it was in a run, a linear map; float64.
+    """A norm with its statistics frozen, which makes it a linear map; float64.
 
     Attributes:
         scale: what it multiplied with, (batch, query_len).
@@ -67,12 +67,12 @@ class FrozenNorm(NamedTuple):
     centred: bool
 
     def of(self, added: Tensor, sample: int, queries: slice) -> Tensor:
-        """Return what it made of a part of the stream, (heads, query_len, embed_dim), without its bias."""
+        """Return the norm of a part of the stream, (heads, query_len, embed_dim), without the bias."""
         part = added - added.mean(dim=-1, keepdim=True) if self.centred else added
         return part * (self.scale[sample, queries, None] * self.gain)
 
     def reversed(self, direction: Tensor) -> Tensor:
-        """Return the direction in the stream that one behind it is, (batch, query_len, embed_dim)."""
+        """Map a direction after the norm to the stream before it, (batch, query_len, embed_dim)."""
         direction = direction * self.gain
         if self.centred:
             direction = direction - direction.mean(dim=-1, keepdim=True)
@@ -138,17 +138,17 @@ class StreamRun:
         return keep
 
     def at(self, tensor: Tensor, axis: int = 2) -> Tensor:
-        """The queries that are asked for."""
+        """Return a tensor at the requested queries, detached."""
         if self._query is not None:
             tensor = tensor.narrow(axis, self._query % tensor.shape[axis], 1)
         return tensor.detach()
 
     def _kept(self, tensor: Tensor) -> Tensor:
-        """Those of an argument or an output, in memory of their own."""
+        """Return a copy of an input or output at the requested queries."""
         return self.at(tensor, 1).clone()
 
     def ending(self) -> tuple[Ending, nn.Module, Tensor] | None:
-        """The last norm, the unembedding that reads it, and what that gave; None where there are none."""
+        """Return the last norm, the unembedding that reads it, and its output; None if there are none."""
         if self._ending is None and self._short is not None:
             raise SelectionError(
                 "logits.query", f"query must be one of {self._short} positions; got {self._query}."
@@ -156,7 +156,7 @@ class StreamRun:
         return self._ending
 
     def places(self, layers: Sequence[str]) -> list[int]:
-        """The positions of the queries; from here on the layers are in the order that they ran in."""
+        """Return the positions of the queries, and sort the layers by the order in which they ran."""
         assert self._ending is not None
         norm = self._ending[0]
         finished = {name: at for at, name in enumerate(self._calls)}
@@ -166,7 +166,7 @@ class StreamRun:
         return list(range(length)) if self._query is None else [self._query % length]
 
     def _of_stream(self, norm: str) -> list[str]:
-        """The layers of the part of the model that has the last norm, without those of a vision tower.
+        """Return the layers of the part of the model that has the last norm, without a vision tower.
 
         All of them where the first of that part reads what another one gives.
         """
@@ -181,8 +181,9 @@ class StreamRun:
         return self.order if goes_on else inside
 
     def follow(self, path: str) -> tuple[Tensor, Tensor, float]:
-        """Return the stream before and after the block of a layer, which must go on from the block of the layer
-        before, and its rounding.
+        """Return the residual stream before and after the block of a layer, and its rounding.
+
+        The block must read what the block of the layer before it returned.
         """
         block = parent_of(path)
         calls = self._calls.get(block, []) if path else []
@@ -202,15 +203,13 @@ class StreamRun:
         raise no_stream(path, f"its block {shown(block or 'the model')} {reason}")
 
     def check_end(self, last: Tensor) -> None:
-        """Refuse a last norm that reads something else than the last block gives."""
+        """Check that the last norm reads the output of the last block."""
         if self._before is None or not torch.equal(self._before[1], last):
             before = "any block" if self._before is None else shown(self._before[0])
             raise no_stream("", f"the last norm reads something else than {before} gives")
 
     def check_block(self, path: str, heads: Tensor) -> None:
-        """Refuse a block that gives something else than the stream before it, what its heads add, and at most the
-        output of one more of its modules.
-        """
+        """Check that a block adds to the stream what its heads add, and at most the output of one more module."""
         block, (given, made, rounding) = parent_of(path), self.follow(path)
         if heads.shape != made.shape:
             sizes = tuple(heads.shape), tuple(made.shape)
@@ -235,7 +234,7 @@ class StreamRun:
 
 
 class EndedRun:
-    """One run of a model, taken apart behind its last norm.
+    """One run of a model, with its last norm and its unembedding.
 
     Attributes:
         norm: the last norm as it was, at the queries that are asked for.
@@ -282,7 +281,7 @@ class EndedRun:
 
 
 def _ending(model: nn.Module, run: StreamRun, output: object) -> tuple[Ending, nn.Module, Tensor]:
-    """The last norm, the unembedding that reads it, and what that gave."""
+    """Return the last norm, the unembedding that reads it, and its output; raise if there are none."""
     ending = run.ending()
     reason = "no linear layer read the output of a norm"
     if ending is not None:
@@ -310,15 +309,17 @@ def _is_equal(one: Tensor, other: Tensor) -> bool:
 
 
 def parent_of(path: str) -> str:
+    """Return the path of the module that holds a module; "" for the model."""
     return path.rpartition(".")[0]
 
 
 def tensors_in(tree: object) -> list[Tensor]:
-    """The tensors among arguments or outputs, in order."""
+    """Return the tensors among arguments or outputs, in order."""
     return [each for each in _pytree.tree_leaves(tree) if isinstance(each, Tensor)]
 
 
 def _first(tree: object) -> Tensor | None:
+    """Return the first floating-point tensor of arguments or outputs; None if there is none."""
     first = tree[0] if isinstance(tree, tuple) and tree else tree
     if isinstance(first, Tensor) and first.is_floating_point():  # as nearly always
         return first
@@ -330,12 +331,12 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
 
 
 def rounding_of(tensor: Tensor) -> float:
-    """The error of sums of a dtype, as a share of what is added up."""
+    """Return the relative rounding error of sums in the dtype of a tensor."""
     return torch.finfo(tensor.dtype).eps * (4 if tensor.element_size() < 4 else 32)
 
 
 def frozen(module: nn.Module, stream: Tensor, normed: Tensor, rounding: float) -> FrozenNorm:
-    """Return a norm as it was in a run, from what it read and gave there.
+    """Return a norm with the statistics of a run, from its input and output there.
 
     Raises:
         UnsupportedError: code `logits.unembedding`, for another kind of norm.
@@ -363,6 +364,7 @@ def frozen(module: nn.Module, stream: Tensor, normed: Tensor, rounding: float) -
 
 
 def no_stream(path: str, reason: str) -> UnsupportedError:
+    """Return the error for a layer whose contribution to a logit is unknown."""
     return UnsupportedError(
         "logits.stream",
         f"what {shown(path) if path else 'the model'} adds to a logit is not known: {reason}.",
@@ -370,7 +372,7 @@ def no_stream(path: str, reason: str) -> UnsupportedError:
 
 
 def numbers_of(name: str, given: Any) -> Any:
-    """A number of a logit, or one for each sample; None for none where that may be."""
+    """Return the number of a logit, or one for each sample; None if `against` is None."""
     if given is None and name == "against":
         return None
     if isinstance(given, Tensor):
@@ -388,7 +390,7 @@ def numbers_of(name: str, given: Any) -> Any:
 
 
 def picked(name: str, given: Any, batch: int, size: int) -> Tensor:
-    """The rows of the unembedding, (batch,)."""
+    """Return the rows of the unembedding for the samples, (batch,)."""
     every = given if isinstance(given, tuple) else (given,) * batch
     if len(every) != batch or not all(0 <= each < size for each in every):
         raise ArgumentError(

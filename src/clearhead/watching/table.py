@@ -78,13 +78,14 @@ class Table(MeasuredRows[HeadRow]):
 
     @property
     def notes(self) -> Sequence[str]:
+        """One line for each part of the model that attended and was not seen."""
         return [f"not seen: {each.brief()}" for each in self.missing]
 
 
 def rows_of(
     layer: str, summaries: Sequence[Summary | Totals], layer_number: int = 0
 ) -> list[HeadRow]:
-    """The rows of a layer: averages over the real queries of all samples and of all its calls.
+    """Return the rows of a layer: averages over the real queries of all samples and all calls.
 
     Args:
         layer: the name of the layer.
@@ -117,7 +118,7 @@ def rows_of(
 
 
 def summary_of(call: AttentionMatrix | Summary | Totals, tokens: Tensor | None) -> Summary | Totals:
-    """Return the summary of a call with its roles, or what is one.
+    """Return the summary of a call with its roles; a summary or totals are returned unchanged.
 
     Tokens may go on beyond its keys, and None are those that the watch knew.
     """

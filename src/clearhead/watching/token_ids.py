@@ -1,4 +1,4 @@
-"""The tokens that a watched model reads: their ids, as far as they are known, or their strings."""
+"""The tokens that a watched model reads, as ids or strings, if they are known."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ Tokens = Sequence[str] | Sequence[int] | Tensor
 
 
 class _Ended:
-    """The rows of a generation that read padding behind their last token, step by step.
+    """The rows of a generation that have ended and read padding, step by step.
 
     Args:
         model: what it ends with and what it pads with stands in its configuration.
@@ -34,10 +34,10 @@ class _Ended:
         self.begin()
 
     def begin(self) -> None:
-        """No row has ended."""
+        """Reset: no row has ended."""
         self._before: Tensor | None = None
         self.rows: Tensor | None = None
-        """(batch, 1), True for those that had ended before the token that was read last; None for none."""
+        """(batch, 1), True for those that had ended before the token that was read last; None if no row had ended."""
 
     def read(self, ids: Tensor) -> None:
         """Read the tokens of a call, (batch, len)."""
@@ -54,7 +54,7 @@ class _Ended:
 
 
 class TokenIds:
-    """The ids of the keys of each call: those that were given, or those that the embedding read.
+    """The ids of the keys of each call, as given to the watch or as read by the embedding.
 
     Args:
         model: its input embedding is listened to, where ids are not given.
@@ -83,11 +83,11 @@ class TokenIds:
         self._firsts: dict[str, tuple[Tensor, Tensor]] = {}
 
     def forget(self) -> None:
-        """Forget the ids that were read last: the next are known when the embedding runs."""
+        """Forget the last ids, until the embedding runs again."""
         self._last = None
 
     def read(self, module: nn.Module, inputs: Any) -> None:
-        """Take the ids that a module is called with, if it is the embedding of the model."""
+        """Store the ids that a module is called with, if it is the input embedding of the model."""
         if module is not self._embedding or not inputs or not isinstance(inputs[0], Tensor):
             return
         ids = inputs[0].detach()
@@ -144,8 +144,9 @@ class TokenIds:
         return ids
 
     def first_of(self, problem: Problem, name: str, prints: Tensor | None) -> Tensor | None:
-        """Return the key of a call that is the first token of each sample, (batch, 1), −1 where a window has
-        left it behind; None where nothing is known but the keys of the call.
+        """Return the key of a call that is the first token of each sample, (batch, 1); None if nothing is known.
+
+        It is −1 if a window has dropped that token.
 
         Args:
             problem: the call.
@@ -169,7 +170,7 @@ class TokenIds:
         return place if before else None
 
     def _is_source(self, name: str) -> bool:
-        """True for a module that reads the source."""
+        """Return True if a module reads the source."""
         if not reads_source(name):
             return False
         if self._has_source is None:
@@ -178,7 +179,7 @@ class TokenIds:
 
 
 def has_source(paths: Iterable[str]) -> bool:
-    """Return True for a model with an encoder of a source next to what reads the text, by the paths of its modules.
+    """Return True if the paths of a model's modules show an encoder of a source.
 
     Example:
         >>> has_source(["encoder.layers.0"]), has_source(["encoder.layers.0", "decoder.layers.0"])
@@ -189,12 +190,12 @@ def has_source(paths: Iterable[str]) -> bool:
 
 
 def reads_source(path: str) -> bool:
-    """Return True for a module of the encoder of such a model, by its path."""
+    """Return True if a module, by its path, belongs to the encoder of the source."""
     return "encoder" in path.split(".")
 
 
 def _read(given: object) -> Tensor | None:
-    """Ids as (batch, len)."""
+    """Return ids as a tensor (batch, len)."""
     ids = None if given is None else check_ids(given)
     if ids is not None and ids.ndim not in (1, 2):
         raise ShapeError(
@@ -205,7 +206,7 @@ def _read(given: object) -> Tensor | None:
 
 
 def _embedding(model: nn.Module) -> nn.Module | None:
-    """The input embedding, if the model names it and reads one sequence only."""
+    """Return the input embedding, if the model names one and reads one sequence only; None otherwise."""
     find = getattr(model, "get_input_embeddings", None)
     if find is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return None

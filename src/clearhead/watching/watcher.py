@@ -122,6 +122,7 @@ class Watch(Drawn, Generic[Kept]):
         self.entry: object = None
 
     def _begin(self) -> None:
+        """Reset what a block needs, and start an empty record."""
         model = self._model
         self._lock = threading.RLock()  # a context may be handed on while its call is recorded
         self._modules = dict(model.named_modules())
@@ -179,7 +180,7 @@ class Watch(Drawn, Generic[Kept]):
             self._raise_trouble()
 
     def path_of(self, stack: list[nn.Module], child: str | None) -> str | None:
-        """Return the path of the innermost running module of this model, or of the child that it does the work of.
+        """Return the path of the innermost running module of this model, or of the child whose work it does.
 
         None if none is running.
         """
@@ -218,7 +219,7 @@ class Watch(Drawn, Generic[Kept]):
             return None
 
     def _kept(self, name: str, problem: Problem, gives: tap.Gives) -> tap.Change | None:
-        """Keep a call, and return what takes its context."""
+        """Keep a call, and return the function that takes its context; None if none is needed."""
         wanted, every, heads = self._wanted, problem, self._wanted.heads
         link = self._links.of(name, problem, problem.value if wanted.has_values else None)
         tokens, first = self._known_of(problem, name, link)
@@ -257,7 +258,7 @@ class Watch(Drawn, Generic[Kept]):
         hand_on: tap.Change,
         take: tap.Change | None = None,
     ) -> tap.Change | None:
-        """Return what keeps the context of a call, after what takes it else; what has none is worked out."""
+        """Return a function that keeps the context, after `take`; a context that is not available is computed."""
         if gives.context:
             return hand_on if take is None else lambda context: hand_on(take(context))
         hand_on(worked_out(problem))
@@ -282,7 +283,7 @@ class Watch(Drawn, Generic[Kept]):
     def _known_of(
         self, problem: Problem, name: str, link: Continuation | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The ids of the keys of a call and the places of first tokens, if they are needed and known."""
+        """Return the ids of the keys of a call and the places of first tokens; None for what is unknown or unused."""
         wanted = self._wanted
         if wanted.keep not in ("summary", "total"):
             return None if wanted.keep == "contexts" else self._ids.of(problem, name, link), None
@@ -291,14 +292,14 @@ class Watch(Drawn, Generic[Kept]):
         )
 
     def _forget_early(self, *, so_far: bool) -> None:
-        """Forget what was kept of modules behind which too many attended, of those that count from the end."""
+        """Drop modules that can no longer be among the requested layers, which count from the end."""
         count = len(self._attended)
         for place, name in enumerate(self._attended):
             if not self._layers.has(name, place, count, so_far=so_far):
                 self.seen._modules.pop(name, None)
 
     def enter(self, module: nn.Module, inputs: Any, parents: list[nn.Module]) -> None:
-        """Follow a module that begins to run inside others."""
+        """Note a module that starts to run."""
         name = self._paths.find(module, parents)
         if name is None:
             return
@@ -311,24 +312,26 @@ class Watch(Drawn, Generic[Kept]):
         self._ids.read(module, inputs)
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        """Follow a module that has run."""
+        """Note a module that has run."""
         self._parts.left(self._paths.of(module), output)
         if module is self._model:
             self._running = False
             self._ids.forget()
 
     def witness(self, stack: list[nn.Module], kind: str, shape: tuple[int, ...]) -> None:
-        """Note what attends and cannot be read."""
+        """Note attention that cannot be read."""
         found = self._paths.innermost(stack)
         assert found is not None  # else it would not be told
         self._parts.witness(found[1], found[0], kind, shape)
 
     def _missing(self) -> list[Missing]:
+        """Return the parts of the model that attended and were not seen, among the requested layers."""
         found = self._parts.missing(self._attended)
         # What was not seen has no number, and those behind it would have others.
         return [each for each in found if self._layers.numbers or self._layers.has(each.path)]
 
     def _raise_trouble(self) -> None:
+        """Raise the error of a call that could not be read, or of a block in which nothing was seen."""
         trouble = self._trouble
         if isinstance(trouble, WatchError) and trouble.code in OF_ARGUMENTS:
             raise trouble
@@ -343,6 +346,7 @@ class Watch(Drawn, Generic[Kept]):
         self._say_missing(name)
 
     def _say_missing(self, name: str) -> None:
+        """Warn of the parts that were not seen; raise a WatchError instead if the watch is strict."""
         missing = self.seen.missing
         if not missing:
             return

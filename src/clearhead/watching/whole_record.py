@@ -20,9 +20,10 @@ class WholeRecord(KeptByPath[Kept]):
     def norms(
         self, layer: str | int, model: nn.Module | None = None, *, call: int | None = None
     ) -> Norms:
-        """Return weights × ‖value · W‖ of a module, after a watch with `values=True`: what each query takes from
-        each key, and not only how much it looks at it (Kobayashi et al., 2020,
-        https://arxiv.org/abs/2004.10102).
+        """Return weights × ‖value · W‖ of a module, after a watch with `values=True`.
+
+        It measures what each query takes from each key, and not only how much it looks at it (Kobayashi et al.,
+        2020, https://arxiv.org/abs/2004.10102).
 
         Args:
             layer: a path, or a number.
@@ -59,7 +60,7 @@ class WholeRecord(KeptByPath[Kept]):
         return matrix.norms(output)
 
     def _one(self, path: str, call: int | None) -> Any:
-        """One of the calls of a module, or all of them as one."""
+        """Return one of the calls of a module, or all of them as one."""
         if call is None:
             return self[path]
         calls = self.calls(path)
@@ -74,8 +75,9 @@ class WholeRecord(KeptByPath[Kept]):
     def results(
         self, layer: str | int, model: nn.Module, *, call: int | None = None
     ) -> HeadResults:
-        """Return z · W of each head of a module, what it adds to the output of the layer, after a watch with
-        `keep="contexts"` or `contexts=True`; W is the part of the output projection that belongs to the head.
+        """Return z · W of each head of a module: what the head adds to the output of the layer.
+
+        It needs a watch with `keep="contexts"` or `contexts=True`. W is the head's part of the output projection.
 
         Args:
             layer: a path, or a number.

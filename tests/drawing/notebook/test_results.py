@@ -122,7 +122,15 @@ def made() -> dict[str, Any]:
     }
 
 
-NAMES = sorted({*(each.__name__ for each in results()), "Contexts", "ShardedPlan"})
+NAMES = sorted(
+    {
+        *(each.__name__ for each in results()),
+        "Contexts",
+        "Conversion",
+        "ModelConversion",
+        "ShardedPlan",
+    }
+)
 
 
 def test_there_is_one_of_each_kind() -> None:

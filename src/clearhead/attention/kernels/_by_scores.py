@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from clearhead import stages
 from clearhead.attention.kernels._nonfinite import SMALL
 
 MOST_QUERIES = 16
@@ -42,16 +43,25 @@ def fits(query: Tensor, key: Tensor, value: Tensor, keys_finite: bool) -> bool:
 
 
 def context_by_scores(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, visible: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    visible: Tensor | None = None,
+    *,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor | None:
     """Return the context; None if a score or an entry of the context is not finite.
 
     Args:
-        query: as `fits` accepts it.
-        key: as `fits` accepts it.
-        value: as `fits` accepts it.
+        query: (batch, num_heads, query_len, head_dim), float32 or float64.
+        key: (batch, num_kv_heads, kv_len, head_dim).
+        value: (batch, num_kv_heads, kv_len, value_head_dim).
         scale: the factor of the scores.
         visible: the mask, which broadcasts to (batch, num_heads, query_len, kv_len); every query sees a key.
+        softcap: the bound of the scaled scores, or None.
+        bias: added to the scores; it broadcasts as the mask does. Or None.
     """
     batch, heads, query_len, width = query.shape
     rows = (query * scale).reshape(batch * key.shape[1], -1, width)
@@ -59,9 +69,9 @@ def context_by_scores(
     scores = torch.bmm(key.flatten(0, 1), rows.mT).mT
     if not math.isfinite(scores.sum().item()):
         return None
-    if visible is not None:
-        hidden = scores.reshape(batch, heads, query_len, -1).masked_fill(~visible, -torch.inf)
-        scores = hidden.view(scores.shape)
+    if visible is not None or softcap is not None or bias is not None:
+        capped = stages.capped_scores(scores.reshape(batch, heads, query_len, -1), softcap)
+        scores = stages.masked_scores(capped, bias, visible).reshape(scores.shape)
     context = torch.bmm(scores.softmax(dim=-1), value.flatten(0, 1))
     if not math.isfinite(context.sum().item()):
         return None

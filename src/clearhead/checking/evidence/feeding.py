@@ -91,11 +91,6 @@ def feed(subject: Subject, contract: Contract) -> Feed:
     return fed
 
 
-def width_of(subject: Subject, contract: Contract) -> int | None:
-    """d_in as it is declared or shown, without a call; None where nothing shows it."""
-    return next(_widths(subject, contract), None)
-
-
 def runs(subject: Subject, *tensors: Tensor) -> bool:
     """True if a call with these inputs works."""
     return isinstance(called(subject, tensors), Tensor)

@@ -1,4 +1,4 @@
-"""Attention whose numbers are touched, as one element for any page.
+"""Interactive figures of attention, as one HTML element for any page.
 
 data        what a figure holds, read from a trace, and what is refused
 start       the state that it begins with

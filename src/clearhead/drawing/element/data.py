@@ -1,4 +1,4 @@
-"""What a figure of attention holds: the numbers that its stages are made of, as JSON."""
+"""The data of a figure of attention: the inputs of its stages, as JSON."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ EDITABLE = (
 
 
 class StageStart(NamedTuple):
-    """One stage of a figure as it begins, with the words of its rows and columns."""
+    """The initial numbers of a stage of a figure, with labels for rows and columns."""
 
     name: str
     numbers: Tensor
@@ -49,7 +49,7 @@ class StageStart(NamedTuple):
 
 
 class FigureData(NamedTuple):
-    """A figure as its script reads it, and its stages as they begin."""
+    """The JSON of a figure, which its script reads, and its initial stages."""
 
     json: dict[str, Any]
     parts: list[StageStart]
@@ -63,11 +63,12 @@ class _OneHead(NamedTuple):
     head: int
 
     def stage(self, name: str) -> Tensor:
+        """Return the numbers of a stage, on the CPU."""
         numbers, _ = self.trace._part(self.trace.steps[name], self.sample, self.head)
         return numbers.detach().to("cpu")
 
     def weight(self, name: str) -> Tensor | None:
-        """The matrix of a projection, with the bias as its last row; None where it is not all there is."""
+        """Return the matrix of a projection, with the bias as its last row; None if it does not give the stage."""
         made = self.trace.projections.get(name)
         if made is None or made.parts or made.input.shape[-2] != self.stage(name).shape[-2]:
             return None
@@ -80,12 +81,12 @@ class _OneHead(NamedTuple):
         return weight.to("cpu")
 
     def visible(self) -> Tensor | None:
-        """Which pairs the mask shows; None without one."""
+        """Return the pairs that the mask shows; None without a mask."""
         hidden = self.stage("masked_scores") == -math.inf
         return None if self.trace.mask is None else ~hidden
 
     def bias(self) -> Tensor | None:
-        """What was added to the scores: what the mask makes of them, less what they were."""
+        """Return what was added to the scores: the masked scores minus the scores."""
         before, after = self.stage("capped_scores").double(), self.stage("masked_scores").double()
         visible = self.visible()
         added = torch.where(after.isnan() | (before == after), 0.0, after - before)
@@ -104,7 +105,7 @@ def figure_data(
     predict: tuple[str, int, int] | None,
     title: str,
 ) -> FigureData:
-    """Read a figure from a trace, or refuse it.
+    """Return the data of a figure from a trace, or raise if it has no figure.
 
     Raises:
         SelectionError: codes `figure.stage`, `figure.predict` and `trace.part`.
@@ -216,7 +217,7 @@ def figure_data(
 def _controls(
     trace: Trace, inputs: dict[str, Tensor], numbers: dict[str, Tensor], *, hides: bool
 ) -> Sequence[str]:
-    """Name the controls next to the cells; `hides` says that there is a mask."""
+    """Return the names of the controls next to the cells; `hides` says whether there is a mask."""
     queries, keys = numbers["scores"].shape
     width = numbers["query"].shape[-1]
     as_given = not any(name in inputs for name in WEIGHTS)
@@ -235,7 +236,7 @@ def _controls(
 
 
 def _widths(query: Tensor, key: Tensor) -> list[dict[str, Any]]:
-    """The scores of the first 2, 4, … and of all numbers of query and key."""
+    """Return the scores from the first 2, 4, … and from all dimensions of query and key."""
     width = query.shape[-1]
     sizes = [2**power for power in range(1, width.bit_length()) if 2**power < width]
     made = []
@@ -246,7 +247,7 @@ def _widths(query: Tensor, key: Tensor) -> list[dict[str, Any]]:
 
 
 def _heads(query: Tensor) -> dict[str, Tensor]:
-    """The query as two heads, or the fewest of equal width, and joined again."""
+    """Return the query split into two heads, or the fewest of equal width, and joined again."""
     tokens, width = query.shape
     count = next((each for each in range(2, width + 1) if width % each == 0), 1)
     split = query.view(tokens, count, width // count).transpose(0, 1)
@@ -254,12 +255,13 @@ def _heads(query: Tensor) -> dict[str, Tensor]:
 
 
 def _count(trace: Trace, axis: str) -> int:
-    """How many samples or heads there are; 1 where there is no such axis."""
+    """Return the number of samples or heads of a trace; 1 if it has no such axis."""
     step = trace.steps["query"]
     return dict(zip(step.axes, step.tensor.shape, strict=True)).get(axis, 1)
 
 
 def _check_kind(trace: Trace) -> None:
+    """Raise an UnsupportedError for a trace with sinks, dropout or non-standard stages."""
     has = {
         "sinks": trace.sinks is not None,
         "dropout": bool(trace.dropout),
@@ -277,6 +279,7 @@ def _check_kind(trace: Trace) -> None:
 
 
 def _check_names(name: str, given: object) -> None:
+    """Raise an ArgumentTypeError unless the argument is a sequence of names of stages."""
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise ArgumentTypeError(
             "figure.names", f"{name} must be a sequence of names of stages; got {shown(given)}."
@@ -284,7 +287,7 @@ def _check_names(name: str, given: object) -> None:
 
 
 def check_sizes(sizes: Mapping[str, Sequence[int]], instead: str) -> None:
-    """Refuse stages that have too many numbers to touch, or none.
+    """Raise if a stage has more numbers than a figure holds, or none.
 
     Args:
         sizes: rows and columns of each.
@@ -313,7 +316,7 @@ def check_sizes(sizes: Mapping[str, Sequence[int]], instead: str) -> None:
 def _asked(
     predict: object, numbers: dict[str, Tensor], known: Sequence[str]
 ) -> tuple[str, int, int] | None:
-    """The place of the number that is asked for, counted from the beginning."""
+    """Return stage, row and column of the number to predict, counted from 0; None if `predict` is None."""
     if predict is None:
         return None
     if not isinstance(predict, tuple | list) or len(predict) != 3:
@@ -342,6 +345,7 @@ def _asked(
 def _labelled(
     name: str, numbers: Tensor, trace: Trace, queries: list[str], keys: list[str]
 ) -> StageStart:
+    """Return the numbers of a stage with a label for each row and each column."""
     rows, columns = numbers.shape
     if name in WEIGHTS:
         source = "source" if name != "W_query" and "source" in trace else "x"
@@ -358,7 +362,7 @@ def _labelled(
 
 
 def _listed(tensor: Tensor) -> dict[str, Any]:
-    """A matrix as JSON: numbers of float32 in nine digits, which say which one is meant."""
+    """Return a matrix as JSON; float32 numbers have nine digits, which identify them exactly."""
     rows, columns = tensor.shape
     single = tensor.dtype != torch.float64
     numbers = tensor.double().flatten().tolist()
@@ -368,5 +372,5 @@ def _listed(tensor: Tensor) -> dict[str, Any]:
 
 
 def _name(value: float) -> str:
-    """What JavaScript calls a number that JSON has not."""
+    """Return the JavaScript name of a number that JSON cannot hold."""
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,4 +1,4 @@
-"""Attention whose numbers are touched: `figure`, and the object that it gives."""
+"""Interactive figures of attention: `figure`, and the object that it returns."""
 
 import json
 import os
@@ -50,14 +50,16 @@ class Figure(Drawn):
         return f"figure of {self._name}: {size}; {shows}; edited: {edits}"
 
     def _repr_html_(self) -> str:
+        """Return the figure as HTML for a notebook."""
         return frame(self._element(*self._tables()), _script())
 
     @property
     def _name(self) -> str:
+        """Return the title of the figure; "attention" if it has none."""
         return self._data.json["title"] or "attention"
 
     def to_element(self, *, script: bool = True) -> str:
-        """The figure as an element for any page, `<ch-figure>` with its data, and its script.
+        """Return the figure as an element for any page, `<ch-figure>` with its data, and its script.
 
         Where nothing runs, and in print, it is the numbers of its beginning. A page with several figures
         needs the script once. The element has a property `state`, one short text of all that a reader has
@@ -77,7 +79,7 @@ class Figure(Drawn):
         return str(joined([made, _script()]) if script else made)
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write the figure as a page of its own, which opens without a network.
+        """Write the figure as a self-contained page, which opens offline.
 
         Args:
             path: the file; whatever was there is replaced.
@@ -117,13 +119,14 @@ class Figure(Drawn):
     def _element(
         self, *inside: str, data: dict[str, Any] | None = None, level: int | None = None
     ) -> Html:
+        """Return the element `ch-figure` with its data as JSON, which may be other data than the figure's."""
         made = json.dumps(data or self._data.json, ensure_ascii=False, separators=(",", ":"))
         return element(
             "ch-figure", *inside, data_figure=made, state=self._start or None, level=level
         )
 
     def _tables(self) -> list[Html]:
-        """Return the stages in numbers, for print and where nothing runs."""
+        """Return the stages as tables of numbers, for print and where no script runs."""
         asked = self._data.json["predict"]
         found = []
         for part in self._data.parts:
@@ -245,5 +248,5 @@ def figure(
 
 
 def _script() -> Html:
-    """The one script of all figures of a page."""
+    """Return the script that all figures of a page share."""
     return element("script", Html(asset("figure.js")))

@@ -1,4 +1,4 @@
-"""A mask as a figure: cells to toggle, the runs and blocks that result."""
+"""A mask as an interactive figure: cells to toggle, and the runs and blocks that result."""
 
 from clearhead._common.checks import as_place, check_length
 from clearhead._text import shown

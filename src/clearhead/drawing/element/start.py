@@ -1,4 +1,4 @@
-"""The state that a figure begins with, and the fields that it refuses."""
+"""The initial state of a figure, and the checks of its fields."""
 
 import re
 
@@ -19,7 +19,7 @@ NUMBER = re.compile(r"-?(\d+\.?\d{0,99}|\.\d{1,99})(e[+-]?\d{1,2})?|[\d.]+", re.
 
 
 def check_start(start: object, data: FigureData) -> str:
-    """Return the state that a figure begins with, as its element has it; "" for None.
+    """Return the initial state of a figure as its element has it; "" for None.
 
     The script of the figure reads the values, and leaves out what does not fit.
 

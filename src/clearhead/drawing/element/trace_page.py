@@ -19,7 +19,7 @@ MOST_WEIGHTS = 1 << 20
 
 
 def trace_payload(trace: Trace, *, sample: int | None = None, head: int | None = None) -> Payload:
-    """The payload of the page of a trace.
+    """Return the payload of the page of a trace.
 
     Args:
         trace: the stages.
@@ -102,12 +102,12 @@ def trace_payload(trace: Trace, *, sample: int | None = None, head: int | None =
 
 
 def _named(labels: Sequence[str]) -> list[str]:
-    """Labels such as "0 ␣the", without the space before a word."""
+    """Return labels such as "0 ␣the", without the space before a word."""
     return [f"{at} {word}".rstrip() for at, word in enumerate(words_of(labels))]
 
 
 def _operands(trace: Trace, name: str) -> Iterator[Step]:
-    """Yield the operands of a projection that are no stages: its weights, with the bias as the last row."""
+    """Yield the operands of a projection that are no stages: its weights; for the output also the contexts."""
     step, projection = trace.steps[name], trace.projections[name]
     weight, bias = projection.weight, projection.bias
     lead = step.axes[-3:-2] if weight.ndim > 2 else ()
@@ -126,6 +126,7 @@ def _operands(trace: Trace, name: str) -> Iterator[Step]:
 
 
 def _told(step: Step) -> dict[str, Any]:
+    """Return the entry of a stage in the payload."""
     formula = f"{step.formula} ({step.line})" if step.line else step.formula
     return {
         "name": step.name,
@@ -137,11 +138,12 @@ def _told(step: Step) -> dict[str, Any]:
 
 
 def _sizes(step: Step) -> dict[str, int]:
+    """Return the sizes of a stage by the names of its axes."""
     return dict(zip(step.axes, step.tensor.shape, strict=True))
 
 
 def _part(step: Step, wanted: dict[str, int | None]) -> Tensor:
-    """The numbers of a stage, (batch, heads, rows, columns), for those that are wanted."""
+    """Return the numbers of a stage, (batch, heads, rows, columns), for the chosen samples and heads."""
     tensor = step.tensor.detach()
     for axis, name in enumerate(step.axes[:-2]):
         index = wanted.get(name)
@@ -155,6 +157,7 @@ def _part(step: Step, wanted: dict[str, int | None]) -> Tensor:
 
 
 def _check_size(numbers: int) -> None:
+    """Raise a TooLargeError for more numbers than a page holds."""
     if numbers > MOST_NUMBERS:
         raise TooLargeError(
             "trace.page-size",

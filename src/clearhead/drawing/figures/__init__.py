@@ -1,4 +1,4 @@
-"""Figures for papers, by matplotlib: what `plot()` of a matrix, a summary, a watch, a trace and a mask draws.
+"""Figures for papers, by matplotlib: the `plot()` of matrices, summaries, records, traces and masks.
 
 paper      axes to draw on
 lettering  tokens as text: fonts, and as many labels as there is room for

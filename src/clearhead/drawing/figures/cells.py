@@ -1,4 +1,4 @@
-"""The maps of some heads as cells of a figure: masked where they are hidden, with their grain in words."""
+"""The maps of some heads as the cells of a figure, with hidden cells masked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Cells:
 
     @classmethod
     def of(cls, maps: HeadMaps, heads: Sequence[int]) -> Self:
-        """The cells of maps of these heads."""
+        """Return the cells of the maps of these heads."""
         return cls(masked(maps.shares, maps.hidden), heads, maps.query_len, maps.kv_len)
 
     @property
@@ -52,7 +52,7 @@ class Cells:
         return bool(np.ma.getmaskarray(self.shares).any())
 
     def detail(self) -> str:
-        """The tokens of a cell, in words; "" for one."""
+        """The size of a cell in tokens, in words; "" if a cell is one pair."""
         if not self.pooled:
             return ""
         rows, columns = self.shares.shape[1:]
@@ -68,13 +68,13 @@ class Cells:
         return "; ".join([unit, *self.blank()])
 
     def blank(self) -> list[str]:
-        """The meaning of the cells that have no colour of the scale."""
+        """The meaning of the cells without a colour of the scale, in words."""
         broken = bool(np.isnan(self.shares.compressed()).any())
         return ["grey: hidden"] * self.hides + ["orange: no number"] * broken
 
 
 def check_cells(cells: object) -> int | None:
-    """Check the most cells that a side of a map may have.
+    """Check the largest number of cells along a side of a map.
 
     Raises:
         ArgumentError: code `plot.cells`.
@@ -88,7 +88,7 @@ def check_cells(cells: object) -> int | None:
 
 
 def masked(numbers: Tensor, hidden: Tensor | None) -> np.ma.MaskedArray:
-    """Numbers as an array for a figure, some of them hidden."""
+    """Return numbers as a masked array, with hidden cells masked."""
     array = numbers.detach().cpu().numpy()
     mask = False if hidden is None else hidden.cpu().expand(array.shape).numpy()
     return np.ma.MaskedArray(array, mask=mask)

@@ -185,7 +185,7 @@ def _check_size(name: str, number: Any, given: object) -> None:
 def _of_chosen(
     seen: Seen[Any], heads: Sequence[Any], sample: int, most: int | None
 ) -> tuple[list[Cells], list[str]]:
-    """The maps of some heads of any layers, each by the number of its layer and its own, and their titles."""
+    """Return the maps of heads of any layers, given as (layer, head) pairs, and their titles."""
     maps: list[Cells] = []
     titles: list[str] = []
     for each in heads:
@@ -212,7 +212,7 @@ def _of_chosen(
 
 
 def _layers(seen: Seen[Any], layers: Sequence[str | int] | None) -> list[str]:
-    """The paths of the layers that were asked for, by path or number."""
+    """Return the paths of the requested layers, given by path or number."""
     if layers is None:
         names = list(seen.layers)
     elif isinstance(layers, str | int) or not isinstance(layers, Sequence):
@@ -235,7 +235,7 @@ def _numbers_by_layer(
     log: bool,
     ax: object,
 ) -> Any:
-    """Layers × heads: the mean over the real queries of all calls, as `Seen.table` has it."""
+    """Return the mean of each head over the real queries of all calls, layer by layer, as `Seen.table`."""
     layers, layers_apart = [], seen.apart(names)
     for _, parts in layers_apart:
         for weights in parts:
@@ -262,7 +262,7 @@ def _numbers_by_layer(
 
 
 def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
-    """The average of each head of a layer, (num_heads,), float64; of a role its score."""
+    """Return the average of each head of a layer, (num_heads,), float64; for a role its score."""
     if sample is not None:
         sample = check_place("sample", sample, min(each.batch for each in parts))
     if kind in ("distance", "previous") and any(each.cross for each in parts):
@@ -278,7 +278,7 @@ def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
 
 
 def _cells(view: HeadView, most: int | None, one: bool) -> Cells:
-    """The maps of some heads, with the numbers of the heads."""
+    """Return the maps of some heads as cells, with the numbers of the heads."""
     if isinstance(view.weights, Summary):
         if most is not None:
             raise ArgumentError(
@@ -309,10 +309,12 @@ def _received(view: HeadView) -> tuple[Tensor, list[str]]:
 
 
 def _head(place: int, weights: Weights) -> list[str]:
+    """Return the words for a head in a title; [] if the weights are of one head."""
     return [f"head {numbers_of_heads(weights)[place]}"] if weights.ndim > 2 else []
 
 
 def _check_something(weights: Weights) -> None:
+    """Raise an ArgumentError for weights with a dimension of size 0."""
     sizes = {name: getattr(weights, name) for name in ("batch", "num_heads", "query_len", "kv_len")}
     if min(*sizes.values(), weights.num_kv_heads) == 0:
         words = ", ".join(f"{name}={size}" for name, size in sizes.items())

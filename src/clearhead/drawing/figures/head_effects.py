@@ -11,7 +11,7 @@ from clearhead.editing.effects import Effects
 
 
 def of_effects(effects: Effects, *, ax: object = None) -> Axes:
-    """Layers × heads, or layers alone, or layers × positions; a layer may have fewer heads than another."""
+    """Draw effects as layers × heads, layers alone or layers × positions, and return the axes."""
     layers = list(dict.fromkeys(row.layer for row in effects))
     by_position = any(row.position is not None for row in effects)
     by_head = not by_position and any(row.head is not None for row in effects)

@@ -27,7 +27,7 @@ WIDE = 1.5
 
 
 def of_heads(cells: Cells, *, log: bool, ax: object) -> np.ndarray:
-    """Draw the heads of one matrix; returns an array of axes, one for each head."""
+    """Draw the heads of one matrix, and return an array of axes, one for each head."""
     count = len(cells.heads)
     axes = _axes(ax, count, columns_for(count), "one for each head")
     for place, head in zip(axes, cells.heads, strict=True):
@@ -41,7 +41,7 @@ def of_heads(cells: Cells, *, log: bool, ax: object) -> np.ndarray:
 def of_layers(
     layers: Sequence[Cells], names: Sequence[str], *, log: bool, ax: object
 ) -> np.ndarray:
-    """Draw layers × heads; returns an array of axes, None where a layer has fewer heads than another."""
+    """Draw layers × heads, and return an array of axes, None where a layer has fewer heads."""
     columns = max(len(cells.heads) for cells in layers)
     places = [
         (row, column) for row, cells in enumerate(layers) for column in range(len(cells.heads))
@@ -79,14 +79,17 @@ def of_chosen(
     width: float | None,
     log: bool,
 ) -> np.ndarray:
-    """Draw some heads of any layers for a paper: on one scale, with words at the outer edges alone.
+    """Draw selected heads of any layers for a paper, on one scale, and return the axes as an array.
+
+    Words are written at the outer edges only.
 
     Args:
         maps: one head each, of the same tokens.
         titles: the title of each.
-        tokens, source_tokens: a word for each query and each key; None for none.
-        columns: maps side by side; None for as many as look well.
-        width: of the figure, in inches; None for what the maps take.
+        tokens: a word for each query; None for no words.
+        source_tokens: a word for each key; None for no words.
+        columns: the number of maps in a row; None chooses it.
+        width: the width of the figure in inches; None chooses it.
         log: a logarithmic scale.
     """
     count = len(maps)
@@ -126,7 +129,7 @@ def columns_for(count: int) -> int:
 
 
 def _axes(ax: object, count: int, columns: int, of: str) -> list[Axes]:
-    """Return the axes given, or those of a new figure that has room for titles and a colour bar."""
+    """Return the given axes, or those of a new figure with room for titles and a colour bar."""
     if ax is not None:
         return given(ax, count, of)
     rows = math.ceil(count / columns)
@@ -145,7 +148,7 @@ def _fill(
     bar: bool = True,
     draw: Callable[..., AxesImage | QuadMesh] = show,
 ) -> AxesImage | QuadMesh:
-    """Draw the maps, without ticks, on one scale with one colour bar; returns the last image."""
+    """Draw the maps on one scale with one colour bar, and return the last image."""
     shares = [cells.shares[place] for cells, place in maps]
     scale, extend = scales.upwards(shares, log=log, root=True)
     for each, (cells, place) in zip(axes, maps, strict=True):
@@ -159,12 +162,12 @@ def _fill(
 
 
 def _unit(maps: Sequence[Cells]) -> str:
-    """Return the unit of the maps, of one that hides something if there is any."""
+    """Return the unit of the maps; if some hide cells, that of one of them."""
     return next((cells for cells in maps if cells.hides), maps[0]).unit()
 
 
 def _name_sides(axes: Axes, layers: Sequence[Cells]) -> None:
-    """Name the sides of all the maps, once, at the edges of the figure."""
+    """Write the names of both axes once, at the edges of the figure."""
     details = {cells.detail() for cells in layers}
     detail = f"; {details.pop()}" if len(details) == 1 and "" not in details else ""
     axes.figure.supxlabel(f"attended to (key){detail}", fontsize="medium")

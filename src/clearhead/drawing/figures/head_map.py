@@ -32,7 +32,7 @@ def draw(
     log: bool,
     ax: object,
 ) -> Axes:
-    """One head with labels on both axes and a colour bar."""
+    """Draw one head with labels on both axes and a colour bar."""
     lettered = tokens is not None or source_tokens is not None
     axes = one(ax, *size(cells.query_len, cells.kv_len, lettered))
     scale, extend = scales.upwards([cells.shares[0]], log=log, root=True)
@@ -48,7 +48,7 @@ def draw(
 
 
 def show(axes: Axes, cells: Cells, place: int, scale: Normalize) -> AxesImage:
-    """One of the maps as an image, on axes that count tokens."""
+    """Draw one of the maps as an image, on axes that count tokens."""
     # A pair of tokens is a cell around its numbers; a cell of many begins at its first.
     edges = (0, cells.kv_len, cells.query_len, 0) if cells.pooled else None
     shares = cells.shares[place]
@@ -95,12 +95,12 @@ def show_cells(axes: Axes, cells: Cells, place: int, scale: Normalize) -> QuadMe
 
 
 def aspect(rows: int, columns: int) -> Literal["equal", "auto"]:
-    """The aspect of cells: square, unless the picture would be far longer than broad."""
+    """Return "equal" for square cells; "auto" if one side of the map is much longer than the other."""
     return "equal" if 1 / STRETCHED <= rows / columns <= STRETCHED else "auto"
 
 
 def size(query_len: int, kv_len: int, lettered: bool) -> tuple[float, float]:
-    """Width and height of a figure, in inches, that has room for a text per token, or none."""
+    """Return width and height of a figure, in inches, with room for a label per token, or for none."""
     counts = (kv_len, query_len)
     if lettered:
         # Where not every token has a label, the figure need not be large.

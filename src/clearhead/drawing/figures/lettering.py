@@ -1,4 +1,4 @@
-"""Tokens as text in a figure: in fonts that have their letters, and as many as there is room for."""
+"""Tokens as text in a figure: fonts with the right glyphs, and as many labels as fit."""
 
 import itertools
 import re
@@ -43,10 +43,10 @@ POINTS_PER_INCH = 72
 
 
 def written(tokens: Sequence[str]) -> list[str]:
-    """Return the tokens of one list as they are written next to an axis.
+    r"""Return the tokens of one list as they are written next to an axis.
 
     Example:
-        >>> written(["$x$", "\\n", " the", "a" * 40])
+        >>> written(["$x$", "\n", " the", "a" * 40])
         ['$x$', '⏎', 'the', 'aaaaaaaaaaaaaaa…']
     """
     # Spelled out before it is cut: what no font has takes ten letters for one.
@@ -57,11 +57,11 @@ def written(tokens: Sequence[str]) -> list[str]:
 
 
 def drawable(text: str) -> str:
-    """The text with the characters that no font at hand has spelled out; lines stay lines.
+    r"""Return the text with each character that no installed font has spelled out; line ends are kept.
 
     Example:
-        >>> drawable("a\\U00012000")
-        'a\\\\U00012000'
+        >>> drawable("a\U00012000")
+        'a\\U00012000'
     """
     fonts = families()
     return "".join(
@@ -70,7 +70,7 @@ def drawable(text: str) -> str:
 
 
 def families() -> tuple[str, ...]:
-    """The fonts to look for a letter in: those of the user's settings, and then those that have more."""
+    """Return the fonts to search for a glyph: those of the user's settings, then those with more glyphs."""
     settings: dict[Any, Any] = dict(matplotlib.rcParams)
     wanted: list[str] = []
     for family in settings["font.family"]:
@@ -90,7 +90,7 @@ def tick(
     most: int = MOST_LABELS,
     size: str | float = SIZE,
 ) -> None:
-    """Write the tokens along an axis, with their places where not all of them have room.
+    """Write the tokens along an axis; where not all fit, some with their positions.
 
     Args:
         axes: where.
@@ -120,7 +120,7 @@ def tick(
 
 
 def even_step(count: int, most: int) -> int:
-    """A round number of steps with which no more than `most` places of `count` are named.
+    """Return the smallest round step with which at most `most` of `count` positions are labelled.
 
     Example:
         >>> even_step(150, 20), even_step(5000, 20), even_step(7, 20)
@@ -131,13 +131,13 @@ def even_step(count: int, most: int) -> int:
 
 
 def wrapped(text: str, length: float, size: str | float) -> str:
-    """Wrap a text into lines of at most `length` inches where its words allow it.
+    r"""Wrap a text into lines of at most `length` inches where its words allow it.
 
     Text in brackets stays together.
 
     Example:
         >>> wrapped("attention weight (share of 1); grey: hidden", 2.5, 10)
-        'attention weight (share of 1)\\ngrey: hidden'
+        'attention weight (share of 1)\ngrey: hidden'
     """
     letters = max(8, int(length * POINTS_PER_INCH / (_points(size) * LETTER)))
     lines: list[str] = []
@@ -150,7 +150,7 @@ def wrapped(text: str, length: float, size: str | float) -> str:
 
 
 def entitle(axes: Axes, text: str, *, size: str | None = None) -> None:
-    """Write a title as it is, without reading formulas in it."""
+    """Write a title literally, without interpreting formulas in it."""
     chosen = size or matplotlib.rcParams["axes.titlesize"]
     axes.set_title(
         wrapped(drawable(text), inches(axes)[0], chosen),
@@ -161,13 +161,13 @@ def entitle(axes: Axes, text: str, *, size: str | None = None) -> None:
 
 
 def name_axis(axes: Axes, axis: str, text: str) -> None:
-    """Write what an axis is, in as many lines as it takes."""
+    """Write the name of an axis, on several lines if needed."""
     lines = wrapped(text, inches(axes)[axis == "y"] * 1.1, matplotlib.rcParams["axes.labelsize"])
     (axes.set_xlabel if axis == "x" else axes.set_ylabel)(lines)
 
 
 def short_paths(paths: Sequence[str]) -> list[str]:
-    """The paths of modules without what all of them have in common at either end.
+    """Return the paths of modules without the parts that all of them share at either end.
 
     Example:
         >>> short_paths(["layer.0.self", "layer.1.self"]), short_paths(["self_attn", ""])
@@ -187,7 +187,7 @@ def short_paths(paths: Sequence[str]) -> list[str]:
 
 
 def _path(text: str) -> str:
-    """A path that fits next to an axis; its end says more than its beginning."""
+    """Return a path that fits next to an axis, cut at its beginning."""
     if not text or text.isdigit():
         return f"layer {text}" if text else "the model"
     letters = clusters(label(text))
@@ -195,20 +195,24 @@ def _path(text: str) -> str:
 
 
 def _points(size: str | float) -> float:
+    """Return a font size, a number or a name such as "small", in points."""
     return FontProperties(size=size).get_size_in_points()
 
 
 def _spelled(char: str) -> str:
+    """Return the escape sequence of a character."""
     code = ord(char)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 @cache
 def _installed() -> frozenset[str]:
+    """Return the names of the fonts that matplotlib finds."""
     return frozenset(entry.name for entry in font_manager.fontManager.ttflist)
 
 
 @cache
 def _has_glyph(char: str, families: tuple[str, ...]) -> bool:
+    """Return True if one of these font families has the character."""
     fonts = [font_manager.get_font(font_manager.findfont(family)) for family in families]
     return any(font.get_char_index(ord(char)) for font in fonts)

@@ -1,4 +1,4 @@
-"""A number for each query or for each head: a line, a strip per head, layers × heads."""
+"""A number for each query or head, as a line, a strip per head, or layers × heads."""
 
 from collections.abc import Sequence
 
@@ -40,7 +40,7 @@ def line(
     most: int,
     ax: object,
 ) -> Axes:
-    """A number of each query of one head, as a line; NaN leaves it open."""
+    """Draw a number for each query of one head as a line, with gaps at NaN."""
     count, quantity = view.weights.query_len, QUANTITIES[kind]
     means, detail = binned(view.statistic(kind), most)
     axes = one(ax, min(max(PER_TOKEN * count, LEAST), MOST) + 1.0, 3.2)
@@ -128,7 +128,7 @@ def by_layer(
 
 
 def _brief(value: float) -> str:
-    """A number in three letters or so.
+    """Return a number with about three digits.
 
     Example:
         >>> _brief(0.123), _brief(4.56), _brief(123.4)
@@ -140,7 +140,7 @@ def _brief(value: float) -> str:
 
 
 def binned(numbers: Tensor, most: int) -> tuple[Tensor, str]:
-    """Means over neighbouring queries, as many as there is room for, and how many those are.
+    """Return means over neighbouring queries, as many as fit, and what a point is, in words; "" if one query.
 
     What is NaN does not count, unless there is nothing else.
     """
@@ -156,7 +156,7 @@ def binned(numbers: Tensor, most: int) -> tuple[Tensor, str]:
 
 
 def number(axes: Axes, axis: str, names: Sequence[str]) -> None:
-    """Write the names of rows or columns, as many as there is room for."""
+    """Write the names of rows or columns, as many as fit."""
     room = inches(axes)[axis == "y"] * 72 / (10 * LINE)
     every = max(1, -(-len(names) // max(1, int(room))))
     places = list(range(0, len(names), every))

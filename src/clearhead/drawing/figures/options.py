@@ -9,7 +9,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, S
 
 
 def check_kind(kind: object, kinds: Collection[str]) -> str:
-    """Refuse a kind of figure that there is not.
+    """Check that there is such a kind of figure.
 
     Raises:
         ArgumentError: code `plot.kind`.
@@ -22,7 +22,7 @@ def check_kind(kind: object, kinds: Collection[str]) -> str:
 
 
 def check_options(kind: str, options: Mapping[str, Any], used: Collection[str]) -> None:
-    """Refuse what a kind of figure has no use for.
+    """Raise if an option was given that a kind of figure does not use.
 
     Raises:
         ArgumentError: code `plot.option`.
@@ -35,7 +35,7 @@ def check_options(kind: str, options: Mapping[str, Any], used: Collection[str]) 
 
 
 def check_place(name: str, place: object, count: int) -> int:
-    """A sample, or a head of a mask, by its number, those from the end included.
+    """Return the index of a sample, or of a head of a mask, counted from 0.
 
     Raises:
         SelectionError: code `plot.part`.
@@ -50,7 +50,7 @@ def check_place(name: str, place: object, count: int) -> int:
 
 
 def check_head(name: str, head: object, numbers: Sequence[int]) -> int:
-    """The place of a head that is given by its number in the layer, or from the end.
+    """Return the index of a head that is given by its number in the layer, or from the end.
 
     Raises:
         SelectionError: code `plot.part`.
@@ -66,7 +66,7 @@ def check_head(name: str, head: object, numbers: Sequence[int]) -> int:
 
 
 def check_heads(name: str, heads: object, numbers: Sequence[int]) -> list[int]:
-    """The places of several heads by their numbers; None is all of them.
+    """Return the indices of several heads, given by their numbers; None is all of them.
 
     Raises:
         SelectionError: code `plot.part`.
@@ -83,6 +83,7 @@ def check_heads(name: str, heads: object, numbers: Sequence[int]) -> list[int]:
 
 
 def _among(numbers: Sequence[int]) -> str:
+    """Return the valid numbers of heads, in words."""
     if list(numbers) == list(range(len(numbers))):
         return f"from 0 to {len(numbers) - 1}"
     return f"among {', '.join(map(str, numbers))}, the heads that were kept"
@@ -91,7 +92,7 @@ def _among(numbers: Sequence[int]) -> str:
 def check_words(
     tokens: object, source_tokens: object, query_len: int, kv_len: int
 ) -> tuple[list[str] | None, list[str] | None]:
-    """A word for each query and for each key; words of queries are those of as many keys as well.
+    """Return a word for each query and each key, or None; words of queries serve for as many keys.
 
     Raises:
         ArgumentTypeError: code `plot.tokens`, for what are no strings.
@@ -103,15 +104,17 @@ def check_words(
     return words, _words("source_tokens", source_tokens, kv_len, "key")
 
 
-def _words(name: str, words: object, count: int, of: str) -> list[str] | None:
+def _words(name: str, words: Any, count: int, of: str) -> list[str] | None:
+    """Return the words for an axis as a list, None if none were given; raise if they do not fit its length."""
     if words is None:
         return None
-    listed: list[Any] = list(words) if isinstance(words, Sequence) else [words]
-    odd = next((word for word in listed if not isinstance(word, str)), None)
-    if odd is not None or isinstance(words, str):
+    is_list = isinstance(words, Sequence) and not isinstance(words, str)
+    odd = [word for word in words if not isinstance(word, str)] if is_list else [words]
+    if odd:
         raise ArgumentTypeError(
-            "plot.tokens", f"{name} must be a list of strings; got {type(odd or words).__name__}."
+            "plot.tokens", f"{name} must be a list of strings; got {type(odd[0]).__name__}."
         )
+    listed = list(words)
     if len(listed) != count:
         raise ShapeError(
             "plot.tokens", f"{name} must hold a word for each {of}, {count}; got {len(listed)}."

@@ -1,4 +1,4 @@
-"""Axes to draw on: those that the user gave, or those of a new figure."""
+"""Axes to draw on: the user's, or those of a new figure."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def grid_of(count: int, columns: int, width: float, height: float) -> list[Axes]
 
 
 def one(ax: object, width: float, height: float) -> Axes:
-    """The axes given, or those of a new figure.
+    """Return the given axes, or those of a new figure.
 
     Raises:
         ArgumentTypeError: code `plot.axes`, for what is no axes.
@@ -44,7 +44,7 @@ def one(ax: object, width: float, height: float) -> Axes:
 
 
 def given(ax: object, count: int, of: str) -> list[Axes]:
-    """The axes given, in order, of whatever shape their array is.
+    """Return the given axes as a flat list, for an array of any shape.
 
     Raises:
         ArgumentTypeError: code `plot.axes`, for something in it that is no axes.
@@ -61,27 +61,28 @@ def given(ax: object, count: int, of: str) -> list[Axes]:
 
 
 def array(axes: Sequence[Axes]) -> np.ndarray:
-    """Axes as an array of one dimension."""
+    """Return axes as an array of one dimension."""
     found = np.empty(len(axes), dtype=object)
     found[:] = axes
     return found
 
 
 def figure_of(axes: Axes) -> Figure:
-    """The whole figure that axes are in."""
+    """Return the top-level figure of axes."""
     figure = axes.figure.figure  # a figure inside another has that one here, any other itself
     assert isinstance(figure, Figure)
     return figure
 
 
 def inches(axes: Axes) -> tuple[float, float]:
-    """The width and height of axes, in inches."""
+    """Return the width and height of axes, in inches."""
     box = axes.get_window_extent()
     dots = figure_of(axes).dpi
     return box.width / dots, box.height / dots
 
 
 def _an_axes(ax: object, expected: str) -> Axes:
+    """Return `ax`, or raise an ArgumentTypeError if it is not matplotlib axes."""
     if not isinstance(ax, Axes):
         raise ArgumentTypeError(
             "plot.axes",

@@ -1,4 +1,4 @@
-"""A mask: which pairs are visible, or which share of a block."""
+"""A mask as a figure: visible pairs, or the share of visible pairs in each block."""
 
 from collections.abc import Sequence
 
@@ -77,7 +77,7 @@ def of_mask(
 
 
 def _draw_pairs(axes: Axes, shares: Tensor) -> None:
-    """Pairs in two colours, which a legend names."""
+    """Draw pairs in two colours, with a legend."""
     rows, columns = shares.shape
     axes.imshow(
         shares.cpu().numpy(),
@@ -93,7 +93,7 @@ def _draw_pairs(axes: Axes, shares: Tensor) -> None:
 def _draw_blocks(
     axes: Axes, shares: Tensor, block: tuple[int, int], query_len: int, kv_len: int
 ) -> None:
-    """Blocks by their share of visible pairs; what is hidden whole is white."""
+    """Draw blocks by their share of visible pairs; a fully hidden block is white."""
     values = np.ma.masked_equal(shares.cpu().numpy(), 0.0)
     # The last block of a row or column may reach beyond the tokens.
     bottom, right = shares.shape[0] * block[0], shares.shape[1] * block[1]
@@ -113,4 +113,5 @@ def _draw_blocks(
 
 
 def _cut(text: str, most: int = 60) -> str:
+    """Return a text cut to `most` characters, with an ellipsis if it is longer."""
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,4 +1,4 @@
-"""A head as a picture in a file, drawn by matplotlib."""
+"""A head as a PNG file, drawn by matplotlib."""
 
 import os
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def head_picture(
 
 
 def save_png(axes: Axes, path: str | os.PathLike[str]) -> Path:
-    """Write the figure of some axes as a PNG, whole or not at all; returns its path.
+    """Write the figure of some axes as a PNG, completely or not at all, and return its path.
 
     The same picture gives the same bytes.
 

@@ -1,4 +1,4 @@
-"""Numbers as colours, on scales whose lightness grows evenly and which the colour-blind read."""
+"""Colour scales with even lightness, readable by the colour-blind."""
 
 from collections.abc import Sequence
 
@@ -26,8 +26,10 @@ DECADES = 4
 def upwards(
     values: Sequence[np.ndarray], *, log: bool, root: bool = False
 ) -> tuple[Normalize, str]:
-    """A scale from 0 to the largest number, by the square root if asked, or a logarithmic one, and the
-    ends at which numbers lie beyond it, as a colour bar has them.
+    """Return a scale from 0 to the largest value, linear, by square root or logarithmic, and how a colour bar extends.
+
+    Values below the lower end of a logarithmic scale, such as 0, get the colour of that end: they are small, and
+    not hidden.
 
     What is below a logarithmic scale, 0 above all, has the colour of its lower end: it is small,
     and not hidden.
@@ -52,7 +54,7 @@ def upwards(
 
 
 def around_zero(values: np.ndarray) -> Normalize:
-    """A scale on which 0 is in the middle.
+    """Return a scale with 0 in the middle.
 
     Example:
         >>> import numpy as np
@@ -66,7 +68,7 @@ def around_zero(values: np.ndarray) -> Normalize:
 
 
 def add_bar(image: AxesImage | QuadMesh, axes: Sequence[Axes], label: str, extend: str) -> Colorbar:
-    """A colour bar next to the axes, with a unit."""
+    """Draw a colour bar with a unit next to the axes."""
     figure = figure_of(axes[0])
     if len(axes) == 1:
         bar = figure.colorbar(image, ax=axes[0], shrink=0.8, extend=extend)
@@ -78,7 +80,7 @@ def add_bar(image: AxesImage | QuadMesh, axes: Sequence[Axes], label: str, exten
 
 
 def write_numbers(axes: Axes, image: AxesImage, texts: Sequence[Sequence[str]], size: str) -> None:
-    """Write a text into every cell of an image, in black or white, whichever is read better."""
+    """Write a text into every cell of an image, in black or white by contrast."""
     papers = image.to_rgba(np.asarray(image.get_array()), bytes=True)
     hidden = np.ma.getmaskarray(np.ma.masked_invalid(np.ma.asarray(image.get_array())))
     for row, line in enumerate(texts):

@@ -66,7 +66,7 @@ def of_trace(
 
 
 def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
-    """The stages asked for; without a wish those that are not merely repeated."""
+    """Return the requested stages; without a request, all that do not repeat another one."""
     if stages is None:
         return [step for step in trace._drawn() if step.same_as is None]
     if isinstance(stages, str) or not isinstance(stages, Sequence):
@@ -87,11 +87,12 @@ def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
 
 
 def _has_room_for_numbers(part: Tensor) -> bool:
+    """Return True if a stage is small enough to show its numbers."""
     return part.shape[0] <= WRITTEN_ROWS and part.shape[1] <= WRITTEN_COLUMNS
 
 
 def _formula(trace: Trace, step: Step) -> str:
-    """Say how a stage comes from those before it, calling one that merely repeats another by that one's name."""
+    """Return the formula of a stage, with repeated stages replaced by the stages that they repeat."""
     formula = step.formula
     for name, before in reversed(trace.steps.items()):
         if before.same_as is not None:
@@ -108,7 +109,7 @@ def _draw(
     *,
     log: bool,
 ) -> None:
-    """A stage as an image, with its numbers where there is room for them."""
+    """Draw a stage as an image, with its numbers where they fit."""
     numbers = part.detach().cpu().double().numpy()
     is_shares = step.name in SHARES
     blank = hidden if is_shares else numbers == -np.inf
@@ -139,7 +140,7 @@ def _draw(
 
 
 def _written(value: float) -> str:
-    """A number to two places, or as many as a cell has room for.
+    """Return a number with two decimals, or as many as fit into a cell.
 
     Example:
         >>> _written(-0.001), _written(-1.0), _written(-1234.5), _written(1.2e11)
@@ -163,7 +164,7 @@ def _label(axes: Axes, trace: Trace, step: Step) -> None:
 
 
 def _words(trace: Trace, kind: str) -> list[str] | None:
-    """The tokens along an axis of this name, which a trace has with their places in front."""
+    """Return the tokens along an axis of this name, without their positions; None if there are none."""
     labels = {"queries": trace.tokens, "keys": trace.source_tokens}.get(TOKENS_OF.get(kind, ""), [])
     words = words_of(labels)
     return words if any(words) else None

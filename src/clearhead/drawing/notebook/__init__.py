@@ -1,4 +1,4 @@
-"""The pictures at the end of a cell, and the page as a widget.
+"""HTML output of notebook cells, and the page as a widget.
 
 What stands on a low floor is drawn on a high one: `_repr_html_` and `to_html` fetch the module of `drawing`
 by its name (`_common/lazy.py`), which the house checks like an import. What a cell draws

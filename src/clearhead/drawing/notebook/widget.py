@@ -34,7 +34,7 @@ def view(
     words: Callable[[int], str] | Sequence[str] | None = None,
     **page: Unpack[PageOptions],
 ) -> Any:
-    """The page of what was seen, of a matrix or of a trace, to look around in, inside a notebook.
+    """Return a widget that shows an interactive page of a record, a matrix or a trace in a notebook.
 
     It is a widget of anywidget, which works in JupyterLab, VS Code, Colab and marimo. Nothing is
     fetched from a network. While the kernel runs, zooming into a long text asks it for exact tiles; without a
@@ -49,7 +49,8 @@ def view(
         start: the layer and the head that it opens with, or the state of a page as its address has
             it, `"head=5.11&without=first"`; None takes the link that stands out most.
         pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
-        writes, words: the tokens that each head raises and lowers, and their words, as `Seen.to_html` takes them.
+        writes: the tokens that each head raises and lowers, as `Seen.to_html` takes them, or None.
+        words: the words of these tokens, as `Seen.to_html` takes them.
         image, grid, skip: a picture, its rows and columns of patches, and the tokens before the first
             patch, as `Seen.to_html` takes them.
 
@@ -101,7 +102,7 @@ def view(
 
 @cache
 def _widget_class(kind: str) -> Any:
-    """The class of a widget of one kind, made on first use: anywidget is optional."""
+    """Return the widget class for one kind of page, made on first use because anywidget is optional."""
     try:
         import anywidget
         import traitlets

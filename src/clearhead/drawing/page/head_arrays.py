@@ -1,4 +1,4 @@
-"""The arrays of a page of heads: weights, maps and links, rounded as finely as there is room for."""
+"""The arrays of a page of heads: weights, maps and links, rounded to fit a size limit."""
 
 import math
 from bisect import bisect_left
@@ -54,8 +54,9 @@ class Arrays(NamedTuple):
 
 
 def choose_levels(views: Sequence[HeadView]) -> int:
-    """Return the most steps to which the weights of all these heads can be rounded: 16 bits within EXACT_BYTES, else
-    8 within SHORT_BYTES.
+    """Return the largest number of steps to which the weights of all heads can be rounded on a page.
+
+    It is 16 bits if they fit into EXACT_BYTES, and otherwise the most steps in 8 bits that fit into SHORT_BYTES.
     """
     samples = [view.exact(EVERY) for view in views]
 
@@ -78,13 +79,13 @@ def rounded_maps(maps: HeadMaps, levels: int = BYTE) -> Rounded:
 
 
 def per_head(place: int, name: str, numbers: Rounded) -> Arrays:
-    """Codes, (heads, rows, columns), as an array for each head, which is read when it is drawn."""
+    """Return codes, (heads, rows, columns), as one array per head, which is decoded when it is drawn."""
     arrays = {f"{place}/{head}/{name}": codes for head, codes in enumerate(numbers.codes)}
     return Arrays(numbers.about | {"shape": list(numbers.codes.shape[1:])}, dict(arrays))
 
 
 def exact_weights(place: int, maps: HeadMaps) -> Arrays:
-    """Weights as they are; −1 where they are hidden."""
+    """Return unrounded weights as one array per head; −1 where they are hidden."""
     weights = maps.shares.float()
     if maps.hidden is not None:
         weights = weights.masked_fill(maps.hidden, -1.0)
@@ -93,7 +94,7 @@ def exact_weights(place: int, maps: HeadMaps) -> Arrays:
 
 
 def check_why(matrices: Sequence[tuple[AttentionMatrix, int]]) -> None:
-    """Refuse queries, keys and biases that are too large for a page, or that there are none of.
+    """Raise if queries, keys and biases are too large for a page, or if there are none.
 
     Raises:
         ArgumentError: code `page.why`.
@@ -119,8 +120,9 @@ def check_why(matrices: Sequence[tuple[AttentionMatrix, int]]) -> None:
 
 
 def query_and_key(place: int, matrix: AttentionMatrix, sample: int) -> Arrays:
-    """Query, key and bias of a sample, float32, as an array for each head, and the numbers by which
-    weights follow from them.
+    """Return query, key and bias of a sample, float32, one array per head, and the parameters of the softmax.
+
+    The parameters are the scale, softcap and sinks; with them the page computes the weights.
     """
     problem = matrix.problem
     every = {"query": problem.query[sample], "key": problem.key[sample]}
@@ -145,7 +147,7 @@ def query_and_key(place: int, matrix: AttentionMatrix, sample: int) -> Arrays:
 
 
 def runs_of_keys(place: int, spans: Spans | None, sample: int) -> Arrays | None:
-    """The keys that each query may see, as runs.
+    """Return the keys that each query may see, as runs; None if a query has too many runs.
 
     Each edge as what it differs by from that of the query before, which deflates to next to nothing.
     """
@@ -159,7 +161,7 @@ def runs_of_keys(place: int, spans: Spans | None, sample: int) -> Arrays | None:
 
 
 def small_maps(place: int, maps: HeadMaps) -> Arrays | None:
-    """The maps of the overview, from weights or from a map of shares."""
+    """Return the maps of the overview, from weights or from a map of shares; None if they are empty."""
     if not maps.shares.numel():
         return None
     numbers = rounded_maps(maps.coarser(SMALL, SMALL))
@@ -168,7 +170,7 @@ def small_maps(place: int, maps: HeadMaps) -> Arrays | None:
 
 
 def finest_map(place: int, maps: HeadMaps, room: float) -> Arrays:
-    """The finest map of each head for which there is room; the coarsest of MAPS in any case."""
+    """Return the finest map of each head that fits; at least the coarsest of MAPS."""
     most = max(maps.shares.shape[1:])
     sizes = [most, *(size for size in MAPS if size < most)]
     while True:
@@ -182,7 +184,7 @@ def finest_map(place: int, maps: HeadMaps, room: float) -> Arrays:
 
 
 def strongest_links(place: int, summary: Summary, room: float) -> Arrays | None:
-    """The strongest links of one sample: ranks from the first on, until the room is used up."""
+    """Return the strongest links of one sample, rank by rank, up to the size limit; None if there are none."""
     assert summary.top_k is not None
     weights, keys = summary.top_k.weights[0], summary.top_k.keys[0]
     position = torch.arange(summary.query_len, device=keys.device)
@@ -208,7 +210,7 @@ def strongest_links(place: int, summary: Summary, room: float) -> Arrays | None:
 
 
 def size_of(arrays: Mapping[Any, Tensor | Deflated]) -> int:
-    """The bytes that arrays take, deflated."""
+    """Return the size of arrays in bytes, deflated."""
     return sum(len(deflated(each).content) for each in arrays.values())
 
 

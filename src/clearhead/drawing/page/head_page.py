@@ -1,4 +1,4 @@
-"""The heads of a model as a page's payload: each to the single token, or of long texts in O(tokens).
+"""The payload of a page of heads: exact weights of short texts, and O(tokens) numbers of long ones.
 
 Up to LONG tokens every weight is in it, rounded to a byte or less. Beyond, a head is a map of some
 hundred rows and columns, the strongest links of each query as far as there is room for them, and a
@@ -71,7 +71,7 @@ def heads_payload(
     why: bool = False,
     writes: Written | None = None,
 ) -> Payload:
-    """The heads of all layers of one or two runs.
+    """Return the payload for the heads of all layers of one or two runs.
 
     Args:
         runs: one, or two to compare.
@@ -143,7 +143,7 @@ def write_heads(
     words: Any = None,
     **options: Unpack[FileOptions],
 ) -> Path:
-    """Write a page of heads, whole or not at all; returns its path.
+    """Write a page of heads, completely or not at all, and return its path.
 
     Args:
         path: the file.
@@ -151,8 +151,9 @@ def write_heads(
         other_tokens: those of the second run; None takes the same.
         names: what two runs are called.
         note: a line under the title; None counts layers and tokens.
-        unseen: what attended and is not on the page, named behind the note.
-        writes, words: the tokens that heads of the first run raise and lower, and their words, as `Written` has them.
+        unseen: what attended and is not on the page, named after the note.
+        writes: the tokens that heads of the first run raise and lower, as `Written` has them, or None.
+        words: the words of these tokens, as `Written` has them.
         options: as `Seen.to_html` takes them.
 
     Raises:
@@ -206,7 +207,7 @@ def write_heads(
 
 @dataclass
 class _Packing:
-    """A payload that is being made: layers are added to it in order."""
+    """A payload under construction, to which layers are added in order."""
 
     levels: int | None = BYTE
     room: float = 0.0
@@ -217,7 +218,7 @@ class _Packing:
     telling: tuple[bool, float] = (False, 0.0)
 
     def locate(self, number: int, run: Run, layer: Layer) -> Located:
-        """A layer with its place in the texts; two runs of one text share it.
+        """Return a layer with its place in the texts; two runs of one text share the text.
 
         Raises:
             ClearheadError: as `heads_payload` does.
@@ -310,7 +311,7 @@ class _Packing:
     def _add_pooled(
         self, place: int, shown: Located, summary: Summary, entry: dict[str, Any], room: float
     ) -> None:
-        """Add map and links of a long text, as fine and as many as there is room for."""
+        """Add map and links of a long text, as fine and as many as fit."""
         if summary.pooled is not None:
             weights = shown.layer.weights
             matrix = weights if isinstance(weights, AttentionMatrix) else None
@@ -328,27 +329,28 @@ class _Packing:
             entry["links"] = self.take(strongest_links(place, summary, room))
 
     def write(self, writes: Written, shown: Sequence[Located]) -> dict[str, Any]:
-        """Add the tokens that heads raise and lower; returns the entry of the page."""
+        """Add the tokens that heads raise and lower, and return the entry of the page."""
         entry, found = writes.packed(shown)
         for place, arrays in found.items():
             self.layers[place]["writes"] = self.take(arrays)
         return entry
 
     def take(self, found: Arrays | None) -> dict[str, Any] | None:
-        """Add arrays; returns the entry that says how to read them."""
+        """Add arrays, and return the entry that says how to read them."""
         if found is None:
             return None
         self.arrays |= found.arrays
         return found.about
 
     def _text(self, text: PageText) -> int:
+        """Return the index of a text in the list of texts of the page, to which a new text is added."""
         known = [each.tokens for each in self.texts]
         if text.tokens not in known:
             self.texts.append(text)
         return known.index(text.tokens) if text.tokens in known else len(known)
 
     def _summary(self, shown: Located, text: PageText | None) -> Summary:
-        """The summary of the sample, with batch and heads, and with roles if they can be known."""
+        """Return the summary of the sample, with batch and heads, and with roles if they are known."""
         weights = shown.layer.weights
         if isinstance(weights, Summary):
             return weights.sample(shown.run.sample)

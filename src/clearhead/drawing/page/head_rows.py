@@ -9,7 +9,7 @@ from clearhead.watching.table import rows_of
 
 
 def rows_of_heads(name: str, summary: Summary, *, crosses: bool) -> list[dict[str, Any]]:
-    """The numbers of each head, as a table has them.
+    """Return the numbers of each head of a layer, as a table has them.
 
     Without roles only what is known, and between two texts, which have no distance from each other, neither roles nor
     distance.
@@ -26,5 +26,5 @@ def rows_of_heads(name: str, summary: Summary, *, crosses: bool) -> list[dict[st
 
 
 def _plain(value: float | None) -> float | None:
-    """A number as JSON has it; None for one that is not finite."""
+    """Return a number as JSON has it; None if it is not finite."""
     return value if value is not None and math.isfinite(value) else None

@@ -29,7 +29,7 @@ class Located(NamedTuple):
 
     @property
     def short(self) -> AttentionMatrix | None:
-        """The matrix, if all of its weights are drawn."""
+        """The matrix if the page has all of its weights; None otherwise."""
         weights = self.layer.weights
         if isinstance(weights, Summary):
             return None

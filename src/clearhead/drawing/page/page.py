@@ -1,4 +1,4 @@
-"""A payload as a page: one file of HTML that opens without a network.
+"""A payload as a page: one HTML file that opens offline.
 
 The page's policy (Content Security Policy) runs the bundled script and nothing else, and loads
 nothing at all. What comes from outside, tokens and names, is data: it stands deflated in base64.
@@ -20,7 +20,7 @@ MOST_OF_TITLE = 140
 
 
 def page(payload: Payload) -> str:
-    """Return the payload as a page of HTML, which opens without a network.
+    """Return the payload as an HTML page, which opens offline.
 
     Example:
         >>> from clearhead.drawing.page.payload import Payload
@@ -57,7 +57,7 @@ def page(payload: Payload) -> str:
 
 @cache
 def policy(kind: str) -> str:
-    """Return the policy of a page of this kind: run its own script, and load nothing.
+    """Return the content security policy for a kind of page: run its own script, and load nothing.
 
     Example:
         >>> policy("heads").startswith("default-src 'none'; script-src 'sha256-")
@@ -71,7 +71,7 @@ def policy(kind: str) -> str:
 
 
 def write_page(path: str | os.PathLike[str], payload: Payload) -> Path:
-    """Write the payload as a page, whole or not at all; returns its path.
+    """Write the payload as a page, completely or not at all, and return its path.
 
     Raises:
         FileError: code `file.unwritable`, if the place cannot be written to.
@@ -84,7 +84,7 @@ def write_page(path: str | os.PathLike[str], payload: Payload) -> Path:
 
 @cache
 def asset(name: str) -> str:
-    """A file of the front end, such as `heads.js` or `heads.css`, as it was bundled.
+    """Return a bundled file of the front end, such as `heads.js` or `heads.css`.
 
     Example:
         >>> asset("heads.js").startswith("/* clearhead")
@@ -94,5 +94,5 @@ def asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """The name of a script or a style in a policy."""
+    """Return the hash by which a content security policy names a script or a style."""
     return f"'sha256-{b64encode(sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

@@ -1,6 +1,6 @@
-"""The payload of a page, as bytes: a head of JSON and named arrays of numbers.
+r"""The payload of a page as bytes: a JSON head and named arrays of numbers.
 
-    b"clearhead\\npage" | uint32, length of the head | the head, deflated | the arrays, each deflated
+    b"clearhead\npage" | uint32, length of the head | the head, deflated | the arrays, each deflated
 
 The head says where each array begins, counted from its own end. Numbers are little-endian. Every
 part begins at a multiple of three bytes, so that a page can hold the whole as one text of base64
@@ -41,7 +41,7 @@ takes eight times as long then, and makes a tenth more bytes of it; of a pattern
 
 
 class Deflated(NamedTuple):
-    """An array that is deflated already, since its size had to be known."""
+    """An array that was deflated early, because its size had to be known."""
 
     content: bytes
     dtype: str
@@ -71,7 +71,7 @@ class Payload:
     arrays: Mapping[str, Tensor | Deflated] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """The container, as the front end reads it.
+        """Return the container, as the front end reads it.
 
         Raises:
             DtypeError: code `page.dtype`, for an array of another dtype.
@@ -106,7 +106,7 @@ class Payload:
 
 
 def deflated(array: Tensor | Deflated) -> Deflated:
-    """A tensor's numbers, deflated.
+    """Return the numbers of a tensor, deflated.
 
     Example:
         >>> import torch
@@ -123,10 +123,11 @@ def deflated(array: Tensor | Deflated) -> Deflated:
 
 
 def _runs(content: bytes) -> bytes:
-    """Bytes deflated by their frequency and their runs, without a search for what came before."""
+    """Return bytes deflated by run lengths and Huffman coding, without searching for earlier matches."""
     deflate = zlib.compressobj(LEVEL, strategy=zlib.Z_RLE)
     return deflate.compress(content) + deflate.flush()
 
 
 def _padded(part: bytes) -> bytes:
+    """Return the bytes padded with zeros to a multiple of three."""
     return part + bytes(-len(part) % 3)

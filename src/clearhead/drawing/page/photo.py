@@ -38,12 +38,12 @@ class Photo(NamedTuple):
 
     @property
     def tokens(self) -> list[str]:
-        """A name for each token: those that are skipped, then each patch by its row and column."""
+        """A name for each token: the skipped ones, then each patch by row and column."""
         return patch_names(self.grid, self.skip)
 
 
 def read_photo(image: Any, grid: Any, skip: Any) -> Photo | None:
-    """A picture of any kind, with its grid of patches; None for none.
+    """Return a picture of any kind with its grid of patches; None if there is none.
 
     Args:
         image: the path of a PNG or a JPEG, its bytes, a picture of Pillow, or a tensor or an array of
@@ -124,7 +124,7 @@ def _content(image: Any) -> bytes:
 
 
 def photo_of(options: PageOptions) -> Photo | None:
-    """The picture of a page, with the grid of its patches; None for none.
+    """Return the picture of a page with its grid of patches; None if there is none.
 
     Raises:
         ArgumentError: codes `page.image` and `page.grid`.
@@ -137,7 +137,7 @@ def photo_of(options: PageOptions) -> Photo | None:
 
 
 def texts_with(photo: Photo | None, options: PageOptions) -> tuple[Any, Any]:
-    """The texts of a page, where the patches of a picture are the tokens, or the source if there are tokens.
+    """Return the texts of a page with a picture, whose patches are the tokens, or the source if there are tokens.
 
     Example:
         >>> photo = read_photo(torch.rand(2, 2, 3), (1, 2), 0)
@@ -153,7 +153,7 @@ def texts_with(photo: Photo | None, options: PageOptions) -> tuple[Any, Any]:
 
 
 def with_photo(payload: Payload, photo: Photo | None) -> Payload:
-    """The payload of a page of heads with the picture whose patches are the keys of a layer; or as it is.
+    """Return the payload with the picture whose patches are keys of a layer; without a picture unchanged.
 
     Raises:
         ArgumentError: code `page.grid`, if no layer has such keys.

@@ -1,4 +1,4 @@
-"""Numbers in a byte or two: fine steps where they are small, coarse ones where they are large.
+"""Rounding to one or two bytes: fine steps for small numbers, coarse ones for large numbers.
 
 A share of attention is mostly near 0. Its root is spread far more evenly, and is what is rounded.
 """

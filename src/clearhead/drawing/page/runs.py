@@ -56,7 +56,7 @@ class Run:
 
 
 def layers_of(seen: Seen[Any], layers: Sequence[str | int] | None = None) -> list[Layer]:
-    """The layers of a record, or some of them, with the numbers that they have there.
+    """Return the layers of a record, or some of them, with their numbers in it.
 
     Raises:
         SelectionError: code `watch.layer`, for a layer that did not attend.
@@ -78,7 +78,7 @@ def read_run(
     *,
     name: str = "",
 ) -> Run:
-    """A run of layers, each with its path, with tokens as strings or ids, if they are known.
+    """Return a run of layers with their paths, and with tokens as strings or ids if they are known.
 
     Raises:
         ArgumentTypeError: code `page.tokens`, for other tokens.
@@ -92,7 +92,7 @@ def read_run(
 
 
 def names_of(count: int, names: Any) -> tuple[str, ...]:
-    """The names of one run, which has none, or of two.
+    """Return the names of two runs; ("",) for a single run.
 
     Raises:
         ArgumentTypeError: code `page.names`, for names that are not two strings.

@@ -1,4 +1,4 @@
-"""The start of a page: a head, and a pair of tokens that is pinned."""
+"""The initial view of a page: a head, and a pinned pair of tokens."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ def start_of(
     texts: Sequence[Sequence[str]],
     telling: dict[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """Return the start of a page of these layers as its payload has it; None for no wish.
+    """Return the initial view of a page of these layers, as its payload has it; `telling` if none was given.
 
     Args:
         asked: a head, a state, a pin, or none of them.
@@ -67,7 +67,7 @@ def start_of(
 
 
 def _pin(asked: Any, layer: dict[str, Any], texts: Sequence[Sequence[str]]) -> dict[str, int]:
-    """The places of the query and the key that are asked for, those that are."""
+    """Return the indices of the pinned query and key, as far as they are given; {} for None."""
     if asked is None:
         return {}
     if not isinstance(asked, tuple | list) or len(asked) != 2:
@@ -84,12 +84,12 @@ def _pin(asked: Any, layer: dict[str, Any], texts: Sequence[Sequence[str]]) -> d
 
 
 def _sides(layer: dict[str, Any]) -> list[Any]:
-    """The tokens of a layer: equal for layers whose places are the same tokens."""
+    """Return lengths and texts of a layer; if they are equal, two layers have the same tokens at all positions."""
     return [layer[name] for name in ("queries", "keys", "query", "key")]
 
 
 def _place(head: Any, layers: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """The place of a layer in the page, and that of a head in it."""
+    """Return the index of a layer in the page, and that of a head in it."""
     places: dict[tuple[int, ...], tuple[int, int]] = {}
     for place, layer in enumerate(layers):
         for number, each in enumerate(layer["head_numbers"] or range(layer["heads"])):
@@ -105,7 +105,7 @@ def _place(head: Any, layers: Sequence[dict[str, Any]]) -> tuple[int, int]:
 
 
 def _token(side: str, wanted: Any, tokens: Sequence[str] | None, length: int) -> int:
-    """The place of a token: of a text the first that reads so."""
+    """Return the index of a token; of several equal tokens, the first."""
     number = as_int(wanted)
     if number is not None and 0 <= number < length:
         return number

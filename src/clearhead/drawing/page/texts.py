@@ -27,14 +27,14 @@ class PageText(NamedTuple):
 
 
 class TextOffset(NamedTuple):
-    """The first token of a row of queries or keys: `text` counts from 0; None without tokens."""
+    """The first token of queries or keys, and the index of its text, from 0; None without tokens."""
 
     text: int | None
     first: int
 
 
 def read_text(name: str, given: Any, sample: int = 0) -> PageText:
-    """Tokens as strings, or as ids, of one sample or a batch of them.
+    """Return tokens as strings, from strings or ids, of one sample or a batch.
 
     Raises:
         ArgumentTypeError: code `page.tokens`, for anything else.
@@ -73,15 +73,17 @@ def offsets(
     *,
     cross: bool = False,
 ) -> tuple[TextOffset, TextOffset]:
-    """The text that queries and keys of a layer are of, and their first token in it: 0 is the text, 1 is the source.
+    """Return which text the queries and keys of a layer belong to, 0 or 1 for the source, and their first token.
 
     A layer between two texts has the source's length of keys, and `cross` tells where both texts are of
     one length.
 
     Args:
         layer: the path of the layer.
-        query_len, kv_len: its sizes.
-        tokens, source: the number of either; None for none.
+        query_len: the number of queries.
+        kv_len: the number of keys.
+        tokens: the number of tokens of the text; None if there is no text.
+        source: the number of tokens of the source; None if there is no source.
         cross: True if the layer is known to be between two texts.
 
     Raises:
@@ -116,5 +118,5 @@ def offsets(
 
 
 def beginning(tokens: Sequence[str]) -> str:
-    """The first words of a text, from its tokens."""
+    """Return the first tokens of a text, as a text."""
     return joined(tokens[:TITLE_TOKENS]) + (" …" if len(tokens) > TITLE_TOKENS else "")

@@ -32,7 +32,7 @@ SIDES = "raised", "lowered"
 
 
 class Written:
-    """The tokens and words that `writes=` and `words=` of a page give.
+    """The tokens and words given by `writes=` and `words=` of a page.
 
     Args:
         given: `Writes`.
@@ -68,7 +68,7 @@ class Written:
 
     @classmethod
     def of(cls, given: Any, words: Any) -> "Written | None":
-        """Those that are given, if any are.
+        """Return the given writes with their words; None if none were given.
 
         Raises:
             ArgumentError: code `page.words`, for words of nothing.
@@ -90,7 +90,7 @@ class Written:
         return lists
 
     def word(self, token: int) -> str:
-        """The word of a token; its number where there are no words.
+        """Return the word of a token; its number if there are no words.
 
         Raises:
             ArgumentTypeError: code `page.words`, for what is no string, and for a token without a word.
@@ -108,7 +108,7 @@ class Written:
         return found
 
     def packed(self, layers: Sequence[Located]) -> tuple[dict[str, Any], dict[int, Arrays]]:
-        """The entry of the page, and the arrays of each layer of the first run that wrote something.
+        """Return the entry of the page, and the arrays of each layer of the first run that has any.
 
         Raises:
             ArgumentError: code `page.writes`, for what is not of these layers, or too large.
@@ -145,7 +145,7 @@ class Written:
 
 
 def _table(rows: Sequence[dict[str, Any]], located: Located) -> tuple[Tensor, Tensor]:
-    """The tokens of a layer, −1 for none, and their numbers, (heads, queries, sides, TOP)."""
+    """Return the tokens of a layer, −1 for none, and their numbers, (heads, queries, sides, TOP)."""
     weights = located.layer.weights
     numbers, queries = numbers_of_heads(weights), weights.query_len
     for each in rows:
@@ -172,7 +172,7 @@ def _table(rows: Sequence[dict[str, Any]], located: Located) -> tuple[Tensor, Te
 def _arrays(
     tables: Mapping[int, tuple[Tensor, Tensor]], top: int
 ) -> tuple[list[int], dict[int, Arrays]]:
-    """The tokens that have a word, the frequent ones first, and the arrays of each layer."""
+    """Return the tokens that have a word, frequent ones first, and the arrays of each layer."""
     every = torch.cat([tokens[..., :top].flatten() for tokens, _ in tables.values()])
     known, counts = every[every >= 0].unique(return_counts=True)
     order = counts.argsort(descending=True, stable=True)

@@ -17,7 +17,7 @@ STYLES = (
 
 
 def print_report(console: Console, report: Report, *, everything: bool = False) -> None:
-    """The report, and how many mistakes it holds.
+    """Print a report and its summary.
 
     Example:
         >>> import io

@@ -123,12 +123,13 @@ class PooledMap:
 
 
 def _numbered(tokens: Sequence[str]) -> list[str]:
+    """Return the tokens as labels with their positions."""
     wide = len(str(len(tokens) - 1))
     return [f"{place:>{wide}} {name}" for place, name in enumerate(names(tokens))]
 
 
 def _column_names(tokens: Sequence[str], cell: int, pool: int) -> list[str]:
-    """The lines above a heat map: across where every name fits into its cell, else downwards."""
+    """Return the lines above a heat map: names across if every name fits into its cell, or else downwards."""
     words = names(tokens)
     if pool > 1 or any(cell_len(part) > cell for word in words for part in clusters(word)):
         words = [str(place) for place in range(0, len(tokens), pool)]
@@ -138,7 +139,7 @@ def _column_names(tokens: Sequence[str], cell: int, pool: int) -> list[str]:
 
 
 def _downwards(words: Sequence[str]) -> list[list[str]]:
-    """The lines of names written downwards, side by side, that end together."""
+    """Return the lines of names written downwards, side by side, aligned at their ends."""
     letters = []
     for word in words:
         parts = clusters(word)

@@ -1,4 +1,4 @@
-"""The screens of `clearhead show` for a text that is too long for a column per token."""
+"""The screens of `clearhead show` for a text that is too long for one column per token."""
 
 from statistics import fmean
 
@@ -23,7 +23,7 @@ TOKENS = 40
 
 
 class LongScreens(Printer):
-    """Prints what a model made of a long text.
+    """Prints the attention of a model on a long text.
 
     Args:
         console: where to.
@@ -50,7 +50,7 @@ class LongScreens(Printer):
         self._title(name, part, self._reading.heads, self._reading.tokens, TOKENS)
 
     def model(self) -> int:
-        """Print a line for each layer; returns the layer that looks back at other tokens most."""
+        """Print a line for each layer, and return the layer with the head that best finds earlier tokens."""
         self._heading("What the layers do, averaged over their heads")
         self._print(Text("layer  entropy distance  first  prev.  induct.  roles", "dim"))
         self._print(Text("          nats   tokens   in %   in %     in %", "dim"))
@@ -90,12 +90,13 @@ class LongScreens(Printer):
         return rows[place].head
 
     def shares(self, layer: int, place: int) -> Tensor:
-        """Return the map of a head, (rows, columns): the share of its attention that a row gives a column."""
+        """Return the map of a head, (rows, columns): the share of a row's attention that a column receives."""
         pooled = self._reading.summaries[layer].pooled
         assert pooled is not None
         return row_shares(pooled[0, place])
 
     def _rows(self, layer: int) -> list[HeadRow]:
+        """Return the rows of the heads of a layer."""
         return rows_of(self._reading.layers[layer], [self._reading.summaries[layer]], layer)
 
     def _received(self, summary: Summary) -> None:
@@ -119,6 +120,7 @@ class LongScreens(Printer):
 
 
 def _mean(rows: list[HeadRow], name: str) -> float:
+    """Return the mean of a column over rows."""
     return fmean(getattr(row, name) for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""The output of `clearhead --version --verbose`: which kernel runs what on this machine."""
+"""The output of `clearhead --version --verbose`: which kernels can run on this machine."""
 
 import platform
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def print_machine(console: Console) -> None:
-    """Versions, devices, the kernels, and for each device what each kernel refuses.
+    """Print versions, devices, kernels, and what each kernel refuses on each device.
 
     Example:
         >>> import io
@@ -47,7 +47,7 @@ def print_machine(console: Console) -> None:
 
 
 def devices() -> dict[str, str | None]:
-    """The kinds of devices that are asked about, and what there is of each; None for nothing.
+    """Return the kinds of devices with a description of each; None for a device that is not there.
 
     Example:
         >>> list(devices())
@@ -62,6 +62,7 @@ def devices() -> dict[str, str | None]:
 
 
 def _print_refusals(console: Console, device: str) -> None:
+    """Print which kernels run which problems on a device, and why the others do not."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_row(*(Text(name, "bold") for name in (f"on {device}", *(k.NAME for k in KERNELS))))
     reasons: list[str] = []
@@ -78,7 +79,7 @@ def _print_refusals(console: Console, device: str) -> None:
 
 
 def _problems(device: str) -> Iterator[tuple[str, Problem]]:
-    """Small problems that differ from a plain one in one thing each."""
+    """Yield small problems that differ from a plain one in one respect each."""
 
     def posed(heads: int = 4, dtype: torch.dtype = torch.float32, **options: Any) -> Problem:
         query = torch.zeros(1, 4, 8, 16, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""The output of `clearhead check` for a package: a table of all that attends."""
+"""The output of `clearhead check` for a package: a table of everything that attends."""
 
 import sys
 from collections import Counter
@@ -23,7 +23,7 @@ STYLES = {
 def print_scan(
     console: Console, rows: Sequence[ScanRow], *, without: int, interrupted: bool = False
 ) -> None:
-    """The table of a scan, the mistakes first, and the totals.
+    """Print the table of a scan, mistakes first, and the totals.
 
     Example:
         >>> import io
@@ -53,7 +53,7 @@ def print_scan(
 
 
 def totals(rows: Sequence[ScanRow], without: int, interrupted: bool) -> str:
-    """The number of each outcome, and of what was tried in vain."""
+    """Return the number of each outcome, and of what could not be tried, in words."""
     counts = Counter(row.outcome for row in rows)
     words = ", ".join(f"{counts[each]} {each}" for each in STYLES if counts[each])
     none = (
@@ -66,7 +66,7 @@ def totals(rows: Sequence[ScanRow], without: int, interrupted: bool) -> str:
 
 
 def short(file: str) -> str:
-    """A file as seen from here, or from where packages are found."""
+    """Return the path of a file relative to the current folder, or to an entry of sys.path."""
     path = Path(file)
     for root in (Path.cwd(), *map(Path, sorted(filter(None, sys.path), key=len, reverse=True))):
         if path.is_absolute() and path.is_relative_to(root):

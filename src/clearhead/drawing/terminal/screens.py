@@ -32,7 +32,7 @@ LINKS_OF_HEAD = 6
 
 
 class Screens(Printer):
-    """Prints the attention of a model that read a text, or saw a picture.
+    """Prints the attention of a model on a text or a picture.
 
     Args:
         console: to print to.
@@ -56,7 +56,7 @@ class Screens(Printer):
         self._heads = cache(self._heads_of)
 
     def check(self, layer: int | None, head: int | None) -> None:
-        """Refuse a layer or a head that is not there.
+        """Raise if there is no such layer or head.
 
         Raises:
             SelectionError: codes `show.layer`, `show.head`.
@@ -102,8 +102,10 @@ class Screens(Printer):
         return choice
 
     def find(self, query: int | None, key: int | None) -> tuple[int, int]:
-        """Print the heads by their weight from a query to a key, or by the largest weight of a query,
-        or to a key, and the first of them over the tokens.
+        """Print the heads by a weight, strongest first, and the first of them over the tokens.
+
+        The weight is from a query to a key. If the key is None, it is the largest weight of the query; if the query
+        is None, the largest weight to the key.
 
         Returns:
             Layer and number of that head.
@@ -126,7 +128,7 @@ class Screens(Printer):
         return layer, link.head
 
     def layer(self, layer: int) -> int:
-        """Print the heads of a layer and the strongest link of each; returns the one to look at first."""
+        """Print the heads of a layer and the strongest link of each, and return the head to look at first."""
         heads = self._heads(layer)
         self._heading(f"Layer {layer}", self._reading.layers[layer])
         self._print(Text(str(LayerTable(heads.rows))))
@@ -161,7 +163,7 @@ class Screens(Printer):
         self._links([(layer, link) for link in links], with_heads=False)
 
     def why(self, layer: int, head: int, query: int, key: int) -> None:
-        """Print how the weight of one pair comes about."""
+        """Print how the weight of one pair is computed."""
         stages = stages_of_pair(self._reading.matrices[layer].problem, 0, head, query, key)
         self._print(Text())
         for line in why_lines(stages, self._names[query], self._names[key]):
@@ -170,12 +172,13 @@ class Screens(Printer):
     def writes(
         self, layer: int, head: int, query: int, found: Writes, word: Callable[[int], str]
     ) -> None:
-        """Print the tokens that a head raises most at a query, and those that it lowers most.
+        """Print the tokens whose logits a head raises most at a query, and those that it lowers most.
 
         Args:
-            layer, head: the head.
-            query: the position that the logits are made at.
-            found: of the same run.
+            layer: the number of the layer.
+            head: the number of the head in the layer.
+            query: the position of the logits.
+            found: what the heads write, in the same run.
             word: what a token of the vocabulary is called.
         """
         self._heading(f"What layer {layer}, head {head} writes at {self._names[query]}")
@@ -192,6 +195,7 @@ class Screens(Printer):
             self._print(Text(f"{fit(cells[0], 29)} {cells[1]}".rstrip()))
 
     def _heads_of(self, layer: int) -> LayerHeads:
+        """Return the heads of a layer, with their links between words."""
         return heads_of(self._reading.matrices[layer], self._reading.special, self._words)
 
     def weights(self, layer: int, head: int) -> tuple[Tensor, Tensor | None]:
@@ -200,10 +204,12 @@ class Screens(Printer):
         return maps.shares[0], None if maps.visible is None else maps.visible[0]
 
     def _map(self, layer: int, head: int) -> None:
+        """Print the heat map of a head."""
         weights, visible = self.weights(layer, head)
         self._print(HeatMap(weights, self._reading.tokens, visible=visible))
 
     def _links(self, found: list[tuple[int, Link]], *, with_heads: bool) -> None:
+        """Print a table of links between words, with layers if `with_heads` is True."""
         if not found:
             self._print(Text("none: there are no two words", "dim"))
             return
@@ -211,6 +217,7 @@ class Screens(Printer):
         self._print(Links([link for _, link in found], self._reading.tokens, layers))
 
     def _named(self, link: Link | None) -> str:
+        """Return a link in words, after a colon; "" for None."""
         if link is None:
             return ""
         return f": {self._names[link.query]} → {self._names[link.key]} {link.weight:.2f}"
@@ -223,11 +230,12 @@ BAR = 16
 
 
 def why_lines(stages: PairStages, query: str, key: str) -> list[Text]:
-    """The product of query and key by dimension, then each stage up to the weight.
+    """Return the product of a query and a key by dimension, then each stage up to the weight, line by line.
 
     Args:
-        stages: of the pair.
-        query, key: its tokens.
+        stages: the numbers of the pair.
+        query: the token of the query.
+        key: the token of the key.
 
     Example:
         >>> stages = PairStages((1.0, 2.0), (3.0, -1.0), 1.0, 0.5, 0.5, None, None, 0.5, 1.5, 0.3679)
@@ -274,4 +282,5 @@ def why_lines(stages: PairStages, query: str, key: str) -> list[Text]:
 
 
 def _stage(name: str, value: float) -> Text:
+    """Return a line with the name of a stage and its value."""
     return Text(f"{name:31} {value:10.4f}")

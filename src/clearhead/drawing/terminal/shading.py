@@ -1,4 +1,4 @@
-"""Text for a terminal: shares as colours, in shades where there are none, and as bars.
+"""Text for a terminal: shares as colours, or as shades without colours, and as bars.
 
 Everything that is drawn here is something that rich prints: it asks the console, when it is
 printed, how wide it is and whether it has colours; without (a pipe, NO_COLOR) it draws in shades.
@@ -31,15 +31,17 @@ DIM = Style(dim=True)
 
 
 def text_line(text: str, *, style: Style | None = None) -> Text:
+    """Return a text on one line, which is cropped where the terminal ends."""
     return Text(text, style=style or "", no_wrap=True, overflow="crop")
 
 
 def remark(text: str, left: int = 0) -> Padding:
-    """A dim text that wraps to the right of `left` empty columns."""
+    """Return a dim text that wraps to the right of `left` empty columns."""
     return Padding(Text(text, DIM), (0, 0, 0, left), expand=False)
 
 
 def has_colours(console: Console) -> bool:
+    """Return True if the console shows at least 256 colours."""
     # Sixteen colours are too few for a scale.
     return not console.no_color and console.color_system in ("256", "truecolor")
 
@@ -47,8 +49,9 @@ def has_colours(console: Console) -> bool:
 def cell_text(
     value: float, top: float, width: int, console: Console, *, least: float = 0.0
 ) -> Text:
-    """A share of one as a cell: coloured as a part of `top`, with its percentage where that fits
-    and is not below `least`.
+    """Return a share of one as a cell, coloured by its ratio to `top`, or shaded on a console without colours.
+
+    The percentage is written where it fits and the share is not below `least`.
     """
     number = "" if width < 3 or value < least else whole_percent(value)
     if has_colours(console):
@@ -61,6 +64,7 @@ def cell_text(
 
 
 def _shade(share: float) -> str:
+    """Return the character that shades a share of one; "?" for NaN."""
     if math.isnan(share):
         return "?"
     return SHADES[min(int(share * len(SHADES)), len(SHADES) - 1)]
@@ -69,7 +73,7 @@ def _shade(share: float) -> str:
 def legend(
     words: str, console: Console, options: ConsoleOptions, left: int = 0
 ) -> Iterator[Text | Padding]:
-    """The scale from 0 to the largest share, with words after it, or below it where they do not fit."""
+    """Yield the scale from 0 to the largest share, with words after it, or below it if they do not fit."""
     line = text_line(f"{'':{left}}0 ", style=DIM)
     for step in range(SCALE_COLUMNS):
         line.append_text(cell_text(step / (SCALE_COLUMNS - 1), 1.0, 1, console))
@@ -80,7 +84,7 @@ def legend(
 
 
 def bar(share: float, console: Console) -> Text:
-    """A share of one as a bar.
+    """Return a share of one as a bar.
 
     Example:
         >>> bar(0.5, Console(no_color=True)).plain
@@ -92,22 +96,27 @@ def bar(share: float, console: Console) -> Text:
 
 
 def _hex(channels: tuple[int, int, int]) -> str:
+    """Return a colour in hexadecimal, such as "#0a1b2c"."""
     return "#{:02x}{:02x}{:02x}".format(*channels)
 
 
 def largest(weights: Tensor) -> float:
+    """Return the largest weight that is not NaN; 1.0 if there is none, or if it is 0."""
     numbers = [v for row in weights.tolist() for v in row if not math.isnan(v)]
     return max(numbers, default=1.0) or 1.0
 
 
 def centred(text: str, width: int) -> str:
+    """Return the text padded with spaces on both sides to a width in terminal columns."""
     space = max(0, width - cell_len(text))
     return " " * ((space + 1) // 2) + text + " " * (space // 2)
 
 
 def percent(share: float) -> str:
+    """Return a share of one as a whole percentage with its sign, such as "12 %"; "? %" for NaN."""
     return f"{whole_percent(share)} %"
 
 
 def whole_percent(share: float) -> str:
+    """Return a share of one as a whole percentage without a sign; "?" for NaN."""
     return "?" if math.isnan(share) else f"{share * 100:.0f}"

@@ -38,9 +38,11 @@ class Printer:
         self._console = console
 
     def _print(self, what: object) -> None:
+        """Print a renderable on the console."""
         self._console.print(what)
 
     def _heading(self, heading: str, remark: str = "") -> None:
+        """Print an empty line and a heading, with a dim remark after it."""
         self._print(Text())
         self._print(Text.assemble((heading, "bold"), (f"   {remark}" if remark else "", "dim")))
 
@@ -108,7 +110,7 @@ class Overview:
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Links, a line each, with a bar for the weight; with the layer where it is given.
+    """Links, one per line, with a bar for the weight; with the layer if layers are given.
 
     Args:
         links: the links, from the first line to the last.
@@ -142,8 +144,9 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A trace, with the names of its stages standing out and its formulas stepping back, and then
-    the arithmetic of one query.
+    """A trace that renders in a terminal: its stages, and then the arithmetic of one query.
+
+    Names of stages are emphasised, and formulas are dimmed.
     """
 
     trace: Trace
@@ -163,7 +166,7 @@ class Traced:
 
 
 def _heading(line: str) -> Text:
-    """A heading, `name  [sizes]` or `name: remark`, with its name standing out."""
+    """Return a heading, `name  [sizes]` or `name: remark`, with its name emphasised."""
     name, gap, rest = next(
         (parts for mark in ("  ", ": ") if (parts := line.partition(mark))[1]), (line, "", "")
     )
@@ -171,7 +174,7 @@ def _heading(line: str) -> Text:
 
 
 def _head_numbers(shown: range, cell: int) -> str:
-    """The numbers of heads over their cells; where a cell is narrow, only some of them."""
+    """Return the numbers of heads above their cells; if cells are narrow, only some of them."""
     every = 1 if cell >= 3 else 4 if cell == 2 else 8
     if every == 1:
         return "".join(centred(f"{head:>3}", cell) for head in shown)

@@ -42,8 +42,9 @@ class LayerHeads(NamedTuple):
 
 
 def which_are_words(tokens: Sequence[str], special: Sequence[bool]) -> tuple[bool, ...]:
-    """True for each token that is a word or a part of one: it holds a letter or a digit, is not
-    special, and no lone byte of a character either.
+    """Return, for each token, True if it is a word or a part of one.
+
+    Such a token has a letter or a digit, is not special, and is not a single byte of a character.
 
     Example:
         >>> which_are_words(["[CLS]", "it", "'", "##s", "<0xE2>"], [True] + [False] * 4)
@@ -56,7 +57,7 @@ def which_are_words(tokens: Sequence[str], special: Sequence[bool]) -> tuple[boo
 
 
 def heads_of(matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[bool]) -> LayerHeads:
-    """The heads of a layer that read one text.
+    """Return the heads of a layer that read one text, with their links between words.
 
     Args:
         matrix: [batch=1, num_heads, tokens, tokens].
@@ -116,7 +117,7 @@ class Choice(NamedTuple):
 
 
 def head_to_show(layers: Sequence[LayerHeads]) -> Choice:
-    """The head of a model that is worth a first look.
+    """Return the head of a model to look at first, with the reason.
 
     It is the one with the link that stands out most, `telling_links`; if none does, the one with the
     strongest link; if there are no links, the most focused head.

@@ -1,3 +1,4 @@
-"""The ways in which a PyTorch model attends, one a file: where a call is met, and how it is read as
-a problem in the package's own terms.
+"""The implementations of attention in PyTorch models, one module each.
+
+Each module intercepts the calls of one implementation and reads them as a `Problem`.
 """

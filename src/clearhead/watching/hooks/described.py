@@ -57,6 +57,7 @@ class Described(Tensor):
     def __new__(
         cls, description: Mask, shape: tuple[int, int, int, int], device: torch.device
     ) -> "Described":
+        """Make a bool tensor of this shape and device without storage, which carries its description."""
         made = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
         made.description = description
         return made
@@ -91,6 +92,7 @@ class Described(Tensor):
         return func(*given, **cast(dict[str, Any], named))
 
     def _materialise(self) -> Tensor:
+        """Return the mask as an ordinary bool tensor of the same shape."""
         _, _, query_len, kv_len = self.shape
         drawn = self.description.to_dense(query_len, kv_len, device=self.device)
         return drawn.expand(self.shape)

@@ -1,4 +1,4 @@
-"""The hooks of every way of attending, installed once for all that use them.
+"""The hooks on every implementation of attention, installed once for all their users.
 
 Each step writes down what undoes it before it is made, so an interrupt at any moment leaves nothing
 that could not be undone; and whoever comes next undoes what is left of users that are gone.
@@ -80,9 +80,7 @@ def install(user: object, *more: Install) -> None:
 
 
 def hold(modules: Iterable[nn.Module]) -> None:
-    """Put the functions that report where the code of a model has the others, and have its modules
-    show their arguments.
-    """
+    """Replace the attention functions in the code of these modules, and show hooks their keyword arguments."""
     modules = list(modules)
     with _lock:
         running.show_arguments(modules, _undo)
@@ -106,6 +104,7 @@ def users() -> list[Any]:
 
 
 def _gone(_: object) -> None:
+    """Uninstall the hooks when the last user was freed, unless another thread holds the lock."""
     # Python may free an object anywhere, also while hooks are installed by the same thread.
     if _lock.acquire(blocking=False):
         try:
@@ -116,6 +115,7 @@ def _gone(_: object) -> None:
 
 
 def _forget(gone: object) -> None:
+    """Remove a user, and freed users, from the list; undo all hooks if none is left."""
     _users[:] = [each for each in _users if (user := each()) is not None and user is not gone]
     if _users:
         return

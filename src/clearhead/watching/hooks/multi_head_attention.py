@@ -1,4 +1,4 @@
-"""nn.MultiheadAttention where it does not call PyTorch's function of attention.
+"""nn.MultiheadAttention when it does not call scaled_dot_product_attention.
 
 With need_weights=True it works the weights out itself; in eval mode it has a fast path, and
 nn.TransformerEncoderLayer has one for the whole layer. There query and key are never seen, so they
@@ -27,20 +27,20 @@ from clearhead.watching.hooks import tap
 
 
 def _bind(names: Iterable[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The arguments of a call by their names; None for those that it leaves out."""
+    """Return the arguments of a call by their names; None for an argument that was not given."""
     return SimpleNamespace(
         **{**dict.fromkeys(names), **dict(zip(names, args, strict=False)), **kwargs}
     )
 
 
 def _works_out_weights(*args: Any, **kwargs: Any) -> bool:
-    """False for a call that goes on to PyTorch's function, which is reported itself."""
+    """Return True if a call computes its weights itself; otherwise SDPA is called, and reports the call."""
     needed = _bind(FORWARD, args, kwargs).need_weights
     return needed is None or needed
 
 
 def _read_forward(*args: Any, **kwargs: Any) -> Problem:
-    """A call of `multi_head_attention_forward`, whose tensors are (len, batch, embed_dim)."""
+    """Return the problem of a call of `multi_head_attention_forward`, whose tensors are (len, batch, embed_dim)."""
     call = _bind(FORWARD, args, kwargs)
     query, key, value, padded = call.query, call.key, call.value, call.key_padding_mask
     if query.ndim == 2:
@@ -82,11 +82,13 @@ def _read_forward(*args: Any, **kwargs: Any) -> Problem:
 
 
 def _read_fast_attention(*args: Any, **kwargs: Any) -> Problem:
+    """Return the problem of a call of PyTorch's fused multi-head attention."""
     call = _bind(FAST_ATTENTION, args, kwargs)
     return _read_fast_path((call.query, call.key, call.value), call.num_head, call)
 
 
 def _read_fast_encoder_layer(*args: Any, **kwargs: Any) -> Problem:
+    """Return the problem of a call of PyTorch's fused encoder layer."""
     call = _bind(FAST_ENCODER_LAYER, args, kwargs)
     x = call.src
     if call.norm_first:
@@ -95,7 +97,7 @@ def _read_fast_encoder_layer(*args: Any, **kwargs: Any) -> Problem:
 
 
 def _read_fast_path(inputs: tuple[Tensor, ...], num_heads: int, call: Any) -> Problem:
-    """A call of a fast path, whose query, key and value are (batch, len, embed_dim), or nested."""
+    """Return the problem of a fast-path call with query, key and value (batch, len, embed_dim), or nested."""
     visible = None if call.mask is None else _visible(call.mask, call.mask_type)
     if inputs[0].is_nested:
         visible = and_masks(visible, padding([len(row) for row in inputs[1].unbind()]))
@@ -110,27 +112,27 @@ def _read_fast_path(inputs: tuple[Tensor, ...], num_heads: int, call: Any) -> Pr
 
 
 def _biases(bias: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Those of query, key and value, from the bias of the packed projection."""
+    """Split the bias of the packed projection into those of query, key and value; None is None three times."""
     return (None,) * 3 if bias is None else bias.chunk(3)
 
 
 def _heads(projected: Tensor, num_heads: int) -> Tensor:
-    """(batch, len, num_heads · head_dim) as (batch, num_heads, len, head_dim)."""
+    """Reshape (batch, len, num_heads · head_dim) to (batch, num_heads, len, head_dim)."""
     return projected.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
 def _widen(mask: Tensor, kv_len: int) -> Tensor:
-    """The mask of all keys: those that the layer appends are seen by every query."""
+    """Pad a mask to `kv_len` keys; the keys that the layer appends are visible to every query."""
     return F.pad(mask, (0, kv_len - mask.shape[-1]))
 
 
 def _mask_and_bias(mask: Tensor) -> tuple[Mask | None, Tensor | None]:
-    """A mask of PyTorch's layer as one of ours, or as what it adds to the scores."""
+    """Return a mask of PyTorch's layer as (mask, None) if it is bool, or as (None, bias) otherwise."""
     return (dense(~mask), None) if mask.dtype == torch.bool else (None, mask)
 
 
 def _visible(mask: Tensor, mask_type: int | None) -> Mask:
-    """The mask of a fast path, which hides wherever it is not 0, a float mask as well.
+    """Return the mask of a fast path, which hides wherever its tensor is not 0, even if that is float.
 
     Types: 0 is (query_len, kv_len), 1 is (batch, kv_len), 2 is (batch, num_heads, query_len,
     kv_len).
@@ -140,7 +142,7 @@ def _visible(mask: Tensor, mask_type: int | None) -> Mask:
 
 
 def _edited_forward(*args: Any, **kwargs: Any) -> Any:
-    """The layer's own function.
+    """Replacement of `multi_head_attention_forward` that reports its call.
 
     Edited, the output is that of PyTorch's function of attention, which is edited in turn, next to the weights of the
     edited call.
@@ -153,6 +155,7 @@ def _edited_forward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
+    """Return output and weights of a call; after an edit the weights are computed from the edited problem."""
     edited = None
     if _works_out_weights(*args, **kwargs):
         edited = tap.edit(lambda: _read_forward(*args, **kwargs))
@@ -169,7 +172,7 @@ def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
 
 
 def _edited_fastpath_enabled() -> bool:
-    """As PyTorch has it.
+    """Return True if PyTorch's fast paths are enabled and no edited model is running.
 
     False while a model runs that is edited, since the fast paths give no context of a head. The switch itself is one
     for all threads.

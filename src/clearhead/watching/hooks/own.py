@@ -1,4 +1,4 @@
-"""The kernels of this package, which announce each problem before they run it."""
+"""The kernels of this package, which report each problem before they run it."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ def install(undo: Undo) -> None:
 def _report(
     problem: Problem, chosen: planning.Kernel, kernel: str
 ) -> Callable[[Tensor], Tensor] | None:
-    """Report a problem as it is edited, and return what takes its context."""
+    """Report a problem with its edits applied, and return the function that takes its context; None if none does."""
     if tap.is_guarded():  # also under torch.compile, whose graph would break at what follows
         return None
     edited = tap.edit(lambda: problem)
@@ -30,6 +30,7 @@ def _report(
 
 
 def _observe(problem: Problem) -> Callable[[], None]:
+    """Return a function that ends the guard under which a call of `attend` runs its kernel."""
     running = ExitStack()
     if not tap.is_guarded():
         # The fused kernel calls PyTorch's function in turn; that is the same attention.

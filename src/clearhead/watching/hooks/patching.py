@@ -1,4 +1,4 @@
-"""Monkeypatching: one function in the place of another, under every name that a module has for it.
+"""Monkeypatching: replace a function under every name that modules have for it.
 
 Searching every name of every loaded module takes tens of milliseconds, so a namespace that was
 searched before is searched again only if it had one of the functions, or has more or fewer names
@@ -23,7 +23,7 @@ _plain: weakref.WeakKeyDictionary[type, frozenset[int]] = weakref.WeakKeyDiction
 
 
 class Replacement:
-    """Functions in the place of others, and the places where they are.
+    """Functions and their replacements, and every place where one was replaced.
 
     Args:
         functions: pairs of a function and its replacement.
@@ -54,7 +54,7 @@ class Replacement:
         self._compiler_knew = True
 
     def install(self, undo: Undo) -> None:
-        """Put the functions in every loaded module that has the others under any name."""
+        """Replace the functions in every loaded module, under any name."""
         undo.append(self.restore)
         self._compiler_knew = compiler_rules() is not None
         changed = self._loaded.changed()
@@ -65,8 +65,10 @@ class Replacement:
         self._loaded.know(changed)
 
     def hold(self, classes: Iterable[type], instances: Iterable[Any]) -> None:
-        """Put them where the code of a model has the others: in the modules that its classes are
-        defined in, and in what classes and instances hold.
+        """Replace the functions in the code of a model.
+
+        The search covers the modules in which `classes` are defined, and the attributes of `classes` and
+        `instances`.
         """
         for name in {kind.__module__ for kind in classes}:
             names = namespace(sys.modules.get(name))
@@ -89,7 +91,7 @@ class Replacement:
                     self._put(vars(each), name, value)
 
     def restore(self) -> None:
-        """Put everything back, in modules that were loaded meanwhile as well.
+        """Restore the original functions, also in modules that were loaded since.
 
         Another patch on top of one of these is left alone.
         """
@@ -107,7 +109,7 @@ class Replacement:
             rules.cache_clear()
 
     def _search(self, names: dict[str, Any]) -> bool:
-        """Replace in a namespace; False if there was nothing to replace."""
+        """Replace the functions in a namespace; return False if it has none of them."""
         if not _holds(names, self._new):
             return False
         for name, value in list(names.items()):
@@ -116,6 +118,7 @@ class Replacement:
         return True
 
     def _put(self, holder: Any, name: Any, old: Any) -> None:
+        """Replace an entry of a holder if it is one of the functions, and note the original for `restore`."""
         new = self._replaced(old)
         if new is not old:
             if isinstance(holder, type) and not isinstance(new, staticmethod):
@@ -141,16 +144,18 @@ CALLABLE = {types.BuiltinFunctionType, types.FunctionType, functools.partial}
 
 
 def _is(left: object, right: object) -> bool:
+    """Return True if both are the same object."""
     return left is right
 
 
 def _holds(names: dict[str, Any], functions: dict[int, Function]) -> bool:
+    """Return True if a namespace has one of the functions, which are given by id."""
     # `map` takes half of the time of a loop.
     return not functions.keys().isdisjoint(map(id, list(names.values())))
 
 
 def _held_by(value: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """The places in a method that can hold a function: its defaults and its closure."""
+    """Yield the places in a method that can hold a function: its defaults and its closure."""
     function = getattr(value, "__func__", value) if isinstance(value, staticmethod) else value
     if not isinstance(function, types.FunctionType):
         return
@@ -166,12 +171,14 @@ def _held_by(value: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _get(holder: Any, name: Any) -> Any:
+    """Return an entry of a dict or a class, or an attribute of an object; None if there is none."""
     if isinstance(holder, dict | type):
         return (holder if isinstance(holder, dict) else vars(holder)).get(name)
     return getattr(holder, name, None)
 
 
 def _set(holder: Any, name: Any, value: Any) -> None:
+    """Set an entry of a dict, or an attribute."""
     if isinstance(holder, dict):
         holder[name] = value
     else:
@@ -179,7 +186,7 @@ def _set(holder: Any, name: Any, value: Any) -> None:
 
 
 class Loaded:
-    """The namespaces of the loaded modules, and which of them have changed since they were known.
+    """The namespaces of the loaded modules, and which of them changed since the last search.
 
     What is done at every watch runs in C: there are thousands of modules.
     """
@@ -191,7 +198,7 @@ class Loaded:
         self._sizes: list[int] = []
 
     def changed(self) -> list[dict[str, Any]]:
-        """Return the namespaces that are new, or have more or fewer names than when they were known."""
+        """Return the namespaces that are new, or have more or fewer names than at the last search."""
         modules = list(sys.modules.values())
         if list(map(id, modules)) == self._ids and list(map(len, self._names)) == self._sizes:
             return []
@@ -205,11 +212,12 @@ class Loaded:
         return changed
 
     def know(self, changed: list[dict[str, Any]]) -> None:
-        """Take the namespaces as known, as they are now, if some have changed."""
+        """Remember the namespaces as searched, if some have changed."""
         if changed:
             self._take(list(sys.modules.values()))
 
     def _take(self, modules: list[Any]) -> None:
+        """Remember these modules, their namespaces and the sizes of the namespaces."""
         # As many entries as there are modules, also where one has no namespace.
         names = [{} if (found := namespace(each)) is None else found for each in modules]
         self._modules, self._ids = modules, list(map(id, modules))
@@ -221,7 +229,7 @@ _DESCRIPTORS: dict[type, Any] = {types.ModuleType: _OF_MODULES}
 
 
 def namespace(module: Any) -> dict[str, Any] | None:
-    """The namespace of what stands in sys.modules, without running any code of its own."""
+    """Return the namespace of an entry of sys.modules without running its code; None if it has none."""
     kind = type(module)
     descriptor = _DESCRIPTORS.get(kind)
     if descriptor is None:

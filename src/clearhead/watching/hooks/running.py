@@ -1,4 +1,4 @@
-"""The modules that are running, thread by thread, known from hooks on all modules at once."""
+"""The modules that are running in each thread, known from global module hooks."""
 
 import inspect
 import re
@@ -16,13 +16,13 @@ from clearhead._common.undoing import Undo
 
 
 class Follower(Protocol):
-    """Is called when a module begins to run, with its arguments, and when it has run or raised.
+    """Protocol of an object that is called when a module starts to run, and when it has run or raised."""
 
-    Those by name are there for the modules that show them. What `leave` returns is another output, None for none.
-    """
+    def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
+        """Take note of a module that starts to run, with its arguments; `named` is None unless it shows them."""
 
-    def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None: ...
-    def leave(self, module: nn.Module, output: Any) -> None: ...
+    def leave(self, module: nn.Module, output: Any) -> None:
+        """Take note of a module that has run; return another output, or None to leave it as it is."""
 
 
 followers: list[Follower] = []
@@ -58,8 +58,9 @@ def stack() -> list[nn.Module]:
 
 
 def is_cross(name: str) -> bool:
-    """Return True if the innermost running module attends to another text: by its arguments, or
-    else by its name, the last part of a path.
+    """Return True if the innermost running module attends to another text.
+
+    If its arguments do not show another text, its name, the last part of the path, decides.
 
     Example:
         >>> is_cross("decoder.layers.0.encoder_attn"), is_cross("decoder.layers.0.self_attn")
@@ -76,7 +77,7 @@ def names_cross(path: str) -> bool:
 
 
 def show_arguments(modules: Iterable[nn.Module], undo: Undo) -> None:
-    """Hand the hook the arguments that these modules are called with by name.
+    """Have the global hooks get the keyword arguments of these modules.
 
     A hook of the modules themselves would turn PyTorch's fast paths off; this only says what the one for all of them
     gets.
@@ -89,6 +90,7 @@ def show_arguments(modules: Iterable[nn.Module], undo: Undo) -> None:
 
 
 def _hide_arguments(every: list[dict[Any, bool]]) -> None:
+    """Undo `show_arguments` for these dicts of hooks."""
     for shown in every:
         shown.pop(_KEY, None)
 
@@ -102,12 +104,14 @@ def install(undo: Undo) -> None:
 
 
 def _remove() -> None:
+    """Remove the hooks on all modules, and clear the stacks of all threads."""
     for each in (_before, _after, _always):
         each.pop(_KEY, None)
     _stacks.clear()
 
 
 def _enter(module: nn.Module, inputs: Any, named: Mapping[str, Any] | None = None) -> None:
+    """Push a module on the stack of its thread, and call `enter` of each follower."""
     if torch.compiler.is_compiling():
         return
     entry = weakref.ref(module), _texts(module, inputs, named or {})
@@ -117,6 +121,7 @@ def _enter(module: nn.Module, inputs: Any, named: Mapping[str, Any] | None = Non
 
 
 def _leave(module: nn.Module, inputs: Any, output: Any) -> None:
+    """Pop a module from the stack of its thread, and call `leave` of each follower."""
     if torch.compiler.is_compiling():
         return
     running = _stacks.get(threading.get_ident(), [])
@@ -131,9 +136,9 @@ def _leave(module: nn.Module, inputs: Any, output: Any) -> None:
 
 
 def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Texts | None:
-    """The texts that a module is called with.
+    """Return the texts that a module is called with: its own, and the one that it attends to; None without the latter.
 
-    None where it is handed none next to its own. They are not compared here, where every module comes by.
+    The two are not compared here, because this runs for every call of every module.
     """
     own: Any = inputs[0] if inputs else named.get("hidden_states")
     source: Any = None

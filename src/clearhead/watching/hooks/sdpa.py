@@ -1,4 +1,4 @@
-"""PyTorch's own function of attention, wherever it was imported to."""
+"""torch.nn.functional.scaled_dot_product_attention, under every name that it was imported as."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def _read(
     is_causal: bool = False,
     **options: Any,
 ) -> Problem:
-    """A call of PyTorch's function, in its conventions, as a problem of four dimensions."""
+    """Return the problem of a call of SDPA, with four dimensions."""
     leading = query.shape[:-2]
     if not options.get("enable_gqa", False):
         leading = torch.broadcast_shapes(leading, key.shape[:-2], value.shape[:-2])
@@ -48,11 +48,12 @@ def _read(
 
 
 def _put(output: Tensor, change: tap.Change, edited: tap.Read | None) -> Tensor:
+    """Return the output with the change applied, in its original shape."""
     return change(_four_dimensions(output)).reshape(output.shape)
 
 
 def _four_dimensions(tensor: Tensor) -> Tensor:
-    """(…, num_heads, len, dim) as (batch, num_heads, len, dim).
+    """Reshape (…, num_heads, len, dim) to (batch, num_heads, len, dim).
 
     PyTorch's three dimensions are (batch, len, dim).
     """
@@ -72,8 +73,9 @@ FUNCTIONS = [(_sdpa, _reported)]
 
 
 def install(undo: Undo) -> None:
-    """Report the calls that do not go by the name of PyTorch's function: of its operator, and of a
-    patch of somebody else that lies on top.
+    """Report calls of PyTorch's function that bypass its name.
+
+    These are the calls of the operator itself, and the calls of a third-party patch on top of the function.
     """
     packet: Any = torch.ops.aten.scaled_dot_product_attention
     operator = packet._op

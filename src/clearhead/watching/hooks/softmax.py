@@ -1,4 +1,4 @@
-"""Attention that cannot be read: a softmax that a model takes itself, and FlexAttention called directly.
+"""Attention that cannot be read: a model's own softmax, and direct calls of FlexAttention.
 
 Nothing is recorded of it but that it ran, so that a record can say what it lacks.
 """
@@ -15,6 +15,8 @@ from clearhead.watching.hooks import tap
 
 
 def _noticed(function: Any) -> Any:
+    """Return the softmax function wrapped to report each call over the last dimension."""
+
     @wraps(function)
     def noticed(scores: Any, *args: Any, **kwargs: Any) -> Any:
         if tap.witnesses and not tap.is_guarded() and isinstance(scores, Tensor):
@@ -31,6 +33,7 @@ _flex = flex_attention.flex_attention
 
 @wraps(_flex)
 def _noticed_flex(*args: Any, **kwargs: Any) -> Any:
+    """Return the output of FlexAttention, whose call is reported."""
     if tap.witnesses and not tap.is_guarded():
         tap.witness("flex_attention", ())
     with tap.guard():
@@ -49,7 +52,7 @@ FUNCTIONS = [
 
 
 def install(undo: Undo) -> None:
-    """Notice the softmaxes of tensors from now on."""
+    """Report calls of softmax over the last dimension, and of FlexAttention."""
     before = vars(Tensor).get("softmax")
 
     def restore() -> None:

@@ -81,13 +81,13 @@ _state = threading.local()
 
 
 def install(undo: Undo) -> None:
-    """Begin outside of every call, whatever an interrupt may have left; and end so."""
+    """Start with no active guard, even after an interrupt, and return to that state when undone."""
     undo.append(_outside)
     _outside()
 
 
 def register(undo: Undo, listeners: list[Any], listener: Any) -> None:
-    """Append a listener to a list, until it is undone.
+    """Append a listener to a list, and note how to remove it.
 
     Example:
         >>> listeners = []
@@ -102,22 +102,24 @@ def register(undo: Undo, listeners: list[Any], listener: Any) -> None:
 
 
 def _remove(listeners: list[Any], listener: Any) -> None:
+    """Remove a listener from a list of listeners, in place."""
     listeners[:] = [each for each in listeners if each is not listener]
 
 
 def _outside() -> None:
+    """Give every thread a new state, in which no guard is active."""
     global _state
     _state = threading.local()
 
 
 def witness(kind: str, shape: tuple[int, ...]) -> None:
-    """Say what attended and cannot be read; arguments as `witnesses` have them."""
+    """Report attention that cannot be read to every witness."""
     for each in list(witnesses):
         each(kind, shape)
 
 
 def report(read: Read, child: str | None = None, gives: Gives = WHOLE) -> list[Change]:
-    """Report a call that is about to run to every observer; returns what wants its context.
+    """Report a call that is about to run to every observer, and return the functions that take its context.
 
     Args:
         read: reads the call, before it runs or never.
@@ -131,7 +133,7 @@ def report(read: Read, child: str | None = None, gives: Gives = WHOLE) -> list[C
 
 
 def change_of(edited: Edited | None, takes: Sequence[Change]) -> Change | None:
-    """Return what edits the context and then hands it to those that want it; None for neither."""
+    """Return a function that edits the context and passes it to its takers; None if there is nothing to do."""
     steps = takes if edited is None else [edited.context, *takes]
     return (
         (lambda context: reduce(lambda made, step: step(made), steps, context)) if steps else None
@@ -144,7 +146,7 @@ def edit(read: Read, child: str | None = None) -> Edited | None:
 
 
 def is_edited() -> bool:
-    """Return True while a model runs that is edited."""
+    """Return True while an edited model runs."""
     return bool(editors) and editors[-1].is_running()
 
 
@@ -217,7 +219,7 @@ def appending(keys: int) -> Iterator[None]:
 
 
 def appended() -> int:
-    """Return the number of keys behind those of the tokens in the call that is reported.
+    """Return the number of extra non-token keys at the end of the reported call.
 
     Example:
         >>> with appending(1):

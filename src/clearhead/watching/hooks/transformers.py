@@ -1,4 +1,4 @@
-"""The models of transformers, at the place where each of them looks its function of attention up.
+"""The lookup of attention functions in the models of transformers.
 
 There every implementation passes through, the eager one included, and key heads are not repeated
 yet. transformers itself is not imported: it is looked for among what is loaded, again before each
@@ -60,8 +60,9 @@ def _monkeypatch(modeling_utils: Any, undo: Undo) -> None:
 
 
 def _monkeypatch_each(functions: Any, undo: Undo) -> None:
-    """Likewise in transformers 5.0 and before, where models look into a table, and else have a function of
-    their own, which is named `eager_attention_forward` everywhere.
+    """Have each function of a registry of attention functions report; for transformers 5.0 and earlier.
+
+    There models look functions up in the registry, or else call their module's `eager_attention_forward`.
     """
     # Without AttentionInterface, before transformers 4.50, it is a plain dictionary.
     put = getattr(type(functions), "register", functions.__setitem__)
@@ -83,7 +84,7 @@ def _monkeypatch_each(functions: Any, undo: Undo) -> None:
 
 
 def _reporting(implementation: str | None, function: Any) -> Any:
-    """The function, reporting each call before it runs, if its conventions are known."""
+    """Return the function wrapped to report each call, or itself if its conventions are not known."""
     # Ours reports its problems, unless the weights that it returns are edited as well; others may be
     # seen by what they call.
     if convention_of(implementation) is None or (implementation == NAME and not tap.is_edited()):
@@ -93,7 +94,7 @@ def _reporting(implementation: str | None, function: Any) -> Any:
 
 
 def _put(output: tuple[Any, ...], change: tap.Change, edited: tap.Read | None) -> tuple[Any, ...]:
-    """The context is (batch, query_len, num_heads, value_head_dim).
+    """Return the output with the change applied to its context, (batch, query_len, num_heads, value_head_dim).
 
     Weights next to it are those of the edited call, before dropout.
     """

@@ -167,8 +167,9 @@ def read_call(
 def _without_mask(
     is_causal: bool, sliding_window: int | None, lengths: tuple[int, int]
 ) -> Mask | None:
-    """The mask of PyTorch's function without one: of several queries the first is at the first key,
-    a single one is the last token.
+    """Return the mask of PyTorch's function when no mask is given; None if every key is visible.
+
+    The first of several queries is at the first key, and a single query is the last token.
     """
     query_len, kv_len = lengths
     offset = None if query_len in (1, kv_len) or not is_causal else 0
@@ -179,7 +180,7 @@ def _without_mask(
 def _flash(
     valid: Tensor | None, is_causal: bool, sliding_window: int | None, lengths: tuple[int, int]
 ) -> Mask | None:
-    """The mask of flash attention: padding, the future and the keys beyond the window."""
+    """Return the mask of flash attention: padding, causal, and the window; None if every key is visible."""
     query_len, kv_len = lengths
     real, offset = None, None
     if valid is not None:
@@ -195,7 +196,7 @@ def _flash(
 
 
 def _is_scattered(valid: Tensor, query_len: int) -> bool:
-    """Return True for padding between a query and a key that are real; the only query always is."""
+    """Return True if padding lies between real tokens; a single query is always real."""
     before = (~valid).cumsum(dim=-1)
     counts = valid.clone()
     if query_len == 1:
@@ -208,7 +209,7 @@ def _is_scattered(valid: Tensor, query_len: int) -> bool:
 def _among_real(
     valid: Tensor, sliding_window: int, is_causal: bool, lengths: tuple[int, int]
 ) -> Mask:
-    """A window as flash attention counts it, which takes the padding out before."""
+    """Return a window that counts real tokens only, as flash attention does after removing the padding."""
     query_len, kv_len = lengths
     place = valid.cumsum(dim=-1)
     behind = place[:, None, -query_len:, None] - place[:, None, None]
@@ -221,7 +222,7 @@ def _among_real(
 def _window(
     sliding_window: int | None, is_causal: bool, offset: int | None, kv_len: int
 ) -> Mask | None:
-    """A window that counts the query itself, on both sides if the future is seen."""
+    """Return a window that includes the query itself; on both sides if attention is not causal."""
     if sliding_window is None or sliding_window >= kv_len:
         return None
     reach = sliding_window - 1
@@ -229,8 +230,9 @@ def _window(
 
 
 def _packed(others: Mapping[str, Any], lengths: tuple[int, int], batch: int) -> Mask | None:
-    """The sequences that flash attention keeps apart if there is no mask: by where they begin, or
-    else of a single row by positions that begin anew.
+    """Return the mask of the sequences that flash attention separates; None if it separates none.
+
+    Cumulative lengths say where sequences begin. Without them, in a batch of one, positions that restart do.
     """
     # Without the longest of them, lengths go unnoticed.
     complete = all(others.get(name) is not None for name in ("max_length_q", "max_length_k"))
@@ -244,7 +246,7 @@ def _packed(others: Mapping[str, Any], lengths: tuple[int, int], batch: int) -> 
 
 
 def _by_lengths(others: Mapping[str, Any], lengths: tuple[int, int]) -> Mask | None:
-    """Sequences packed into one row, from where each begins: (sequences + 1,)."""
+    """Return the mask of sequences packed into one row, from their starts, (sequences + 1,); None without."""
     starts, key_starts = (others.get(name) for name in PACKED)
     if starts is None or key_starts is None:
         return None
@@ -260,14 +262,14 @@ def _by_lengths(others: Mapping[str, Any], lengths: tuple[int, int]) -> Mask | N
 
 
 def _of_blocks(blocks: BlockMask, lengths: tuple[int, int]) -> Mask:
-    """The mask of FlexAttention, from the function that it holds."""
+    """Return the mask of FlexAttention, from the function that its block mask has."""
     batch, heads = blocks.shape[:2]
     device = blocks.kv_num_blocks.device
     return dense(create_mask(blocks.mask_mod, batch, heads, *lengths, device=device.type))
 
 
 def _of_added(added: Tensor, dtype: torch.dtype) -> tuple[Mask | None, Tensor | None]:
-    """A tensor that is added to the scores, as the mask and the bias in it."""
+    """Split a tensor that is added to the scores into a mask and a bias; None for one that it does not have."""
     if not added.is_floating_point():
         return None, added.to(dtype)
     hidden = added <= torch.finfo(added.dtype).min
@@ -277,12 +279,12 @@ def _of_added(added: Tensor, dtype: torch.dtype) -> tuple[Mask | None, Tensor | 
 
 
 def _four_dimensions(tensor: Tensor) -> Tensor:
-    """(…, query_len, kv_len) as (batch, num_heads, query_len, kv_len)."""
+    """Reshape (…, query_len, kv_len) to (batch, num_heads, query_len, kv_len)."""
     return tensor[(None,) * (4 - tensor.ndim)]
 
 
 def _brief(given: object) -> str:
-    """A value in a few words."""
+    """Return a value in a few words, for a message."""
     if isinstance(given, Tensor):
         return f"<{given.dtype} {tuple(given.shape)}>".replace("torch.", "")
     return shown(given)

@@ -1,4 +1,4 @@
-"""Things as a little HTML for a notebook, which nothing has to run or to trust.
+"""Static HTML for notebooks, without scripts.
 
 Numbers stand in tables and maps are pictures inside the text, so that they show wherever a saved
 notebook is shown, GitHub included. Text keeps the colour that is around it, for dark and light.

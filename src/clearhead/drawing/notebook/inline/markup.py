@@ -1,4 +1,4 @@
-"""The lines, titles and tables of results that draw themselves at the end of a notebook's cell."""
+"""Lines, titles and tables for results that render as HTML in notebooks."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ CELL = "padding:2px 8px;vertical-align:middle;background:none;white-space:nowrap
 
 
 def frame(*children: str) -> str:
-    """Return a whole drawing: a plain str, since marimo takes no other."""
+    """Return a complete HTML output as a plain str, because marimo takes nothing else."""
     return str(element("div", *children, style=FRAME))
 
 

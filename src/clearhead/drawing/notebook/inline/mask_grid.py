@@ -1,4 +1,4 @@
-"""A mask as a grid of who sees whom, or, of a long one, how much of each block is visible."""
+"""A mask as a grid of visible pairs, or, if it is long, of the visible share of each block."""
 
 from itertools import product
 
@@ -29,7 +29,7 @@ OPACITIES = bytes([0, 40, *(round(80 + 175 * level / 63) for level in range(64))
 
 
 def mask_html(mask: Mask) -> str:
-    """The mask in words and as a picture, at its own lengths, or at a few tokens if it fits any.
+    """Return a mask as HTML, at its own lengths, or at a few tokens if it fits any length.
 
     Example:
         >>> "21 of 36 pairs visible" in mask_html(ch.causal())
@@ -47,6 +47,7 @@ def mask_html(mask: Mask) -> str:
 
 
 def _pictures(mask: Mask, query_len: int, kv_len: int) -> list[Html]:
+    """Return a mask as HTML: a heading, a picture for each sample and head that has its own, a legend."""
     block = (-(-query_len // CELLS), -(-kv_len // CELLS))
     mask.check(mask.extent(query_len, kv_len))
     counts = block_counts(mask, query_len, kv_len, block).expand(*mask.leading, -1, -1).cpu()
@@ -79,7 +80,7 @@ def _pictures(mask: Mask, query_len: int, kv_len: int) -> list[Html]:
 
 
 def _part(name: str, counts: Tensor, sizes: Tensor) -> Html:
-    """One sample and head: its picture, and its name under it."""
+    """Return the picture of one sample and head as HTML, with its name below it."""
     rows, columns = counts.shape
     visible, pairs = int(counts.sum()), int(sizes.sum())
     # What is hidden, or visible, but for one pair is not taken for empty, or full.
@@ -96,10 +97,12 @@ def _part(name: str, counts: Tensor, sizes: Tensor) -> Html:
 
 
 def _name(sample: int, head: int, mask: Mask) -> str:
+    """Return the words for a sample and a head of a mask; "" if it has only one."""
     parts = (("sample", sample, mask.batch), ("head", head, mask.heads))
     return ", ".join(f"{name} {at}" for name, at, count in parts if (count or 1) > 1)
 
 
 def _sizes(length: int, block: int) -> Tensor:
+    """Return the number of positions in each block of a length; the last block may be smaller."""
     starts = torch.arange(0, length, block)
     return (length - starts).clamp(max=block)

@@ -1,4 +1,4 @@
-"""A matrix, a summary, or what a model attended to: small maps of the heads, and their numbers."""
+"""Matrices, summaries and records as HTML: small maps of the heads, and their numbers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ SMALL_SIDE = 48
 
 
 def matrix_html(thing: "AttentionMatrix | Summary") -> str:
-    """A map of each head with its numbers, and what the matrix is.
+    """Return a matrix as HTML: a map of each head with its numbers, and a description.
 
     Example:
         >>> drawn = matrix_html(ch.AttentionMatrix(torch.zeros(2, 5, 4), torch.zeros(2, 5, 4)))
@@ -63,7 +63,7 @@ def matrix_html(thing: "AttentionMatrix | Summary") -> str:
 
 
 def seen_html(seen: "Seen[Any]") -> str:
-    """A row for each layer: the small maps of its heads, and their numbers.
+    """Return a record as HTML: for each layer, the small maps of its heads and their numbers.
 
     Example:
         >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
@@ -113,6 +113,7 @@ def seen_html(seen: "Seen[Any]") -> str:
 
 
 def _head(maps: Glance, head: int, number: int) -> Html:
+    """Return a head as HTML: its map if there is one, its entropy and its distance."""
     assert maps.entropy is not None
     assert maps.distance is not None
     numbers = f"{maps.entropy[head]:.2f} nats · {maps.distance[head]:.1f} tokens"
@@ -130,7 +131,7 @@ def _head(maps: Glance, head: int, number: int) -> Html:
 
 
 def _strip(maps: Glance, layer: str) -> Html:
-    """The maps of all heads of a layer side by side."""
+    """Return the maps of all heads of a layer, side by side."""
     if maps.shares is None:
         return element("span", "—")
     pixels = max(1, SMALL_SIDE // max(maps.shares.shape[-2:]))
@@ -140,13 +141,13 @@ def _strip(maps: Glance, layer: str) -> Html:
 
 
 def _shaded(shares: Tensor) -> Tensor:
-    """The colours of a map, from 0 to its own largest share."""
+    """Return the colours of a map, from 0 to its largest share."""
     top = shares.nan_to_num().max().clamp(min=torch.finfo(shares.dtype).tiny)
     return shade(shares / top)
 
 
 def _range(numbers: Tensor | None) -> str:
-    """The numbers of the heads of a layer, in a line."""
+    """Return the numbers of the heads of a layer, in a line."""
     if numbers is None:
         return "—"
     low, high = float(numbers.min()), float(numbers.max())
@@ -154,6 +155,7 @@ def _range(numbers: Tensor | None) -> str:
 
 
 def _legend(maps: Glance) -> str:
+    """Return the sentence that explains the colours; "" if there are no maps."""
     if maps.shares is None:
         return ""
     return (
@@ -163,7 +165,7 @@ def _legend(maps: Glance) -> str:
 
 
 def _part_drawn(thing: "AttentionMatrix | Summary", maps: Glance) -> list[str]:
-    """The sample and the queries that the numbers are of, where that is not everything."""
+    """Return sentences on the sample and the queries that the numbers are of; [] if that is everything."""
     notes = []
     if thing.batch > 1:
         notes.append(f"Sample 0 of {thing.batch}.")
@@ -173,6 +175,7 @@ def _part_drawn(thing: "AttentionMatrix | Summary", maps: Glance) -> list[str]:
 
 
 def _unseen(thing: "AttentionMatrix | Summary") -> str:
+    """Return why a matrix or summary is not drawn, in words; "" if nothing prevents it."""
     none = "There are no numbers to draw."
     if isinstance(thing, Summary):
         return none if HeadView(thing).is_empty else ""

@@ -1,4 +1,4 @@
-"""Maps as pictures inside the text: PNG, a byte a pixel with a table of colours."""
+"""Maps as inline PNG pictures, with one byte per pixel and a palette."""
 
 import base64
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ GAP = 4
 
 
 def shade(shares: Tensor) -> Tensor:
-    """Shares of one as places in the table of colours, uint8; darkness grows with the root.
+    """Return shares of one as indices of the palette, uint8; darkness grows with the square root.
 
     Example:
         >>> shade(torch.tensor([0.0, 1.0, torch.nan]))
@@ -41,7 +41,7 @@ def enlarged(places: Tensor, pixels: int) -> Tensor:
 
 
 def side_by_side(maps: Sequence[Tensor]) -> Tensor:
-    """Maps of one height as one, with a gap between them."""
+    """Return maps of equal height joined to one, with gaps between them."""
     gap = torch.full((maps[0].shape[0], GAP), EMPTY, dtype=torch.uint8)
     parts = [part for each in maps for part in (each, gap)]
     return torch.cat(parts[:-1], dim=1)
@@ -55,7 +55,7 @@ def picture(
     opacities: bytes = SEE_THROUGH,
     border: bool = False,
 ) -> Html:
-    """An image that brings its own data.
+    """Return an image element with its data inside.
 
     Args:
         places: (height, width), uint8: places in the table of colours.

@@ -15,7 +15,7 @@ MOST_ROWS = 60
 
 
 def rows_html(rows: MeasuredRows[Any]) -> str:
-    """Return the rows below their names and units; of many the first.
+    """Return rows as an HTML table with names and units; only the first of many rows are shown.
 
     Example:
         >>> from clearhead.watching.finding import HeadLink, HeadLinks

@@ -45,6 +45,7 @@ def trace_html(trace: Trace) -> str:
 
 
 def _stage(trace: Trace, step: Step) -> Html:
+    """Return a stage as HTML: its name, its formula, and its numbers or its shape."""
     heading = line(element("b", step.name), " ", element("code", f"[{step.shape}]"))
     if step.same_as is not None:
         parts = [line(f"the same as {step.same_as}: {step.formula}", small=True)]
@@ -58,6 +59,7 @@ def _stage(trace: Trace, step: Step) -> Html:
 
 
 def _table(trace: Trace, step: Step, part: Tensor) -> Html:
+    """Return the numbers of a stage as an HTML table with shaded cells."""
     names = trace._row_labels(step)[: len(part)]
     finite = part[torch.isfinite(part)].abs()
     largest = float(finite.max()) if finite.numel() else 0.0
@@ -73,7 +75,7 @@ def _table(trace: Trace, step: Step, part: Tensor) -> Html:
 
 
 def _ground(value: float, largest: float) -> str:
-    """Return the style of a cell: grey where nothing is visible, else the more coloured the larger it is."""
+    """Return the style of a cell: grey if it is hidden, or else a colour that is stronger for larger values."""
     if not math.isfinite(value):
         return f";background:{HIDDEN}"
     strength = STRONGEST * abs(value) / largest if largest else 0.0
