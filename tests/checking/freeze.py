@@ -31,6 +31,8 @@ from tests.checking.bank.entry import Entry
 FROZEN = Path(__file__).parent / "bank" / "frozen.json"
 PARTS = 8
 FOUND, NAMED = 0.99, 0.90
+OUTCOMES = ("wrong", "raised", "not judged", "right")
+"""The outcomes of right code, the worst first."""
 
 
 def frozen() -> dict[str, Any]:
@@ -75,8 +77,7 @@ def verdicts(banks: Sequence[str], processes: int, every: int = 1) -> dict[str, 
 def worse(entry: Entry, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield in which way a verdict is worse than the stored one; what must not be is in capitals."""
     if not entry.codes:
-        same = now["outcome"] in ("right", was["outcome"])
-        if not same and was["outcome"] in ("right", "not judged"):
+        if OUTCOMES.index(now["outcome"]) < OUTCOMES.index(was["outcome"]):
             yield f"{'ACCUSED' if now['outcome'] == 'wrong' else 'UNSURE'}: {now['codes']}"
     elif was["outcome"] == "wrong" != now["outcome"]:
         yield f"{'CALLED RIGHT' if now['outcome'] == 'right' else now['outcome']}: {was['codes']}"

@@ -17,6 +17,7 @@ from clearhead.checking.report import Finding, Report
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.refusals import first_line, place
 from clearhead.checking.subject.subject import Subject
+from clearhead.recording.attempt import attempt
 
 # What no tick is for next to a mistake of another topic.
 BESIDE: Mapping[str, tuple[str, ...]] = {
@@ -126,7 +127,7 @@ def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
         if not isinstance(verdict, Found) or code in found:
             continue
         follows = causes.get(code) or causes.get(rule.topic)
-        at = place_of(evidence, rule.topic, code)
+        at, _ = attempt(place_of, evidence, rule.topic, code)
         found[code] = replace(_finding(code, verdict, follows), place=at)
         if follows is None:
             for key in rule.explains.split():

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
+from clearhead.recording.attempt import attempt
 from clearhead.recording.operations import Unfilled
 
 
@@ -18,11 +19,10 @@ def repeated(run: Callable[[], Tensor]) -> float:
     """
 
     def call(number: float) -> Tensor:
-        try:
-            with Unfilled(number):
-                return run().detach()
-        except Exception:  # code that no mode can look at, compiled or mapped
-            return run().detach()
+        with Unfilled(number):
+            found, _ = attempt(run)
+        # No mode can look at code that is compiled or mapped.
+        return (run() if found is None else found).detach()
 
     first, *others = map(call, (3.0, 5.0, 7.0))
     return max(_gap(each, first) for each in others)
@@ -52,19 +52,16 @@ def measure_strides(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Str
     plain = run(*(each.clone() for each in inputs)).detach()
     worst = 0.0
     for view in (_turned, _outer, _every_second):
-        try:
-            found = run(*(view(each) for each in inputs)).detach()
-        except (RuntimeError, ValueError) as error:
+        found, error = attempt(run, *map(view, inputs))
+        if error is not None:
             return Strided(worst, first_line(error).partition(": ")[2])
-        worst = max(worst, _gap(found, plain))
+        worst = max(worst, _gap(found.detach(), plain))
     # One token after the other; each begins inside the one before.
     lines = [_overlapping(each) for each in inputs]
-    try:
-        whole = run(*(each.clone() for each in lines)).detach()
-        overlap = _gap(run(*lines).detach(), whole)
-    except (RuntimeError, ValueError):
-        overlap = 0.0
-    return Strided(worst, None, overlap)
+    whole, _ = attempt(run, *(each.clone() for each in lines))
+    found, _ = attempt(run, *lines)
+    known = whole is not None and found is not None
+    return Strided(worst, None, _gap(found.detach(), whole.detach()) if known else 0.0)
 
 
 def _gap(one: Tensor, other: Tensor) -> float:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clearhead._common.foreign_names import size_of
 from clearhead.checking.evidence.base import Recorded, Settled, again
+from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.feeding import Feed, call_error, feed
 from clearhead.checking.evidence.grouping import Group, grouped
 from clearhead.checking.evidence.tokens import TokensEvidence
@@ -50,10 +51,9 @@ class CrossEvidence(TokensEvidence):
                 for dtype in (torch.float64, torch.float32):
                     tried = self._inputs(replace(fed, plain=plain), lens, self.seed)
                     subject = self.given if dtype == torch.float64 else self.given.within(dtype)
-                    try:
-                        output = subject(*tried.values()).detach()
-                    except Exception as error:  # whatever the code of another raises
-                        first = first or error
+                    output = called(subject, tuple(tried.values()))
+                    if isinstance(output, Exception):
+                        first = first or output
                         continue
                     if plain and output.ndim != 2:
                         continue

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from clearhead._text import shown
 from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_beside
+from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, longest, shortened
 from clearhead.checking.subject.calling import hidden_by_itself, unfilled_mask
 from clearhead.checking.subject.embedding import Embedded
@@ -17,6 +18,7 @@ from clearhead.checking.subject.refusals import output_error, raised
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import LONGEST
 from clearhead.errors import ModelError
+from clearhead.recording.attempt import attempt
 from clearhead.recording.provenance import measure
 
 
@@ -43,15 +45,13 @@ class FedEvidence(Evidence):
         """
         subject, main = self.masked, self.feed.draw(self.feed.lengths[0], self.seed)
         given = {"x": main}
-        try:
-            output = subject(main)
-        except Exception as error:
-            single = subject.within(torch.float32)
-            try:
-                subject, output = single, single(main)
-            except Exception:  # the first error says more
-                return Settled(subject, given, error=error)
-        subject, output = again(subject, (main,), output.detach())
+        output = called(subject, (main,))
+        if isinstance(output, Exception):
+            error, subject = output, subject.within(torch.float32)
+            output = called(subject, (main,))
+            if isinstance(output, Exception):
+                return Settled(self.masked, given, error=error)
+        subject, output = again(subject, (main,), output)
         vectors = output.ndim == main.ndim and output.shape[:-1] == main.shape[:-1]
         square = vectors and Feed.as_wide_as_long(subject, main, output)
         if not vectors or square:
@@ -78,11 +78,9 @@ class FedEvidence(Evidence):
         name = unfilled_mask(model, subject.takes)
         if name is None or not self._sees_all(subject, given["x"]):
             return Settled(subject, given, output, None, notes)
-        try:  # if it is causal as soon as a mask of real tokens comes, the mask does not hide the future
-            causal = not self._sees_all(with_beside(subject, masks=True), given["x"])
-        except Exception:  # a mask of another shape or kind is wanted
-            causal = False
-        if not causal:
+        # If it is causal as soon as a mask of real tokens comes, the mask does not hide the future.
+        sees_all, _ = attempt(self._sees_all, with_beside(subject, masks=True), given["x"])
+        if sees_all is not False:
             raise ModelError(
                 "check.mask",
                 f"{subject.name} takes {name}, for which takes={shown(subject.takes)} hands over nothing, "
@@ -138,12 +136,11 @@ class FedEvidence(Evidence):
         for tokens in (1, 2, 3):
             if tokens >= self.inputs[0].shape[-2]:
                 continue
-            try:
-                with torch.no_grad():
-                    output = self.subject.spare()(self.feed.draw(tokens, self.seed))
+            output = called(self.subject.spare(), (self.feed.draw(tokens, self.seed),))
+            if isinstance(output, Exception):
+                found[tokens] = raised(output)
+            else:
                 found[tokens] = "" if output.isfinite().all() else "NaN"
-            except Exception as error:  # a length may be refused
-                found[tokens] = raised(error)
         return found
 
     @cached_property
@@ -152,13 +149,8 @@ class FedEvidence(Evidence):
         longest_ = found("context_length", self.given, self.contract)
         if longest_ is None or longest_ > LONGEST or self.subject.module is None:
             return None
-        x = self.feed.draw(longest_, self.seed, batch=1)
-        try:
-            with torch.no_grad():
-                self.subject.spare()(x)
-        except Exception as error:  # whatever it raises
-            return raised(error).splitlines()[0]
-        return ""
+        output = called(self.subject.spare(), (self.feed.draw(longest_, self.seed, batch=1),))
+        return raised(output).splitlines()[0] if isinstance(output, Exception) else ""
 
     @property
     def promised_length(self) -> int | None:

@@ -1,6 +1,6 @@
 """Evidence of what takes query, key and value: distinct sizes, seeded inputs, measured weights."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -41,6 +41,7 @@ from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import LARGE, UNREAD
 from clearhead.errors import ModelError
+from clearhead.recording.attempt import attempt
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,13 +219,10 @@ class HeadsEvidence(Evidence):
     @cached_property
     def measured(self) -> identity_values.Weights | None:
         """The weights, which the identity as value shows."""
-        try:
-            with torch.no_grad():
-                found = identity_values.measure(self.subject, *self.inputs)
-        except Exception:  # the identity may be refused
-            return None
         first = self.trials[0]
-        if first.target.ndim != 4:
+        with torch.no_grad():
+            found, _ = attempt(identity_values.measure, self.subject, *self.inputs)
+        if found is None or first.target.ndim != 4:
             return None
         # They are only those of an output that is linear in the value.
         value = stages.repeat_kv_heads(first.value, first.setting.num_heads)
@@ -345,9 +343,8 @@ def _empty_rows(
     def heads(run: Subject) -> Tensor:
         return heads_first(run(*inputs), plan.num_heads, plan.query_len).detach().double()
 
-    try:
-        target = heads(subject)
-    except Exception:  # what refuses such a row in its own words
+    target, _ = attempt(heads, subject)
+    if target is None:
         return EmptyRows(refused=True)
     case = as_trial(Attempt(plan, inputs, target), filled, subject.dtype)
     if case is None:
@@ -378,14 +375,14 @@ def _empty_rows(
 def _broken_gradients(subject: Subject, inputs: tuple[Tensor, ...]) -> tuple[str, ...]:
     """The gradients that are not finite where a query sees nothing."""
     leaves = [each.clone().requires_grad_() for each in inputs[:3]]
-    try:
+
+    def gradients() -> Sequence[Tensor | None]:
         output = subject(*leaves, *inputs[3:])
-        found = torch.autograd.grad(output.sum(), leaves, allow_unused=True)
-    except RuntimeError:  # a backward pass that fails is told of elsewhere
-        return ()
+        return torch.autograd.grad(output.sum(), leaves, allow_unused=True)
+
     return tuple(
         name
-        for name, each in zip(NAMES, found, strict=False)
+        for name, each in zip(NAMES, attempt(gradients)[0] or (), strict=False)
         if each is not None and not each.isfinite().all()
     )
 

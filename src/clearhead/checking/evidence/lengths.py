@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.checking.evidence.arranging import Arrangement, trial
+from clearhead.checking.evidence.arranging import Arrangement
 from clearhead.checking.evidence.base import record
 from clearhead.checking.evidence.cases import Broken, Call, Case, Inputs, called, converted, gap_of
 from clearhead.checking.evidence.cross import CrossEvidence
@@ -170,9 +170,8 @@ def trials_at(e: TokensEvidence, tokens: int) -> Iterator[tuple[str, Trial]]:
             continue
         same = group.joined([recorded.attentions[each] for each in group.indices])
         keys = inputs[1][:, None, None, :] if padded else None
-        try:
-            case = trial(same, group.arranged, explained.contract, e.feed.width, keys)
-        except RuntimeError:  # another number of blocks a sample
+        case = group.trial(recorded.attentions, explained.contract, e.feed.width, keys)
+        if case is None:
             continue
         yield "definition", _windowed(case, same, group.arranged)
         layer = e.layers[index]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.call_inputs import written
 from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.tokens import TokensEvidence
@@ -19,6 +18,7 @@ from clearhead.checking.hypotheses.matching import Explanation, distance, explai
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.signatures import mask_of_tokens, of_call
 from clearhead.checking.subject.subject import prepare
+from clearhead.recording.attempt import attempt
 from clearhead.recording.lines import lines_of
 
 
@@ -129,16 +129,11 @@ class PaddedEvidence(TokensEvidence):
             recorded = self.record(*given)
             if recorded is None or len(recorded.attentions) != len(self.observed):
                 return None
-            taken = [recorded.attentions[i] for i in self.groups[0].indices]
-            group = self.groups[0].joined(taken)
-            promised = replace(self.promised, rope=None, num_kv_heads=None)
             keys = given[1][:, None, None, :]
-            try:
-                trials.append(
-                    trial(group, self.groups[0].arranged, promised, self.feed.width, keys)
-                )
-            except RuntimeError:
+            made = self.groups[0].trial(recorded.attentions, self.inside, self.feed.width, keys)
+            if made is None:
                 return None
+            trials.append(made)
         return explain(
             trials,
             trials[0].setting.contract,
@@ -183,9 +178,10 @@ def _with_mask(e: TokensEvidence) -> PaddedEvidence | None:
     name = mask_of_tokens(list(of_call(run.model)))
     if name is None or not SAYS_SO.match(name):
         return None
-    try:
+
+    def padded() -> PaddedEvidence | None:
         subject = prepare(run.model, "ids,mask", None, e.contract, e.seed)
         found = PaddedEvidence(subject, subject.contract, e.seed)
         return found if found.padding.alone >= 0 else None
-    except Exception:  # a mask of another shape or kind is wanted
-        return None
+
+    return attempt(padded)[0]

@@ -10,6 +10,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.foreign_names import side_of
 from clearhead.checking.evidence.base import Evidence, Settled
+from clearhead.checking.evidence.cases import called
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.signatures import needed, of_call
@@ -121,11 +122,10 @@ class PartEvidence(Evidence):
     def call(self, subject: Subject, inputs: Inputs, unfilled: float = torch.nan) -> PartCall:
         """One call, in which what is never filled holds a number."""
         expected = self.right(*inputs)
-        try:
-            with torch.no_grad(), Unfilled(unfilled):
-                found = subject.spare()(*inputs).detach()
-        except Exception as error:  # whatever the code of another raises
-            return PartCall(inputs, expected, None, error)
+        with Unfilled(unfilled):
+            found = called(subject.spare(), inputs)
+        if isinstance(found, Exception):
+            return PartCall(inputs, expected, None, found)
         return PartCall(inputs, expected, found)
 
     @cached_property
@@ -169,6 +169,17 @@ class PartEvidence(Evidence):
         """Every call, the most telling first."""
         inputs = [self.drawn(sizes, self.leading, self.seed) for sizes in CALLS]
         return tuple(self.call(self.subject, each) for each in inputs)
+
+    def dependents(self, call: PartCall, which: int, row: int) -> list[int]:
+        """Return the rows of a result (its columns for the second input) that change with a row of an input."""
+        changed = [each.clone() for each in call.inputs]
+        changed[which][..., row, :] += torch.linspace(0.5, 1.5, changed[which].shape[-1]).double()
+        other = self.call(self.subject, tuple(changed)).found
+        assert call.found is not None
+        if other is None or other.shape != call.found.shape:
+            return []
+        felt = (other - call.found).double().nan_to_num().abs() > ROUNDING[call.found.dtype]
+        return felt.movedim(which - 2, 0).flatten(1).any(1).nonzero().flatten().tolist()
 
     @cached_property
     def large(self) -> PartCall:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.base import Recorded
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.feeding_tokens import FedEvidence
@@ -115,6 +114,11 @@ class TokensEvidence(FedEvidence):
         return replace(self.contract, window=window, causal=window[1] == 0 or self.contract.causal)
 
     @property
+    def inside(self) -> Contract:
+        """The contract of what happens after the split into heads and their rotation."""
+        return replace(self.promised, rope=None, num_kv_heads=None)
+
+    @property
     def _window(self) -> tuple[int, int] | None:
         measured = self.dependency
         if self.contract.local or measured.broken.any():
@@ -130,17 +134,13 @@ class TokensEvidence(FedEvidence):
     def group_trials(self, index: int) -> list[Trial]:
         """A group of heads, on each of the calls."""
         group = self.groups[index]
-        promised = replace(self.promised, rope=None, num_kv_heads=None)
-        found = [trial(group.heads, group.arranged, promised, self.feed.width)]
-        for _, recorded in self.others:
-            if recorded is None or len(recorded.attentions) != len(self.observed):
-                continue
-            same = group.joined([recorded.attentions[each] for each in group.indices])
-            try:
-                found.append(trial(same, group.arranged, promised, self.feed.width))
-            except RuntimeError:  # another number of blocks a sample
-                continue
-        return found
+        calls = (self.recorded, *(recorded for _, recorded in self.others))
+        made = [
+            group.trial(recorded.attentions, self.inside, self.feed.width)
+            for recorded in calls
+            if recorded is not None and len(recorded.attentions) == len(self.observed)
+        ]
+        return [each for each in made if each is not None]
 
     @cached_property
     def steps(self) -> DecodingEvidence | None:
@@ -327,11 +327,11 @@ class TokensEvidence(FedEvidence):
                 recorded = self.record(x)
                 if recorded is None or not recorded.attentions:
                     continue
-                taken = [recorded.attentions[i] for i in self.groups[0].indices]
-                group = self.groups[0].joined(taken)
-                made = trial(
-                    group, self.groups[0].arranged, self.explained.contract, self.feed.width
+                made = self.groups[0].trial(
+                    recorded.attentions, self.explained.contract, self.feed.width
                 )
+                if made is None:
+                    continue
                 plain = partial(lost_by_plain, made.query, made.key, made.value, made.setting)
                 target = self.subject(x).detach().double()
                 measured.append((dtype, what, measure_halves(run, plain, (x,), target, dtype)))

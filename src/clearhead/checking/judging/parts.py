@@ -9,6 +9,7 @@ from clearhead.checking.evidence.parts import PartCall, PartEvidence, flattened
 from clearhead.checking.hypotheses.part_edits import PART_EDITS, PartEdit
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
 from clearhead.checking.thresholds import SAME
+from clearhead.recording.attempt import attempt
 from clearhead.recording.thresholds import SUMS
 
 TOPIC = "part"
@@ -18,8 +19,10 @@ CODES = tuple(
     dict.fromkeys((
         "shape.fixed",
         *(edit.code for edits in PART_EDITS.values() for edit in edits),
+        "law.pairs",
         *BROKEN.values(),
         "output.non-finite",
+        "differs",
     ))
 )  # fmt: skip
 
@@ -51,7 +54,22 @@ def _made(e: PartEvidence) -> Claim | Verdict:
             return _claim(edit.code, edit.way, edit.values, _difference(e, calls))
     if e.repetition > SAME[e.subject.dtype]:
         return Unknown("not-again")
-    return _claim(BROKEN[e.given.takes], "part", {}, _difference(e, calls))
+    return _claim(_law(e), "part", {}, _difference(e, calls))
+
+
+def _law(e: PartEvidence) -> str:
+    """Return the law that a part breaks where no row of the table gives its numbers: by what its results depend on,
+    then by their sums."""
+    call = next((each for each in e.calls if each.fits and not each.right), None)
+    if call is None or call.found is None or not call.found.isfinite().all():
+        return "differs"
+    for which in range(1 + (e.given.takes == "query,key")):
+        rows = range(call.inputs[which].shape[-2])
+        if any(e.dependents(call, which, row) != [row] for row in rows):
+            return "law.pairs"
+    sums = call.found.double().sum(-1)
+    ones = e.given.takes == "scores" and bool(((sums - 1).abs() <= SUMS).all())
+    return "law.scores" if ones else BROKEN[e.given.takes]
 
 
 def _claim(code: str, way: str, values: Any, measured: Any) -> Claim:
@@ -62,14 +80,13 @@ def _fits(edit: PartEdit, calls: list[PartCall]) -> bool:
     """Return True if the edit gives the subject's numbers on every call, and raises where the subject does."""
     compared = False
     for call in calls:
-        try:
-            wrong = edit.wrong(*call.inputs)
-        except (RuntimeError, IndexError, AssertionError):
-            if call.found is not None:
-                return False
-            continue
-        if call.found is None or not call.matches(wrong):
+        wrong, _ = attempt(edit.wrong, *call.inputs)
+        if (wrong is None) != (call.found is None) or (
+            wrong is not None and not call.matches(wrong)
+        ):
             return False
+        if wrong is None:
+            continue
         compared |= not call.right
     return compared
 
