@@ -89,8 +89,11 @@ class Report(Drawn):
 
     @property
     def outcome(self) -> str:
-        """ "right" if all that was declared was verified, "wrong" if a mistake was found, "not begun" of what
-        is not written yet, else "not judged"."""
+        """The outcome: "right", "wrong", "not begun", or "not judged".
+
+        It is "right" if all that was declared was verified, "wrong" if a mistake was found, and "not begun" if the code
+        is not written yet.
+        """
         if self.unwritten:
             return NOT_BEGUN
         if self.findings:

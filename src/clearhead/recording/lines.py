@@ -48,6 +48,7 @@ class Lines(Operations):
         return None if self.broke is None else (self.broke[0], self.found.get(self.broke[1]))
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation, and note its line."""
         place = _calling(sys._getframe(2))
         self.names.setdefault(self.count, name)
         if place is not None:

@@ -36,8 +36,10 @@ CHANNELS = (torch.int64, torch.int64, torch.float64)
 
 
 class Tags(NamedTuple):
-    """For each number the element that it stands for (0 for none, −1 for several), its node, and its factor since,
-    NaN if one is learned."""
+    """For each number the element that it stands for, its node, and its factor since.
+
+    The element is 0 for none and −1 for several; the factor is NaN if one is learned.
+    """
 
     element: Tensor
     node: Tensor
@@ -146,6 +148,7 @@ class Recorder(Operations):
         return shadow.each(lambda channel: channel.as_strided(*place))
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation, and record it."""
         before = args[0].clone() if name.endswith("_") and name in SCALINGS else None
         output = func(*args, **kwargs)
         outputs = [each for each in tree_leaves(output) if isinstance(each, Tensor)]

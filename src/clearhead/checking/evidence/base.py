@@ -191,8 +191,10 @@ def record(subject: Subject, tensors: Sequence[Tensor]) -> Recorded | None:
 
 
 def again(subject: Subject, inputs_: Sequence[Tensor], output: Tensor) -> tuple[Subject, Tensor]:
-    """The subject, in float32 where only that is finite: a constant such as finfo.min of another
-    precision is no mistake in that precision."""
+    """Return the subject and its output, in float32 where only that is finite.
+
+    A constant such as finfo.min of another precision is no mistake in that precision.
+    """
     if subject.dtype != torch.float64 or bool(output.isfinite().all()):
         return subject, output
     single = subject.within(torch.float32)

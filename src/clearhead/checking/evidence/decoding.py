@@ -24,13 +24,16 @@ class TypedDecoder:
         self.run, self.dtype = run, dtype
 
     def reset(self) -> None:
+        """Empty the cache."""
         self.run.reset()
 
     def step(self, x: Tensor) -> Tensor:
+        """Return the outputs of the next tokens."""
         with torch.no_grad():
             return self.run.step(x.to(self.dtype)).double()
 
     def full(self, x: Tensor) -> Tensor:
+        """Return the outputs of all tokens at once."""
         with torch.no_grad():
             return self.run.full(x.to(self.dtype)).double()
 
@@ -60,10 +63,12 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def feed(self) -> Feed:
+        """The sizes that it is fed with."""
         return feed(self.given, self.contract)
 
     @property
     def sizes(self) -> Mapping[str, int]:
+        """The width of a token."""
         return {"d_in": self.feed.width}
 
     def fresh(self, subject: Subject | None = None) -> TypedDecoder:

@@ -114,6 +114,7 @@ class FedEvidence(Evidence):
 
     @cached_property
     def short(self) -> Mapping[str, Tensor]:
+        """Few tokens, for what needs many calls."""
         return {"x": shortened(self.subject, self.inputs[0], 4)}
 
     @cached_property

@@ -117,6 +117,7 @@ class HeadsEvidence(Evidence):
 
     @property
     def sizes(self) -> Mapping[str, int]:
+        """The numbers of heads, and their widths."""
         main = self._first[1].sizes
         names = ("num_heads", "num_kv_heads", "head_dim", "value_head_dim")
         return {name: getattr(main, name) for name in names}
@@ -166,8 +167,10 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def judged(self) -> list[Trial]:
-        """The trials, without those of more keys than queries where a window is right but for these,
-        and no known mistake is made there: blocks of a window are cut for as many of both."""
+        """The trials without those of more keys than queries, if a window is right except for them.
+
+        Blocks of a window are cut for as many of both. If a known mistake is made there, all trials are judged.
+        """
         square = [each for each in self.trials if _square(each)]
         if self.promised.window is None or len(square) == len(self.trials):
             return self.trials
@@ -186,6 +189,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def explained(self) -> Explanation:
+        """The recipe that it follows."""
         return explain(self.judged, self.promised, self.edits)
 
     @cached_property
@@ -327,8 +331,10 @@ def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
 
 @dataclass(frozen=True)
 class EmptyRows:
-    """Queries that see nothing: what they give, whether all else is finite, and the gradients that
-    are not; `refused` if the call fails."""
+    """Queries that see nothing: what they give, how many rows there are, and the gradients that are not finite.
+
+    `refused` is True if the call fails.
+    """
 
     gives: str = ""
     rows: int = 0

@@ -11,9 +11,11 @@ from clearhead.checking.thresholds import GRADIENT, GRADIENT_FLOOR, LEAP, NEARBY
 
 
 class Gradient(NamedTuple):
-    """Of one tensor: its name, and "right", "blocked", "wrong", "not finite", "dead", which moves
-    nothing and has no gradient, or "part dead", if a quarter or more of a matrix is dead; with
-    the movement along a direction, by both ways."""
+    """The gradient of one tensor: its name, its state, and the movement along a direction, by both ways.
+
+    States are "right", "blocked", "wrong", "not finite", "dead", which moves nothing and has no gradient, and
+    "part dead", if a quarter or more of a matrix is dead.
+    """
 
     name: str
     state: str

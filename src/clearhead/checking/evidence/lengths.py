@@ -131,8 +131,15 @@ def by_doubling(run: Call, draw: Callable[[int], Tensor], lengths: Sequence[int]
 
 
 def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
-    """The last output that changes with the first token of x (batch, tokens, …), and the last that changes with the
-    token there; None if no output changes."""
+    """Return the last output that changes with the first token, and the last that changes with the token there.
+
+    Args:
+        run: the call.
+        x: (batch, tokens, …).
+
+    Returns:
+        None if no output changes.
+    """
 
     def last(token: int) -> int:
         changed = x.clone()

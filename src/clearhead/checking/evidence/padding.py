@@ -63,7 +63,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def padded(self) -> tuple[Tensor, Tensor]:
-        """x and a mask of three samples, each of another length."""
+        """X and a mask of three samples, each of another length."""
         tokens = self.feed.lengths[0]
         lengths = torch.tensor([max(tokens - less, 2) for less in (3, 1, 4)])
         return self.feed.draw(tokens, self.seed + 3, batch=3), torch.arange(tokens) < lengths[
@@ -77,6 +77,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def written(self) -> tuple[str, ...]:
+        """The inputs of a padded batch that are written to."""
         found = written(self.subject.bare, self.padded)
         return tuple(("x", "mask")[index] for index in found)
 
@@ -88,6 +89,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def broke(self) -> tuple[str, tuple[str, int] | None] | None:
+        """The first operation that returned NaN, without padding or with it."""
         lines = lines_of(self.subject, self.padded)
         return super().broke or lines.first_nan
 
@@ -149,8 +151,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def all_padding(self) -> tuple[int, int] | None:
-        """Of a sample of padding only: how many numbers are not finite, of how many; None where it
-        is refused."""
+        """How many numbers of a sample of padding only are not finite, of how many; None if it is refused."""
         x, mask = self.padded
         nothing = mask.clone()
         nothing[-1] = False
@@ -164,8 +165,11 @@ _with_masks: WeakKeyDictionary[TokensEvidence, PaddedEvidence | None] = WeakKeyD
 
 
 def with_mask(e: TokensEvidence) -> PaddedEvidence | None:
-    """Evidence of a whole model with a mask of real tokens, made once; None where no parameter says that it is one,
-    or the call with it fails."""
+    """Return evidence of a whole model with a mask of real tokens, made once.
+
+    Returns:
+        None if no parameter says that it is such a mask, or if the call with it fails.
+    """
     if e not in _with_masks:
         _with_masks[e] = _with_mask(e)
     return _with_masks[e]

@@ -148,6 +148,7 @@ class PartEvidence(Evidence):
 
     @cached_property
     def settled(self) -> Settled:
+        """The first call, in the precision and with the axes that work."""
         subject, _, made = self._first
         given, error = dict(zip(self.part.names, made.inputs, strict=True)), made.error
         if self.tables and error is None:
@@ -162,6 +163,7 @@ class PartEvidence(Evidence):
 
     @property
     def sizes(self) -> Mapping[str, int]:
+        """No sizes: a part has none."""
         return {}
 
     @cached_property

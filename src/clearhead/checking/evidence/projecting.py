@@ -1,5 +1,7 @@
-"""A whole layer as a trial: query, key and value as they were projected, and the contexts as the next operation reads
-them. The split into heads, their rotation and their merge are stages of it, as of a function of query, key, value."""
+"""A whole layer as a trial: query, key and value as projected, and the contexts as the next operation reads them.
+
+The split into heads, their rotation and their merge are stages of it, as of a function of query, key, value.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -138,8 +138,10 @@ def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
 
 
 class Consumer(NamedTuple):
-    """First reader of the contexts of the heads: their tags there, and the operand of which node;
-    None for the output of the call."""
+    """First reader of the contexts of the heads: their tags there, and the operand of which node.
+
+    The node is None for the output of the call.
+    """
 
     tags: Tags
     node: Node | None = None

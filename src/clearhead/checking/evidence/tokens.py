@@ -56,6 +56,7 @@ class TokensEvidence(FedEvidence):
 
     @property
     def sizes(self) -> Mapping[str, int]:
+        """The width of a token, and the number of heads."""
         return {"d_in": self.feed.width, "num_heads": self.num_heads or 1}
 
     @property
@@ -173,8 +174,10 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def spread(self) -> tuple[float, float, float] | None:
-        """The spread of the matrices of query and key of the first group, and that of PyTorch; None
-        where that is not shown, or by too few numbers."""
+        """The spread of the matrices of query and key of the first group, and that of PyTorch.
+
+        None if it is not seen, or if there are too few numbers.
+        """
         assert self.recorded is not None
         found = []
         for which in (0, 1):
@@ -202,8 +205,10 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def layers(self) -> tuple[Explanation | None, ...]:
-        """For each group of heads, how it goes from its projections to what reads its contexts; None where one of
-        these was not seen."""
+        """The explanation of the layer of each group of heads, from its projections to what reads its contexts.
+
+        None for a group of which one of these was not seen.
+        """
         return tuple(map(self._layer, range(len(self.groups))))
 
     @cached_property
@@ -267,7 +272,6 @@ class TokensEvidence(FedEvidence):
         self, calls: Sequence[Sequence[Sides]], num_heads: int, *, whole: bool
     ) -> Explanation | None:
         """The explanation of a layer by its sides in each call, in the first way that has one."""
-
         trials: tuple[Trial, ...] = ()
 
         def table(contract: Contract) -> list[StageEdit]:

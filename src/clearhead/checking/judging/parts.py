@@ -58,8 +58,10 @@ def _made(e: PartEvidence) -> Claim | Verdict:
 
 
 def _law(e: PartEvidence) -> str:
-    """Return the law that a part breaks where no row of the table gives its numbers: by what its results depend on,
-    then by their sums."""
+    """Return the law that a part breaks where no row of the table gives its numbers.
+
+    What its results depend on is asked first, then their sums.
+    """
     call = next((each for each in e.calls if each.fits and not each.right), None)
     if call is None or call.found is None or not call.found.isfinite().all():
         return "differs"

@@ -187,8 +187,10 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
 
 
 def _awake(subject: Subject, seed: int) -> Subject:
-    """The same, with numbers in the place of weights that begin as zeros: training moves them, and what
-    stands behind them shows only then."""
+    """Return the subject with random numbers instead of weights that begin as zeros.
+
+    Training moves them, and what comes after them shows only then.
+    """
     if not isinstance(subject.original, nn.Module):
         return subject
     generator = torch.Generator().manual_seed(seed)
