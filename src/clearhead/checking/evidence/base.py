@@ -199,8 +199,9 @@ def again(subject: Subject, inputs_: Sequence[Tensor], output: Tensor) -> tuple[
         return subject, output
     single = subject.within(torch.float32)
     found = called(single, tuple(inputs_))
-    finite = isinstance(found, Tensor) and bool(found.isfinite().all())
-    return (single, found) if finite else (subject, output)
+    if isinstance(found, Exception) or not found.isfinite().all():
+        return subject, output
+    return single, found
 
 
 def with_beside(subject: Subject, masks: bool) -> Subject:

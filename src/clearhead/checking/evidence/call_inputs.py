@@ -1,11 +1,13 @@
 """The inputs: the same call again, what is written to, and whether strides matter."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from clearhead.checking.evidence.cases import Case, broken, called
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
 from clearhead.recording.attempt import attempt
@@ -52,16 +54,16 @@ def measure_strides(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Str
     plain = run(*(each.clone() for each in inputs)).detach()
     worst = 0.0
     for view in (_turned, _outer, _every_second):
-        found, error = attempt(run, *map(view, inputs))
-        if error is not None:
-            return Strided(worst, first_line(error).partition(": ")[2])
-        worst = max(worst, _gap(found.detach(), plain))
+        found = called(run, tuple(map(view, inputs)))
+        if isinstance(found, Exception):
+            return Strided(worst, first_line(found).partition(": ")[2])
+        worst = max(worst, _gap(found, plain))
     # One token after the other; each begins inside the one before.
     lines = [_overlapping(each) for each in inputs]
-    whole, _ = attempt(run, *(each.clone() for each in lines))
-    found, _ = attempt(run, *lines)
-    known = whole is not None and found is not None
-    return Strided(worst, None, _gap(found.detach(), whole.detach()) if known else 0.0)
+    overlap = broken(
+        "", [Case("", partial(run, *lines), partial(run, *map(torch.clone, lines)), 0.0)]
+    )
+    return Strided(worst, None, 0.0 if overlap is None else overlap.gap)
 
 
 def _gap(one: Tensor, other: Tensor) -> float:
