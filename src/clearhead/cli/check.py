@@ -86,7 +86,7 @@ def check(
     lesson: Annotated[
         int | None,
         typer.Option(
-            help="Grade what is written in this lesson of the course, 1 to 13: lesson_07.py."
+            help="Grade what is written in this lesson of the course, 1 to 16: lesson_07.py."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
