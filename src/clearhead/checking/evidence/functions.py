@@ -1,6 +1,6 @@
 """Evidence of what takes query, key and value: distinct sizes, seeded inputs, measured weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -268,11 +268,7 @@ class HeadsEvidence(Evidence):
         token = int(hidden[-1])
         if any(set(each.changes) & {"merge", "end"} for each in self.explained.script):
             return None
-        subject = self.subject.spare()
-
-        def run(*tensors: Tensor) -> Tensor:
-            return heads_first(subject(*tensors), *tensors[0].shape[1:3]).detach()
-
+        run = by_heads(self.subject.spare())
         clean, blind, found = run(*self.inputs), ~seen[..., token], []
         for place, name in ((1, "key"), (2, "value")):
             spoilt = [each.clone() for each in self.inputs]
@@ -304,11 +300,7 @@ class HeadsEvidence(Evidence):
         at = main.setting(filled, mask)
         found = []
         for dtype in dict.fromkeys((*self.contract.dtypes, torch.float32)):
-            subject = self.subject.within(dtype)
-
-            def run(*tensors: Tensor, subject: Subject = subject) -> Tensor:
-                return heads_first(subject(*tensors), *tensors[0].shape[1:3])
-
+            run = by_heads(self.subject.within(dtype))
             for large in (False, True) if dtype in self.contract.dtypes else (True,):
                 query, key, value = (self.inputs[index] for index in range(3))
                 if large:
@@ -320,6 +312,11 @@ class HeadsEvidence(Evidence):
                 measured = measure_halves(run, plain, given, target, dtype)
                 found.append((dtype, "large" if large else "usual", measured))
         return found
+
+
+def by_heads(subject: Subject) -> Callable[..., Tensor]:
+    """Return the call of a subject with an output (batch, heads, query_len, value_head_dim), in float64."""
+    return lambda *inputs: heads_first(subject(*inputs), *inputs[0].shape[1:3]).detach().double()
 
 
 def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
@@ -346,10 +343,7 @@ class EmptyRows:
 def _empty_rows(
     subject: Subject, plan: CallSizes, inputs: tuple[Tensor, ...], filled: Contract
 ) -> EmptyRows | None:
-    def heads(run: Subject) -> Tensor:
-        return heads_first(run(*inputs), plan.num_heads, plan.query_len).detach().double()
-
-    target, _ = attempt(heads, subject)
+    target, _ = attempt(by_heads(subject), *inputs)
     if target is None:
         return EmptyRows(refused=True)
     case = as_trial(Attempt(plan, inputs, target), filled, subject.dtype)
@@ -360,7 +354,7 @@ def _empty_rows(
     uniform = stages.repeat_kv_heads(case.value, plan.num_heads).mean(-2, keepdim=True)
     if subject.dtype == torch.float64:
         # In float64 a score is still felt next to −1e9, in float32 it is not.
-        single = heads(subject.within(torch.float32))
+        single = by_heads(subject.within(torch.float32))(*inputs)
         if not single[empty.expand(single.shape[:-1])].abs().le(1e-6).all():
             target = single
     rows = target[empty.expand(target.shape[:-1])]

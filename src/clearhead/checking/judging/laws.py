@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.evidence import function_laws, laws
-from clearhead.checking.evidence.attempts import as_trial, attempted, heads_first
+from clearhead.checking.evidence.attempts import as_trial, attempted
 from clearhead.checking.evidence.cross import CrossEvidence
-from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.functions import HeadsEvidence, by_heads
 from clearhead.checking.evidence.lengths import repeated_row
 from clearhead.checking.evidence.splitting import consumer
 from clearhead.checking.evidence.state import with_zeros_drawn
@@ -25,10 +25,7 @@ from clearhead.recording.weighing import weigh
 
 def unnamed(e: HeadsEvidence) -> Claim | None:
     """The law that a function breaks which follows no recipe."""
-
-    def run(*tensors: Tensor) -> Tensor:
-        return heads_first(e.subject(*tensors), *tensors[0].shape[1:3]).detach().double()
-
+    run = by_heads(e.subject)
     if e.trials[0].target.ndim != 4:
         return None
     short = [
