@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from clearhead._common.pages import docs
+from clearhead._common.docs_pages import docs
 from clearhead.lessons.lesson import ROLES, Block, Lesson
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]+)\)")
