@@ -4,7 +4,7 @@ python -m tests.checking.freeze write            store the verdicts in bank/froz
 python -m tests.checking.freeze compare          print every entry whose verdict is worse, and the rates
 python -m tests.checking.freeze compare --every 10    only every tenth entry of each bank
 
-A comparison fails if right code is judged otherwise than before, if a mistake that was found is called right, or if
+A comparison fails if right code is judged worse than before, if a mistake that was found is called right, or if
 fewer mistakes than `FOUND` of those found before, or `NAMED` of all, are found, or have a right name or line.
 """
 
@@ -31,6 +31,8 @@ from tests.checking.bank.entry import Entry
 FROZEN = Path(__file__).parent / "bank" / "frozen.json"
 PARTS = 8
 FOUND, NAMED = 0.99, 0.90
+OUTCOMES = ("wrong", "raised", "not judged", "right")
+"""The outcomes of right code, the worst first."""
 
 
 def frozen() -> dict[str, Any]:
@@ -75,7 +77,7 @@ def verdicts(banks: Sequence[str], processes: int, every: int = 1) -> dict[str, 
 def worse(entry: Entry, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield in which way a verdict is worse than the stored one; what must not be is in capitals."""
     if not entry.codes:
-        if now["outcome"] != was["outcome"] != "wrong" and was["outcome"] != "raised":
+        if OUTCOMES.index(now["outcome"]) < OUTCOMES.index(was["outcome"]):
             yield f"{'ACCUSED' if now['outcome'] == 'wrong' else 'UNSURE'}: {now['codes']}"
     elif was["outcome"] == "wrong" != now["outcome"]:
         yield f"{'CALLED RIGHT' if now['outcome'] == 'right' else now['outcome']}: {was['codes']}"

@@ -13,7 +13,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead._common.lessons import REASONS, ROWS
 from clearhead.checking import checking
-from clearhead.checking.rules import RULES
+from clearhead.checking.rules import CODES
 from clearhead.checking.source_edits import grading
 from clearhead.checking.source_edits.grading import Grade, grade
 from clearhead.checking.source_edits.outcome import doubles
@@ -163,7 +163,7 @@ def test_a_file_is_graded_by_the_name_that_the_lesson_has(tmp_path: Path) -> Non
 
 
 def test_every_row_has_a_page_of_its_own_and_reasons() -> None:
-    known = {*(each.code for each in RULES), *OF_OUTCOME}
+    known = {*CODES, *OF_OUTCOME}
     assert [each.number for each in ROWS] == list(range(1, 17))
     assert len({each.slug for each in ROWS}) == 16
     for row in ROWS:

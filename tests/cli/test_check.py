@@ -118,7 +118,7 @@ def test_what_is_not_judged_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
     found = invoke(*asked)
     assert found.exit_code == 2, found.output
     assert found.stdout.startswith("✓ inputs untouched")
-    assert "\n? not judged  heads, softmax, weights and value, scale: " in found.stdout
+    assert "\n? not judged  heads, softmax, scale, weights and value: " in found.stdout
     assert found.stdout.splitlines()[-1].startswith("Around: not judged: heads")
     assert "dropout not declared" not in found.stdout
     assert "– dropout not declared" in invoke(*asked, "--all").stdout

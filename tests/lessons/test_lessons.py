@@ -16,7 +16,7 @@ import torch
 
 import clearhead as ch
 from clearhead._common.lessons import LESSONS
-from clearhead.checking.rules import RULES
+from clearhead.checking.rules import CODES
 from clearhead.lessons.lesson import Lesson, page_of, read_lesson
 from clearhead.lessons.notebook import notebook
 from clearhead.lessons.page_cells import begun, compare
@@ -26,7 +26,7 @@ from tests.test_docs import agrees, difference
 
 ORDER = ["Why", "Predict", "Write", "See", "Check", "Gallery", "Recap", "Where it stands"]
 # The names of mistakes.
-RULED = [each.code for each in RULES]
+RULED = list(CODES)
 # No word before its lesson.
 LATER = {"mask": 7, "batch": 8, "head": 10}
 

@@ -10,9 +10,7 @@ stands for. Two products whose sides both depend on the input make an attention 
 to the scores in between is followed number by number (`weighing.py`): scaled, hidden, filled, added to,
 dropped, normalised over an axis. Tokens are changed one after the other, and the operands of the same
 products taken again: so each row of query, key and value has its token (`provenance.py`), which gives samples
-and heads their place in any layout (`arranging.py`), and shows heads that are split or merged from the wrong
-rows (`splitting.py`). Where rows are in another order, contexts are shifted one by one, and the output that
-moves says where they arrive.
+and heads their place in any layout (`arranging.py`).
 
 A call of the user's own (`inputs=`, `own_call.py`) is run once, with a hook on every module. Each module in which two
 products make an attention is a subject, called with other tokens and with the other arguments that it had; axes of
@@ -26,27 +24,29 @@ With query, key, value and context in hand a subject is held against a `Recipe` 
 definition as a row of stages. An edit replaces one of them by a mistake (`edits.py`, one table). The definition is
 tried first, under every mask that what is undeclared leaves open; then each edit, and then each pair of edits of
 different stages (`matching.py`). The nearest script that gives the subject's numbers on all calls, whose sizes are
-distinct, is the mistake; what is equal is decided by the error of the plain computation, as in `testing`. A scale and
-a number that hidden scores are filled with are measured and tried as an edit too. NaN equals NaN, so where most of
-the output is NaN nothing is concluded from it. Where no script fits, the stages that were recorded are compared with
-the declared ones (`judging/reading.py`); for a function the weights that the identity as value shows. A module whose
-whole output is the definition on what its projections give is right, whatever was recorded inside: blocks whose
-softmax is rescaled later are attention. Where no product is seen,
-`evidence/named_layers.py` takes query, key, value and context from the layers of these names, and weights by a shift
-of one value.
+distinct, is the mistake; what is equal is decided by the error of the plain computation, as in `testing`. A scale
+and a number that hidden scores are filled with are measured and tried as an edit too. NaN equals NaN, so where
+most of the output is NaN nothing is concluded from it. Where no script fits, the stages that were recorded are
+compared with the declared ones (`judging/reading.py`); for a function the weights that the identity as value
+shows. A layer is held against the same recipe as a whole (`evidence/projecting.py`): query, key and value as their
+projections give them, and the contexts as the next operation reads them, so that the split into heads, their
+rotation, their groups and their merge are edits as well. Where a norm or a gate stands in between, the query and
+key that are multiplied are taken, and the value as it was projected. What a context has more than weights times
+values is measured as multiples of key, value and context, and tried as an edit; a query that is added is a
+residual. A layer that is the definition so is right, whatever was recorded inside: blocks whose softmax is
+rescaled later are attention. Where no product is seen, the parameters are found by their names.
 
-Where no mistake has a name, the laws are asked (`evidence/laws.py`, `judging/laws.py`): of calls alone, the
-same again, sample by sample, at any length; of a run that is repeated with every value shifted, linear in the
-value; with all contexts held, that keys and values reach the output by these alone; of what was recorded, that
-scores alone make weights and that a token sees itself. A broken law is a finding, so that what nobody thought of is
-not called right. A function is asked the same (`evidence/function_laws.py`): doubled and shifted values, one query at
-a time, logarithms of weights against
-query · key. The law of length (`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole by
-calls alone, and what is the definition with few tokens under the recorder with many; the lengths follow from
-operations on fresh copies, parameters and weights.
+Where no mistake has a name, the laws are asked (`evidence/laws.py`, `judging/laws.py`): of calls alone, the same
+again, sample by sample, at any length; that an output moves with its own token, and every projection moves the
+output; of what was recorded, that scores alone make weights and that a token sees itself. A broken law is a
+finding, so that what nobody thought of is not called right. A function is asked the same
+(`evidence/function_laws.py`): doubled and shifted values, one query after another, logarithms of weights against
+query · key. The law of length (`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole by calls
+alone, and what is the definition with few tokens, inside and as a whole layer, under the recorder with many; the
+lengths follow from operations on fresh copies, parameters and weights.
 
-Behaviours are one table (`judging/behaviours.py`): a call is changed (again, after other calls, one sample alone,
-with other strides, in 16 bits, in training, with a NaN behind the mask, longer, with a cache), and its outputs,
+A behaviour (`judging/behaviours.py`) is a call that is changed (again, after other calls, one sample alone,
+with other strides, in 16 bits, in training, with a NaN behind the mask, longer, with a cache), whose outputs,
 gradients or dependencies are compared. `evidence/cases.py` is the one place where such calls are made, their errors
 caught and their outputs compared.
 
@@ -59,11 +59,11 @@ mistake, that order was meant. A mechanism that nobody declared is not judged, a
 throughout are filled first. One process tries them one after the other and writes each row as it is there
 (`cli/check_process.py`); where it ends or hangs, the next one goes on behind the definition that it fell over.
 
-`rules.py` is one tuple, asked in `judge.py`: each rule has a code, a topic, a verdict (`Found`, `Clear`,
-`Unknown`), what it excludes and what it explains. The order is that of the tuple. A topic is verified where
-its rules are clear; a report is right where all topics that belong to any attention, or were declared, are
-verified. An exception inside a rule means that it cannot be read, never more. Every sentence is in
-`words.toml`, every threshold with its reason in `thresholds.py`.
+`rules.py` is one table, asked in `judge.py`: each rule has codes, a topic, a question whose answer is a verdict
+(`Found`, `Clear`, `Unknown`), what it excludes and what it explains. The order is that of the tuple. A topic is
+verified where its rules are clear; a report is right where all topics that belong to any attention, or were declared,
+are verified. An exception inside a rule means that it cannot be read, never more. Every sentence is in `words.toml`,
+every threshold with its reason in `thresholds.py`.
 
 A function is copied too (`copying.py`), with the modules that it calls: `copy.deepcopy` leaves a function as
 it is, and a lambda in an attribute, as in minGPT, would run the original's layers in their own mode. What is

@@ -90,6 +90,7 @@ def check(
             them, and every attention that runs is checked, at its sizes and with its masks.
         timeout: seconds after which the check ends with an error; None for no limit. Code that does not come back
             to Python is not ended: on the command line its process is.
+        **declared: fields of the contract.
 
     Raises:
         ArgumentError, ArgumentTypeError: a declaration that makes no sense.
@@ -242,8 +243,7 @@ def _reported(
 
 
 def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
-    """The subject, from where it is found, and how it is called: by its parameters, if nobody
-    says; "x" where they suggest nothing."""
+    """Return the subject and how it is called: as declared, else by its parameters, else "x"."""
     found = located(subject) if isinstance(subject, str) else subject
     if takes is not None:
         return found, takes
@@ -258,8 +258,7 @@ def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tup
 
 
 def is_part(evidence: Evidence) -> bool:
-    """True of what multiplies nothing that depends on its inputs with each other, and so attends to
-    nothing."""
+    """True if nothing that depends on the inputs is multiplied with each other, so that nothing attends."""
     return evidence.settled.error is None and evidence.lines.ended and not evidence.lines.multiplied
 
 

@@ -52,9 +52,10 @@ def required(evidence: Evidence) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Judged:
-    """The result of one rule: its verdict, or the code that excluded it."""
+    """The result of one rule: a code with the verdict on it, or the code that excluded it."""
 
     rule: Rule
+    code: str
     verdict: Verdict | None
     by: str = ""
 
@@ -66,17 +67,20 @@ def judge(evidence: Evidence) -> tuple[Judged, ...]:
     names = unfilled(evidence.given)
     never_filled = Unknown("unfilled", {"names": ", ".join(names)}) if names else None
     for rule in RULES:
-        if not rule.asked(evidence):
+        if not rule.is_for(evidence):
             continue
         failed = evidence.settled.error
         if failed is not None and rule.topic != "call" and "*" not in excluded:
             raise evidence.call_error(failed) from failed
-        by = next((excluded[key] for key in ("*", rule.code, rule.topic) if key in excluded), "")
+        code, verdict = rule.codes.partition(" ")[0], None
+        by = excluded.get("*", excluded.get(rule.topic, ""))
         if rule.topic == "law" and not by:  # what has a name breaks a law too
-            by = next((each.rule.code for each in judged if isinstance(each.verdict, Found)), "")
-        verdict = None if by else never_filled or rule.verdict(evidence)
-        judged.append(Judged(rule, verdict, by))
-        if isinstance(verdict, Found):
+            by = next((each.code for each in judged if isinstance(each.verdict, Found)), "")
+        if not by:
+            code, verdict = (code, never_filled) if never_filled else rule.answer(evidence)
+            by = excluded.get(code, "") if isinstance(verdict, Found) else ""
+        judged.append(Judged(rule, code, None if by else verdict, by))
+        if isinstance(verdict, Found) and not by:
             for each in rule.excludes.split():
-                excluded.setdefault(each, rule.code)
+                excluded.setdefault(each, code)
     return tuple(judged)

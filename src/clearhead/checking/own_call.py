@@ -65,6 +65,7 @@ class Captured(nn.Module):
         )
 
     def forward(self, *tensors: Tensor) -> Any:
+        """Call the module with other tokens, and return its output and what came with it."""
         x = tensors[0]
         made = {name: self._fitted(each, x) for name, each in self.arguments.items()}
         for names, tensor in zip(self.names, tensors, strict=True):
@@ -241,6 +242,5 @@ def _joined(name: str, reports: Mapping[str, Report]) -> Report:
         first.sizes,
         said(lambda each: each.unverified),
         tuple(dict.fromkeys(asked for each in reports.values() for asked in each.asked)),
-        said(lambda each: each.minor),
         first.place,
     )

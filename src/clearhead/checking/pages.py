@@ -60,7 +60,7 @@ def section(report: "Report") -> str:
         ("passed", report.passed),
         ("unverified", () if report.findings else report.unverified),
         ("skipped", report.skipped),
-        ("told", (*report.told, *report.minor)),
+        ("told", report.told),
     ):
         items = [element("li", *_remark(text)) for text in texts]
         parts += [element("ul", *items, class_=kind)] if items else []

@@ -63,7 +63,6 @@ class Report(Drawn):
         unverified: what was declared, or belongs to any attention, and could not be verified: what,
             why, and what would make it judgeable.
         asked: for each rule in order its code, what it came to, and why.
-        minor: what is told only where everything is asked for.
         place: file and line of what was checked, where they are known.
         unwritten: the functions that are not written yet, by name, file and line.
         lesson: the number of the lesson that it was graded in.
@@ -84,15 +83,17 @@ class Report(Drawn):
     sizes: tuple[tuple[str, int], ...] = ()
     unverified: tuple[str, ...] = ()
     asked: tuple[tuple[str, str, str], ...] = ()
-    minor: tuple[str, ...] = ()
     place: tuple[str, int] | None = None
     unwritten: tuple[str, ...] = ()
     lesson: int | None = None
 
     @property
     def outcome(self) -> str:
-        """ "right" if all that was declared was verified, "wrong" if a mistake was found, "not begun" of what
-        is not written yet, else "not judged"."""
+        """The outcome: "right", "wrong", "not begun", or "not judged".
+
+        It is "right" if all that was declared was verified, "wrong" if a mistake was found, and "not begun" if the code
+        is not written yet.
+        """
         if self.unwritten:
             return NOT_BEGUN
         if self.findings:
@@ -156,7 +157,7 @@ class Report(Drawn):
             ]
         if everything:
             lines += _filled([f"– {each}" for each in self.skipped])
-        lines += _noted((*self.told, *self.minor) if everything else self.told, everything)
+        lines += _noted(self.told, everything)
         return readable("\n".join(lines or ["nothing was measured"]))
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@
 import inspect
 import linecache
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from clearhead.checking.report import Finding, Report
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.refusals import first_line, place
 from clearhead.checking.subject.subject import Subject
+from clearhead.recording.attempt import attempt
 
 # What no tick is for next to a mistake of another topic.
 BESIDE: Mapping[str, tuple[str, ...]] = {
@@ -68,9 +69,8 @@ def reported(
             reason = words.unknown("no-attention", {})
         if topic in must and (unknown is not None or not wrong):
             unverified.setdefault(reason, []).append(topic)
-    told, minor = ((), ())
-    if "*" not in _excluded(judged):
-        told, minor = notes(evidence, [each.code for each in findings])
+    stopped = "*" in _excluded(judged)
+    told = () if stopped else notes(evidence, [each.code for each in findings])
     return Report(
         evidence.given.name,
         tuple(findings),
@@ -82,8 +82,7 @@ def reported(
             _of_topics(topics, "; ".join(filter(None, reason)))
             for reason, topics in unverified.items()
         ),
-        tuple(_asked(each) for each in judged),
-        minor,
+        tuple(row for each in judged for row in _asked(each)),
         defined_at(evidence.given),
     )
 
@@ -94,14 +93,12 @@ def _laws(
     """The tick of the laws that were asked and held, and those that were not asked, by the reason."""
     held, not_asked = [], dict[tuple[str, str], list[str]]()
     for each in judged:
-        name, verdict = each.rule.code.partition(".")[2], each.verdict
+        name, verdict = each.code.partition(".")[2], each.verdict
         if isinstance(verdict, Clear):
             tokens = verdict.values.get("tokens")
             held.append(name if tokens is None else f"{name} to {tokens:,}".replace(",", " "))
         elif isinstance(verdict, Unknown):
-            not_asked.setdefault(words.unknown(verdict.why, verdict.values), []).append(
-                each.rule.code
-            )
+            not_asked.setdefault(words.unknown(verdict.why, verdict.values), []).append(each.code)
     return [words.filled("tick", "laws", {"names": ", ".join(held)})] if held else [], not_asked
 
 
@@ -126,15 +123,15 @@ def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
     causes: dict[str, str] = {}
     found: dict[str, Finding] = {}
     for each in judged:
-        rule, verdict = each.rule, each.verdict
-        if not isinstance(verdict, Found) or rule.code in found:
+        code, rule, verdict = each.code, each.rule, each.verdict
+        if not isinstance(verdict, Found) or code in found:
             continue
-        follows = causes.get(rule.code) or causes.get(rule.topic)
-        at = place_of(evidence, rule.topic, rule.code)
-        found[rule.code] = replace(_finding(rule.code, verdict, follows), place=at)
+        follows = causes.get(code) or causes.get(rule.topic)
+        at, _ = attempt(place_of, evidence, rule.topic, code)
+        found[code] = replace(_finding(code, verdict, follows), place=at)
         if follows is None:
             for key in rule.explains.split():
-                causes.setdefault(key, rule.code)
+                causes.setdefault(key, code)
     return sorted(found.values(), key=lambda each: each.follows_from is not None)
 
 
@@ -156,19 +153,21 @@ def _finding(code: str, found: Found, follows: str | None) -> Finding:
     )
 
 
-def _asked(each: Judged) -> tuple[str, str, str]:
-    """The result of a rule in words."""
-    code, verdict = each.rule.code, each.verdict
-    if isinstance(verdict, Found):
-        return code, "found", words.sentence(code, verdict.way, verdict.values)
+def _asked(each: Judged) -> Iterator[tuple[str, str, str]]:
+    """Yield each code that a rule may find, what it came to, and why."""
+    verdict, state, why = each.verdict, "not asked", ""
     if each.by:
-        return code, "not asked", f"since {each.by} was found"
-    if isinstance(verdict, Unknown):
-        return code, "not known", words.unknown(verdict.why, verdict.values)[0]
-    if isinstance(verdict, Clear):
-        tokens = verdict.values.get("tokens")
-        return code, "clear", "" if tokens is None else f"asked up to {tokens} tokens"
-    return code, "not asked", ""
+        why = f"since {each.by} was found"
+    elif isinstance(verdict, Unknown):
+        state, why = "not known", words.unknown(verdict.why, verdict.values)[0]
+    elif verdict is not None:
+        state = "clear"
+    for code in dict.fromkeys((each.code, *each.rule.codes.split())):
+        if code == each.code and isinstance(verdict, Found):
+            yield code, "found", words.sentence(code, verdict.way, verdict.values)
+            continue
+        tokens = verdict.values.get("tokens") if isinstance(verdict, Clear) else None
+        yield code, state, why if tokens is None else f"asked up to {tokens} tokens"
 
 
 def cannot_run(name: str, error: BaseException) -> Report:

@@ -18,6 +18,7 @@ class Capture(Operations):
         self.operands: dict[int, tuple[Tensor, ...]] = {}
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation, and keep copies of the operands that are asked for."""
         which = self.places.get(self.count, ()) if name not in UNCOUNTED else ()
         if which and all(i < len(args) and isinstance(args[i], Tensor) for i in which):
             self.operands[self.count] = tuple(self._operand(args[i]) for i in which)

@@ -48,6 +48,7 @@ class Lines(Operations):
         return None if self.broke is None else (self.broke[0], self.found.get(self.broke[1]))
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation, and note its line."""
         place = _calling(sys._getframe(2))
         self.names.setdefault(self.count, name)
         if place is not None:
@@ -94,7 +95,8 @@ def lines_of(subject: Callee, tensors: Sequence[Tensor]) -> Lines:
     """What a call runs, as far as the code bears to be watched."""
     spare = subject.spare()
     turned = [
-        each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in tensors
+        each.to(subject.dtype, copy=True) if each.is_floating_point() else each.clone()
+        for each in tensors
     ]
     lines = Lines(turned, alone=True)
     with torch.no_grad(), lines:

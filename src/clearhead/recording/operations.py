@@ -57,6 +57,7 @@ class Unfilled(Operations):
         self.number = number
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation, and fill a tensor that it leaves unfilled."""
         found = func(*args, **kwargs)
         unfilled = name.removeprefix("new_").startswith("empty")
         return found.fill_(self.number) if unfilled and found.is_floating_point() else found

@@ -109,9 +109,11 @@ def measure(
 
 
 class Rows(NamedTuple):
-    """Of one operand, (blocks, len): the token of each row, NONE for none and SEVERAL for several;
-    `split` is true where a row is made of numbers of several tokens, each of one, or a block of rows
-    of some tokens more often than of others."""
+    """The token of each row of one operand, (blocks, len): NONE for none and SEVERAL for several.
+
+    `split` is True where a row holds numbers of several tokens, each of one, or where a block has rows of some tokens
+    more often than of others.
+    """
 
     token: Tensor
     split: Tensor
@@ -148,8 +150,7 @@ class Provenance:
 
     @property
     def known(self) -> bool:
-        """True if each row of the changed sample is of one token; keys may be of none, as one that is
-        learned."""
+        """True if each row of the changed sample is of one token; keys may be of none, as a learned key is."""
         blocks = self.blocks
         query, key = self.query.token[blocks], self.key.token[blocks]
         return bool(blocks.any()) and bool((query >= 0).all()) and bool((key != SEVERAL).all())
@@ -198,8 +199,10 @@ def _by_columns(felt: Tensor) -> bool:
 
 
 def _uneven(token: Tensor) -> Tensor:
-    """True of blocks that hold some tokens more often than others, or other tokens than other
-    blocks do several times: they were cut out of a row of all heads."""
+    """Return True for blocks that were cut out of a row of all heads.
+
+    Such a block holds some tokens more often than others, or other tokens than other blocks do several times.
+    """
     found = torch.zeros_like(token, dtype=torch.bool)
     sets = []
     for block, row in enumerate(token):

@@ -36,8 +36,7 @@ CHANNELS = (torch.int64, torch.int64, torch.float64)
 
 
 class Tags(NamedTuple):
-    """For each number the element that it stands for (0 for none, −1 for several), its node, and its factor since,
-    NaN if one is learned."""
+    """For each number its element (0 for none, −1 for several), its node, and its factor since, NaN if learned."""
 
     element: Tensor
     node: Tensor
@@ -146,10 +145,11 @@ class Recorder(Operations):
         return shadow.each(lambda channel: channel.as_strided(*place))
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation, and record it."""
         before = args[0].clone() if name.endswith("_") and name in SCALINGS else None
         output = func(*args, **kwargs)
-        outputs = [each for each in tree_leaves(output) if isinstance(each, Tensor)]
-        outputs = [each for each in outputs if each.layout is torch.strided]
+        leaves = (each for each in tree_leaves(output) if isinstance(each, Tensor))
+        outputs = [each for each in leaves if each.layout is torch.strided]
         self._kept += outputs
         _, error = attempt(self._follow, name, func, args, kwargs, outputs, before)
         if error is not None:

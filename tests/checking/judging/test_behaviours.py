@@ -177,7 +177,6 @@ def test_a_query_that_sees_nothing_may_be_refused():
 
     report = ch.check(attend, takes="qkv,mask")
     assert report.ok, report
-    assert "a query that sees nothing is refused" in report.minor
 
 
 def test_a_nan_in_a_hidden_token_where_none_may_come_through():

@@ -142,7 +142,7 @@ class FromTheStart(Decoder):
         return other.to(self.query.weight.dtype)
 
 
-@pytest.mark.parametrize(("angles", "code"), [(False, "cache.wrong"), (True, "rope.offset")])
+@pytest.mark.parametrize(("angles", "code"), [(False, "cache.wrong"), (True, "cache.wrong")])
 def test_positions_that_restart_have_one_name(angles, code):
     torch.manual_seed(0)
     (finding,) = ch.check(FromTheStart(angles), takes="decode", causal=True).findings
@@ -165,7 +165,7 @@ def test_a_chunk_that_is_not_masked_is_told_apart_from_another_offset():
 @pytest.mark.parametrize("made", [StartsAgain, OneBehind, TurnedTwice, ValuesLost])
 def test_other_positions_and_values_with_a_cache_have_one_name(made):
     finding = ch.check(made(), takes="decode", causal=True).findings[0]
-    assert finding.code == "rope.offset"
+    assert finding.code == "cache.wrong"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_the_report_ticks_the_laws_that_held_and_says_how_far() -> None:
     report = ch.check(Right(causal=True), takes="x", causal=True)
     assert report.ok, report
     (laws,) = (each for each in report.passed if each.startswith("laws: "))
-    assert laws == "laws: scores, again, samples, pairs, value, length to 1 025"
+    assert laws == "laws: scores, again, samples, pairs, length to 1 025"
     assert report.explain("law.length").endswith("clear, asked up to 1025 tokens.")
 
 

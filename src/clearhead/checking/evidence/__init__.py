@@ -1,0 +1,1 @@
+"""Measurements of a subject, which judge nothing."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.call_inputs import Strided, measure_strides, repeated, written
+from clearhead.checking.evidence.cases import called, converted
 from clearhead.checking.evidence.feeding import call_error, shapes_of
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
 from clearhead.checking.evidence.state import State, measure_state
@@ -18,6 +19,7 @@ from clearhead.checking.evidence.training import Training, measure_training
 from clearhead.checking.subject.refusals import named_tensors, raised
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ModelError
+from clearhead.recording.attempt import attempt
 from clearhead.recording.lines import Lines, lines_of
 from clearhead.recording.observed import ObservedAttention, attentions
 from clearhead.recording.recorder import Recorder, storage_of
@@ -172,33 +174,34 @@ class Evidence(ABC):
 
 
 def record(subject: Subject, tensors: Sequence[Tensor]) -> Recorded | None:
-    """Run a subject under the recorder."""
+    """Run a subject under the recorder; return None for code that fails under a mode."""
     spare = subject.spare()
     names = {storage_of(each): name for name, each in spare.parameters().items()}
-    turned = [
-        each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in tensors
-    ]
+    # Copies: code that writes to its inputs must not change those of the next call.
+    turned = list(converted(tensors, subject.dtype))
     buffers = spare.module.buffers() if spare.module is not None else ()
     recorder = Recorder(turned, names, map(storage_of, buffers))
-    try:
+
+    def run() -> Recorded:
         with torch.no_grad(), recorder:
             output = spare.bare(*turned)
         return Recorded(recorder, output, attentions(recorder))
-    except Exception:  # code that looks at what its tensors are may fail under a mode
-        return None
+
+    return attempt(run)[0]
 
 
 def again(subject: Subject, inputs_: Sequence[Tensor], output: Tensor) -> tuple[Subject, Tensor]:
-    """The subject, in float32 where only that is finite: a constant such as finfo.min of another
-    precision is no mistake in that precision."""
+    """Return the subject and its output, in float32 where only that is finite.
+
+    A constant such as finfo.min of another precision is no mistake in that precision.
+    """
     if subject.dtype != torch.float64 or bool(output.isfinite().all()):
         return subject, output
     single = subject.within(torch.float32)
-    try:
-        found = single(*inputs_).detach()
-    except Exception:  # what runs in float64 only stays there
+    found = called(single, tuple(inputs_))
+    if isinstance(found, Exception) or not found.isfinite().all():
         return subject, output
-    return (single, found) if found.isfinite().all() else (subject, output)
+    return single, found
 
 
 def with_beside(subject: Subject, masks: bool) -> Subject:

@@ -1,13 +1,16 @@
 """The inputs: the same call again, what is written to, and whether strides matter."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from clearhead.checking.evidence.cases import Case, broken, called
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
+from clearhead.recording.attempt import attempt
 from clearhead.recording.operations import Unfilled
 
 
@@ -18,11 +21,10 @@ def repeated(run: Callable[[], Tensor]) -> float:
     """
 
     def call(number: float) -> Tensor:
-        try:
-            with Unfilled(number):
-                return run().detach()
-        except Exception:  # code that no mode can look at, compiled or mapped
-            return run().detach()
+        with Unfilled(number):
+            found, _ = attempt(run)
+        # No mode can look at code that is compiled or mapped.
+        return (run() if found is None else found).detach()
 
     first, *others = map(call, (3.0, 5.0, 7.0))
     return max(_gap(each, first) for each in others)
@@ -52,19 +54,16 @@ def measure_strides(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Str
     plain = run(*(each.clone() for each in inputs)).detach()
     worst = 0.0
     for view in (_turned, _outer, _every_second):
-        try:
-            found = run(*(view(each) for each in inputs)).detach()
-        except (RuntimeError, ValueError) as error:
-            return Strided(worst, first_line(error).partition(": ")[2])
+        found = called(run, tuple(map(view, inputs)))
+        if isinstance(found, Exception):
+            return Strided(worst, first_line(found).partition(": ")[2])
         worst = max(worst, _gap(found, plain))
     # One token after the other; each begins inside the one before.
     lines = [_overlapping(each) for each in inputs]
-    try:
-        whole = run(*(each.clone() for each in lines)).detach()
-        overlap = _gap(run(*lines).detach(), whole)
-    except (RuntimeError, ValueError):
-        overlap = 0.0
-    return Strided(worst, None, overlap)
+    overlap = broken(
+        "", [Case("", partial(run, *lines), partial(run, *map(torch.clone, lines)), 0.0)]
+    )
+    return Strided(worst, None, 0.0 if overlap is None else overlap.gap)
 
 
 def _gap(one: Tensor, other: Tensor) -> float:

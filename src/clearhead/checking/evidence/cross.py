@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clearhead._common.foreign_names import size_of
 from clearhead.checking.evidence.base import Recorded, Settled, again
+from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.feeding import Feed, call_error, feed
 from clearhead.checking.evidence.grouping import Group, grouped
 from clearhead.checking.evidence.tokens import TokensEvidence
@@ -27,10 +28,12 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def feed(self) -> Feed:
+        """The sizes of the calls that work."""
         return replace(self._feed, plain=self.settled.inputs["x"].ndim == 2)
 
     @property
     def sizes(self) -> Mapping[str, int]:
+        """The widths of x and of the context."""
         return {"d_in": self._feed.width, "d_context": self._feed.context_width}
 
     def _inputs(self, fed: Feed, lens: tuple[int, int], seed: int) -> dict[str, Tensor]:
@@ -50,10 +53,9 @@ class CrossEvidence(TokensEvidence):
                 for dtype in (torch.float64, torch.float32):
                     tried = self._inputs(replace(fed, plain=plain), lens, self.seed)
                     subject = self.given if dtype == torch.float64 else self.given.within(dtype)
-                    try:
-                        output = subject(*tried.values()).detach()
-                    except Exception as error:  # whatever the code of another raises
-                        first = first or error
+                    output = called(subject, tuple(tried.values()))
+                    if isinstance(output, Exception):
+                        first = first or output
                         continue
                     if plain and output.ndim != 2:
                         continue
@@ -63,6 +65,7 @@ class CrossEvidence(TokensEvidence):
         return Settled(self.given, given, error=first)
 
     def call_error(self, error: Exception) -> ModelError:
+        """Return the error for a subject that takes none of the inputs."""
         return call_error(self.given, self.settled.inputs, error)
 
     def fitted_context(self, subject: Subject) -> tuple[Tensor, ...]:
@@ -80,10 +83,12 @@ class CrossEvidence(TokensEvidence):
 
     @property
     def short(self) -> Mapping[str, Tensor]:  # type: ignore[override]
+        """The inputs of the first call, which are short."""
         return self.settled.inputs
 
     @cached_property
     def others(self) -> list[tuple[Tensor, Recorded | None]]:
+        """A recorded call with other numbers and lengths; none if it fails."""
         lens = (7, 7) if self.alike else (7, 5)
         given = self._inputs(self.feed, lens, self.seed + 1)
         recorded = self.record(*given.values())
@@ -107,14 +112,17 @@ class CrossEvidence(TokensEvidence):
 
     @property
     def dependency(self) -> Dependency:  # type: ignore[override]
+        """The dependencies on the tokens of x."""
         return self.dependencies[0]
 
     @cached_property
     def sources(self) -> tuple[Provenance | None, ...]:
+        """The token of each row, of each attention."""
         return tuple(provenance(each, self.dependencies) for each in self.observed)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
+        """The attentions by layers."""
         batch = 1 if self.feed.plain else self.inputs[0].shape[0]
         return grouped(self.observed, self.sources, batch)
 

@@ -8,17 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.arranging import Arrangement
 from clearhead.checking.evidence.base import Evidence, Settled
 from clearhead.checking.evidence.cases import Broken, Case, broken, called, gap_of
 from clearhead.checking.evidence.feeding import Feed, feed
-from clearhead.checking.evidence.raw import projected
 from clearhead.checking.subject.copying import duplicate
 from clearhead.checking.subject.refusals import first_line, raised
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ArgumentTypeError, ModelError
-from clearhead.recording.observed import attentions
-from clearhead.recording.recorder import Recorder
 
 
 class TypedDecoder:
@@ -28,13 +24,16 @@ class TypedDecoder:
         self.run, self.dtype = run, dtype
 
     def reset(self) -> None:
+        """Empty the cache."""
         self.run.reset()
 
     def step(self, x: Tensor) -> Tensor:
+        """Return the outputs of the next tokens."""
         with torch.no_grad():
             return self.run.step(x.to(self.dtype)).double()
 
     def full(self, x: Tensor) -> Tensor:
+        """Return the outputs of all tokens at once."""
         with torch.no_grad():
             return self.run.full(x.to(self.dtype)).double()
 
@@ -45,21 +44,17 @@ class Wrong:
 
     Attributes:
         name: the schedule.
-        chunks: its numbers of tokens.
         shapes: of its outputs, and of full(x).
         gap: the largest difference.
         first: the first token that differs.
         moves: the dependencies of the steps.
-        inside: True if a window is declared or seen, and all is right as long as no token has left it.
     """
 
     name: str
-    chunks: list[int]
     shapes: tuple[list[int], list[int]]
     gap: float
     first: int
     moves: Tensor
-    inside: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +63,12 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def feed(self) -> Feed:
+        """The sizes that it is fed with."""
         return feed(self.given, self.contract)
 
     @property
     def sizes(self) -> Mapping[str, int]:
+        """The width of a token."""
         return {"d_in": self.feed.width}
 
     def fresh(self, subject: Subject | None = None) -> TypedDecoder:
@@ -157,24 +154,13 @@ class DecodingEvidence(Evidence):
             gap = (output - whole).abs().nan_to_num(torch.inf).amax((0, -1))
             beyond = (gap > 0.1 * self._close * whole.abs().max()).nonzero()
             first = int(beyond[0]) if len(beyond) else 0
-        band = (self.contract.window or (0,))[0] or _band(self.full_moves)
         return Wrong(
             name,
-            chunks,
             (list(output.shape), list(whole.shape)),
             float(gap.max()),
             first,
             dependency(lambda each: stepped(self.fresh(), each, chunks), x, self._generator),
-            bool(band) and self._right_inside(x[:, : max(band, 2)]),
         )
-
-    def _right_inside(self, x: Tensor) -> bool:
-        """True if all schedules of a few tokens are right."""
-        tokens, whole = x.shape[1], self.fresh().full(x)
-        schedules = [1] * tokens, [2, *[1] * (tokens - 2)], [tokens]
-        calls = (partial(stepped, self.fresh(), x, each) for each in schedules)
-        cases = (Case("", each, whole, self._close) for each in calls)
-        return broken("differs", cases, refused="raised") is None
 
     @property
     def _generator(self) -> torch.Generator:
@@ -238,22 +224,6 @@ class DecodingEvidence(Evidence):
         alone = partial(stepped, self.fresh(), x, [2, 2])
         yield Case("steps of two objects in turn", steps, alone, self._close)
 
-    @cached_property
-    def turned(self) -> bool | None:
-        """True if full(x) changes its queries between their projection and the scores, as a rotation does; None
-        if that was not seen."""
-        x = self.inputs[0].to(self.subject.dtype)
-        recorder = Recorder([x], {}, ())
-        try:
-            with torch.no_grad(), recorder:
-                self.fresh().run.full(x)
-            first = attentions(recorder)[0]
-            heads = Arrangement(len(first.query) // len(x), batch_first=True)
-            made = projected(recorder, [first], heads, self.contract)
-        except Exception:  # code that looks at what its tensors are may fail under a mode
-            return None
-        return None if made is None or made.query is None else made.turned
-
 
 def stepped(decoder: TypedDecoder, x: Tensor, chunks: Sequence[int]) -> Tensor:
     """The outputs for x (batch, tokens, dim), handed over in chunks after a reset."""
@@ -275,10 +245,3 @@ def dependency(run: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Gene
         gap = (run(changed) - still).nan_to_num(0.0).abs().amax((0, -1))
         moves[:, token] = gap > 1e-9
     return moves
-
-
-def _band(moves: Tensor) -> int:
-    """The tokens that outputs reach back, if that is less than everything; 0 for no limit."""
-    last = moves[-1].nonzero()
-    reach = moves.shape[0] - 1 - int(last[0]) if len(last) else 0
-    return reach if 0 < reach < moves.shape[0] - 1 else 0

@@ -1,6 +1,6 @@
 """Evidence of what takes query, key and value: distinct sizes, seeded inputs, measured weights."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -41,6 +41,7 @@ from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import LARGE, UNREAD
 from clearhead.errors import ModelError
+from clearhead.recording.attempt import attempt
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +117,7 @@ class HeadsEvidence(Evidence):
 
     @property
     def sizes(self) -> Mapping[str, int]:
+        """The numbers of heads, and their widths."""
         main = self._first[1].sizes
         names = ("num_heads", "num_kv_heads", "head_dim", "value_head_dim")
         return {name: getattr(main, name) for name in names}
@@ -165,8 +167,10 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def judged(self) -> list[Trial]:
-        """The trials, without those of more keys than queries where a window is right but for these,
-        and no known mistake is made there: blocks of a window are cut for as many of both."""
+        """The trials without those of more keys than queries, if a window is right except for them.
+
+        Blocks of a window are cut for as many of both. If a known mistake is made there, all trials are judged.
+        """
         square = [each for each in self.trials if _square(each)]
         if self.promised.window is None or len(square) == len(self.trials):
             return self.trials
@@ -185,6 +189,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def explained(self) -> Explanation:
+        """The recipe that it follows."""
         return explain(self.judged, self.promised, self.edits)
 
     @cached_property
@@ -218,13 +223,10 @@ class HeadsEvidence(Evidence):
     @cached_property
     def measured(self) -> identity_values.Weights | None:
         """The weights, which the identity as value shows."""
-        try:
-            with torch.no_grad():
-                found = identity_values.measure(self.subject, *self.inputs)
-        except Exception:  # the identity may be refused
-            return None
         first = self.trials[0]
-        if first.target.ndim != 4:
+        with torch.no_grad():
+            found, _ = attempt(identity_values.measure, self.subject, *self.inputs)
+        if found is None or first.target.ndim != 4:
             return None
         # They are only those of an output that is linear in the value.
         value = stages.repeat_kv_heads(first.value, first.setting.num_heads)
@@ -266,11 +268,7 @@ class HeadsEvidence(Evidence):
         token = int(hidden[-1])
         if any(set(each.changes) & {"merge", "end"} for each in self.explained.script):
             return None
-        subject = self.subject.spare()
-
-        def run(*tensors: Tensor) -> Tensor:
-            return heads_first(subject(*tensors), *tensors[0].shape[1:3]).detach()
-
+        run = by_heads(self.subject.spare())
         clean, blind, found = run(*self.inputs), ~seen[..., token], []
         for place, name in ((1, "key"), (2, "value")):
             spoilt = [each.clone() for each in self.inputs]
@@ -302,11 +300,7 @@ class HeadsEvidence(Evidence):
         at = main.setting(filled, mask)
         found = []
         for dtype in dict.fromkeys((*self.contract.dtypes, torch.float32)):
-            subject = self.subject.within(dtype)
-
-            def run(*tensors: Tensor, subject: Subject = subject) -> Tensor:
-                return heads_first(subject(*tensors), *tensors[0].shape[1:3])
-
+            run = by_heads(self.subject.within(dtype))
             for large in (False, True) if dtype in self.contract.dtypes else (True,):
                 query, key, value = (self.inputs[index] for index in range(3))
                 if large:
@@ -320,6 +314,11 @@ class HeadsEvidence(Evidence):
         return found
 
 
+def by_heads(subject: Subject) -> Callable[..., Tensor]:
+    """Return the call of a subject with an output (batch, heads, query_len, value_head_dim), in float64."""
+    return lambda *inputs: heads_first(subject(*inputs), *inputs[0].shape[1:3]).detach().double()
+
+
 def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
     """The largest score, or how far one is above the mean of its query, whichever is less."""
     scores = stages.scores(query, stages.repeat_kv_heads(key, at.num_heads)) * RIGHT.scale(at)
@@ -329,8 +328,10 @@ def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
 
 @dataclass(frozen=True)
 class EmptyRows:
-    """Queries that see nothing: what they give, whether all else is finite, and the gradients that
-    are not; `refused` if the call fails."""
+    """Queries that see nothing: what they give, how many rows there are, and the gradients that are not finite.
+
+    `refused` is True if the call fails.
+    """
 
     gives: str = ""
     rows: int = 0
@@ -342,12 +343,8 @@ class EmptyRows:
 def _empty_rows(
     subject: Subject, plan: CallSizes, inputs: tuple[Tensor, ...], filled: Contract
 ) -> EmptyRows | None:
-    def heads(run: Subject) -> Tensor:
-        return heads_first(run(*inputs), plan.num_heads, plan.query_len).detach().double()
-
-    try:
-        target = heads(subject)
-    except Exception:  # what refuses such a row in its own words
+    target, _ = attempt(by_heads(subject), *inputs)
+    if target is None:
         return EmptyRows(refused=True)
     case = as_trial(Attempt(plan, inputs, target), filled, subject.dtype)
     if case is None:
@@ -357,7 +354,7 @@ def _empty_rows(
     uniform = stages.repeat_kv_heads(case.value, plan.num_heads).mean(-2, keepdim=True)
     if subject.dtype == torch.float64:
         # In float64 a score is still felt next to −1e9, in float32 it is not.
-        single = heads(subject.within(torch.float32))
+        single = by_heads(subject.within(torch.float32))(*inputs)
         if not single[empty.expand(single.shape[:-1])].abs().le(1e-6).all():
             target = single
     rows = target[empty.expand(target.shape[:-1])]
@@ -378,14 +375,14 @@ def _empty_rows(
 def _broken_gradients(subject: Subject, inputs: tuple[Tensor, ...]) -> tuple[str, ...]:
     """The gradients that are not finite where a query sees nothing."""
     leaves = [each.clone().requires_grad_() for each in inputs[:3]]
-    try:
+
+    def gradients() -> Sequence[Tensor | None]:
         output = subject(*leaves, *inputs[3:])
-        found = torch.autograd.grad(output.sum(), leaves, allow_unused=True)
-    except RuntimeError:  # a backward pass that fails is told of elsewhere
-        return ()
+        return torch.autograd.grad(output.sum(), leaves, allow_unused=True)
+
     return tuple(
         name
-        for name, each in zip(NAMES, found, strict=False)
+        for name, each in zip(NAMES, attempt(gradients)[0] or (), strict=False)
         if each is not None and not each.isfinite().all()
     )
 

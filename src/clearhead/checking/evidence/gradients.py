@@ -11,9 +11,11 @@ from clearhead.checking.thresholds import GRADIENT, GRADIENT_FLOOR, LEAP, NEARBY
 
 
 class Gradient(NamedTuple):
-    """Of one tensor: its name, and "right", "blocked", "wrong", "not finite", "dead", which moves
-    nothing and has no gradient, or "part dead", if a quarter or more of a matrix is dead; with
-    the movement along a direction, by both ways."""
+    """The gradient of one tensor: its name, its state, and the movement along a direction, by both ways.
+
+    States are "right", "blocked", "wrong", "not finite", "dead", which moves nothing and has no gradient, and
+    "part dead", if a quarter or more of a matrix is dead.
+    """
 
     name: str
     state: str
@@ -126,7 +128,8 @@ def _compared(
     if not flat.isfinite().all():
         return Gradient(name, "not finite", float("nan"), 0.0)
     rows = (flat == 0).all(-1, keepdim=True)
-    if gradient is not None and leaf.ndim == 2 and 4 * rows.sum() >= len(rows):
+    some = len(rows) > int(rows.sum()) >= len(rows) / 4
+    if gradient is not None and leaf.ndim == 2 and some:
         part = rows * torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
         # What a ReLU keeps from the output moves it by a large step.
         if not any(along(leaf, part, step) for step in (STEPS[0], LEAP)):

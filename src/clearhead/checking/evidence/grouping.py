@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.checking.evidence.arranging import Arrangement, arrangement
+from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.arranging import Arrangement, arrangement, trial
+from clearhead.checking.hypotheses.matching import Trial
+from clearhead.recording.attempt import attempt
 from clearhead.recording.observed import ObservedAttention
 from clearhead.recording.provenance import Provenance, Rows
 from clearhead.recording.weighing import EXPONENTIALS
@@ -35,6 +38,17 @@ class Group:
     def joined(self, attentions: Sequence[ObservedAttention]) -> tuple[ObservedAttention, ...]:
         """Put the chunks of another call together, in the same order."""
         return tuple(_whole([attentions[i] for i in places]) for places in self.chunks)
+
+    def trial(
+        self,
+        observed: Sequence[ObservedAttention],
+        contract: Contract,
+        d_in: int,
+        mask: Tensor | None = None,
+    ) -> Trial | None:
+        """Return a call of the group as a trial; None if a sample has another number of blocks in it."""
+        same = self.joined([observed[each] for each in self.indices])
+        return attempt(trial, same, self.arranged, contract, d_in, mask)[0]
 
 
 def grouped(

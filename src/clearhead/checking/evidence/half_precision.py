@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead.checking.evidence.cases import called, converted
 from clearhead.checking.hypotheses.recipe import Setting, right_scale, right_visible
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.thresholds import LOST, LOST_FACTOR
@@ -35,13 +36,11 @@ def measure(
 
     `plain` says what the plain computation loses in a dtype.
     """
-    given = [each.to(dtype) if each.is_floating_point() else each for each in inputs]
-    try:
-        with torch.no_grad():
-            found = run(*given).detach().double()
-    except (RuntimeError, TypeError, ValueError) as error:
-        return Halved(torch.inf, 0.0, first_line(error))
-    return Halved(_lost(found, target), plain(dtype))
+    given = converted(inputs, dtype)
+    found = called(run, given)
+    if isinstance(found, Exception):
+        return Halved(torch.inf, 0.0, first_line(found))
+    return Halved(_lost(found.double(), target), plain(dtype))
 
 
 def _lost(found: Tensor, target: Tensor) -> float:

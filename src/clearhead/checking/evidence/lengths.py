@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.checking.evidence.arranging import Arrangement, trial
+from clearhead.checking.evidence.arranging import Arrangement
 from clearhead.checking.evidence.base import record
 from clearhead.checking.evidence.cases import Broken, Call, Case, Inputs, called, converted, gap_of
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence, stepped
 from clearhead.checking.evidence.padding import PaddedEvidence
-from clearhead.checking.evidence.raw import projected
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Trial, fits, window_of
 from clearhead.checking.hypotheses.recipe import RIGHT, Recipe
@@ -132,8 +131,15 @@ def by_doubling(run: Call, draw: Callable[[int], Tensor], lengths: Sequence[int]
 
 
 def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
-    """The last output that changes with the first token of x (batch, tokens, …), and the last that changes with the
-    token there; None if no output changes."""
+    """Return the last output that changes with the first token, and the last that changes with the token there.
+
+    Args:
+        run: the call.
+        x: (batch, tokens, …).
+
+    Returns:
+        None if no output changes.
+    """
 
     def last(token: int) -> int:
         changed = x.clone()
@@ -171,15 +177,18 @@ def trials_at(e: TokensEvidence, tokens: int) -> Iterator[tuple[str, Trial]]:
             continue
         same = group.joined([recorded.attentions[each] for each in group.indices])
         keys = inputs[1][:, None, None, :] if padded else None
-        try:
-            case = trial(same, group.arranged, explained.contract, e.feed.width, keys)
-        except RuntimeError:  # another number of blocks a sample
+        case = group.trial(recorded.attentions, explained.contract, e.feed.width, keys)
+        if case is None:
             continue
         yield "definition", _windowed(case, same, group.arranged)
-        if index == 0 and e.rotated is not None and e.rotated.right:
-            made = projected(recorded.recorder, same, group.arranged, e.promised)
-            if made is not None and made.known:
-                yield "rotated", made.trial(e.contract)
+        layer = e.layers[index]
+        if layer is None or not layer.right or padded or layer.contract.rope != e.contract.rope:
+            continue
+        heads = layer.trials[0].setting.num_heads
+        made = [sides.trial(layer.contract, heads) for sides in e.layer_sides(index, recorded)]
+        whole = [_windowed(each, same, group.arranged) for each in made if each is not None]
+        if whole:
+            yield "definition", min(whole, key=lambda each: each.error(RIGHT))
 
 
 def holds(case: Trial, recipe: Recipe = RIGHT) -> bool:

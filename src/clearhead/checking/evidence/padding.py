@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.call_inputs import written
 from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.tokens import TokensEvidence
@@ -19,59 +18,35 @@ from clearhead.checking.hypotheses.matching import Explanation, distance, explai
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.signatures import mask_of_tokens, of_call
 from clearhead.checking.subject.subject import prepare
+from clearhead.recording.attempt import attempt
 from clearhead.recording.lines import lines_of
 
 
 class Padded(NamedTuple):
-    """Measurements of a padded batch; the gaps are of the largest number.
+    """Measurements of a padded batch.
 
-    `alone`: the largest difference to each row alone; `ignored`: the mask changes nothing;
-    `by_padding`, `by_real`: real outputs move with padding, with other real tokens;
-    `by_other`: they move with the mask of another sample; `queries_zero`: padded outputs are zero;
-    `own_row`: only the padded queries move with the mask.
+    `alone`: the largest difference to each row alone, of the largest number; `by_padding`: real outputs move with
+    padding; `queries_zero`: padded outputs are zero.
     """
 
     alone: float
-    ignored: bool
     by_padding: bool
-    by_real: bool
-    by_other: bool
     queries_zero: bool
-    own_row: bool
 
 
 def measure(
     run: Callable[[Tensor, Tensor], Tensor], x: Tensor, mask: Tensor, generator: torch.Generator
 ) -> Padded:
-    """All of it, for x (batch, tokens, dim) and mask (batch, tokens), True = a real token."""
+    """Return all of it, for x (batch, tokens, dim) and mask (batch, tokens), True = a real token."""
     whole = run(x, mask).detach()
     gaps = []
     for row, length in enumerate(mask.sum(-1).tolist()):
         alone = run(x[row : row + 1, :length], mask[row : row + 1, :length]).detach()
         same = torch.equal(alone[0].isnan(), whole[row, :length].isnan())
         gaps.append(distance(alone[0], whole[row, :length]) if same else torch.inf)
-    everything = run(x, torch.ones_like(mask)).detach()
     noise = 2 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
-    by_padding = run(x + noise * ~mask[..., None], mask).detach()
-    others = torch.zeros_like(mask)
-    others[:, 1] = True
-    by_real = run(x + noise * others[..., None], mask).detach()
-    shorter = mask.clone()
-    shorter[0, 1:] = False
-    by_other = run(x, shorter).detach()
-    first = torch.zeros_like(mask)
-    first[:, 0] = True
-    later = mask.clone()
-    later[0] = False
-    return Padded(
-        max(gaps),
-        _same(everything, whole, mask),
-        not _same(by_padding, whole, mask),
-        not _same(by_real, whole, first),
-        not _same(by_other, whole, later),
-        bool((whole[~mask].abs() < 1e-9).all()),
-        _same(everything, whole, mask) and not _same(everything, whole, ~mask),
-    )
+    by_padding = not _same(run(x + noise * ~mask[..., None], mask).detach(), whole, mask)
+    return Padded(max(gaps), by_padding, bool((whole[~mask].abs() < 1e-9).all()))
 
 
 def _same(one: Tensor, other: Tensor, where: Tensor) -> bool:
@@ -88,7 +63,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def padded(self) -> tuple[Tensor, Tensor]:
-        """x and a mask of three samples, each of another length."""
+        """X and a mask of three samples, each of another length."""
         tokens = self.feed.lengths[0]
         lengths = torch.tensor([max(tokens - less, 2) for less in (3, 1, 4)])
         return self.feed.draw(tokens, self.seed + 3, batch=3), torch.arange(tokens) < lengths[
@@ -102,6 +77,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def written(self) -> tuple[str, ...]:
+        """The inputs of a padded batch that are written to."""
         found = written(self.subject.bare, self.padded)
         return tuple(("x", "mask")[index] for index in found)
 
@@ -112,37 +88,8 @@ class PaddedEvidence(TokensEvidence):
         return measure(self.subject.spare(), *self.padded, generator)
 
     @cached_property
-    def seen_by(self) -> Tensor:
-        """(batch, tokens): True for a token that real outputs of other tokens move with."""
-        x, mask = self.padded
-        generator = torch.Generator().manual_seed(self.seed)
-        run, whole = self.subject.spare(), self.padded_output
-        seen = torch.zeros_like(mask)
-        for token in range(x.shape[1]):
-            changed = x.clone()
-            changed[:, token] += 2 * torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
-            gap = (run(changed, mask).detach() - whole).abs().amax(-1) > 1e-6 * whole.abs().max()
-            gap &= mask
-            gap[:, token] = False
-            seen[:, token] = gap.any(-1)
-        return seen
-
-    @cached_property
-    def takes_a_share(self) -> bool:
-        """True if keys of padding have weights of their own where tokens are padded."""
-        x, mask = self.padded
-        recorded = self.record(x, mask)
-        if recorded is None or len(recorded.attentions) != len(self.observed) or not self.groups:
-            return False
-        arranged = self.groups[0].arranged
-        weights = recorded.attentions[self.groups[0].indices[0]].weights
-        if arranged is None:
-            return False
-        felt = (arranged.heads(weights) > 1e-9).any(1).any(1)
-        return felt.shape == mask.shape and bool(felt[~mask].all())
-
-    @cached_property
     def broke(self) -> tuple[str, tuple[str, int] | None] | None:
+        """The first operation that returned NaN, without padding or with it."""
         lines = lines_of(self.subject, self.padded)
         return super().broke or lines.first_nan
 
@@ -184,16 +131,11 @@ class PaddedEvidence(TokensEvidence):
             recorded = self.record(*given)
             if recorded is None or len(recorded.attentions) != len(self.observed):
                 return None
-            taken = [recorded.attentions[i] for i in self.groups[0].indices]
-            group = self.groups[0].joined(taken)
-            promised = replace(self.promised, rope=None, num_kv_heads=None)
             keys = given[1][:, None, None, :]
-            try:
-                trials.append(
-                    trial(group, self.groups[0].arranged, promised, self.feed.width, keys)
-                )
-            except RuntimeError:
+            made = self.groups[0].trial(recorded.attentions, self.inside, self.feed.width, keys)
+            if made is None:
                 return None
+            trials.append(made)
         return explain(
             trials,
             trials[0].setting.contract,
@@ -209,8 +151,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def all_padding(self) -> tuple[int, int] | None:
-        """Of a sample of padding only: how many numbers are not finite, of how many; None where it
-        is refused."""
+        """How many numbers of a sample of padding only are not finite, of how many; None if it is refused."""
         x, mask = self.padded
         nothing = mask.clone()
         nothing[-1] = False
@@ -224,8 +165,11 @@ _with_masks: WeakKeyDictionary[TokensEvidence, PaddedEvidence | None] = WeakKeyD
 
 
 def with_mask(e: TokensEvidence) -> PaddedEvidence | None:
-    """Evidence of a whole model with a mask of real tokens, made once; None where no parameter says that it is one,
-    or the call with it fails."""
+    """Return evidence of a whole model with a mask of real tokens, made once.
+
+    Returns:
+        None if no parameter says that it is such a mask, or if the call with it fails.
+    """
     if e not in _with_masks:
         _with_masks[e] = _with_mask(e)
     return _with_masks[e]
@@ -238,9 +182,10 @@ def _with_mask(e: TokensEvidence) -> PaddedEvidence | None:
     name = mask_of_tokens(list(of_call(run.model)))
     if name is None or not SAYS_SO.match(name):
         return None
-    try:
+
+    def padded() -> PaddedEvidence | None:
         subject = prepare(run.model, "ids,mask", None, e.contract, e.seed)
         found = PaddedEvidence(subject, subject.contract, e.seed)
         return found if found.padding.alone >= 0 else None
-    except Exception:  # a mask of another shape or kind is wanted
-        return None
+
+    return attempt(padded)[0]

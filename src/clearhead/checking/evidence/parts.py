@@ -10,6 +10,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.foreign_names import side_of
 from clearhead.checking.evidence.base import Evidence, Settled
+from clearhead.checking.evidence.cases import called
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.signatures import needed, of_call
@@ -121,11 +122,10 @@ class PartEvidence(Evidence):
     def call(self, subject: Subject, inputs: Inputs, unfilled: float = torch.nan) -> PartCall:
         """One call, in which what is never filled holds a number."""
         expected = self.right(*inputs)
-        try:
-            with torch.no_grad(), Unfilled(unfilled):
-                found = subject.spare()(*inputs).detach()
-        except Exception as error:  # whatever the code of another raises
-            return PartCall(inputs, expected, None, error)
+        with Unfilled(unfilled):
+            found = called(subject.spare(), inputs)
+        if isinstance(found, Exception):
+            return PartCall(inputs, expected, None, found)
         return PartCall(inputs, expected, found)
 
     @cached_property
@@ -148,6 +148,7 @@ class PartEvidence(Evidence):
 
     @cached_property
     def settled(self) -> Settled:
+        """The first call, in the precision and with the axes that work."""
         subject, _, made = self._first
         given, error = dict(zip(self.part.names, made.inputs, strict=True)), made.error
         if self.tables and error is None:
@@ -162,6 +163,7 @@ class PartEvidence(Evidence):
 
     @property
     def sizes(self) -> Mapping[str, int]:
+        """No sizes: a part has none."""
         return {}
 
     @cached_property
@@ -170,12 +172,16 @@ class PartEvidence(Evidence):
         inputs = [self.drawn(sizes, self.leading, self.seed) for sizes in CALLS]
         return tuple(self.call(self.subject, each) for each in inputs)
 
-    @cached_property
-    def asked(self) -> PartCall:
-        """The first call whose result is wrong and has the right shape, else the first that gave anything."""
-        fitting = [each for each in self.calls if each.fits and not each.right]
-        given = [each for each in self.calls if each.found is not None]
-        return (fitting or given or list(self.calls))[0]
+    def dependents(self, call: PartCall, which: int, row: int) -> list[int]:
+        """Return the rows of a result (its columns for the second input) that change with a row of an input."""
+        changed = [each.clone() for each in call.inputs]
+        changed[which][..., row, :] += torch.linspace(0.5, 1.5, changed[which].shape[-1]).double()
+        other = self.call(self.subject, tuple(changed)).found
+        assert call.found is not None
+        if other is None or other.shape != call.found.shape:
+            return []
+        felt = (other - call.found).double().nan_to_num().abs() > ROUNDING[call.found.dtype]
+        return felt.movedim(which - 2, 0).flatten(1).any(1).nonzero().flatten().tolist()
 
     @cached_property
     def large(self) -> PartCall:
@@ -183,34 +189,6 @@ class PartEvidence(Evidence):
         scores = torch.tensor([[88.0, 89.0], [1.0, 90.0]], dtype=torch.float32)
         inputs = (scores.expand(*self.leading, 2, 2),)
         return self.call(self.given.within(torch.float32), inputs)
-
-    @cached_property
-    def moved(self) -> tuple[Tensor, ...]:
-        """Of each input: (rows of it, rows, columns) of the result, True where it moves with that row."""
-        call = self.asked
-        assert call.found is not None
-        found = []
-        for which, given in enumerate(call.inputs):
-            masks = []
-            for row in range(given.shape[-2]):
-                changed = [each.clone() for each in call.inputs]
-                changed[which][..., row, :] += torch.linspace(0.5, 1.5, given.shape[-1]).double()
-                other = self.call(self.subject, tuple(changed)).found
-                gap = torch.full(call.found.shape, torch.inf)
-                if other is not None and other.shape == call.found.shape:
-                    gap = (other - call.found).double().nan_to_num().abs()
-                felt = gap > ROUNDING[call.found.dtype]
-                masks.append(felt.flatten(0, -3).any(0) if felt.ndim > 2 else felt)
-            found.append(torch.stack(masks))
-        return tuple(found)
-
-    def is_unfilled(self, call: PartCall, place: Sequence[int]) -> bool:
-        """True if a NaN of a call comes of a cell that is never filled."""
-        assert call.found is not None
-        if not call.found[tuple(place)].isnan():
-            return False
-        other = self.call(self.subject, call.inputs, 1.0).found
-        return other is not None and not bool(other[tuple(place)].isnan())
 
     def refusal(self) -> str:
         """The first error of a call."""

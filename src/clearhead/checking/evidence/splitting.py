@@ -1,4 +1,4 @@
-"""The arrangement of heads: the columns and the tokens that each head reads, and where its context goes."""
+"""The operations that a layer of heads is projected by and read by, and the tokens that its rows are made of."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,68 +9,44 @@ from torch import Tensor
 
 from clearhead._common.foreign_names import role
 from clearhead._common.torch_internals import unravelled
-from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.arranging import Arrangement, trial
 from clearhead.checking.evidence.grouping import Group
 from clearhead.recording.observed import ObservedAttention, blocks_of
 from clearhead.recording.provenance import Provenance
 from clearhead.recording.recorder import Node, Recorder, Tags
 
 NAMES = ("query", "key", "value")
+
+
 PLAIN = {
     "clone", "contiguous", "_to_copy", "cat", "stack", "copy_", "permute", "constant_pad_nd", "flip",
     "roll",
 }  # fmt: skip
 
 
-class Columns(NamedTuple):
-    """The columns (dim,) of a projection that one head reads; `weight` is the storage of its matrix."""
-
-    weight: int
-    width: int
-    columns: Tensor
-
-    @property
-    def key(self) -> tuple[int, ...]:
-        return (self.weight, *self.columns.tolist())
-
-
 @dataclass(frozen=True)
 class Splitting:
-    """The arrangement of one group of heads.
+    """The tokens that the rows of one group of heads are made of.
 
     Attributes:
         split: which of query, key and value have rows of several tokens.
         across: each block is of one token, whose heads attend to each other.
-        alike: which of query, key and value read the same columns in all heads, though more is projected.
-        shared: the order of the key heads that several query heads read, "tiled" or "grouped"; "" for neither.
-        kv_heads: the number of key heads; 0 where none is shared.
-        sliced: a head reads some columns of x only.
+        sliced: each head is projected from some columns of x only.
         merged: True if each row of the merged contexts is of one token, False if of several; None if it
             was not seen.
-        in_order: the tokens of these rows are in order.
-        summed: the contexts of the heads are summed.
-        other_order: the value heads read other columns than the query heads.
         changed: operations without parameters between the contexts and their projection.
         num_heads: the number of heads, where that is known.
     """
 
     split: tuple[str, ...]
     across: bool
-    alike: tuple[str, ...]
-    shared: str
-    kv_heads: int
     sliced: bool
     merged: bool | None
-    in_order: bool
-    summed: bool
-    other_order: bool
     changed: tuple[str, ...]
     num_heads: int | None
 
 
 def splitting(recorded: Recorder, output: Tensor, layer: Group) -> Splitting:
-    """Return the arrangement of one group of heads."""
+    """Return the tokens of the rows of one group of heads."""
     group, found, arranged = layer.attentions, layer.sources, layer.arranged
     known = [each for each in found if each is not None]
     split = tuple(
@@ -78,30 +54,17 @@ def splitting(recorded: Recorder, output: Tensor, layer: Group) -> Splitting:
         for index, name in enumerate(NAMES)
         if any(bool(each.rows[index].split.any()) for each in known)
     )
-    num_heads, read = None, [list[Columns | None]()] * 3
+    num_heads = None
     if arranged is not None:
         num_heads = arranged.per_sample * arranged.in_rows * len(layer.heads)
-        read = [
-            [x for each in layer.heads for x in _columns(recorded, each, which, arranged)]
-            for which in range(3)
-        ]
     reader = consumer(recorded, output, group)
-    merged, in_order = None, True
+    merged = None
     if reader is not None and reader.kind not in ("summed", "product") and len(known) == len(found):
-        merged, in_order = _merged(reader.tags, group, found)
-    return Splitting(
-        split,
-        any(map(_across, known)),
-        _alike(read),
-        *_shared(read),
-        (num_heads or 0) > 1 and all(_sliced(recorded, each) for each in group),
-        merged,
-        in_order,
-        _summed(recorded, group, num_heads),
-        _other_order(read),
-        _changed(recorded, group) if reader is not None and reader.kind == "linear" else (),
-        num_heads,
-    )
+        merged = _merged(reader.tags, group, found)
+    linear = reader is not None and reader.kind == "linear"
+    changed = _changed(recorded, group) if linear else ()
+    sliced = len(group) > 1 and all(_sliced(recorded, each) for each in group)
+    return Splitting(split, any(map(_across, known)), sliced, merged, changed, num_heads)
 
 
 def _changed(recorded: Recorder, group: Sequence[ObservedAttention]) -> tuple[str, ...]:
@@ -119,121 +82,21 @@ def _changed(recorded: Recorder, group: Sequence[ObservedAttention]) -> tuple[st
     )
 
 
+def _sliced(recorded: Recorder, each: ObservedAttention) -> bool:
+    """True if the query is projected from some columns of an input only."""
+    node = root_node(recorded, each, 0)
+    if node is None or node.kind != "linear":
+        return False
+    width = node.operands[1 - (node.constant or 0)].shape[-1]
+    inputs = [other.output.shape[-1] for other in recorded.nodes if other.kind == "input"]
+    return 1 < width < min(inputs)
+
+
 def _across(found: Provenance) -> bool:
     blocks = found.blocks
     query, key = found.query.token[blocks], found.key.token[blocks]
     one = bool(((query >= 0) & (query == query[:, :1])).all() & (key == query[:, :1]).all())
     return one and bool(blocks.any()) and query.shape[1] > 1
-
-
-def head_columns(flat: Tensor, heads: Tensor) -> Tensor | None:
-    """Return the columns (heads, dim) of a projection that heads (batch, heads, tokens, dim) read.
-
-    They are compared at position 0 of the first sample, which a rotation leaves alone. None where one is not found.
-    """
-    batch, count, tokens, dim = heads.shape
-    if not flat.numel() or flat.numel() % (batch * tokens):
-        return None
-    first, columns = heads[0, :, 0].flatten(), flat.double().reshape(batch, tokens, -1)[0, 0]
-    gap, nearest = (first[:, None] - columns[None]).abs().min(-1)
-    known = bool((gap <= 1e-6 * columns.abs().max()).all())
-    return nearest.view(count, dim) if known else None
-
-
-def _columns(
-    recorded: Recorder, each: ObservedAttention, which: int, arranged: Arrangement
-) -> list[Columns | None]:
-    """Return the columns of each head of query (0), key (1) or value (2); None where they are not known."""
-    now = trial([each], arranged, Contract(), 0)
-    heads, node = (now.query, now.key, now.value)[which], root_node(recorded, each, which)
-    found = None if node is None else head_columns(node.output, heads)
-    if node is None or found is None or node.kind != "linear" or not heads.any():
-        return [None] * heads.shape[1]
-    weight = node.storages[node.constant or 0]
-    return [Columns(weight, node.output.shape[-1], columns) for columns in found]
-
-
-def _alike(read: Sequence[Sequence[Columns | None]]) -> tuple[str, ...]:
-    """Return the operands that all heads share; a key or value of one head is multi-query attention."""
-    used = {
-        (x.weight, c) for side in read for x in side if x is not None for c in x.columns.tolist()
-    }
-
-    def is_wrong(name: str, side: Sequence[Columns | None]) -> bool:
-        first = side[0] if side else None
-        if first is None or len(side) < 2 or {x and x.key for x in side} != {first.key}:
-            return False
-        return name == "query" or sum(w == first.weight for w, _ in used) < first.width
-
-    return tuple(name for name, side in zip(NAMES, read, strict=True) if is_wrong(name, side))
-
-
-def _shared(read: Sequence[Sequence[Columns | None]]) -> tuple[str, int]:
-    """Return the order and the number of the key heads that several query heads read."""
-    pairs = [(q, k) for q, k in zip(*read[:2], strict=True) if q is not None and k is not None]
-    if not pairs or len(pairs) < len(read[0]) or len({q.weight for q, _ in pairs}) > 1:
-        return "", 0
-    pairs.sort(key=lambda each: int(each[0].columns.min()))
-    keys = [k.key for _, k in pairs]
-    order = sorted(set(keys), key=lambda each: (each[0], min(each[1:])))
-    if len(order) in (1, len(keys)) or len(keys) % len(order):
-        return "", 0
-    groups, places = len(keys) // len(order), [order.index(key) for key in keys]
-    for name, expected in (
-        ("grouped", [head // groups for head in range(len(keys))]),
-        ("tiled", [head % len(order) for head in range(len(keys))]),
-    ):
-        if places == expected:
-            return name, len(order)
-    return "", 0
-
-
-def _other_order(read: Sequence[Sequence[Columns | None]]) -> bool:
-    """Return True if the value heads read columns that are not next to each other, and the query heads do."""
-    pairs = [
-        (q, v) for q, v in zip(read[0], read[2], strict=True) if q is not None and v is not None
-    ]
-    if len(pairs) < 2 or any(
-        q.width != v.width or len(q.columns) != len(v.columns) for q, v in pairs
-    ):
-        return False
-    query, value = (
-        torch.stack([each[side].columns for each in pairs]).diff(dim=1) for side in (0, 1)
-    )
-    return bool((query == 1).all()) and not bool((value == 1).all())
-
-
-def _sliced(recorded: Recorder, each: ObservedAttention) -> bool:
-    """Return True if the query is projected from some columns of the input only."""
-    node = root_node(recorded, each, 0)
-    tags = None if node is None or node.kind != "linear" else node.tags[1 - (node.constant or 0)]
-    if tags is None or bool((tags.element <= 0).any()) or len(tags.node.unique()) > 1:
-        return False
-    source = recorded.nodes[int(tags.node.flatten()[0]) - 1]
-    width = source.output.shape[-1]
-    columns = ((tags.element - source.base) % width).unique()
-    return source.kind == "input" and 1 < len(columns) < width
-
-
-def _summed(recorded: Recorder, group: Sequence[ObservedAttention], num_heads: int | None) -> bool:
-    """Return True if the contexts of several heads, and nothing else, are added to each other."""
-    contexts = torch.tensor([each.layout.context.index for each in group])
-    added = len(group) > 1 and any(
-        step.name in ("add", "add_")
-        and step.other == "input"
-        and bool((step.tags.node == -1).all())
-        for step in recorded.steps
-    )
-    # A sum over the columns of one head, as in a norm, leaves fewer of them.
-    dim = group[0].value.shape[-1]
-    return added or any(
-        node.kind == "summed"
-        and node.tags[0] is not None
-        and bool(torch.isin(node.tags[0].node, contexts).all())
-        and node.output.shape[-1] == dim
-        and node.tags[0].node.numel() == node.output.numel() * (num_heads or 0)
-        for node in recorded.nodes
-    )
 
 
 def side_tags(each: ObservedAttention, which: int) -> Tags | None:
@@ -275,8 +138,10 @@ def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
 
 
 class Consumer(NamedTuple):
-    """First reader of the contexts of the heads: their tags there, and the operand of which node;
-    None for the output of the call."""
+    """First reader of the contexts of the heads: their tags there, and the operand of which node.
+
+    The node is None for the output of the call.
+    """
 
     tags: Tags
     node: Node | None = None
@@ -314,9 +179,8 @@ def _takes_together(node: Node) -> bool:
 
 def _merged(
     tags: Tags, group: Sequence[ObservedAttention], found: Sequence[Provenance | None]
-) -> tuple[bool | None, bool]:
-    """True if every row is of one token; and True if the tokens are in their order: all of them, or those of
-    each block where heads are projected apart."""
+) -> bool | None:
+    """True if every row of the merged contexts is of one token; None where no row is of a known one."""
     token = torch.full(tags.element.shape, -1)
     for each, known in zip(group, found, strict=True):
         node = each.layout.context
@@ -327,14 +191,6 @@ def _merged(
         mine = (tags.node == node.index) & (tags.element > 0)
         token = torch.where(mine, known.query.token[block, row], token)
     rows = token.flatten(0, -2)
-    lowest = rows.masked_fill(rows < 0, 10**6).amin(-1)
-    seen = rows.amax(-1) >= 0
-    if not seen.any():
-        return None, True
-    if not (lowest[seen] == rows.amax(-1)[seen]).all():
-        return False, True
-    order = lowest[seen]
-    if token.ndim < 3:
-        return True, bool((order.diff() > 0).all())
-    block = torch.arange(len(rows)) // token.shape[-2]
-    return True, bool(((order.diff() > 0) | (block[seen].diff() > 0)).all())
+    lowest, highest = rows.masked_fill(rows < 0, 10**6).amin(-1), rows.amax(-1)
+    seen = highest >= 0
+    return bool((lowest[seen] == highest[seen]).all()) if seen.any() else None

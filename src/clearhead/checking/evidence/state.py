@@ -74,8 +74,10 @@ def measure_state(subject: Subject, recorder: Recorder | None) -> State:
 
 
 def unfilled(subject: Subject) -> tuple[str, ...]:
-    """The parameters that hold what nobody drew: NaN, infinity, or the sizes of memory that was not written to; and
-    rows of NaN that a module keeps besides: a table of them is a mask that went wrong."""
+    """Return the parameters that nobody filled: NaN, infinity, or the sizes of memory that was not written to.
+
+    With them come rows of NaN that a module keeps: a table of them is a mask that went wrong.
+    """
     named = subject.parameters()
     for part in subject.parts() if not named else ():
         named |= dict(part.named_parameters())
@@ -122,8 +124,10 @@ def moves_at_first_alone(subject: Subject, inputs: tuple[Tensor, ...], name: str
 
 
 def with_zeros_drawn(subject: Subject) -> Subject:
-    """Another one with small random numbers in the place of parameters that are 0 throughout, as gates and output
-    projections are at first."""
+    """Return a copy with small random numbers instead of parameters that are 0 throughout.
+
+    Gates and output projections often begin as zeros.
+    """
     found = subject.spare()
     generator = torch.Generator().manual_seed(subject.seed)
     with torch.no_grad():
@@ -242,8 +246,14 @@ def with_number(subject: Subject, name: str, value: int) -> Subject:
 def felt_numbers(
     subject: Subject, state: State, inputs: tuple[Tensor, ...], *, constants: bool
 ) -> dict[str, float]:
-    """The numbers of the module around the code that change the output when they change; `constants` is True to
-    include names in capitals."""
+    """Return the numbers of the module around the code that change the output when they change.
+
+    Args:
+        subject: what is called.
+        state: its state.
+        inputs: of the call.
+        constants: True to include names in capitals.
+    """
     found: dict[str, float] = {}
     still = subject(*inputs).detach()
     given = [value for name, value in (subject.args or {}).items() if size_of(name)]

@@ -1,6 +1,6 @@
 """Evidence of what takes tokens: the attentions inside, who moves whom, other lengths."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -8,48 +8,55 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead._text import shown
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.arranging import trial
-from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_beside
+from clearhead.checking.evidence.base import Recorded
 from clearhead.checking.evidence.decoding import DecodingEvidence
-from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, longest, shortened
+from clearhead.checking.evidence.feeding_tokens import FedEvidence
 from clearhead.checking.evidence.grouping import Group, grouped
 from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
 from clearhead.checking.evidence.half_precision import measure as measure_halves
-from clearhead.checking.evidence.laws import placed
-from clearhead.checking.evidence.raw import Projected, projected
+from clearhead.checking.evidence.projecting import Sides, sides_by_name, sides_by_tags
 from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
-from clearhead.checking.hypotheses.edits import edits, fitted
-from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, window_of
+from clearhead.checking.hypotheses.edits import edits, fitted, of_context
+from clearhead.checking.hypotheses.head_edits import TOKENS, VALUES
+from clearhead.checking.hypotheses.matching import (
+    Explanation,
+    Trial,
+    explain,
+    window_of,
+)
 from clearhead.checking.hypotheses.recipe import RIGHT, right_visible
 from clearhead.checking.hypotheses.stage_edit import StageEdit
-from clearhead.checking.subject.calling import hidden_by_itself, unfilled_mask
 from clearhead.checking.subject.embedding import Embedded, Steps
-from clearhead.checking.subject.refusals import output_error, raised
-from clearhead.checking.subject.subject import Subject, prepare
-from clearhead.checking.thresholds import FOLDED_NUMBERS, LARGE, LONGEST
-from clearhead.errors import ModelError
+from clearhead.checking.subject.subject import prepare
+from clearhead.checking.thresholds import FOLDED_NUMBERS, LARGE
 from clearhead.recording.provenance import Dependency, Provenance, measure, provenance
 from clearhead.recording.weighing import weigh
 
+# What the edits of a layer are about, whose scores follow the definition.
+LAYER = ("heads", "rope", "law", "parameter")
+
+
+def is_of_heads(edit: StageEdit) -> bool:
+    """Return True if an edit is about the split, the groups or the merge of heads."""
+    return edit.noun == "heads"
+
+
+# Rotations that are looked for where none is declared.
+ROTATIONS = tuple(
+    {"base": base, "layout": layout}
+    for base in (10000.0, 500000.0, 1000000.0)
+    for layout in ("half", "interleaved")
+)
+
 
 @dataclass(frozen=True, eq=False)
-class TokensEvidence(Evidence):
+class TokensEvidence(FedEvidence):
     """Evidence of f(x), and of f(x, mask)."""
-
-    @cached_property
-    def feed(self) -> Feed:
-        """The sizes that it is fed with."""
-        return feed(self.masked, self.contract)
-
-    @property
-    def masked(self) -> Subject:
-        """The subject, with a mask of real tokens next to x if it takes one."""
-        return with_beside(self.given, self.given.takes == "x,mask")
 
     @property
     def sizes(self) -> Mapping[str, int]:
+        """The width of a token, and the number of heads."""
         return {"d_in": self.feed.width, "num_heads": self.num_heads or 1}
 
     @property
@@ -57,137 +64,6 @@ class TokensEvidence(Evidence):
         """The number of heads, as far as it is known."""
         seen = self.splittings[0].num_heads if self.splittings else None
         return self.feed.num_heads or seen
-
-    @cached_property
-    def settled(self) -> Settled:
-        """The first call.
-
-        Raises:
-            ModelError: code `check.output`, for another shape of output.
-        """
-        subject, main = self.masked, self.feed.draw(self.feed.lengths[0], self.seed)
-        given = {"x": main}
-        try:
-            output = subject(main)
-        except Exception as error:
-            single = subject.within(torch.float32)
-            try:
-                subject, output = single, single(main)
-            except Exception:  # the first error says more
-                return Settled(subject, given, error=error)
-        subject, output = again(subject, (main,), output.detach())
-        vectors = output.ndim == main.ndim and output.shape[:-1] == main.shape[:-1]
-        square = vectors and Feed.as_wide_as_long(subject, main, output)
-        if not vectors or square:
-            raise output_error(subject.name, main, output, square=square)
-        return self._with_its_mask(subject, given, output)
-
-    def _with_its_mask(
-        self, subject: Subject, given: Mapping[str, Tensor], output: Tensor
-    ) -> Settled:
-        """A causal mask is handed over only where the module has none of its own.
-
-        Raises:
-            ModelError: code `check.mask`, if it would have hidden the future had it been told to.
-        """
-        notes: tuple[tuple[str, Mapping[str, Any]], ...] = ()
-        if not self.contract.causal:
-            return Settled(subject, given, output, None, notes)
-        if hidden_by_itself(subject.run):
-            bare = replace(subject, hands_mask=False)
-            if not self._sees_all(bare, given["x"]):
-                return Settled(bare, given, bare(given["x"]).detach(), None, notes)
-            return Settled(subject, given, output, None, (("hands-mask", {}),))
-        model = subject.run.model if isinstance(subject.run, Embedded) else subject.run
-        name = unfilled_mask(model, subject.takes)
-        if name is None or not self._sees_all(subject, given["x"]):
-            return Settled(subject, given, output, None, notes)
-        try:  # if it is causal as soon as a mask of real tokens comes, the mask does not hide the future
-            causal = not self._sees_all(with_beside(subject, masks=True), given["x"])
-        except Exception:  # a mask of another shape or kind is wanted
-            causal = False
-        if not causal:
-            raise ModelError(
-                "check.mask",
-                f"{subject.name} takes {name}, for which takes={shown(subject.takes)} hands over nothing, "
-                "and without it the future is seen. If the causal mask is to come by it, check a "
-                f"function that hands it over: lambda x: attention(x, {name}=…). If not, this is "
-                "mask.missing.",
-            )
-        return Settled(subject, given, output, None, notes)
-
-    def _sees_all(self, subject: Subject, x: Tensor) -> bool:
-        generator = torch.Generator().manual_seed(self.seed)
-        return bool(measure(subject.spare(), self._given, self.batched(x), generator).moves.all())
-
-    def call_error(self, error: Exception) -> ModelError:
-        """The error for a subject that does not take x."""
-        beside = {
-            f"mask{i or ''}": each for i, each in enumerate(self.masked.beside(self.inputs[0]))
-        }
-        return call_error(self.given, {"x": self.inputs[0], **beside}, error)
-
-    def batching(self, subject: Subject) -> Any:
-        """The call of (batch, tokens, width), whatever the subject takes."""
-        return (lambda x: subject(x[0])[None]) if self.feed.plain else subject
-
-    def _given(self, x: Tensor) -> tuple[Tensor, ...]:
-        return (x[0] if self.feed.plain else x,)
-
-    def batched(self, x: Tensor) -> Tensor:
-        """(batch, tokens, width), whatever the subject takes."""
-        return x[None] if self.feed.plain else x
-
-    @cached_property
-    def short(self) -> Mapping[str, Tensor]:
-        return {"x": shortened(self.subject, self.inputs[0], 4)}
-
-    @cached_property
-    def others(self) -> list[tuple[Tensor, Recorded | None]]:
-        """Calls with other numbers, and another length if it takes one."""
-        first, *more = self.feed.lengths
-        found = []
-        for length, batch in dict.fromkeys(((more[0] if more else first, 3), (first, 2))):
-            x = self.feed.draw(length, self.seed + 1, batch)
-            recorded = self.record(x)
-            if recorded is not None and recorded.output.shape[:-1] == x.shape[:-1]:
-                found.append((x, recorded))
-                break
-        return found
-
-    @cached_property
-    def lengths(self) -> dict[int, str]:
-        """The result of fewer tokens: "", "NaN", or what the call raised."""
-        found = {}
-        for tokens in (1, 2, 3):
-            if tokens >= self.inputs[0].shape[-2]:
-                continue
-            try:
-                with torch.no_grad():
-                    output = self.subject.spare()(self.feed.draw(tokens, self.seed))
-                found[tokens] = "" if output.isfinite().all() else "NaN"
-            except Exception as error:  # a length may be refused
-                found[tokens] = raised(error)
-        return found
-
-    @cached_property
-    def at_longest(self) -> str | None:
-        """The error of the promised number of tokens; "" for nothing, None if none is promised."""
-        longest_ = found("context_length", self.given, self.contract)
-        if longest_ is None or longest_ > LONGEST or self.subject.module is None:
-            return None
-        x = self.feed.draw(longest_, self.seed, batch=1)
-        try:
-            with torch.no_grad():
-                self.subject.spare()(x)
-        except Exception as error:  # whatever it raises
-            return raised(error).splitlines()[0]
-        return ""
-
-    @property
-    def promised_length(self) -> int | None:
-        """The number of tokens that it says it takes."""
-        return longest(self.given, self.contract)
 
     @cached_property
     def dependency(self) -> Dependency:
@@ -231,23 +107,17 @@ class TokensEvidence(Evidence):
         return tuple(found)
 
     @cached_property
-    def places(self) -> tuple[tuple[int, ...] | None, ...]:
-        """Of each group of heads: the outputs that hold what the queries of the tokens collected. Where these
-        are in their order behind the heads, the first two of the last group tell."""
-        found, tokens = [], range(self.inputs[0].shape[-2])
-        for group, each in zip(self.groups, self.splittings, strict=True):
-            last = group is self.groups[-1]
-            asked = tokens if not each.in_order else tokens[:2] if last else ()
-            found.append(placed(self.subject, self.inputs, self.output, group, asked) or None)
-        return tuple(found)
-
-    @cached_property
     def promised(self) -> Contract:
         """The contract, with a window that was found in the dependencies."""
         window = self._window
         if window is None:
             return self.contract
         return replace(self.contract, window=window, causal=window[1] == 0 or self.contract.causal)
+
+    @property
+    def inside(self) -> Contract:
+        """The contract of what happens after the split into heads and their rotation."""
+        return replace(self.promised, rope=None, num_kv_heads=None)
 
     @property
     def _window(self) -> tuple[int, int] | None:
@@ -265,17 +135,13 @@ class TokensEvidence(Evidence):
     def group_trials(self, index: int) -> list[Trial]:
         """A group of heads, on each of the calls."""
         group = self.groups[index]
-        promised = replace(self.promised, rope=None, num_kv_heads=None)
-        found = [trial(group.heads, group.arranged, promised, self.feed.width)]
-        for _, recorded in self.others:
-            if recorded is None or len(recorded.attentions) != len(self.observed):
-                continue
-            same = group.joined([recorded.attentions[each] for each in group.indices])
-            try:
-                found.append(trial(same, group.arranged, promised, self.feed.width))
-            except RuntimeError:  # another number of blocks a sample
-                continue
-        return found
+        calls = (self.recorded, *(recorded for _, recorded in self.others))
+        made = [
+            group.trial(recorded.attentions, self.inside, self.feed.width)
+            for recorded in calls
+            if recorded is not None and len(recorded.attentions) == len(self.observed)
+        ]
+        return [each for each in made if each is not None]
 
     @cached_property
     def steps(self) -> DecodingEvidence | None:
@@ -308,8 +174,10 @@ class TokensEvidence(Evidence):
 
     @cached_property
     def spread(self) -> tuple[float, float, float] | None:
-        """The spread of the matrices of query and key of the first group, and that of PyTorch; None
-        where that is not shown, or by too few numbers."""
+        """The spread of the matrices of query and key of the first group, and that of PyTorch.
+
+        None if it is not seen, or if there are too few numbers.
+        """
         assert self.recorded is not None
         found = []
         for which in (0, 1):
@@ -323,37 +191,116 @@ class TokensEvidence(Evidence):
         return found[0][0], found[1][0], (3 * found[0][1]) ** -0.5
 
     @cached_property
-    def projections(self) -> list[Projected]:
-        """Query, key and value as they were projected, on each of the calls."""
-        found = []
-        for recorded in (self.recorded, *(each for _, each in self.others)):
-            if (
-                recorded is None
-                or not self.groups
-                or len(recorded.attentions) != len(self.observed)
-            ):
-                return []
-            group = self.groups[0]
-            same = group.joined([recorded.attentions[i] for i in group.indices])
-            made = projected(recorded.recorder, same, group.arranged, self.promised)
-            if made is None or not made.known:
-                return []
-            found.append(made)
-        return found
+    def projected(self) -> frozenset[str]:
+        """The names of the parameters that query, key or value of an attention is projected by."""
+        if self.recorded is None:
+            return frozenset()
+        recorder = self.recorded.recorder
+        roots = [root_node(recorder, each, which) for each in self.observed for which in range(3)]
+        return frozenset(
+            recorder.parameters.get(node.storages[node.constant], "")
+            for node in roots
+            if node is not None and node.constant is not None
+        )
 
     @cached_property
-    def rotated(self) -> Explanation | None:
-        """The rotation of query and key before their product, where rope is declared."""
-        if self.contract.rope is None or not self.projections:
+    def layers(self) -> tuple[Explanation | None, ...]:
+        """The explanation of the layer of each group of heads, from its projections to what reads its contexts.
+
+        None for a group of which one of these was not seen.
+        """
+        return tuple(map(self._layer, range(len(self.groups))))
+
+    @cached_property
+    def layer_by_name(self) -> Explanation | None:
+        """The same of the parameters that are named as projections, whether a product was seen or not."""
+        calls = (self.recorded, *(recorded for _, recorded in self.others))
+        found = [list(self._named_sides(each)) for each in calls if each is not None]
+        return self._explained_sides(found, self.num_heads or 1, whole=True)
+
+    def _named_sides(self, recorded: Recorded) -> Iterator[Sides]:
+        nodes = recorded.recorder.nodes
+        inputs = [self.batched(each.output) for each in nodes if each.kind == "input"]
+        if inputs:
+            output = self.batched(recorded.output)
+            yield from sides_by_name(recorded, output, inputs[0], inputs[-1])
+
+    @cached_property
+    def ends(self) -> tuple[Explanation | None, ...]:
+        """The same from the query and key that are multiplied, whatever was done to them, and the projected value."""
+        return tuple(map(self._end, range(len(self.groups))))
+
+    def _end(self, index: int) -> Explanation | None:
+        inside = self.explanations[index]
+        if not inside.right or self.groups[index].arranged is None:
             return None
-        trials = [each.trial(self.contract) for each in self.projections]
+        multiplied = self.group_trials(index)
+        for ways in zip(*self._calls_of(index)[: len(multiplied)], strict=False):
+            made = [
+                sides.end(each.under(inside.contract))
+                for sides, each in zip(ways, multiplied, strict=False)
+            ]
+            trials = [each for each in made if each is not None]
+            if trials and len(trials) == len(made):
+                table = [*TOKENS, *VALUES, *of_context(trials)]
+                found = explain(trials, inside.contract, lambda _, rows=table: rows)
+                return replace(found, trials=tuple(trials))
+        return None
 
-        def rotations(contract: Contract) -> list[StageEdit]:
-            ways = ("not-rotated", "one-rotated", "base", "backwards")
-            found = edits(contract, given=False, masked=False, whole=False)
-            return [each for each in found if each.code.startswith("rope") or each.way in ways]
+    def layer_sides(self, index: int, recorded: Recorded) -> list[Sides]:
+        """Return the sides of the layer of a group of heads in one call, in each way that its projections allow."""
+        same = [recorded.attentions[each] for each in self.groups[index].indices]
+        batch = 1 if self.feed.plain else recorded.output.shape[0]
+        return list(sides_by_tags(recorded, same, batch))
 
-        return explain(trials, trials[0].setting.contract, rotations)
+    def _calls_of(self, index: int) -> list[list[Sides]]:
+        calls = (self.recorded, *(each for _, each in self.others))
+        return [
+            self.layer_sides(index, each)
+            for each in calls
+            if each is not None and len(each.attentions) == len(self.observed)
+        ]
+
+    def _layer(self, index: int) -> Explanation | None:
+        found = self._calls_of(index)
+        dim = self.groups[index].attentions[0].query.shape[-1]
+        width = next((sides.query.shape[-1] for ways in found for sides in ways), dim)
+        num_heads = self.contract.num_heads or self.feed.num_heads or width // dim
+        return self._explained_sides(found, num_heads, whole=False)
+
+    def _explained_sides(
+        self, calls: Sequence[Sequence[Sides]], num_heads: int, *, whole: bool
+    ) -> Explanation | None:
+        """The explanation of a layer by its sides in each call, in the first way that has one."""
+        trials: tuple[Trial, ...] = ()
+
+        def table(contract: Contract) -> list[StageEdit]:
+            found = edits(contract, given=False, masked=whole)
+            return [
+                *(
+                    each
+                    for each in found
+                    if whole or each.noun in LAYER or "rotate" in each.changes
+                ),
+                *of_context([each.under(contract) for each in trials]),
+            ]
+
+        first = None
+        for ways in zip(*calls, strict=False):
+            made = [sides.trial(self.promised, num_heads) for sides in ways]
+            trials = tuple(each for each in made if each is not None)
+            if not trials or len(trials) < len(made):
+                continue
+            found = replace(explain(trials, self.promised, table), trials=trials)
+            if found.known:
+                return found
+            first = first or found
+            for rope in ROTATIONS if self.contract.rope is None else ():
+                turned = replace(self.promised, rope=rope)
+                found = explain(trials, turned, lambda each: [*filter(is_of_heads, table(each))])
+                if found.known:
+                    return replace(found, trials=trials)
+        return first
 
     @cached_property
     def halves(self) -> list[tuple[torch.dtype, str, Halved]]:
@@ -384,11 +331,11 @@ class TokensEvidence(Evidence):
                 recorded = self.record(x)
                 if recorded is None or not recorded.attentions:
                     continue
-                taken = [recorded.attentions[i] for i in self.groups[0].indices]
-                group = self.groups[0].joined(taken)
-                made = trial(
-                    group, self.groups[0].arranged, self.explained.contract, self.feed.width
+                made = self.groups[0].trial(
+                    recorded.attentions, self.explained.contract, self.feed.width
                 )
+                if made is None:
+                    continue
                 plain = partial(lost_by_plain, made.query, made.key, made.value, made.setting)
                 target = self.subject(x).detach().double()
                 measured.append((dtype, what, measure_halves(run, plain, (x,), target, dtype)))

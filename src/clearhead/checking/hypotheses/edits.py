@@ -5,17 +5,20 @@ rows that gives the subject's numbers on every call is the name of the mistake (
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.head_edits import GROUPS, HEADS, MERGES, ROPE, TAKEN
+from clearhead.checking.hypotheses.head_edits import GROUPS, HEADS, MERGES, ROPE, TAKEN, TOKENS
 from clearhead.checking.hypotheses.mask_edits import ALIGNMENT, GIVEN, HIDING, MASKS, SOFTMAX
+from clearhead.checking.hypotheses.matching import Trial
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_group
 from clearhead.checking.hypotheses.score_edits import ORDER, SCALES
-from clearhead.checking.hypotheses.stage_edit import (
-    StageEdit,
-)
+from clearhead.checking.hypotheses.stage_edit import Stage, StageEdit
+from clearhead.recording.thresholds import SUMS
 from clearhead.recording.weighing import Weighing
 
 
@@ -63,10 +66,107 @@ def edits(
         *SCALES,
         *ORDER,
         *GROUPS,
-        *([*HEADS, *MERGES, *TAKEN] if whole else ()),
+        *([*HEADS, *MERGES, *TAKEN, *TOKENS] if whole else ()),
         *ROPE,
         *ALIGNMENT,
         *(GIVEN if given else ()),
         *numbers,
     ]
     return [edit for edit in found if edit.needs(contract)]
+
+
+# Context, key and value of every head → what may be added to the context. A query that is added is a residual.
+ADDED: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]] = (
+    lambda context, key, value: context,
+    lambda context, key, value: value,
+    lambda context, key, value: key,
+    lambda context, key, value: value.mean(2, keepdim=True).expand_as(context),
+    lambda context, key, value: value[:, :, :1].expand_as(context),
+    lambda context, key, value: value[:, :, -1:].expand_as(context),
+    lambda context, key, value: context * value,
+)
+MOST_KEYS = 10
+"""The most keys whose subsets are all compared."""
+
+
+def of_context(trials: Sequence[Trial]) -> list[StageEdit]:
+    """Return the edits whose parameters the contexts of these calls show."""
+    first = trials[0]
+    right = first.result(RIGHT)
+    if right is None or right.shape != first.target.shape:
+        return []
+    if not (right.isfinite().all() and first.target.isfinite().all()):
+        return []
+    return [each for each in (_added(first, right), _left_out(trials)) if each is not None]
+
+
+def _added(first: Trial, right: Tensor) -> StageEdit | None:
+    """The multiples of ADDED that are nearest to what a context has more than the right one."""
+    parts = [first.result(replace(RIGHT, around=_only(part))) for part in ADDED]
+    known = {
+        place: part
+        for place, part in enumerate(parts)
+        if part is not None and part.shape == right.shape
+    }
+    matrix = torch.stack([each.flatten() for each in known.values()], -1)
+    more = (first.target - right).flatten()[:, None]
+    factors = torch.linalg.lstsq(matrix, more, driver="gelsd").solution.flatten()
+    if len(more) <= 2 * len(known):
+        return None
+    felt = {
+        place: float(factor)
+        for place, factor in zip(known, factors, strict=True)
+        if abs(factor) > SUMS
+    }
+    if not felt:
+        return None
+    way = "factor" if set(felt) == {0} else "more"
+    factor = f"{1 + felt.get(0, 0.0):.4g}"
+    return StageEdit("law.value", way, {"around": _with(felt)}, values={"factor": factor})
+
+
+def _only(part: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Stage:
+    def around(inner: Stage, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
+        context = inner(query, key, value, at)
+        return part(context, right_group(key, at), right_group(value, at))
+
+    return around
+
+
+def _with(factors: dict[int, float]) -> Stage:
+    def around(inner: Stage, *sides: Tensor) -> Tensor:
+        context = inner(*sides)
+        for place, factor in factors.items():
+            context = context + factor * _only(ADDED[place])(inner, *sides)
+        return context
+
+    return around
+
+
+def _left_out(trials: Sequence[Trial]) -> StageEdit | None:
+    """The keys of each query that are weighed and not summed, the same in every sample and head."""
+    kept = {}
+    for each in trials:
+        found = _summed(each)
+        if found is None:
+            return None
+        kept[found.shape] = found
+    after = lambda weights, seen, at: weights * kept[at.query_len, at.kv_len]  # noqa: E731
+    return StageEdit("law.value", "sums", {"after": after})
+
+
+def _summed(case: Trial) -> Tensor | None:
+    """True for the keys whose weighted values a context is the sum of; None where it is no such sum."""
+    at = case.setting
+    if at.kv_len > MOST_KEYS or case.target.ndim != 3:
+        return None
+    weights = RIGHT.weights(case.query, case.key, at)
+    value = right_group(case.value, at)
+    target = case.target.unflatten(-1, (at.num_heads, -1)).transpose(1, 2)
+    # (query, key, numbers of all samples and heads)
+    terms = (weights[..., None] * value[:, :, None]).permute(2, 3, 0, 1, 4).flatten(2)
+    wanted = target.permute(2, 0, 1, 3).flatten(1)
+    subsets = torch.arange(2**at.kv_len - 1, -1, -1)[:, None] >> torch.arange(at.kv_len) & 1 == 1
+    gaps = (subsets.double() @ terms - wanted[:, None]).abs().amax(-1)
+    gap, place = gaps.min(-1)
+    return subsets[place] if bool((gap <= SUMS * wanted.abs().max()).all()) else None

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from clearhead.checking.hypotheses.recipe import (
     Setting,
+    right_group,
+    right_merge,
     right_rotate,
     rotate,
     rotated,
@@ -36,6 +38,32 @@ def _same(*which: int) -> Stage:
     )
 
 
+def _split_by_view(*which: int) -> Stage:
+    """Query (0), key (1) or value (2) viewed as (batch, heads, len, dim) where a transpose is needed."""
+    return lambda query, key, value, at: tuple(
+        each.transpose(1, 2).reshape(each.shape) if index in which else each
+        for index, each in enumerate((query, key, value))
+    )
+
+
+def _at(*rows: Callable[[Tensor], Tensor] | None) -> Stage:
+    """Query, key and value with other tokens in the place of their own; None for those as they are."""
+    return lambda query, key, value, at: tuple(
+        each if row is None else row(each).expand_as(each)
+        for row, each in zip(rows, (query, key, value), strict=True)
+    )
+
+
+def _rolled(by: int) -> Callable[[Tensor], Tensor]:
+    return lambda x: x.roll(by, 2)
+
+
+def _other_columns(x: Tensor) -> Tensor:
+    """Heads whose numbers are apart by the number of heads."""
+    flat = x.transpose(1, 2).flatten(2)
+    return flat.unflatten(-1, (x.shape[3], x.shape[1])).permute(0, 3, 1, 2)
+
+
 def _viewed(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
     return query, key.reshape(*key.shape[:2], key.shape[3], key.shape[2]).mT, value
 
@@ -56,9 +84,20 @@ def _view_merge(context: Tensor, at: Setting) -> Tensor:
     return context.reshape(at.batch, at.query_len, -1)
 
 
+def _tiled(side: int) -> Stage:
+    """The heads of the key (1) or the value (2) tiled, those of the other one repeated."""
+    return lambda *given: tuple(
+        each.repeat(1, given[3].num_heads // each.shape[1], 1, 1) if index == side else each
+        for index, each in enumerate(given[:3])
+    )
+
+
 GROUPS = [
     StageEdit("heads.gqa-tiled", "tiled",
          {"group": lambda x, at: x.repeat(1, at.num_heads // x.shape[1], 1, 1)}, grouped),
+    *(
+        StageEdit("heads.gqa-tiled", "tiled", {"arrange": _tiled(side)}, grouped) for side in (1, 2)
+    ),
     StageEdit("heads.layout", "same",
          {"group": lambda x, at: x[:, :1].expand(-1, at.num_heads, -1, -1)}, grouped,
          {"what": "first key head"}),
@@ -79,9 +118,38 @@ HEADS = [
     ),
     StageEdit("heads.layout", "tokens", {"around": _heads_as_tokens},
          lambda contract: not grouped(contract)),
+    *(
+        StageEdit("heads.layout", "view", {"arrange": _split_by_view(*which)})
+        for which in ((0, 1, 2), (0, 1), (0,), (1,), (2,), (1, 2), (0, 2))
+    ),
+    StageEdit("heads.layout", "view", {
+        "arrange": _split_by_view(0, 1, 2),
+        "merge": lambda x, at: _view_merge(x, at),
+        "end": lambda x, at: x.reshape(at.batch, at.query_len, at.num_heads, -1).transpose(1, 2),
+    }),
+    StageEdit("law.pairs", "columns", {"arrange": lambda q, k, v, at: (q, k, _other_columns(v))}),
+]  # fmt: skip
+
+TOKENS = [
+    StageEdit("law.pairs", "elsewhere", {"arrange": _at(*rows)})
+    for rows in (
+        *(tuple(_rolled(by) if i == side else None for i in range(3)) for by in (1, -1) for side in range(3)),
+        (lambda x: x.flip(2), None, None),
+        (lambda x: x[:, :, :1], None, None),
+        (lambda x: x[:, :, -1:], None, None),
+    )
+] + [
+    StageEdit("law.pairs", "elsewhere", {"around": lambda inner, *sides: inner(*sides).cumsum(2)}),
+    StageEdit("law.pairs", "alone", {"around": lambda inner, q, k, v, at: right_group(v, at)}),
 ]  # fmt: skip
 
 MERGES = [
+    StageEdit("heads.layout", "summed", {"merge": lambda x, at: x.sum(1)}),
+    *(
+        StageEdit("heads.layout", "summed",
+             {"merge": lambda x, at, by=by: right_merge(by(x, 1, True).expand_as(x), at)})
+        for by in (torch.mean, torch.sum)
+    ),
     StageEdit("heads.layout", "viewed", {
         "merge": _view_merge,
         "end": lambda x, at: _view_merge(x, at).unflatten(-1, (at.num_heads, -1)).transpose(1, 2),
@@ -92,7 +160,19 @@ MERGES = [
     }),
 ]  # fmt: skip
 
+
+VALUES = [
+    StageEdit(
+        "law.value", "centred", {"arrange": lambda q, k, v, at: (q, k, v - v.mean(2, keepdim=True))}
+    ),
+    *(
+        StageEdit("law.value", "shares", {"arrange": lambda q, k, v, at, axis=axis: (q, k, v.softmax(axis))})
+        for axis in (-1, 2)
+    ),
+]  # fmt: skip
+
 TAKEN = [
+    *VALUES,
     StageEdit("parameter.dead", "keys", {"arrange": _taking(0, 1, 1)}),
     StageEdit("parameter.dead", "queries", {"arrange": _taking(0, 1, 0)}),
     StageEdit("parameter.dead", "to-queries", {"arrange": _taking(0, 0, 2)}),

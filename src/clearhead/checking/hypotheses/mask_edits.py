@@ -125,7 +125,27 @@ MASKS = [
 
 ALIGNMENT = [StageEdit("mask.top-left", "rectangular", {"start": lambda at: 0}, hides)]
 
+
+def _next_to(by: int) -> Callable[[Tensor], Tensor]:
+    """The given mask at the key next to each, hidden beyond the ends."""
+    return lambda mask: functional.pad(mask, (max(by, 0), max(-by, 0)))[
+        ..., max(-by, 0) : mask.shape[-1] + max(-by, 0)
+    ]
+
+
 GIVEN = [
+    *(
+        StageEdit("mask.off-by-one", way, {"visible": _given(moved)})
+        for way, moved in (
+            ("padding-more", lambda mask: mask | _next_to(1)(mask)),
+            (
+                "padding-more",
+                lambda mask: (mask | _next_to(1)(mask)) & _next_to(1)(torch.ones_like(mask)),
+            ),
+            ("padding-less", lambda mask: mask & _next_to(-1)(mask)),
+            ("padding-first", lambda mask: mask & _next_to(1)(torch.ones_like(mask))),
+        )
+    ),
     StageEdit("mask.inverted", "given", {"visible": _given(lambda mask: ~mask)}),
     StageEdit("mask.inverted", "beside-given", {"visible": _inverted_with_given}, hides),
     StageEdit("mask.missing", "given", {"visible": _without(mask=True)}),

@@ -116,6 +116,7 @@ class Explanation:
         script: the edits.
         also: other edits that give the same, where the script is one edit.
         error: of the definition, where nothing is known.
+        trials: the calls, where they are not those of the evidence.
     """
 
     known: bool
@@ -124,9 +125,11 @@ class Explanation:
     script: tuple[StageEdit, ...] = ()
     also: tuple[StageEdit, ...] = ()
     error: float = 0.0
+    trials: tuple[Trial, ...] = ()
 
     @property
     def right(self) -> bool:
+        """True if it is the definition."""
         return self.known and not self.script
 
 
@@ -138,8 +141,11 @@ def contracts(contract: Contract) -> list[Contract]:
 
 
 def window_of(seen: Tensor) -> tuple[int, int] | None:
-    """The window of a matrix (query_len, kv_len) of who sees whom, if it is one: how far back and
-    ahead every query sees, both short of the ends. What a query sees of itself is not asked."""
+    """Return how far back and ahead every query sees; None if that is no window, or if it reaches the ends.
+
+    Args:
+        seen: (query_len, kv_len), True where a query sees a key. What a query sees of itself is not asked.
+    """
     query_len, kv_len = seen.shape
     places = torch.arange(query_len) + kv_len - query_len
     distance = places[:, None] - torch.arange(kv_len)

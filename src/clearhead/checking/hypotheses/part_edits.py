@@ -90,6 +90,8 @@ def _divided() -> Iterator[PartEdit]:
         ("softmax.axis", "sum", lambda p: p.sum(-1)),
         ("softmax.axis", "sum", lambda p: p.sum(-2, keepdim=True)),
         ("softmax.axis", "whole", lambda p: p.sum()),
+        ("law.pairs", "one-sum", lambda p: p[0].sum()),
+        ("law.pairs", "one-sum", lambda p: p[-1].sum()),
         ("sum.wrong", "row", lambda p: p.sum(-1, keepdim=True).cumsum(0)),
         ("sum.wrong", "last", lambda p: p[:, -1:]),
         ("sum.wrong", "last-term", lambda p: p[:, :-1].sum(-1, keepdim=True)),

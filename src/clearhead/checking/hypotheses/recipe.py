@@ -112,8 +112,10 @@ def right_visible(at: Setting) -> Tensor:
 
 
 def visible(at: Setting, offset: int, left: int = 0, right: int = 0) -> Tensor:
-    """True where a query may see a key, the first query at position `offset`; `left` and `right`
-    move the edges of causal and window outwards."""
+    """Return True where a query may see a key, the first query at position `offset`.
+
+    `left` and `right` move the edges of causal and window outwards.
+    """
     before, after = at.contract.window or (None, None)
     ahead = [right] if at.contract.causal else []
     if after is not None and not (ahead and after == 0):

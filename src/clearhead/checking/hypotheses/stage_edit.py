@@ -42,13 +42,11 @@ class StageEdit:
 
 def causal(contract: Contract) -> Any:
     """True if the contract is causal."""
-
     return contract.causal
 
 
 def windowed(contract: Contract) -> Any:
     """True if a window is declared."""
-
     return contract.window is not None
 
 
@@ -59,25 +57,21 @@ def hides(contract: Contract) -> bool:
 
 def biased(contract: Contract) -> bool:
     """True if a bias or ALiBi is declared."""
-
     return contract.bias is not None or contract.alibi_slopes is not None
 
 
 def capped(contract: Contract) -> bool:
     """True if a softcap is declared."""
-
     return contract.softcap is not None
 
 
 def sunk(contract: Contract) -> bool:
     """True if sinks are declared."""
-
     return contract.sinks is not None
 
 
 def rotary(contract: Contract) -> bool:
     """True if a rotation is declared."""
-
     return contract.rope is not None
 
 

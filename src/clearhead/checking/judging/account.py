@@ -4,7 +4,7 @@ The search over the table of edits comes first. Where no script gives the number
 compared with the declared one, stage by stage; then the law that broke is the name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
@@ -13,11 +13,9 @@ import torch
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.named_layers import right_by_name, trials_by_name
-from clearhead.checking.evidence.splitting import asks
+from clearhead.checking.evidence.splitting import Splitting, asks
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.edits import edits
-from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, fits
+from clearhead.checking.hypotheses.matching import Explanation, Trial, fits
 from clearhead.checking.hypotheses.recipe import RIGHT, right_scale
 from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.judging.dependencies import as_promised
@@ -37,6 +35,7 @@ from clearhead.checking.judging.reading import (
 )
 from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE
+from clearhead.recording.weighing import ACTIVATIONS
 
 TOPICS = ("mask", "softmax", "scale", "order", "product")
 # The stages of a recipe that a topic is about.
@@ -154,28 +153,114 @@ def _of_heads(e: HeadsEvidence) -> Account:
 
 
 def _of_tokens(e: TokensEvidence) -> Account:
-    accounts = [_of_group(e, index) for index in range(len(e.groups))]
-    if not accounts:
-        trials = trials_by_name(e)
-        if len(trials) > 1:
-            found = explain(
-                trials, e.contract, lambda each: edits(each, given=False, masked=True, whole=False)
-            )
-            if found.known:
-                return _of_recipe(found, trials, TOPICS)
+    if not e.groups:
+        found = e.layer_by_name
+        if found is not None and found.known:
+            return _of_layer(e, found)
         why = "linear" if e.observed else "no-attention"
-        return Account(unknown=dict.fromkeys(TOPICS, (why, {})), contract=e.contract)
+        topics = (*TOPICS, "heads")
+        return Account(unknown=dict.fromkeys(topics, (why, {})), contract=e.contract)
+    accounts = [_of_group(e, index) for index in range(len(e.groups))]
     first = next((each for each in accounts if each.claims), accounts[0])
     if first.claims:
-        known = right_by_name(e)
-        return first if known is None else _of_recipe(known, trials_by_name(e), TOPICS)
+        known = e.layer_by_name if len(e.groups) == 1 or not e.explanations[0].known else None
+        return _of_layer(e, known) if known is not None and known.right else first
     clear = frozenset.intersection(*(each.clear for each in accounts))
     unknown = {topic: why for each in accounts for topic, why in each.unknown.items()}
     notes = tuple(note for each in accounts for note in each.notes)
     return replace(first, clear=clear, unknown=unknown, notes=notes)
 
 
+def _of_layer(e: TokensEvidence, found: Explanation) -> Account:
+    """The account of a layer that is known from its projections to what reads its contexts."""
+    made = _of_recipe(found, found.trials, (*TOPICS, "heads", "positions"))
+    rope = found.contract.rope
+    if rope is None or e.contract.rope is not None:
+        return made
+    note = ("rope", {"layout": rope["layout"], "base": f"{rope['base']:,.0f}"})
+    return replace(made, notes=(note,), contract=replace(found.contract, rope=None))
+
+
 def _of_group(e: TokensEvidence, index: int) -> Account:
+    inside, layer = e.explanations[index], e.layers[index]
+    each = e.splittings[index]
+    if layer is None and len(e.groups) == 1:
+        layer = e.layer_by_name
+    # Zeros are the definition of zeros, which shows nothing.
+    shown = layer is not None and any(bool(trial.target.any()) for trial in layer.trials)
+    if layer is not None and any("rotate" in edit.changes for edit in layer.script):
+        # Rows of several tokens have no position that a rotation is about.
+        shown = shown and _unseen(e, each) is None
+    if (
+        layer is not None
+        and shown
+        and layer.known
+        and not (inside.known and inside.script)
+        and not each.sliced
+    ):
+        return _of_layer(e, layer)
+    end = e.ends[index]
+    if end is not None and end.script:
+        return _of_recipe(end, end.trials, (*TOPICS, "heads"))
+    made = _inside(e, index)
+    seen = [split.num_heads or 0 for split in e.splittings]
+    declared = e.contract.num_heads
+    if declared is not None and seen[0] and declared not in (*seen, sum(seen)):
+        wrong = Found("other", {"declared": declared, "seen": seen[0]})
+        return replace(made, claims=(*made.claims, Claim("heads", "heads.layout", wrong)))
+    way = next((way for way, wrong in WAYS if wrong(each)), None)
+    if way is not None and not e.dependency.mixed:
+        return Account((Claim("heads", "heads.layout", Found(way)),), contract=made.contract)
+    if made.claims:
+        return made
+    changed = set(each.changed) - LAYERS
+    if changed:
+        claim = Claim("product", "differs", Found("context", {"operation": ", ".join(changed)}))
+        return Account((claim,), contract=made.contract)
+    if e.contract.rope is not None:
+        if _unseen(e, each) is None and _keeps_lengths(e, index):
+            return Account(
+                (Claim("positions", "differs", Found("rotation")),), contract=made.contract
+            )
+        made = replace(made, unknown={**made.unknown, "positions": ("rotation", {})})
+    why = _unseen(e, next((x for x in e.splittings if x.merged is not None), each))
+    if why is not None:
+        return replace(made, unknown={**made.unknown, "heads": why})
+    return replace(made, clear=made.clear | {"heads"})
+
+
+# An activation between context and projection, as in LeViT, is a layer.
+LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
+# What rows of a layer show that its projections do not follow the definition.
+WAYS: Sequence[tuple[str, Callable[[Splitting], object]]] = (
+    ("tokens", lambda each: each.across),
+    ("view", lambda each: each.split),
+    ("viewed", lambda each: each.merged is False),
+    ("sliced", lambda each: each.sliced),
+)
+
+
+def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
+    """True if the queries are as long as they were projected, as after any rotation."""
+    layer = e.layers[index]
+    if layer is None or not layer.trials:
+        return False
+    trials = layer.trials[0], e.group_trials(index)[0]
+    one, other = (each.query.norm(dim=-1).flatten().sort().values for each in trials)
+    return one.shape == other.shape and torch.allclose(one, other)
+
+
+def _unseen(e: TokensEvidence, each: Splitting) -> tuple[str, Values] | None:
+    """Why the tokens of the rows of a layer are not known; None where they are."""
+    if not any(source is not None and source.single for source in e.sources):
+        named = e.subject.parameters().items()
+        zeros = [name for name, matrix in named if matrix.ndim > 1 and not matrix.any()]
+        return ("zeros", {"names": ", ".join(zeros)}) if zeros else ("mixed-before", {})
+    return ("merge", {}) if each.merged is None else None
+
+
+def _inside(e: TokensEvidence, index: int) -> Account:
+    """The account of a group of heads by the query, key and value that its products read."""
     found, trials, group = e.explanations[index], e.group_trials(index), e.groups[index]
     if found.known:
         scaled = any(each.noun == "scale" for each in found.script)

@@ -1,8 +1,7 @@
 """Verdicts on behaviours: a call is changed, and what it gives is compared. Each topic is one question."""
 
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,23 +11,10 @@ from clearhead._text import raised_words
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cases import broken, called
 from clearhead.checking.evidence.cross import CrossEvidence
-from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.feeding import kept_masks
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.laws import by_samples, in_turn, reseeded
-from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.judging.training import (
-    dead,
-    dropout,
-    fixed_length,
-    gradients,
-    loose,
-    mask_plain,
-    mask_trained,
-    returned,
-    shared,
-)
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict, broken_law
 from clearhead.checking.subject.constructing import arguments_again
 from clearhead.checking.subject.refusals import deliberate, first_line
@@ -232,44 +218,3 @@ def overflow(e: HeadsEvidence | TokensEvidence) -> Verdict:
             values["size"] = "not finite" if infinite else f"off by {found.error:.2g}"
             return Found(way, values, ("plain", values))
     return Clear("dtypes", {"names": ", ".join(names)}) if names else Clear()
-
-
-class Behaviour(NamedTuple):
-    """One question, the codes of its answers, and the kinds of evidence that it is for, and is not for."""
-
-    codes: str
-    topic: str
-    question: Callable[[Any], Claim | Verdict | None]
-    of: tuple[type[Evidence], ...] = (Evidence,)
-    but: tuple[type[Evidence], ...] = ()
-    excludes: str = ""
-    explains: str = ""
-
-
-HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
-DECODING, WITHIN = (DecodingEvidence,), (HeadsEvidence, TokensEvidence)
-FIRST = (
-    Behaviour("dropout.in-eval law.again", "repetition", repetition, but=DECODING, excludes="*"),
-)
-BEHAVIOURS = (
-    Behaviour("input.modified", "inputs", modified, but=DECODING, excludes="strides"),
-    Behaviour("input.strided", "strides", strided, but=DECODING),
-    Behaviour("mask.leaks-nan", "nan", nan_behind, WITHIN, CROSS),
-    Behaviour("mask.empty-row", "empty", empty_row, HEADS),
-    Behaviour("output.non-finite", "dtypes", overflow, WITHIN, CROSS),
-    Behaviour("weights.not-used", "returned", returned, WITHIN),
-)
-TRAINING = (
-    Behaviour("parameter.missing", "parameters", loose, SELF, excludes="parameter.dead"),
-    Behaviour("parameter.missing", "parameters", shared, SELF),
-    Behaviour("parameter.dead", "parameters", dead, WITHIN),
-    Behaviour("grad.wrong", "gradients", gradients, but=DECODING),
-    Behaviour("dropout.wrong dropout.never", "dropout", dropout, but=DECODING),
-    Behaviour("state.mask", "state", mask_trained, SELF, CROSS),
-    Behaviour("state.mask", "state", mask_plain, SELF),
-    Behaviour("shape.fixed", "state", fixed_length, SELF, CROSS),
-)
-LAWS = (
-    Behaviour("law.again", "law", again, but=DECODING),
-    Behaviour("law.samples", "law", samples, but=(*DECODING, PartEvidence)),
-)

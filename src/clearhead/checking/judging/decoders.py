@@ -3,7 +3,7 @@
 import torch
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.decoding import DecodingEvidence, Wrong
+from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.recipe import right_visible
 from clearhead.checking.judging.drawings import drawn
@@ -24,27 +24,11 @@ def cache(e: DecodingEvidence) -> Claim | Verdict:
         measured = ("steps", values | {"gap": f"{wrong.gap:.3g}", "first": wrong.first})
     else:
         measured = ("step-shapes", {**values, "shapes": f"{one} and {other}"})
-    code, way = _compared(e, wrong)
-    rotated = way == "positions" and (e.contract.rope is not None or e.turned is not False)
-    names = ["rope.offset", code] if rotated else [code]
-    also = tuple((each, "otherwise", {}) for each in names[1:] if e.turned is None)
-    return Claim("decoding", names[0], Found("otherwise" if rotated else way, {}, measured, also))
-
-
-def _compared(e: DecodingEvidence, wrong: Wrong) -> tuple[str, str]:
-    """The code and the sentence, by the dependencies of the steps and of full(x)."""
-    full, moves = e.full_moves, wrong.moves
-    if moves.shape != full.shape:
-        return "cache.wrong", "rows" if len(moves) > len(full) else "keys"
-    more, less = moves & ~full, full & ~moves
-    if wrong.inside:
-        return "cache.wrong", "more" if more.any() and not less.any() else "window"
-    chunks = torch.tensor(wrong.chunks)
-    number = torch.arange(len(chunks)).repeat_interleave(chunks)
-    later = (number[:, None] == number).triu(1)
-    if more.any() and not less.any() and not (more & ~later).any():
-        return "cache.wrong", "chunk"
-    return "cache.wrong", "keys" if more.any() or less.any() else "positions"
+    if not torch.equal(wrong.moves, e.full_moves):
+        return Claim("decoding", "cache.wrong", Found("keys", {}, measured))
+    if e.contract.rope is not None:
+        return Claim("decoding", "rope.offset", Found("otherwise", {}, measured))
+    return Claim("decoding", "cache.wrong", Found("positions", {}, measured))
 
 
 def model_cache(e: TokensEvidence) -> Claim | Verdict | None:

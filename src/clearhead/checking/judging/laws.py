@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.evidence import function_laws, laws
-from clearhead.checking.evidence.attempts import as_trial, attempted, heads_first
+from clearhead.checking.evidence.attempts import as_trial, attempted
 from clearhead.checking.evidence.cross import CrossEvidence
-from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.functions import HeadsEvidence, by_heads
 from clearhead.checking.evidence.lengths import repeated_row
-from clearhead.checking.evidence.named_layers import weights_by_name
+from clearhead.checking.evidence.splitting import consumer
 from clearhead.checking.evidence.state import with_zeros_drawn
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import fits, follows
@@ -25,10 +25,7 @@ from clearhead.recording.weighing import weigh
 
 def unnamed(e: HeadsEvidence) -> Claim | None:
     """The law that a function breaks which follows no recipe."""
-
-    def run(*tensors: Tensor) -> Tensor:
-        return heads_first(e.subject(*tensors), *tensors[0].shape[1:3]).detach().double()
-
+    run = by_heads(e.subject)
     if e.trials[0].target.ndim != 4:
         return None
     short = [
@@ -62,41 +59,6 @@ def right_at_few(e: HeadsEvidence) -> bool:
         found.append(as_trial(attempted(e.subject, sizes, e.seed), e.promised, e.rounded))
     trials = [each for each in found if each is not None]
     return len(trials) == len(found) and follows(trials, e.promised) is not None
-
-
-def value(e: TokensEvidence) -> Verdict | None:
-    """The context is linear in the value, with weights that sum to one, and it is used."""
-    weights = weights_by_name(e)
-    if weights is not None:
-        sums = weights.sum(1)
-        values = {"low": f"{sums.min():.3g}", "high": f"{sums.max():.3g}"}
-        return Clear() if bool((sums - 1).abs().max() <= SUMS) else Found("sums", values)
-    if e.recorded is None or not e.groups:
-        return None
-    recorder, output = e.recorded.recorder, e.recorded.output
-    if all(laws.unused(e.subject, e.inputs, output, each.attentions) for each in e.groups):
-        # What is 0 before it is trained hides everything behind it.
-        drawn = with_zeros_drawn(e.subject)
-        other = drawn.spare()(*e.inputs).detach()
-        if all(laws.unused(drawn, e.inputs, other, each.attentions) for each in e.groups):
-            return Found("unused")
-        return Clear()
-    broken = laws.by_value(e.subject, e.inputs, recorder, output, e.groups[0].attentions)
-    if broken is not None:
-        return Found(broken.way, {"factor": f"{broken.gap:.4g}"})
-    more = laws.beyond(e.subject, e.inputs, recorder, output, e.observed)
-    return Found("more") if more else Clear()
-
-
-def centred(e: TokensEvidence) -> Verdict | None:
-    """Return values of several tokens each, minus what all of them share."""
-    if e.recorded is None:
-        return None
-    for each, source in zip(e.observed, e.sources, strict=True):
-        several = source is not None and source.known and bool((source.value.token < -1).any())
-        if several and laws.centred(e.subject, e.inputs, e.recorded.recorder, each):
-            return Found("centred")
-    return Clear()
 
 
 def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
@@ -141,19 +103,43 @@ def pairs(e: TokensEvidence) -> Verdict | None:
         return Found("one-position")
     if isinstance(e, CrossEvidence):
         return _all_seen(e)
+    moves = e.dependency.moves
+    elsewhere = (moves.any(1) & ~moves.diagonal()).nonzero().flatten().tolist()
+    if elsewhere and len(moves) == moves.shape[1]:
+        token = elsewhere[0]
+        return Found("elsewhere", {"token": token, "other": int(moves[token].nonzero()[0])})
+    away = _rows_elsewhere(e)
+    if away is not None:
+        return Found("elsewhere", {"token": away[0], "other": away[1]})
     if _alone(e):
         return Found("alone")
     if _moved_apart(e):
         return Found("apart")
-    weights = weights_by_name(e)
-    if weights is not None and e.contract.causal:
-        return Clear() if bool(weights.diagonal()[:, 1:].any()) else Found("itself")
+    unread = _without_keys(e)
+    if unread:
+        return Found("unread", {"tokens": ", ".join(map(str, unread))})
     if not e.contract.causal or not e.groups:
         return None
     own = _sees_itself(e)
     if own is None or bool(own.any()):
         return Clear()
     return Found("itself", {}, ("own", {"tokens": ", ".join(map(str, range(len(own))))}))
+
+
+def _rows_elsewhere(e: TokensEvidence) -> tuple[int, int] | None:
+    """The first token whose output is what the projection of the contexts gives for another token, and that one."""
+    if e.recorded is None or not e.groups or e.groups[-1].arranged is None:
+        return None
+    reader = consumer(e.recorded.recorder, e.recorded.output, e.groups[-1].attentions)
+    output = e.batched(e.recorded.output)[0].double()
+    if reader is None or reader.node is None or reader.node.output.numel() != e.output.numel():
+        return None
+    made = reader.node.output.double().reshape(-1, *output.shape)[0]
+    # A bias is the same for every token.
+    gap = torch.cdist(output - output.mean(0), made - made.mean(0))
+    close = gap <= SUMS * gap.max()
+    away = (close.any(1) & ~close.diagonal()).nonzero().flatten().tolist()
+    return (away[0], int(close[away[0]].nonzero()[0])) if away else None
 
 
 def _alone(e: TokensEvidence) -> bool:
@@ -183,6 +169,19 @@ def _moved_apart(e: TokensEvidence) -> bool:
             return False
         apart.append(bool((key != value)[both].all()))
     return bool(apart) and all(apart)
+
+
+def _without_keys(e: TokensEvidence) -> list[int]:
+    """The tokens that have queries and no keys, in all groups."""
+    asking, read = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
+    for source in e.sources:
+        if source is None or not source.known:
+            return []
+        asking = torch.cat([asking, source.query.token[source.blocks].flatten()])
+        read = torch.cat([read, source.key.token[source.blocks].flatten()])
+    if bool((asking < 0).any()) or bool((read < 0).any()):
+        return []
+    return asking[~torch.isin(asking, read)].unique().tolist()
 
 
 def _all_seen(e: CrossEvidence) -> Verdict | None:

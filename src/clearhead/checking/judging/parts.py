@@ -9,18 +9,18 @@ from clearhead.checking.evidence.parts import PartCall, PartEvidence, flattened
 from clearhead.checking.hypotheses.part_edits import PART_EDITS, PartEdit
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
 from clearhead.checking.thresholds import SAME
+from clearhead.recording.attempt import attempt
 from clearhead.recording.thresholds import SUMS
 
 TOPIC = "part"
+# The law that a part breaks where no row of the table gives its numbers.
+BROKEN = {"query,key": "law.scores", "scores": "softmax.missing", "weights,value": "law.value"}
 CODES = tuple(
     dict.fromkeys((
         "shape.fixed",
         *(edit.code for edits in PART_EDITS.values() for edit in edits),
-        "softmax.missing",
-        "scale.wrong",
         "law.pairs",
-        "law.value",
-        "law.scores",
+        *BROKEN.values(),
         "output.non-finite",
         "differs",
     ))
@@ -54,37 +54,24 @@ def _made(e: PartEvidence) -> Claim | Verdict:
             return _claim(edit.code, edit.way, edit.values, _difference(e, calls))
     if e.repetition > SAME[e.subject.dtype]:
         return Unknown("not-again")
-    return _claim(*_law(e, flattened(e.asked)), _difference(e, calls))
+    return _claim(_law(e), "part", {}, _difference(e, calls))
 
 
-def _law(e: PartEvidence, call: PartCall) -> tuple[str, str, Any]:
-    """Return the law that a part breaks where no row of the table fits; "differs" where that cannot be measured."""
-    if call.found is None or not call.fits or not call.found.isfinite().all():
-        return "differs", "part", {}
-    sides = e.moved if e.given.takes == "query,key" else e.moved[:1]
-    for axis, (side, moved) in enumerate(zip(e.part.names, sides, strict=False)):
-        for row, felt in enumerate(moved):
-            others = felt.any(1 - axis).nonzero().flatten().tolist()
-            if others != [row]:
-                values = {"row": row, "others": ", ".join(map(str, others)) or "none"}
-                return "law.pairs", "part-rows", {**values, "side": side.removesuffix("s")}
-    found, expected = call.found.double(), call.expected
-    if e.given.takes == "scores":
-        keys, queries = (bool(((found.sum(x) - 1).abs() <= SUMS).all()) for x in (-1, -2))
-        if not keys:
-            return ("softmax.axis", "sum", {}) if queries else ("softmax.missing", "part-sums", {})
-    factor = float((found * expected).sum() / expected.square().sum())
-    even = float((found - factor * expected).abs().max()) <= SUMS * float(found.abs().max())
-    if even and e.given.takes == "query,key":
-        wanted = e.contract.scale or 1.0
-        return "scale.wrong", "part", {"used": f"{factor * wanted:.4g}", "wanted": f"{wanted:.4g}"}
-    if even and e.given.takes == "weights,value":
-        return "law.value", "factor", {"factor": f"{factor:.4g}"}
-    return (
-        ("law.value", "part-other", {})
-        if "value" in e.part.names
-        else ("law.scores", "part-numbers", {})
-    )
+def _law(e: PartEvidence) -> str:
+    """Return the law that a part breaks where no row of the table gives its numbers.
+
+    What its results depend on is asked first, then their sums.
+    """
+    call = next((each for each in e.calls if each.fits and not each.right), None)
+    if call is None or call.found is None or not call.found.isfinite().all():
+        return "differs"
+    for which in range(1 + (e.given.takes == "query,key")):
+        rows = range(call.inputs[which].shape[-2])
+        if any(e.dependents(call, which, row) != [row] for row in rows):
+            return "law.pairs"
+    sums = call.found.double().sum(-1)
+    ones = e.given.takes == "scores" and bool(((sums - 1).abs() <= SUMS).all())
+    return "law.scores" if ones else BROKEN[e.given.takes]
 
 
 def _claim(code: str, way: str, values: Any, measured: Any) -> Claim:
@@ -95,14 +82,13 @@ def _fits(edit: PartEdit, calls: list[PartCall]) -> bool:
     """Return True if the edit gives the subject's numbers on every call, and raises where the subject does."""
     compared = False
     for call in calls:
-        try:
-            wrong = edit.wrong(*call.inputs)
-        except (RuntimeError, IndexError, AssertionError):
-            if call.found is not None:
-                return False
-            continue
-        if call.found is None or not call.matches(wrong):
+        wrong, _ = attempt(edit.wrong, *call.inputs)
+        if (wrong is None) != (call.found is None) or (
+            wrong is not None and not call.matches(wrong)
+        ):
             return False
+        if wrong is None:
+            continue
         compared |= not call.right
     return compared
 
@@ -121,9 +107,7 @@ def _difference(e: PartEvidence, calls: list[PartCall]) -> tuple[str, Any]:
     wrong = (~(gap <= SUMS * float(expected.abs().max()))).nonzero()
     place = tuple((wrong[0] if len(wrong) else (gap == gap.max()).nonzero()[0]).tolist())
     numbers = {"got": f"{float(got[place]):.4g}", "expected": f"{float(expected[place]):.4g}"}
-    unfilled = not e.leading and e.is_unfilled(bad, place)
-    way = "part-unfilled" if unfilled else "part"
-    return way, {**values, **numbers, "at": ", ".join(map(str, place))}
+    return "part", {**values, **numbers, "at": ", ".join(map(str, place))}
 
 
 def _overflowed(call: PartCall) -> tuple[str, Any]:

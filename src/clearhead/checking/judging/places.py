@@ -55,13 +55,10 @@ def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | Non
     topic = "mask" if topic in OF_MASKS else topic
     if topic not in (*CHANGES, *SCORES, *CONTEXT):
         return None
-    try:
-        pairs = zip(evidence.observed, evidence.weighings, strict=True)
-        numbers = (_operation(observed, weighing, topic) for observed, weighing in pairs)
-        number = next((each for each in numbers if each is not None), None)
-        return None if number is None else evidence.lines.found.get(number)
-    except Exception:  # what cannot be read has no line
-        return None
+    pairs = zip(evidence.observed, evidence.weighings, strict=True)
+    numbers = (_operation(observed, weighing, topic) for observed, weighing in pairs)
+    number = next((each for each in numbers if each is not None), None)
+    return None if number is None else evidence.lines.found.get(number)
 
 
 def _of_part(lines: Lines, code: str) -> tuple[str, int] | None:

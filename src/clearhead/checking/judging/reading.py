@@ -192,10 +192,13 @@ def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim
         yield broken(first, "output.non-finite", "infinity")
     elif stages.axis in ("keys", None):
         yield from _mask(stages, first, e)
-    for change in stages.form.after if stages.form is not None else ():
-        if change.kind == "scale" and abs(change.number - 1) > SLOPE:
-            factor = Found("scaled", {"factor": f"{change.number:.4g}"}, sums)
-            yield Claim("product", "law.value", factor)
+    after = () if stages.form is None else stages.form.after
+    known = bool(after) and all(change.kind != "unknown" for change in after)
+    total = stages.weights.sum(-1)
+    one = bool(((total - 1).abs() <= SUMS)[total.isfinite() & (total != 0)].all())
+    if known and stages.axis == "keys" and not (one or stages.beside or stages.divided):
+        yield Claim("product", "law.value", Found("sums", {}, sums))
+    for change in after:
         if change.kind == "unknown" and change.stage.name and change.stage.axis is None:
             name = Found("after-softmax", {"operation": change.stage.name})
             yield Claim("product", "differs", name)

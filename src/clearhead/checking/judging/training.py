@@ -107,11 +107,10 @@ def dead(e: Evidence) -> Verdict:
     if isinstance(e, HeadsEvidence):
         names = [each for each in found.names("dead") if each in ("query", "key", "value")]
         return Found("input", {"names": " and ".join(names)}) if names else Clear()
-    for state, way, roles in (
-        ("dead", "unused", ("q", "k", "v", "qkv", "kv")),
-        ("part dead", "part", ("qkv", "kv")),
-    ):
-        names = [n for n in found.names(state) if n in shapes and role(n) in roles]
+    known = e.projected if isinstance(e, TokensEvidence) else frozenset()
+    for state, way in (("dead", "unused"), ("part dead", "part")):
+        names = [n for n in found.names(state) if n in shapes]
+        names = [n for n in names if role(n) is not None or n in known]
         names = [n for n in names if not moves_at_first_alone(e.subject, e.inputs, n)]
         if names:
             text = ", ".join(names)

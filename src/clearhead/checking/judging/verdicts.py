@@ -12,8 +12,15 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Found:
-    """A mistake. `way` and `values` are of its sentence, `measured` is a key and its values; `also`
-    are other names for what was measured, with the way of each."""
+    """A mistake.
+
+    Attributes:
+        way: of its sentence.
+        values: of its sentence.
+        measured: a key of the catalogue, and its values.
+        also: other names for what was measured, with the way of each.
+        reason: why it was found.
+    """
 
     way: str
     values: Values = field(default_factory=dict)
@@ -32,8 +39,7 @@ class Clear:
 
 @dataclass(frozen=True)
 class Unknown:
-    """It cannot be known; `why` is a reason of the catalogue, `asked` is false of what is
-    not declared."""
+    """It cannot be known; `why` is a reason of the catalogue, `asked` is False if it is not declared."""
 
     why: str
     values: Values = field(default_factory=dict)

@@ -188,8 +188,10 @@ def report_of(subject: Subject, seed: int, ranks: Ranks) -> Report:
 
 
 def _findings(calls: Sequence[Compared], contract: Contract) -> tuple[list[Finding], Contract]:
-    """Return what differs from the definition, gradients only where the outputs are right, under the
-    contract that leaves least."""
+    """Return what differs from the definition, and the contract under which least does.
+
+    Gradients are compared only where the outputs are right.
+    """
     texts = [f"{each.name}: {each.misshapen}" for each in calls if each.misshapen]
     if texts:
         return [_finding("differs", texts)], contract
@@ -228,8 +230,9 @@ def _finding(code: str, texts: Sequence[str], way: str = "ranks", **values: Any)
 
 
 def on_ranks(subject: Subject, seed: int) -> Report:
-    """Return the report about a subject on ranks, started for it or those of the caller's process group,
-    where every rank gets the same report.
+    """Return the report about a subject on ranks that are started for it, or on those of the caller's process group.
+
+    Every rank of the caller gets the same report.
 
     Raises:
         ArgumentError: codes `check.takes`, `check.world`.

@@ -1,5 +1,4 @@
-"""The ranks that a subject is called on: processes that are started once and make many calls, or those of
-the process group that is there."""
+"""The ranks that a subject is called on: processes that make many calls, or those of the caller's process group."""
 
 import faulthandler
 import importlib
@@ -68,8 +67,10 @@ class CallersRanks:
 
 
 class StartedRanks:
-    """Processes of a group on gloo, started when they are first needed, and again after each call
-    that did not end on all of them."""
+    """Processes of a group on gloo.
+
+    They are started when they are first needed, and again after each call that did not end on all of them.
+    """
 
     own = True
 
@@ -205,8 +206,11 @@ def _unpacked(data: bytes) -> Any:
 
 
 def left_in(frames: str) -> Failure:
-    """Return what a rank without a result was doing, from a traceback of faulthandler: it waited in a
-    collective call, or was still running; with the operation, and the line of the checked code."""
+    """Return what a rank without a result was doing: it waited in a collective call, or was still running.
+
+    Args:
+        frames: a traceback of faulthandler, which shows the operation and the line of the checked code.
+    """
     inner, text, at, waits = "", "", None, not frames.strip()
     for file, number, name in FRAME.findall(frames):
         place = Path(file)

@@ -59,8 +59,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class RankResult:
-    """The result of a call on one rank: the output of its queries, (batch, heads, tokens, dim) if it has these
-    axes, and the gradients of query, key and value."""
+    """The result of a call on one rank: the output of its queries, and the gradients of query, key and value.
+
+    The output is (batch, heads, tokens, dim) if it has these axes.
+    """
 
     output: Tensor
     grads: tuple[Tensor | None, ...] = (None, None, None)

@@ -1,0 +1,1 @@
+"""Classes and functions of a package that could attend, found and tried."""

@@ -90,6 +90,7 @@ class Reordered(nn.Module):
         self.inner, self.takes, self.order = inner, takes, order
 
     def forward(self, *tensors: Tensor) -> Tensor:
+        """Return the output in the declared order of axes."""
         if self.order == "context-first":
             return call(self.inner, self.takes, tensors[::-1], False)[0]
         axes = (0, 1) if self.order == "tokens-first" else (1, 2)

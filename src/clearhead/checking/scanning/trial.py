@@ -187,8 +187,10 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
 
 
 def _awake(subject: Subject, seed: int) -> Subject:
-    """The same, with numbers in the place of weights that begin as zeros: training moves them, and what
-    stands behind them shows only then."""
+    """Return the subject with random numbers instead of weights that begin as zeros.
+
+    Training moves them, and what comes after them shows only then.
+    """
     if not isinstance(subject.original, nn.Module):
         return subject
     generator = torch.Generator().manual_seed(seed)
@@ -232,9 +234,10 @@ def _undeclared(evidence: Evidence) -> Iterator[str]:
     if not isinstance(evidence, TokensEvidence):
         return
     contract = evidence.contract
-    rotated = evidence.projections[0].fitted() if evidence.projections else None
-    if rotated is not None and contract.rope is None:
-        layout, base = rotated
+    layer = evidence.layers[0] if evidence.layers else None
+    rope = None if layer is None or not layer.known else layer.contract.rope
+    if rope is not None and contract.rope is None:
+        layout, base = rope["layout"], rope["base"]
         yield f"rotates queries and keys: declare rope=dict(layout={layout!r}, base={base:.0f})"
     kinds = {change.kind for each in evidence.weighings for change in each.before}
     if "add" in kinds and contract.bias is None and contract.alibi_slopes is None:

@@ -112,8 +112,7 @@ class Edits:
 
     def text(self, node: ast.AST) -> str:
         """Return the text of a node."""
-        start, end = self.span(node)
-        return self.program.text[start:end]
+        return self.program.text[slice(*self.span(node))]
 
     def function(self, node: ast.AST) -> ast.AST:
         """Return the function around a node."""

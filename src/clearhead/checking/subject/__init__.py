@@ -1,0 +1,1 @@
+"""The subject of a check: found, made, copied and called."""

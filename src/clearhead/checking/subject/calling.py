@@ -214,8 +214,10 @@ def of_transformers(run: nn.Module) -> bool:
 
 
 def unfilled_mask(run: Any, takes: str) -> str | None:
-    """The parameter by which a causal mask could come, of a module that is called without one; not
-    of one that says of itself that it is causal."""
+    """Return the parameter by which a causal mask could come, of a module that is called without one.
+
+    None for a module that says of itself that it is causal.
+    """
     if takes not in ("x", "x2d") or not isinstance(run, nn.Module):
         return None
     if isinstance(run, (nn.MultiheadAttention, *ENCODERS)):

@@ -44,12 +44,12 @@ class Enclosing(nn.Module):
         self.__dict__["function"] = function
 
     def forward(self, *tensors: Any) -> Any:
+        """Call the function."""
         return self.function(*tensors)
 
 
 def held_by(function: Any, kind: type[Held] = nn.Module) -> dict[str, Held]:
-    """The modules, or what else of a kind, that a function, a bound method or a partial holds on to,
-    by their names."""
+    """Return the modules, or objects of another kind, that a function, method or partial holds, by their names."""
     if isinstance(function, types.MethodType):
         owner = function.__self__
         return {type(owner).__name__: owner} if isinstance(owner, kind) else {}

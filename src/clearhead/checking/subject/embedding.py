@@ -67,6 +67,7 @@ class Embedded(nn.Module):
         return cache_of(names) if "use_cache" in names else None
 
     def forward(self, *tensors: Tensor) -> Any:
+        """Return the output of the model for vectors, and a mask of real tokens if it takes one."""
         x, *mask = tensors
         return self.run(x, _masks(self.model, *mask))
 

@@ -108,8 +108,11 @@ def needed(names: Parameters) -> list[str]:
 
 
 def kind_of(parameter: inspect.Parameter) -> str:
-    """Return what an argument of a call is: "mask", "flag", "dropout", "config", "start", "places", "optional",
-    "size", or "tensor" for any other."""
+    """Return what an argument of a call is.
+
+    Returns:
+        "mask", "flag", "dropout", "config", "start", "places", "optional", "size", or "tensor" for any other.
+    """
     name = parameter.name
     if MASKS.search(name):
         return "mask"
@@ -153,8 +156,10 @@ def masks_of(names: Parameters) -> list[str]:
 
 
 def sides_of(names: Parameters) -> SideNames | None:
-    """The parameters of query, key and value, in whatever order; None where there are not all three,
-    or where something else is what the call is about."""
+    """Return the parameters of query, key and value, in any order.
+
+    None if there are not all three, or if the call is about another tensor.
+    """
     found: dict[str, str] = {}
     for name in names:
         side = side_of(name)
@@ -208,7 +213,7 @@ def _filling(kind: str, name: str, x: Tensor) -> Any:
 
 
 def rotary(run: Any, x: Tensor, *, twice: bool = True) -> tuple[Tensor, Tensor]:
-    """cos and sin as a model would hand them in, with base 10000: of the whole width, or of each pair once.
+    """Cos and sin as a model would hand them in, with base 10000: of the whole width, or of each pair once.
 
     Raises:
         TypeError: if it has no head_dim to make them of.

@@ -1,0 +1,159 @@
+"""Evidence of the first calls of what takes tokens: what it is fed with, its masks, other lengths."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead._text import shown
+from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_beside
+from clearhead.checking.evidence.cases import called
+from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, longest, shortened
+from clearhead.checking.subject.calling import hidden_by_itself, unfilled_mask
+from clearhead.checking.subject.embedding import Embedded
+from clearhead.checking.subject.refusals import output_error, raised
+from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import LONGEST
+from clearhead.errors import ModelError
+from clearhead.recording.attempt import attempt
+from clearhead.recording.provenance import measure
+
+
+@dataclass(frozen=True, eq=False)
+class FedEvidence(Evidence):
+    """Evidence of calls with tokens, whatever attends inside."""
+
+    @cached_property
+    def feed(self) -> Feed:
+        """The sizes that it is fed with."""
+        return feed(self.masked, self.contract)
+
+    @property
+    def masked(self) -> Subject:
+        """The subject, with a mask of real tokens next to x if it takes one."""
+        return with_beside(self.given, self.given.takes == "x,mask")
+
+    @cached_property
+    def settled(self) -> Settled:
+        """The first call.
+
+        Raises:
+            ModelError: code `check.output`, for another shape of output.
+        """
+        subject, main = self.masked, self.feed.draw(self.feed.lengths[0], self.seed)
+        given = {"x": main}
+        output = called(subject, (main,))
+        if isinstance(output, Exception):
+            error, subject = output, subject.within(torch.float32)
+            output = called(subject, (main,))
+            if isinstance(output, Exception):
+                return Settled(self.masked, given, error=error)
+        subject, output = again(subject, (main,), output)
+        vectors = output.ndim == main.ndim and output.shape[:-1] == main.shape[:-1]
+        square = vectors and Feed.as_wide_as_long(subject, main, output)
+        if not vectors or square:
+            raise output_error(subject.name, main, output, square=square)
+        return self._with_its_mask(subject, given, output)
+
+    def _with_its_mask(
+        self, subject: Subject, given: Mapping[str, Tensor], output: Tensor
+    ) -> Settled:
+        """A causal mask is handed over only where the module has none of its own.
+
+        Raises:
+            ModelError: code `check.mask`, if it would have hidden the future had it been told to.
+        """
+        notes: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+        if not self.contract.causal:
+            return Settled(subject, given, output, None, notes)
+        if hidden_by_itself(subject.run):
+            bare = replace(subject, hands_mask=False)
+            if not self._sees_all(bare, given["x"]):
+                return Settled(bare, given, bare(given["x"]).detach(), None, notes)
+            return Settled(subject, given, output, None, (("hands-mask", {}),))
+        model = subject.run.model if isinstance(subject.run, Embedded) else subject.run
+        name = unfilled_mask(model, subject.takes)
+        if name is None or not self._sees_all(subject, given["x"]):
+            return Settled(subject, given, output, None, notes)
+        # If it is causal as soon as a mask of real tokens comes, the mask does not hide the future.
+        sees_all, _ = attempt(self._sees_all, with_beside(subject, masks=True), given["x"])
+        if sees_all is not False:
+            raise ModelError(
+                "check.mask",
+                f"{subject.name} takes {name}, for which takes={shown(subject.takes)} hands over nothing, "
+                "and without it the future is seen. If the causal mask is to come by it, check a "
+                f"function that hands it over: lambda x: attention(x, {name}=…). If not, this is "
+                "mask.missing.",
+            )
+        return Settled(subject, given, output, None, notes)
+
+    def _sees_all(self, subject: Subject, x: Tensor) -> bool:
+        generator = torch.Generator().manual_seed(self.seed)
+        return bool(measure(subject.spare(), self._given, self.batched(x), generator).moves.all())
+
+    def call_error(self, error: Exception) -> ModelError:
+        """The error for a subject that does not take x."""
+        beside = {
+            f"mask{i or ''}": each for i, each in enumerate(self.masked.beside(self.inputs[0]))
+        }
+        return call_error(self.given, {"x": self.inputs[0], **beside}, error)
+
+    def batching(self, subject: Subject) -> Any:
+        """The call of (batch, tokens, width), whatever the subject takes."""
+        return (lambda x: subject(x[0])[None]) if self.feed.plain else subject
+
+    def _given(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (x[0] if self.feed.plain else x,)
+
+    def batched(self, x: Tensor) -> Tensor:
+        """(batch, tokens, width), whatever the subject takes."""
+        return x[None] if self.feed.plain else x
+
+    @cached_property
+    def short(self) -> Mapping[str, Tensor]:
+        """Few tokens, for what needs many calls."""
+        return {"x": shortened(self.subject, self.inputs[0], 4)}
+
+    @cached_property
+    def others(self) -> list[tuple[Tensor, Recorded | None]]:
+        """Calls with other numbers, and another length if it takes one."""
+        first, *more = self.feed.lengths
+        found = []
+        for length, batch in dict.fromkeys(((more[0] if more else first, 3), (first, 2))):
+            x = self.feed.draw(length, self.seed + 1, batch)
+            recorded = self.record(x)
+            if recorded is not None and recorded.output.shape[:-1] == x.shape[:-1]:
+                found.append((x, recorded))
+                break
+        return found
+
+    @cached_property
+    def lengths(self) -> dict[int, str]:
+        """The result of fewer tokens: "", "NaN", or what the call raised."""
+        found = {}
+        for tokens in (1, 2, 3):
+            if tokens >= self.inputs[0].shape[-2]:
+                continue
+            output = called(self.subject.spare(), (self.feed.draw(tokens, self.seed),))
+            if isinstance(output, Exception):
+                found[tokens] = raised(output)
+            else:
+                found[tokens] = "" if output.isfinite().all() else "NaN"
+        return found
+
+    @cached_property
+    def at_longest(self) -> str | None:
+        """The error of the promised number of tokens; "" for nothing, None if none is promised."""
+        longest_ = found("context_length", self.given, self.contract)
+        if longest_ is None or longest_ > LONGEST or self.subject.module is None:
+            return None
+        output = called(self.subject.spare(), (self.feed.draw(longest_, self.seed, batch=1),))
+        return raised(output).splitlines()[0] if isinstance(output, Exception) else ""
+
+    @property
+    def promised_length(self) -> int | None:
+        """The number of tokens that it says it takes."""
+        return longest(self.given, self.contract)
