@@ -166,8 +166,7 @@ def write_api() -> None:
         left_out = ", ".join([*inner, *again, *constants])
         blocks = [f".. automodule:: {place}\n   :exclude-members: {left_out}"]
         blocks += [
-            f".. py:data:: {place}.{name}\n   :type: {type(names[name]).__name__}"
-            for name in constants
+            f".. py:data:: {name}\n   :type: {type(names[name]).__name__}" for name in constants
         ]
         text = f"# {place}\n\n```{{eval-rst}}\n" + "\n\n".join(blocks) + "\n```\n"
         text += "".join(f"\n- `{name}`: see [{home}]({home}.md)" for name, home in again.items())

@@ -302,7 +302,7 @@ def _rotary(text: str) -> dict[str, Any]:
 def _slopes(heads: int | None) -> list[float]:
     """Return the slopes of ALiBi for this number of heads; raise if the number is None."""
     if heads is None:
-        raise typer.BadParameter("expected --heads beside it.", param_hint="--alibi")
+        raise typer.BadParameter("expected --heads with it.", param_hint="--alibi")
     import clearhead as ch
 
     bias: Any = ch.alibi(heads)

@@ -285,7 +285,6 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
         reading = cast("ImageReading", shown.reading)
         media = {"image": reading.pixels, "grid": reading.grid, "skip": reading.skip}
     title = source.name if isinstance(source, Path) else " ".join(source.split())
-    writes, words = shown.writes
     return write_heads(
         html,
         [shown.layers],
@@ -293,8 +292,7 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
         start=f"head={shown.layer}.{shown.head}&why=1" if why else (shown.layer, shown.head),
         pin=shown.pin,
         why=why,
-        writes=writes,
-        words=words,
+        writes=shown.writes,
         note=f"{shown.model} · {count(len(shown.layers), 'layer')} · {count(len(tokens), 'token')}",
         **media,
     )

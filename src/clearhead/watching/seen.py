@@ -282,8 +282,7 @@ class Seen(Answering, WholeRecord[Kept]):
             unseen=[each.brief() for each in dict.fromkeys(missing)],
             other_tokens=other_tokens,
             names=names,
-            writes=writes,
-            words=words,
+            writes=(writes, words),
             **with_texts(self, page),
         )
 

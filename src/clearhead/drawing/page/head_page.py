@@ -139,8 +139,7 @@ def write_heads(
     names: Sequence[str] = NAMES,
     note: str | None = None,
     unseen: Sequence[str] = (),
-    writes: Any = None,
-    words: Any = None,
+    writes: tuple[Any, Any] = (None, None),
     **options: Unpack[FileOptions],
 ) -> Path:
     """Write a page of heads, completely or not at all, and return its path.
@@ -152,8 +151,7 @@ def write_heads(
         names: what two runs are called.
         note: a line under the title; None counts layers and tokens.
         unseen: what attended and is not on the page, named after the note.
-        writes: the tokens that heads of the first run raise and lower, as `Written` has them, or None.
-        words: the words of these tokens, as `Written` has them.
+        writes: the tokens that heads of the first run raise and lower, and their words, as `Written.of` takes them.
         options: as `Seen.to_html` takes them.
 
     Raises:
@@ -181,7 +179,7 @@ def write_heads(
         raise ArgumentError(
             "page.one-run", "other_tokens are those of a second run, other=; got none."
         )
-    written = Written.of(writes, words)
+    written = Written.of(*writes)
     photo = photo_of(options)
     tokens, source_tokens = texts_with(photo, options)
     texts = (tokens, tokens if other_tokens is None else other_tokens)
