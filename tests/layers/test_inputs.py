@@ -204,10 +204,8 @@ def test_an_unequal_share_of_the_heads_is_refused(kind: str, name: str) -> None:
         layer(torch.randn(2, 5, WIDTH))
     # No layer of latents is divided by its heads.
     share = "" if kind == "latents" else ", or in tensor parallelism an equal share of them"
-    assert str(raised.value) == (
-        f"[layer.projected] {name} must give num_heads × head_dim = 3 × {width // 3} numbers a "
-        f"token{share}; it gives {width // 3 * 2}."
-    )
+    due = f"{name} must give num_heads × head_dim = 3 × {width // 3} numbers a token{share}"
+    assert str(raised.value) == f"[layer.projected] {due}; it gives {width // 3 * 2}."
 
 
 def test_a_layer_with_a_share_of_the_heads() -> None:
