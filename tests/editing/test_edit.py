@@ -358,7 +358,11 @@ REFUSED: list[tuple[Callable[[Any], Any], type[ClearheadError], str]] = [
     (lambda e: e[0].heads[4:8].ablate(), EditError, "[edit.heads] heads[4:8] are edited; the mod"),
     (lambda e: e[0].heads[-5].ablate(), EditError, "[edit.heads] heads[-5] are edited; the model "),
     (lambda e: e[0].heads[3, -1].ablate(), EditError, "[edit.heads] heads[3, -1] are edited; the "),
-    (lambda e: e[0].heads["1"], ArgumentTypeError, "[heads.type] heads must be whole numbers; got"),
+    (
+        lambda e: e[0].heads["1"],
+        ArgumentTypeError,
+        "[heads.type] heads must hold whole numbers; got",
+    ),
     (lambda e: e[0].heads[:"1"], ArgumentTypeError, "[heads.type] heads must be whole numbers"),
     (lambda e: e[0].heads[2:2], ArgumentError, "[heads.value] heads must be different numbers, at"),
     (lambda e: e[0].heads[::0], ArgumentError, "[heads.value] heads must be different numbers, at"),

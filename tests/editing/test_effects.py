@@ -294,7 +294,7 @@ class Shared(nn.Module):
 
 
 def test_a_head_that_layers_share_is_edited_in_all_of_its_calls_or_in_one() -> None:
-    model, (clean, corrupt) = Shared(), torch.randn(2, 1, LEN, WIDTH)
+    model, (clean, corrupt) = Shared().double(), torch.randn(2, 1, LEN, WIDTH).double()
     for given in ((clean, metric), (clean, corrupt, metric)):
         every, calls = effects(model, *given), effects(model, *given, by="call")
         assert [(row.head, row.call) for row in calls] == [

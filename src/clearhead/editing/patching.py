@@ -208,6 +208,7 @@ def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, l
     changes: dict[str, list[Tensor]] = {}
     for (path, at, call), gradient in zip(calls, gradients, strict=True):
         own = call.handed_on
+        assert own is not None
         new = torch.zeros_like(own) if contexts is None else contexts[path][at].to(own)
         given = torch.zeros_like(own) if gradient is None else gradient
         changes.setdefault(path, []).append(((new - own) * given).double().sum(dim=(0, 3)))

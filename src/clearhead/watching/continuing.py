@@ -110,7 +110,7 @@ def fingerprints(key: Tensor) -> Tensor:
     return found
 
 
-class Piece(NamedTuple):
+class QueryRun(NamedTuple):
     """Consecutive queries of the whole text, which one call made.
 
     Attributes:
@@ -167,7 +167,7 @@ class Text(NamedTuple):
         return same.long().cumprod(dim=-1).sum(dim=-1)
 
 
-def pieces_of(sequences: Tensor, texts: Sequence[Text]) -> list[Piece] | str:
+def pieces_of(sequences: Tensor, texts: Sequence[Text]) -> list[QueryRun] | str:
     """Return the queries of the calls that read these sequences, in order; or why they were not read, in words.
 
     Args:
@@ -184,7 +184,7 @@ def pieces_of(sequences: Tensor, texts: Sequence[Text]) -> list[Piece] | str:
     for number, (sequence, count) in enumerate(zip(sequences, read.tolist(), strict=True)):
         if not count or len(sequence[count + 1 :].unique()) > 1:
             return f"sequence {number} was read up to token {count} of {len(sequence) - 1}"
-    pieces: list[Piece] = []
+    pieces: list[QueryRun] = []
     at, total = min(each.first for each in texts), int(read.max())
     while at < total:
         live = read > at
@@ -201,6 +201,6 @@ def pieces_of(sequences: Tensor, texts: Sequence[Text]) -> list[Piece] | str:
         near = apart.abs().to(same.device)
         rows = near.masked_fill(same < stop, near.max() + 1).argmin(dim=1)
         queries = slice(at - text.first, stop - text.first)
-        pieces.append(Piece(number, rows, queries, None if bool(live.all()) else live))
+        pieces.append(QueryRun(number, rows, queries, None if bool(live.all()) else live))
         at = stop
     return pieces

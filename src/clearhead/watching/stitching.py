@@ -25,7 +25,7 @@ from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.real_queries import counting, real_queries
-from clearhead.watching.continuing import Continuation, Piece
+from clearhead.watching.continuing import Continuation, QueryRun
 
 NOT_CAUSAL = "no causal mask, with or without padding, a window, chunks or pictures"
 DIFFERS = "a mask that differs from query to query"
@@ -69,14 +69,14 @@ def stitch(
         reason = rows if text is None else f"in the self-attention of its queries {rows}"
         return _unlike(matrices) or reason
     pieces = [
-        Piece(number, some, slice(0, matrices[number].query_len))
+        QueryRun(number, some, slice(0, matrices[number].query_len))
         for number, some in enumerate(rows)
     ]
     return assembled(matrices, pieces)
 
 
 def assembled(
-    matrices: Sequence[AttentionMatrix], pieces: Sequence[Piece]
+    matrices: Sequence[AttentionMatrix], pieces: Sequence[QueryRun]
 ) -> AttentionMatrix | str:
     """Return the matrix of a text whose queries are these pieces, or why there is none."""
     calls = [each.problem for each in matrices]
@@ -134,12 +134,12 @@ def continued(
     return rows
 
 
-def _in_order(parts: Sequence[Tensor], pieces: Sequence[Piece]) -> Tensor:
+def _in_order(parts: Sequence[Tensor], pieces: Sequence[QueryRun]) -> Tensor:
     """Concatenate the queries or contexts of the pieces, from those of each call."""
     return torch.cat([each.samples(parts[each.call][:, :, each.queries]) for each in pieces], dim=2)
 
 
-def _real_queries(calls: Sequence[Problem], pieces: Sequence[Piece]) -> Tensor | None:
+def _real_queries(calls: Sequence[Problem], pieces: Sequence[QueryRun]) -> Tensor | None:
     """Return the real queries of all pieces, concatenated; None if no call has more than its keys tell."""
     if all(calls[each.call].real_queries is each.live is None for each in pieces):
         return None
@@ -153,7 +153,7 @@ def _real_queries(calls: Sequence[Problem], pieces: Sequence[Piece]) -> Tensor |
 
 
 def _joined(
-    calls: Sequence[Problem], held: Sequence[Sequence[Tensor]], pieces: Sequence[Piece]
+    calls: Sequence[Problem], held: Sequence[Sequence[Tensor]], pieces: Sequence[QueryRun]
 ) -> AttentionMatrix | str:
     """Return calls with growing keys, or with the keys of one source, as one matrix, or why they are not its rows."""
     cross = calls[0].cross
