@@ -1,6 +1,6 @@
 """Draw the pictures of figures.md, of the ladder, of the lessons, of the pages and of the README anew.
 
-`python docs/generate_pictures.py` writes them into docs/pictures; it needs the extras `demo` and `dev`, and for the
+`python -m docs.generate_pictures` writes them into docs/pictures; it needs the extras `demo` and `dev`, and for the
 pages chromium, the sample smollm2.
 """
 
@@ -20,6 +20,7 @@ from matplotlib.patches import Rectangle
 import clearhead as ch
 from clearhead import ladder
 from clearhead.integrations import huggingface
+from docs.sketches import SKETCHES, draw
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 TEXT = "The animal didn't cross the street because it was too tired"
@@ -322,6 +323,8 @@ def main() -> None:
     split()
     sizes()
     translator()
+    for name in SKETCHES:
+        draw(name)
     torch.manual_seed(0)
     reader = huggingface.load()
     reading = reader.read(TEXT)

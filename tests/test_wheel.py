@@ -40,8 +40,8 @@ def test_the_package_is_in_it_and_nothing_else(wheel: Path) -> None:
         for each in SOURCE.rglob("*")
         if each.is_file() and "__pycache__" not in each.parts and each.name != "LICENSES.txt"
     }
-    lessons = (ROOT / "docs" / "lessons").glob("*.md")
-    pages = {f"clearhead/docs/lessons/{each.name}" for each in lessons}
+    lessons = [each for each in (ROOT / "docs" / "lessons").rglob("*") if each.is_file()]
+    pages = {f"clearhead/{each.relative_to(ROOT)}" for each in lessons}
     pictures = (ROOT / "docs" / "pictures" / "lessons").iterdir()
     pages |= {f"clearhead/docs/pictures/lessons/{each.name}" for each in pictures}
     assert {name for name in names if not name.startswith(info)} == ours | pages

@@ -44,8 +44,13 @@ def _parts(session: Session, files: Path) -> Iterator[str]:
         match part.role:
             case "predict":
                 yield _question(part, session)
-            case "solution":
+            case "solution" | "answer":
                 yield _fenced("{dropdown} A solution", _fenced("python", part.source))
+            case "hint" | "why":
+                title = {"hint": "A hint", "why": "Why it is right"}[part.role]
+                yield _fenced(f"{{dropdown}} {title}", part.source)
+            case "exercise":
+                yield _fenced("{container} ch-write", _fenced("python", part.source))
             case "write":
                 yield _fenced("{container} ch-write", _fenced("python", part.source))
             case "wrong":

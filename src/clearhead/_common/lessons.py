@@ -1,4 +1,4 @@
-"""The thirteen lessons: what each grades, what it promises, and the mistakes that it speaks of.
+"""The sixteen lessons: what each grades, what it promises, and the mistakes that it speaks of.
 
 Nothing here needs PyTorch, so that the command line, the pages and `check` read one table.
 """
@@ -28,6 +28,9 @@ class LessonRow:
         named: what one of its names promises besides.
         parameters: those that it asks for by name, and no others.
         headings: of its page, under which a mistake is explained, by what its code begins with.
+        calls: expressions of the inputs of each call, where the solution of the lesson says what is right.
+        made: the arguments of a class that is called so, as text.
+        solution: the text of the solution; "" for the one on the page.
     """
 
     number: int
@@ -42,6 +45,9 @@ class LessonRow:
     named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     parameters: tuple[str, ...] = ()
     headings: Mapping[str, str] = field(default_factory=dict)
+    calls: tuple[str, ...] = ()
+    made: str = ""
+    solution: str = ""
 
     def pointer(self, code: str) -> str:
         """Say where a mistake is explained: lesson, heading and the command that prints them.
@@ -100,22 +106,31 @@ class LessonRow:
         return self.names[0].islower()
 
 
+def _sized(*calls: str) -> tuple[str, ...]:
+    """Return each call for q queries, k keys and width d: every size another, all alike, and one."""
+    sizes = ((3, 5, 2), (5, 3, 2), (5, 5, 3), (1, 1, 2))
+    return tuple(each.format(q=q, k=k, d=d, v=d + 2) for each in calls for q, k, d in sizes)
+
+
 ROWS = (
     LessonRow(
         1, "one_number", "One number", ("scores",), "query,key",
         ("sum.wrong", "law.pairs", "law.scores", "shape.fixed"),
         {"scale": 1.0}, headings={"law.scores": "Why"},
+        calls=_sized("torch.randn({q}, {d}), torch.randn({k}, {d})"),
     ),
     LessonRow(
         2, "a_share_of_one", "A share of one", ("weights", "softmax"), "scores",
         ("softmax.axis", "softmax.missing", "softmax.twice", "output.non-finite", "input.modified"),
         {"scale": 1.0},
         headings={"softmax.missing": "Predict", "output": "Predict", "law.scores": "Predict"},
+        calls=(*_sized("torch.randn({q}, {k})"), "torch.randn(4, 3) - 800 * torch.arange(4.0)[:, None]"),
     ),
     LessonRow(
         3, "taking_home", "Taking home", ("context",), "weights,value",
         ("sum.wrong", "law.value"),
         headings={"law": "Why"},
+        calls=_sized("torch.randn({q}, {k}).softmax(-1), torch.randn({k}, {d})"),
     ),
     LessonRow(
         4, "three_matrices", "Three matrices", ("SelfAttention",), "x2d",
@@ -127,6 +142,7 @@ ROWS = (
         5, "why_root_d", "Why √d", ("attention",), "qkv",
         ("scale.missing", "scale.wrong"), {"causal": False},
         headings={"scale": "Predict"},
+        calls=_sized("torch.randn({q}, {d}), torch.randn({k}, {d}), torch.randn({k}, {v})"),
     ),
     LessonRow(
         6, "modules", "Modules", ("SelfAttention",), "x2d",
@@ -174,12 +190,34 @@ ROWS = (
         ("rope.layout", "rope.offset", "differs", "law.scores"),
         {"rope": HALF}, ({"rope": INTERLEAVED},),
         headings={"rope": "Turning", "rope.layout": "Write", "law.scores": "Turning"},
+        calls=("torch.randn(5, 4)", "torch.randn(2, 7, 6)", "torch.randn(2, 3, 7, 8)", "torch.randn(1, 6)"),
     ),
     LessonRow(
         13, "a_real_model", "A real model, fast", ("CachedAttention",), "decode",
         ("cache.wrong", "mask.top-left"),
         {"causal": True},
         headings={"cache": "Write", "mask": "Predict"},
+    ),
+    LessonRow(
+        14, "a_block", "A block", ("Block",), "",
+        ("stage.input", "stage.missing", "parameter.missing"),
+        calls=("torch.randn(2, 5, 8)", "torch.randn(1, 1, 8)", "torch.randn(3, 7, 8)"),
+        made="width=8, attention=Mixing(8)",
+        headings={"stage": "Why"},
+    ),
+    LessonRow(
+        15, "a_model_that_writes", "A model that writes", ("GPT",), "",
+        ("stage.input", "stage.missing", "parameter.missing"),
+        calls=("torch.randint(11, (2, 5))", "torch.randint(11, (1, 9))", "torch.randint(11, (3, 1))"),
+        made="num_tokens=11, context_length=9, width=8, blocks=[Mixing(8), Mixing(8)]",
+        headings={"stage": "Three parts", "parameter": "Three parts"},
+    ),
+    LessonRow(
+        16, "your_class_in_a_real_model", "Your class in a real model", ("GroupedAttention",), "",
+        ("stage.input", "stage.missing", "parameter.missing", "differs"),
+        calls=("torch.randn(2, 5, 24)", "torch.randn(1, 1, 24)", "torch.randn(3, 7, 24)"),
+        made="width=24, num_heads=6, num_kv_heads=2, base=100.0",
+        headings={"stage": "Fewer keys than queries"},
     ),
 )  # fmt: skip
 # What a mistake does, in the words of the lessons; of `differs` too, which every lesson has.
@@ -219,6 +257,8 @@ REASONS: Mapping[str, str] = {
     "rope.layout": "the pairs of numbers that are rotated are not those of one layout of query and key",
     "rope.offset": "the first word has position 0, and here it is rotated",
     "cache.wrong": "a step does not continue with what is stored, or something of an earlier text is left",
+    "stage.missing": "this part of the solution is not used",
+    "stage.input": "this part is not given what the solution gives it: see the line that calls it, and those above",
     "differs": "the result is not that of the formula of this lesson",
 }
 LESSONS: Mapping[int, LessonRow] = {each.number: each for each in ROWS}

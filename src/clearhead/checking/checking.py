@@ -84,7 +84,7 @@ def check(
         args: for the constructor of a class.
         sizes: d_in, num_heads, context_length and the like, where they cannot be found.
         seed: of the inputs, and of a class's own weights.
-        lesson: the lesson of the course that it is graded in, 1 to 13, which declares takes and contract;
+        lesson: the lesson of the course that it is graded in, 1 to 16, which declares takes and contract;
             the report speaks in the words of that lesson.
         inputs: the arguments of one call of a model, a tensor, a tuple or a dict: the model is called with
             them, and every attention that runs is checked, at its sizes and with its masks.

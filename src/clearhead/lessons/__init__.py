@@ -13,6 +13,14 @@ is said twice. What a fenced block is for stands behind its language:
 | `python wrong CODE` | definitions that take the place of those of the solution, and the name of the mistake |
 | `python train` | trains for `steps = …`, which the tests make a few |
 
+The exercises are rows of `docs/lessons/exercises`, which come before the recap, in blocks of the same kind:
+
+| block | |
+|---|---|
+| `python exercise` | a function or class to fill in or to mend, graded by its name |
+| `hint` | a step, folded away |
+| `python answer`, `why` | the solution, and why it is right |
+
 A reader of the source on a code host sees plain blocks of Python. The mistakes have the names that
 `check(lesson=…)` gives them; a gallery lists those to choose from, each with what it means: "- `sum.wrong`: …".
 """

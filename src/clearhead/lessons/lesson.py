@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from clearhead._common.docs_pages import docs
+from clearhead._common.exercises import exercises_of
 from clearhead._common.lessons import LESSONS, LessonRow
-from clearhead._common.pages import docs
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 
 FENCE = re.compile(r"(`{3,})(\S*) *(.*)")
 # What a gallery lists to choose from.
 LISTED = re.compile(r"^- `([a-z-]+\.[a-z-]+)`: ", re.MULTILINE)
-ROLES = {"write", "solution", "live", "check", "wrong", "train"}
+ROLES = {"write", "solution", "live", "check", "wrong", "train", "exercise", "answer"}
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,9 @@ class Lesson:
         head += f", and `clearhead lesson {row.number} --notebook` makes a notebook of it."
         head += "\nWrite what is missing where it says `...`, then ask"
         head = f'"""{head}\n\n{ask}\n"""\n\n'
-        return head + "\n\n".join(each.source for each in self.of_role("write"))
+        return head + "\n\n".join(
+            each.source for role in ("write", "exercise") for each in self.of_role(role)
+        )
 
     @property
     def solution(self) -> str:
@@ -108,10 +111,10 @@ def read_lesson(number: int) -> Lesson:
         ArgumentTypeError: code `lesson.number`, for what is no whole number.
 
     Example:
-        >>> read_lesson(14)
+        >>> read_lesson(17)
         Traceback (most recent call last):
         ...
-        clearhead.errors.ArgumentError: [lesson.number] lesson must be one of 1 to 13; got 14.
+        clearhead.errors.ArgumentError: [lesson.number] lesson must be one of 1 to 16; got 17.
     """
     if isinstance(number, bool) or not isinstance(number, int):
         raise ArgumentTypeError(
@@ -121,7 +124,18 @@ def read_lesson(number: int) -> Lesson:
         raise ArgumentError(
             "lesson.number", f"lesson must be one of 1 to {max(LESSONS)}; got {number}."
         )
-    return parse_lesson(LESSONS[number], page_of(number).read_text(encoding="utf-8"))
+    page = page_of(number).read_text(encoding="utf-8")
+    before, heading, after = page.partition("## Recap\n")
+    return parse_lesson(LESSONS[number], before + _exercises(number) + heading + after)
+
+
+def _exercises(number: int) -> str:
+    """Return the exercises of a lesson as a section of its page."""
+    row, exercises = LESSONS[number], exercises_of(number)
+    name = next(iter(exercises))
+    head = f"`clearhead check {row.file}:{name} --lesson {number}` grades an exercise by its name."
+    pages = "\n".join(each.page() for each in exercises.values())
+    return f"## Exercises\n\n{head}\n\n{pages}\n"
 
 
 def page_of(number: int) -> Path:

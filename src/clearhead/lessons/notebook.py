@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from clearhead._common.pages import docs
+from clearhead._common.docs_pages import docs
 from clearhead.lessons.lesson import ROLES, Block, Lesson
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]+)\)")
@@ -56,9 +56,9 @@ def as_text(lesson: Lesson) -> str:
             parts.append(LINK.sub(r"\1", PICTURE.sub(r"*(A picture: \1)*", part)).strip())
         elif part.role == "predict":
             parts.append(f"*Guess:* {part.source.strip()}")
-        elif part.role in ROLES - {"solution"}:
+        elif part.role in ROLES - {"solution", "answer"}:
             parts.append(f"```python\n{part.source}```")
-        elif part.role != "solution":
+        elif part.role not in ("solution", "answer", "why", "hint"):
             parts.append(_fenced(part))
     return "\n\n".join(parts) + "\n"
 
@@ -81,8 +81,12 @@ def _cells(lesson: Lesson) -> Iterator[dict[str, Any]]:
                 yield _text(part.source)
                 yield _code(f"{name} = ...  # your guess")
                 yield _hidden(f"compare({name}, {answer}, {tolerance:g})")
-            case "solution":
+            case "solution" | "answer":
                 yield _text(_folded("A solution", f"```python\n{part.source}```"))
+            case "hint" | "why":
+                yield _text(_folded({"hint": "A hint", "why": "Why"}[part.role], part.source))
+            case "exercise":
+                yield _code(part.source)
             case "wrong":
                 choices = ", ".join(f"`{code}`" for code in lesson.codes)
                 yield _text(f"```python\n{part.source}```\n\nWhich one is it? {choices}")

@@ -42,17 +42,17 @@ class Reduction(ABC):
 
     @abstractmethod
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk; every weight comes by once."""
+        """Add a chunk of the weights; each weight is passed exactly once."""
 
     def share(self, sharding: Sharding) -> None:
-        """Sum with the other ranks what is a sum over their queries as well: here, nothing is."""
+        """Sum the result over the ranks where it is a sum over their queries; by default do nothing."""
         return
 
 
 def in_order(reductions: Iterable[R]) -> list[R]:
-    """Return reductions in order: those that provide a statistic first, those that destroy a tensor last.
+    """Return the reductions sorted: those that provide a statistic first, those that overwrite a tensor last.
 
-    At the end come those that take the memory of a tensor and read nothing in it.
+    Those that overwrite a tensor without reading it come at the very end.
     """
 
     def place(each: R) -> tuple[int, bool]:
@@ -62,10 +62,9 @@ def in_order(reductions: Iterable[R]) -> list[R]:
 
 
 def update_all(reductions: Sequence[Reduction], chunk: Chunk) -> None:
-    """Hand a chunk to reductions in order.
+    """Pass a chunk to the reductions, in the order given.
 
-    Where a later one still reads what one destroys, as two that destroy the same do, the earlier
-    gets a copy.
+    A reduction that overwrites a tensor of the chunk gets a copy if a later one reads that tensor.
     """
     for place, reduction in enumerate(reductions):
         saved = {
@@ -94,7 +93,7 @@ class PerQuery(Reduction):
         self.result: Tensor = like.new_full(problem.query.shape[:3], self.of_nothing)
 
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Store the numbers of a chunk's queries in the result."""
         found = self.of(chunk)
         if chunk.block is not None:
             found = self.together(self.result[chunk.place], found)
@@ -102,7 +101,7 @@ class PerQuery(Reduction):
 
     @abstractmethod
     def of(self, chunk: Chunk) -> Tensor:
-        """The numbers of the queries of a chunk, (heads, queries)."""
+        """Return one number for each query of a chunk, (heads, queries)."""
 
 
 class LogSumExp(PerQuery):
@@ -112,7 +111,7 @@ class LogSumExp(PerQuery):
     of_nothing, together = -math.inf, staticmethod(torch.logaddexp)
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the numbers of the queries of a chunk, (heads, queries)."""
+        """Return the logsumexp of each query of a chunk, (heads, queries)."""
         return chunk.logsumexp
 
 
@@ -123,7 +122,7 @@ class Maximum(PerQuery):
     together = staticmethod(torch.maximum)
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the numbers of the queries of a chunk, (heads, queries)."""
+        """Return the largest weight of each query of a chunk, (heads, queries)."""
         return chunk.maximum
 
 
@@ -134,7 +133,7 @@ class MaxScore(PerQuery):
     of_nothing, together = -math.inf, staticmethod(torch.maximum)
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the numbers of the queries of a chunk, (heads, queries)."""
+        """Return the largest masked score of each query of a chunk, (heads, queries)."""
         if not chunk.scores.shape[-1]:
             return chunk.scores.new_full(chunk.scores.shape[:-1], -torch.inf)
         best = chunk.best_score
@@ -153,7 +152,7 @@ class Entropy(PerQuery):
     destroys = frozenset({"scores"})
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the numbers of the queries of a chunk, (heads, queries)."""
+        """Return the entropy of each query of a chunk, (heads, queries), in nats."""
         if not chunk.scores.shape[-1]:
             return chunk.total
         # In the place of the scores: fresh memory takes as long as all of the arithmetic.
@@ -175,7 +174,7 @@ class OfKey(PerQuery):
         self.keys = keys
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the numbers of the queries of a chunk, (heads, queries)."""
+        """Return the weight of each query on its chosen key, (heads, queries); 0 if the key is not in the chunk."""
         keys, there = chunk.find(self.keys[chunk.queries])
         width = chunk.weights.shape[-1]
         if not width:
@@ -199,7 +198,7 @@ class Mass(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Add the weight that the queries of a chunk put on each set of keys."""
         member = self.member[chunk.sample if self.member.shape[0] > 1 else 0, chunk.columns]
         self.result[chunk.place] += chunk.times(member)
 
@@ -226,11 +225,11 @@ class Largest(Reduction):
 
     @property
     def result(self) -> TopK:
-        """The result, in the shape and dtype that the class says."""
+        """The k largest weights of each query with their keys, in the shape and dtype that the class names."""
         return TopK(self.weights, self.keys)
 
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Merge the largest weights of a chunk into the result."""
         weights = chunk.weights
         width = weights.shape[-1]
         k = min(self.k, width)
@@ -256,10 +255,10 @@ class Largest(Reduction):
 def _largest(
     weights: Tensor, k: int, top: Callable[..., tuple[Tensor, Tensor]], *, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The k largest weights of each row, and their places.
+    """Return the k largest weights of each row, and their indices; `top` computes them for short rows.
 
-    They are in the k segments with the largest maxima, and these are looked for likewise: few numbers at a
-    time, since `topk` takes five times as long for 256 as for 128.
+    They are in the k segments with the largest maxima, which are found the same way: few numbers at a time, because
+    `topk` takes five times as long for 256 as for 128.
     """
     width = weights.shape[-1]
     step = width // FOLD
@@ -278,7 +277,7 @@ def _largest(
 
 
 def _top(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """The k largest weights of each row, and their places."""
+    """Return the k largest of non-negative weights in each row, and their indices; float32 is compared as integers."""
     if weights.dtype != torch.float32:
         return _top_of_any(weights, k, sorted=sorted)
     # Finite numbers from 0 on come in the order of their bits, and comparing whole numbers takes two
@@ -288,7 +287,7 @@ def _top(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tenso
 
 
 def _top_of_any(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """The same for weights that may be NaN."""
+    """Return the k largest weights of each row, and their indices, also for weights that are NaN."""
     values, places = weights.topk(k, dim=-1, sorted=sorted)
     return values, places
 
@@ -317,11 +316,11 @@ class Pooled(Reduction):
 
     @property
     def result(self) -> Tensor:
-        """The result, in the shape and dtype that the class says."""
+        """The pooled maps, in the shape and dtype that the class names."""
         return self.sums.to(self.dtype)
 
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Add the weights of a chunk to their cells."""
         rows = self.row_bins[chunk.queries]
         first, last = (int(edge) for edge in rows.aminmax())
         sums = chunk.row_sums(rows - first, last + 1 - first)
@@ -335,7 +334,7 @@ class Pooled(Reduction):
             into.index_add_(-1, self.column_bins[chunk.columns], sums.double())
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the result with that of the other ranks, or bring it to its dtype."""
+        """Sum the maps over the ranks."""
         self.sums = sharding.sum(self.sums, "pooled maps")
 
 
@@ -352,7 +351,7 @@ class Received(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Add the weight that each key receives from the queries of a chunk."""
         sums = chunk.column_sums
         grouped = sums.unflatten(0, (chunk.kv_heads.stop - chunk.kv_heads.start, -1)).sum(dim=1)
         self.result[chunk.sample, chunk.kv_heads][:, chunk.columns] += grouped
@@ -387,7 +386,7 @@ class Context(Reduction):
         self.result = self.result.to(self.value.dtype)
 
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Add weights · values of a chunk."""
         heads_of_value = chunk.heads if self.per_head else chunk.kv_heads
         value = stages.upcast(self.value[chunk.sample, heads_of_value][:, chunk.columns])
         heads, queries, keys = chunk.weights.shape

@@ -1,4 +1,4 @@
-"""One pass over the weights, some queries at a time, for all sums and maxima over rows or columns.
+"""One pass over the weights in chunks of queries, for all sums and maxima over rows or columns.
 
 The scores of a chunk of queries and a few heads are made in one buffer and their softmax in
 another, and every statistic that was asked for takes what it needs while both are near. Nothing of
@@ -92,9 +92,9 @@ def sweep(
 def _sweep_rounds(
     problem: Problem, rounds: Rounds, reductions: Sequence[Reduction], progress: Progress | None
 ) -> None:
-    """Sweep over the keys of one rank after another.
+    """Update every reduction with the weights over the keys of all ranks, one rank after another.
 
-    Each weight is its share of its block, times the share of the block, by the logsumexp of all.
+    A weight is its share of its block, times the share of the block, which the logsumexp over all keys gives.
     """
     whole = rounds.logsumexp()
     if problem.sinks is not None:
@@ -122,7 +122,10 @@ def _sweep(
     some: KeyBlock | None = None,
     whole: Tensor | None = None,
 ) -> None:
-    """Sweep over all keys, or over some of a whole that has the logsumexp `whole`."""
+    """Update every reduction with the weights over all keys, or over the keys of a block.
+
+    `whole` is then the logsumexp over all keys.
+    """
     if not problem.query.shape[:3].numel():
         return
     count = _threads(problem, reductions)
@@ -184,7 +187,7 @@ def _sweep(
 
 
 def _threads(problem: Problem, reductions: Sequence[Reduction]) -> int:
-    """The threads of our own that share the heads; 1 where PyTorch's share each operation."""
+    """Return the number of our own threads that share the heads; 1 if PyTorch's threads share each operation."""
     pairs = problem.batch * problem.num_heads * problem.query_len * problem.kv_len
     if pairs < WORTH_THREADS or not is_plain(problem.query) or not problem.query.is_cpu:
         return 1
@@ -196,7 +199,7 @@ def _threads(problem: Problem, reductions: Sequence[Reduction]) -> int:
 
 
 def _sizes(problem: Problem, count: int) -> tuple[int, int]:
-    """Return the number of key heads and of queries of a chunk, for `count` threads."""
+    """Return the chunk size in key heads and in queries, for `count` threads."""
     group = problem.num_heads // problem.num_kv_heads
     buffer = BUFFER if problem.query.is_cpu else DEVICE_BUFFER
     rows = max(LEAST_ROWS, buffer // max(1, problem.kv_len))
@@ -223,7 +226,7 @@ def _is_ordinary(problem: Problem) -> bool:
 
 
 def _is_ordinary_bias(bias: Bias | None, farthest: int) -> bool:
-    """The same for a bias, of tokens up to so far apart."""
+    """Return True if a bias is finite or −∞, and small, for tokens up to `farthest` apart."""
     if isinstance(bias, SumOfBiases):
         return all(_is_ordinary_bias(each, farthest) for each in (bias.left, bias.right))
     if isinstance(bias, Alibi):
@@ -235,7 +238,7 @@ def _is_ordinary_bias(bias: Bias | None, farthest: int) -> bool:
 
 
 def _magnitude(tensor: Tensor) -> float:
-    """The largest absolute value; NaN if there is one, 0 for nothing."""
+    """Return the largest absolute value of a tensor; NaN if it has a NaN, 0 if it is empty."""
     if not tensor.numel():
         return 0.0
     if tensor.ndim == 4 and not tensor.is_contiguous():
@@ -245,7 +248,7 @@ def _magnitude(tensor: Tensor) -> float:
 
 
 def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> Iterator[SweepTile]:
-    """All queries of a sample, in order."""
+    """Yield the tiles of a sample, with at most `queries` queries each, in order."""
     row = 0 if spans is None else min(sample, spans.start.shape[0] - 1)
     for some in portions(problem.query_len, queries):
         every = slice(0, problem.kv_len)
@@ -263,9 +266,9 @@ def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> 
 def part_of_runs(
     start: Tensor, stop: Tensor, queries: slice, device: torch.device | None = None
 ) -> SweepTile:
-    """Return the part in which each query sees one run of keys: hidden are the ragged edges only.
+    """Return the tile in which query i sees the keys [start[i], stop[i]); only the ragged edges are marked hidden.
 
-    They are made on the device, if that is another than that of the runs.
+    Its tensors are on `device`, by default that of the runs.
     """
     used = stop > start
     keys = hull(start, stop)
@@ -283,7 +286,7 @@ def part_of_runs(
 
 
 def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> SweepTile:
-    """The part of any mask, read as a tensor."""
+    """Return the tile of these queries and keys, with the mask evaluated as a tensor."""
     visible = problem.visible(queries, keys)
     assert visible is not None
     visible = visible[sample if visible.shape[0] > 1 else 0]
@@ -297,7 +300,7 @@ def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> Swee
 
 
 class _Buffers:
-    """Makes chunks of ordinary numbers, each in the place of the one before."""
+    """Computes chunks of finite weights, each into the memory of the previous one."""
 
     def __init__(self, problem: Problem, rows: int) -> None:
         size = rows * problem.kv_len
@@ -365,7 +368,7 @@ def _add_bias(problem: Problem, sample: int, heads: slice, part: SweepTile, scor
 def _by_the_stages(
     problem: Problem, sample: int, kv_heads: slice, key: Tensor, part: SweepTile
 ) -> Chunk:
-    """A chunk of numbers that may be NaN, infinite or very large, by the definition itself."""
+    """Return a chunk computed by `stages`, for inputs that may be NaN, infinite or very large."""
     group = problem.num_heads // problem.num_kv_heads
     heads = slice(kv_heads.start * group, kv_heads.stop * group)
     query = problem.query[sample, heads, part.queries]
@@ -392,6 +395,6 @@ def _by_the_stages(
 
 
 def _of_sample(tensor: Tensor, sample: int, heads: slice) -> Tensor:
-    """A sample and some heads of a tensor that may have one for all of either."""
+    """Return one sample and a slice of heads from a tensor (batch or 1, heads or 1, …)."""
     tensor = tensor[sample if tensor.shape[0] > 1 else 0]
     return tensor[heads] if tensor.shape[0] > 1 else tensor

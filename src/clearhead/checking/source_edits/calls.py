@@ -2,20 +2,15 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from clearhead import stages
 from clearhead._common.lessons import LessonRow
 from clearhead.checking.hypotheses.matching import distance
-from clearhead.checking.hypotheses.recipe import rotated
 from clearhead.checking.source_edits.definition import (
     Mistake,
-    UnknownOutcomeError,
-    attended,
     definition,
     layers_of,
 )
@@ -24,14 +19,8 @@ from clearhead.recording.thresholds import SUMS
 
 # Numbers of words that a class is called with: fewer than any example has, and more.
 LENGTHS = (5, 1, 7, 9)
-# Queries, keys and the width of a call of a function: every axis another, all alike, and one.
-CALLS = ((3, 5, 2), (5, 3, 2), (5, 5, 3), (1, 1, 2))
-# Inputs of a part and what is right, by what it takes.
-PARTS: Mapping[str, Callable[..., Tensor]] = {
-    "query,key": stages.scores, "scores": stages.weights, "weights,value": stages.matmul,
-}  # fmt: skip
 
-Inputs = tuple[Tensor, ...]
+Inputs = tuple[Any, ...]
 
 
 class ExercisedCall(NamedTuple):
@@ -44,13 +33,16 @@ class ExercisedCall(NamedTuple):
 
 
 def compared(calls: Iterator[ExercisedCall]) -> Iterator[Mistake | None]:
+    """Yield None for each call whose result is right, and a mistake for each other one."""
     for each in calls:
         if each.written is not None:
             yield Mistake("input.modified", name=str(each.written))
         if distance(each.found.double(), each.expected) <= ROUNDING[torch.float32]:
             yield None
             continue
-        inputs = " and ".join(str(list(one.shape)) for one in each.inputs)
+        inputs = " and ".join(
+            str(list(one.shape) if isinstance(one, Tensor) else one) for one in each.inputs
+        )
         if each.found.shape != each.expected.shape:
             shapes = f"the result is {list(each.found.shape)}, expected {list(each.expected.shape)}"
             yield Mistake("", f"{shapes}, for {inputs}")
@@ -62,65 +54,44 @@ def compared(calls: Iterator[ExercisedCall]) -> Iterator[Mistake | None]:
         yield Mistake("", f"result{list(at)} is {values}, for {inputs}", right=(0, share))
 
 
-def called(run: Callable[..., Any], inputs: Inputs, expected: Tensor) -> ExercisedCall:
-    """Call with copies of the inputs, and note which of them was written to."""
-    given = tuple(each.detach().clone() for each in inputs)
+def called(run: Callable[..., Any], inputs: Inputs, expected: Any) -> ExercisedCall:
+    """Call with copies of the inputs, and note which of them was written to.
+
+    Where a number or a list is expected, one is accepted, and a tensor as well.
+    """
+    given = copied(inputs)
     found = run(*given)
+    if not isinstance(expected, Tensor):
+        expected = torch.as_tensor(expected, dtype=torch.float64)
+        found = torch.as_tensor(found, dtype=torch.float64) if _is_numbers(found) else found
     if not isinstance(found, Tensor):
         kind = "nothing" if found is None else f"a {type(found).__name__}"
         raise TypeError(f"a tensor was expected; got {kind}")
     pairs = enumerate(zip(given, inputs, strict=True))
-    written = next((at for at, (one, other) in pairs if not torch.equal(one, other)), None)
-    return ExercisedCall(inputs, found, expected, written)
+    written = next(
+        (
+            at
+            for at, (one, other) in pairs
+            if isinstance(one, Tensor) and not torch.equal(one, other)
+        ),
+        None,
+    )
+    return ExercisedCall(inputs, found, expected.double(), written)
 
 
-def of_function(
-    run: Callable[..., Any], row: LessonRow, promised: Mapping[str, Any]
-) -> Iterator[ExercisedCall]:
-    if row.takes not in (*PARTS, "qkv") and row.names[0] != "rotate":
-        raise UnknownOutcomeError
-    calls = _calls_of(row.takes, row.number, repr(promised.get("rope")))
-    for inputs, right in calls:
-        yield called(run, inputs, right)
-    inputs = calls[-1][0]
-    again = [run(*(each.clone() for each in inputs)) for _ in range(2)]
-    yield ExercisedCall(inputs, again[0], again[1].double())
+def copied(inputs: Inputs) -> Inputs:
+    """Return the inputs with a copy of each tensor."""
+    return tuple(each.detach().clone() if isinstance(each, Tensor) else each for each in inputs)
 
 
-@cache
-def _calls_of(takes: str, seed: int, layout: str) -> tuple[tuple[Inputs, Tensor], ...]:
-    """The inputs of each call of a function, and what is right."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64) * SPREAD_HEADS
-
-    calls: list[tuple[Inputs, Tensor]] = []
-    if takes == "x":
-        for shape in ((5, 4), (2, 7, 6), (2, 3, 7, 8), (1, 6)):
-            rows = drawn(*shape)
-            calls.append(
-                ((rows,), rotated(rows, 0, 10000.0, "half" if "half" in layout else "interleaved"))
-            )
-    for queries, keys, width in CALLS if takes != "x" else ():
-        query, key, table = drawn(queries, width), drawn(keys, width), drawn(queries, keys)
-        if takes == "qkv":
-            inputs = query, key, drawn(keys, width + 2)
-            calls.append((inputs, attended(*inputs, {})))
-            continue
-        inputs = {
-            "query,key": (query, key), "scores": (table,), "weights,value": (table.softmax(-1), key),
-        }[takes]  # fmt: skip
-        calls.append((inputs, PARTS[takes](*inputs)))
-    if takes == "scores":  # rows that lie far apart
-        far = drawn(4, 3) - 800 * torch.arange(4, dtype=torch.float64)[:, None]
-        calls.append(((far,), stages.weights(far)))
-    return tuple(calls)
+def _is_numbers(found: Any) -> bool:
+    return isinstance(found, int | float | list | tuple)
 
 
 def of_module(
     module: nn.Module, row: LessonRow, promised: Mapping[str, Any], way: int
 ) -> Iterator[ExercisedCall]:
+    """Yield calls of a module on several lengths and batches, with the results of the definition."""
     drawn, layers = redrawn(module, row), layers_of(module, row)[way]
     right, width = definition(layers, promised), layers["q"].matrix.shape[0]
     for number, words in enumerate(LENGTHS):

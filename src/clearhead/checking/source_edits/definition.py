@@ -40,6 +40,7 @@ class NamedMatrix(NamedTuple):
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Return the rows of x, projected."""
         made = x @ self.matrix
         return made if self.bias is None else made + self.bias
 

@@ -51,9 +51,10 @@ def difference(
     mine, theirs = (list(_flat(each.body, 0)) for each in (program.tree, solution))
     matcher = SequenceMatcher(None, mine, theirs, autojunk=False)
     pieces = [
-        Hunk(start, end, tuple(theirs[first:last]))
+        piece
         for kind, start, end, first, last in matcher.get_opcodes()
         if kind != "equal"
+        for piece in _by_lines(Hunk(start, end, tuple(theirs[first:last])))
     ]
     if not pieces or not is_right(_with(program, mine, pieces)):
         return None, []
@@ -70,6 +71,15 @@ def difference(
         return None, lines if len(pieces) <= PIECES else []
     told = [_told(each, mine) for each in pieces]
     return SourceEdit(first[0], "; ".join(told), _with(program, mine, pieces)), lines
+
+
+def _by_lines(piece: Hunk) -> Iterator[Hunk]:
+    """Yield one piece for each statement where as many are replaced as there are new ones, or else the piece."""
+    if piece.end - piece.start != len(piece.new):
+        yield piece
+        return
+    for at, each in enumerate(piece.new, piece.start):
+        yield Hunk(at, at + 1, (each,))
 
 
 def _line(piece: Hunk, mine: Sequence[Statement]) -> int:

@@ -102,6 +102,7 @@ class Edits:
         return self.starts[line - 1] + len(self.program.line(line).encode()[:column].decode())
 
     def span(self, node: Any) -> tuple[int, int]:
+        """Return where the text of a node starts and ends."""
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
 
     def whole(self, node: Any) -> tuple[int, int]:
@@ -110,10 +111,12 @@ class Edits:
         return self.starts[node.lineno - 1], min(end, len(self.program.text))
 
     def text(self, node: ast.AST) -> str:
+        """Return the text of a node."""
         start, end = self.span(node)
         return self.program.text[start:end]
 
     def function(self, node: ast.AST) -> ast.AST:
+        """Return the function around a node."""
         while node in self.above and not isinstance(node, ast.FunctionDef):
             node = self.above[node]
         return node

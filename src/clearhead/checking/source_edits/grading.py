@@ -11,11 +11,10 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
-from functools import cache
 from typing import Any, NamedTuple
 
+from clearhead._common.exercises import exercises_of
 from clearhead._common.lessons import REASONS, LessonRow, lessons_of
-from clearhead._common.pages import docs
 from clearhead._text import raised_words
 from clearhead.checking.contract import Contract
 from clearhead.checking.lessons import called_with, promises_of
@@ -25,7 +24,7 @@ from clearhead.checking.source_edits.difference import difference
 from clearhead.checking.source_edits.edits import Edits, SourceEdit
 from clearhead.checking.source_edits.outcome import asked_of, first_mistake
 from clearhead.checking.source_edits.program import Program, nodes_of
-from clearhead.checking.source_edits.solution import in_words_of
+from clearhead.checking.source_edits.solution import in_words_of, solution_of
 from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments
 from clearhead.checking.subject.refusals import named_tensors, traced
 from clearhead.errors import ModelError
@@ -83,7 +82,7 @@ def _arguments(
     thing: Any, row: LessonRow, promised: Mapping[str, Any], args: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
     """The arguments of a class, by the names of its parameters."""
-    if not inspect.isclass(thing):
+    if not inspect.isclass(thing) or row.made:
         return None
     contract = Contract(sizes=dict(row.sizes), **promised)
     known = {**declared_arguments(thing, contract), **(args or {})}
@@ -100,6 +99,8 @@ def grade(thing: Any, row: LessonRow, args: Mapping[str, Any] | None, core: Core
         core: what names a mistake: the report of `check` under one promise.
     """
     name = getattr(thing, "__name__", type(thing).__name__)
+    exercise = exercises_of(row.number).get(name)
+    row = row if exercise is None else exercise.row
     asked = _Asked.of(thing, row, args)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -133,9 +134,10 @@ def _wrong(
     core: Core,
 ) -> Grade:
     row, code, place = asked.row, mistake.code, None
-    if not code or mistake.error is not None:
+    if row.takes and (not code or mistake.error is not None):
         named, place = _named(thing, promised, row, core)
-        code = named or code or "differs"
+        code = named or code
+    code = code or "differs"
     lines = [place[1]] if place is not None else _lines(program, mistake)
     edit, others = (None, []) if program is None else mend(program, asked, lines)
     lines = lines or others
@@ -151,7 +153,8 @@ def _wrong(
     if edit is not None:
         sentence = f"{sentence}; {edit.told} makes it right"
     speaking = [each for each in lessons_of(code) if each.number <= row.number]
-    read = row if code.partition(".")[0] in GENERAL else (speaking or [row])[-1]
+    general = row.solution or code.partition(".")[0] in GENERAL
+    read = row if general else (speaking or [row])[-1]
     finding = Finding(code, sentence, _measured(mistake), place=at, read=read.pointer(code))
     return Grade(Report(name, (finding,), lesson=row.number, place=first), edit)
 
@@ -227,10 +230,14 @@ def _lines(program: Program | None, mistake: Mistake) -> list[int]:
         .removesuffix(".bias")
         .rpartition(".")[2]
     )
-    return [
-        getattr(node, "lineno", 0) for node, _ in nodes_of(program.tree)
+    lines = [
+        (isinstance(getattr(node, "ctx", None), ast.Store), getattr(node, "lineno", 0))
+        for node, _ in nodes_of(program.tree)
         if last and last in (getattr(node, "attr", ""), getattr(node, "value", None))
-    ]  # fmt: skip
+    ]
+    if mistake.code.startswith("stage."):  # a call of the part, and not where it is made
+        lines.sort()
+    return [line for _, line in lines]
 
 
 def _defined(program: Program | None) -> tuple[str, int] | None:
@@ -253,7 +260,7 @@ def mend(
         lines: that are likely wrong, whose edits are tried first.
     """
     assert program.tree is not None
-    solution = in_words_of(program.tree, solution_of(asked.row.slug))
+    solution = in_words_of(program.tree, solution_of(asked.row))
     first, others = difference(program, solution, asked.is_right)
     found = [] if first is None else [first]
     until, last = time.process_time() + SECONDS, MOST if first is None else FEWER
@@ -284,11 +291,3 @@ def _differing(one: str, other: str) -> int:
 def _plain(text: str) -> list[str]:
     """The words and signs of a program, however it is laid out."""
     return re.findall(r"\w+|[^\w\s]|^ +", ast.unparse(ast.parse(text)), re.MULTILINE)
-
-
-@cache
-def solution_of(slug: str) -> str:
-    """The program on the page of a lesson."""
-    page = docs(f"lessons/{slug}.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python solution\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return "\n\n".join(blocks)

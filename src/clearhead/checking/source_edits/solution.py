@@ -4,9 +4,12 @@ import ast
 import re
 from collections.abc import Mapping
 from difflib import SequenceMatcher
+from functools import cache
 from typing import TypeGuard
 
+from clearhead._common.docs_pages import docs
 from clearhead._common.foreign_names import role
+from clearhead._common.lessons import LessonRow
 
 # The least similarity of the values of two names that mean the same.
 ALIKE = 0.7
@@ -29,6 +32,18 @@ def in_words_of(tree: ast.Module, solution: str) -> ast.Module:
         each.name: each for each in theirs.body if isinstance(each, ast.FunctionDef | ast.ClassDef)
     }
     return ast.Module([_matched(each, named, held) for each in tree.body], [])
+
+
+@cache
+def _on_page(slug: str) -> str:
+    page = docs(f"lessons/{slug}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python solution\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return "\n\n".join(blocks)
+
+
+def solution_of(row: LessonRow) -> str:
+    """Return the program of an exercise, or else that on the page of its lesson."""
+    return row.solution or _on_page(row.slug)
 
 
 def attributes(tree: ast.AST) -> list[str]:

@@ -30,7 +30,7 @@ def lesson(
 ) -> None:
     """Begin a lesson of the course, or list them.
 
-    Attention, learnt by writing it, in thirteen lessons. "clearhead lesson 7" writes lesson_07.py into this
+    Attention, learnt by writing it, in sixteen lessons. "clearhead lesson 7" writes lesson_07.py into this
     folder, never over a file that is there; "clearhead lesson 7 --read" prints the lesson, and
     "clearhead check lesson_07.py --lesson 7" grades the file. The list has a ✓ for each lesson whose
     file in this folder is right, and a · for one that is not, yet.

@@ -1,0 +1,262 @@
+"""Grade a program next to the solution of its lesson: same parameters, same inputs, same results and gradients."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clearhead._common.lessons import LessonRow
+from clearhead.checking.hypotheses.matching import distance
+from clearhead.checking.source_edits.calls import called, compared, copied
+from clearhead.checking.source_edits.definition import Mistake
+from clearhead.checking.thresholds import SPREAD_HEADS
+from clearhead.recording.thresholds import SUMS
+
+# Below this a gradient is rounding: that of the bias of a key is 0.
+FELT_GRADIENT = 1e-9
+
+
+class Mixing(nn.Module):
+    """A part that stands in for attention: each row of its result depends on the earlier rows and on all columns."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.columns = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the running sums of the projected rows."""
+        return torch.tanh(self.columns(x)).cumsum(-2)
+
+
+class CalledModule(NamedTuple):
+    """One call of a module inside a module: the inputs that are tensors, and the output."""
+
+    inputs: tuple[Tensor, ...]
+    output: Any
+
+
+def next_to_solution(thing: Any, row: LessonRow, text: str) -> Iterator[Mistake | None]:
+    """Yield None for each result that equals that of the solution, and a mistake for each that does not.
+
+    Args:
+        thing: the function, class or instance of a learner; an instance is graded by its class.
+        row: of the lesson or exercise, with its calls.
+        text: the solution.
+    """
+    solution = _defined(text)[row.names[0]]
+    if inspect.isclass(solution):
+        yield from _modules(thing if inspect.isclass(thing) else type(thing), solution, row)
+        return
+    inputs = [_inputs(row, at) for at in range(len(row.calls))]
+    yield from compared(called(thing, each, solution(*copied(each))) for each in inputs)
+    again = [thing(*copied(inputs[-1])) for _ in range(2)]
+    yield from compared(iter([called(lambda *_: again[0], inputs[-1], again[1])]))
+
+
+@cache
+def _defined(text: str) -> Mapping[str, Any]:
+    """Return what the text of a solution defines."""
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "solution", "exec", dont_inherit=True), namespace)
+    return namespace
+
+
+def _evaluated(expression: str, seed: int) -> Any:
+    """Return the value of an expression of a row, whose random numbers depend on the seed alone."""
+    torch.default_generator.manual_seed(seed)
+    return eval(expression, {"torch": torch, "nn": nn, "Mixing": Mixing})
+
+
+def _inputs(row: LessonRow, at: int) -> tuple[Any, ...]:
+    return _evaluated(f"({row.calls[at]},)", row.number + at)
+
+
+def _modules(kind: type, solution: type, row: LessonRow) -> Iterator[Mistake | None]:
+    """Compare two modules; parts of one size belong together in the order of either, or in the opposite one."""
+    found = list(_compared(kind, solution, row, backwards=False))
+    if any(found) and not any(_compared(kind, solution, row, backwards=True)):
+        return
+    yield from found
+
+
+def _compared(
+    kind: type, solution: type, row: LessonRow, *, backwards: bool
+) -> Iterator[Mistake | None]:
+    mine, theirs = (each(**_evaluated(f"dict({row.made})", 0)) for each in (kind, solution))
+    names = _paired(mine, theirs, backwards)
+    if isinstance(names, Mistake):
+        yield names
+        return
+    stages = _stages_of(mine, theirs, names)
+    for model in (mine, theirs):
+        model.eval()
+    inputs, expected = (), torch.empty(0)
+    for at in range(len(row.calls)):
+        inputs = _inputs(row, at)
+        expected = theirs(*copied(inputs))
+        made, error = _recorded(mine, inputs, [one for _, one, _ in stages])
+        right, _ = _recorded(theirs, inputs, [other for _, _, other in stages])
+        mistake = _first_difference([name for name, _, _ in stages], made, right, error)
+        yield mistake
+        if mistake is not None:
+            return
+        yield from compared(iter([called(mine, inputs, expected)]))
+    yield _gradients(mine, theirs, names, inputs, expected)
+    mine.train()
+    yield from compared(iter([called(mine, inputs, expected)]))
+
+
+def _paired(mine: nn.Module, theirs: nn.Module, backwards: bool) -> dict[str, str] | Mistake:
+    """Give both modules the same parameters; return the learner's names by those of the solution.
+
+    Parts belong together by their names; those without a namesake by the names and shapes of their parameters, in
+    order; and parameters of other parts by their shapes.
+    """
+    own, right = dict(mine.named_parameters()), dict(theirs.named_parameters())
+    free, parts = _parts(own), _parts(right)
+    names: dict[str, str] = {}
+    for is_same in (True, False):
+        for owner, shapes in parts.items():
+            order = [each for each in free if not is_same or each == owner]
+            fits = [each for each in order if free[each] == shapes]
+            if fits and f"{owner}{next(iter(shapes))}" not in names:
+                fit = fits[-1 if backwards else 0]
+                names |= {f"{owner}{last}": f"{fit}{last}" for last in shapes}
+                del free[fit]
+    left = [f"{owner}{last}" for owner, shapes in free.items() for last in shapes]
+    for name, each in right.items():
+        if name not in names:
+            fit = next((other for other in left if own[other].shape == each.shape), None)
+            if fit is None:
+                size = " × ".join(map(str, each.shape))
+                missing = f"there is no parameter of {size} numbers for {name}"
+                return Mistake("parameter.missing", missing, name.partition(".")[0])
+            names[name] = fit
+            left.remove(fit)
+    if left:
+        return Mistake("differs", f"{', '.join(left)} is not in the solution", left[0])
+    for name, each in right.items():
+        if not own[names[name]].requires_grad:
+            return Mistake("parameter.missing", name=names[name])
+        each.copy_(torch.randn(each.shape) * SPREAD_HEADS * max(each.shape) ** -0.5)
+        own[names[name]].copy_(each)
+    return names
+
+
+def _parts(parameters: Mapping[str, Tensor]) -> dict[str, dict[str, torch.Size]]:
+    """Return the names and shapes of the parameters of each part, by the part, which ends in a dot."""
+    parts: dict[str, dict[str, torch.Size]] = {}
+    for name, each in parameters.items():
+        owner, dot, last = name.rpartition(".")
+        parts.setdefault(owner + dot, {})[last] = each.shape
+    return parts
+
+
+def _stages_of(
+    mine: nn.Module, theirs: nn.Module, names: Mapping[str, str]
+) -> list[tuple[str, nn.Module, nn.Module]]:
+    """Return the modules that hold parameters themselves, with the learner's names."""
+    found: dict[str, tuple[str, nn.Module, nn.Module]] = {}
+    for name, other in names.items():
+        owner, _, _ = other.rpartition(".")
+        module = name.rpartition(".")[0]
+        if owner and module and module not in found:
+            found[module] = (owner, mine.get_submodule(owner), theirs.get_submodule(module))
+    return list(found.values())
+
+
+def _recorded(
+    model: nn.Module, inputs: tuple[Any, ...], parts: list[nn.Module]
+) -> tuple[list[tuple[int, CalledModule]], Exception | None]:
+    """Return the calls of some parts while a model runs, in order, and what the model raises."""
+    calls: list[tuple[int, CalledModule]] = []
+
+    def noted(at: int) -> Callable[..., None]:
+        def hook(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+            tensors = tuple(each.detach().clone() for each in given if isinstance(each, Tensor))
+            calls.append((at, CalledModule(tensors, output)))
+
+        return hook
+
+    hooks = [each.register_forward_hook(noted(at)) for at, each in enumerate(parts)]
+    try:
+        model(*copied(inputs))
+    except Exception as error:  # any that the code of a learner raises
+        return calls, error
+    finally:
+        for each in hooks:
+            each.remove()
+    return calls, None
+
+
+def _first_difference(
+    names: list[str],
+    made: list[tuple[int, CalledModule]],
+    right: list[tuple[int, CalledModule]],
+    error: Exception | None,
+) -> Mistake | None:
+    """Return the first stage of the solution that is missing, or has another input, or None.
+
+    Where an error stopped the program, only the stages that it came to are compared.
+    """
+    for count in {count for count, _ in right}:
+        mine, theirs = ([each for at, each in calls if at == count] for calls in (made, right))
+        if error is None and len(mine) < len(theirs):
+            measured = f"{names[count]} is called {len(mine)} times, expected {len(theirs)}"
+            return Mistake("stage.missing", measured, names[count])
+    for place, (at, stage) in enumerate(right):
+        if place >= len(made):
+            break
+        same = made[place][0] == at and all(map(_alike, made[place][1].inputs, stage.inputs))
+        if not same:
+            measured = f"the first stage that differs is {names[at]}"
+            return Mistake("stage.input", measured, names[at], right=(place, 0.0))
+    if error is not None:
+        raise error
+    return None
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and (one.numel() == 0 or distance(one.double(), other) <= SUMS)
+
+
+def _gradients(
+    mine: nn.Module,
+    theirs: nn.Module,
+    names: Mapping[str, str],
+    inputs: tuple[Any, ...],
+    expected: Tensor,
+) -> Mistake | None:
+    """Return the parameters and inputs whose gradient is not that of the solution, or None."""
+    along, made = torch.randn_like(expected), []
+    for model in (mine, theirs):
+        own = dict(model.named_parameters())
+        sides = [own[names[name] if model is mine else name] for name in names]
+        given = [
+            each.clone().requires_grad_(each.is_floating_point())
+            if isinstance(each, Tensor)
+            else each
+            for each in inputs
+        ]
+        sides += [each for each in given if isinstance(each, Tensor) and each.requires_grad]
+        with torch.enable_grad():
+            total = (model(*given) * along).sum()
+            made.append(torch.autograd.grad(total, sides, allow_unused=True))
+    labels = [*names.values(), *("x" for _ in made[0][len(names) :])]
+    lost = [
+        name
+        for name, one, other in zip(labels, *made, strict=True)
+        if not same_gradient(one, other)
+    ]
+    return Mistake("grad.wrong", name=", ".join(lost)) if lost else None
+
+
+def same_gradient(found: Tensor | None, expected: Tensor | None) -> bool:
+    """Return whether two gradients are equal to rounding; None is a gradient of 0."""
+    if found is None or expected is None:
+        return all(each is None or not each.any() for each in (found, expected))
+    nothing = max(float(found.abs().max()), float(expected.abs().max())) < FELT_GRADIENT
+    return nothing or distance(found, expected) <= SUMS
