@@ -232,19 +232,16 @@ def test_pytorchs_layer_in_both_ways() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     layer, x = ch.MultiHeadAttention(WIDTH, num_heads=HEADS), torch.randn(2, LEN, WIDTH)
     good = torch.randn(2, HEADS, LEN, 3)
-    shape = (
-        "what replaces the context must have shape (batch or 1, heads, positions, value_head_dim)"
-    )
-    vectors = "vector must have shape (value_head_dim,) = (3,), or (heads, value_head_dim) = (1, 3)"
+    shape = "of the model must have shape (batch or 1, heads, positions, value_head_dim)"
     asked: list[tuple[Any, str]] = [
         (
             lambda edit: edit.replace(good[:1].repeat(3, 1, 1, 1)),
-            f"[edit.context] {shape} = (2, 4, …, 3) in the model; it has (3, 4, 5, 3).",
+            f"[edit.context] the contexts for heads [0, 1, 2, 3] {shape} = (2, 4, …, 3); got (3, 4, 5, 3)",
         ),
         (
             lambda edit: edit.heads[1].replace(good),
-            f"{shape} = (2, 1, …, 3) in the model; it has (2, 4, 5, 3). A tensor is of just the heads that are "
-            "edited, context[:, heads]; of beams, repeat each row",
+            f"{shape} = (2, 1, …, 3); got (2, 4, 5, 3), of heads [1]. A tensor is of just the heads that are "
+            "edited, context[:, heads]",
         ),
         (lambda edit: edit.replace(good[..., :2]), f"{shape} = (2, 4, …, 3)"),
         (
@@ -257,7 +254,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ),
         (
             lambda edit: edit.heads[1].add(torch.zeros(2)),
-            f"[edit.vector] {vectors}, in the model; got (2,).",
+            f"[edit.context] the contexts for heads [1] {shape} = (2, 1, …, 3); got (1, 1, 1, 2)",
         ),
         (lambda edit: edit.ablate(mean=good[0, :, :4]), "[edit.context]"),
         (
@@ -281,9 +278,7 @@ def test_what_does_not_fit_is_refused() -> None:
             chosen.replace(other)  # pyright: ignore[reportArgumentType]
     with ch.watch(layer, heads=[1, 2], keep="contexts") as some:
         layer(x)
-    text = (
-        "[edit.mean] heads [2, 3] of the model are ablated to their means; seen were heads [1, 2]."
-    )
+    text = f"[edit.context] the contexts for heads [2, 3] {shape} = (2, 2, …, 3); got (1, 2, 1, 3), of heads [1, 2]"
     edit = ch.edit(layer)
     edit[0].heads[2, 3].ablate(mean=some)
     with pytest.raises(EditError, match=re.escape(text)), edit:

@@ -229,46 +229,6 @@ def test_positions_of_our_caches(cache: Callable[[], Any]) -> None:
         torch.testing.assert_close(layer(x, cache=held), expected)
 
 
-def test_a_mean_takes_the_place_of_a_context() -> None:
-    layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS).eval()
-    x, valid = torch.randn(BATCH, LEN, WIDTH), torch.ones(BATCH, LEN, dtype=torch.bool)
-    valid[1, 4:] = False
-
-    def contexts_of(path: str, matrix: ch.AttentionMatrix) -> Tensor:
-        context = matrix.summary(value=matrix.value).context
-        assert context is not None
-        context = context.transpose(1, 2)
-        return context.flatten(0, 1) if matrix.real is None else context[matrix.real]
-
-    with ch.watch(layer, values=True, keep=contexts_of) as kept:
-        layer(x, valid=valid)
-        layer(x[:1])
-    means = torch.cat(kept.calls(0)).mean(dim=0)
-    with ch.watch(layer) as seen:
-        layer(x, valid=valid)
-        layer(x[:1])
-    value = layer.value_projection(x).unflatten(2, (HEADS, -1)).transpose(1, 2)
-    contexts = [
-        (call.dense() @ each).transpose(1, 2)[rows]
-        for call, each, rows in zip(
-            seen.calls(0), (value, value[:1]), (valid, valid[:1]), strict=True
-        )
-    ]
-    expected = torch.cat(contexts).mean(0)
-    torch.testing.assert_close(means, expected)
-    merged = expected.flatten().detach()
-    with ch.edit(layer) as edit:
-        edit[0].ablate(mean=means)
-        output = layer(x)
-    torch.testing.assert_close(output, layer.output_projection(merged).expand_as(output))
-    with ch.edit(layer) as edit:
-        edit[0].heads[3, 1].ablate(mean=means[[3, 1]])
-        edit[0].heads[0].ablate(mean=means[0])
-        edit[0].heads[2].ablate(mean=means[2:3])
-        again = layer(x)
-    torch.testing.assert_close(again, output)
-
-
 def test_edits_of_one_model_add_up_and_end_by_an_exception() -> None:
     model = Layered()
     x = torch.randn(BATCH, LEN, WIDTH)
@@ -398,7 +358,11 @@ REFUSED: list[tuple[Callable[[Any], Any], type[ClearheadError], str]] = [
     (lambda e: e[0].heads[4:8].ablate(), EditError, "[edit.heads] heads[4:8] are edited; the mod"),
     (lambda e: e[0].heads[-5].ablate(), EditError, "[edit.heads] heads[-5] are edited; the model "),
     (lambda e: e[0].heads[3, -1].ablate(), EditError, "[edit.heads] heads[3, -1] are edited; the "),
-    (lambda e: e[0].heads["1"], ArgumentTypeError, "[heads.type] heads must be whole numbers; got"),
+    (
+        lambda e: e[0].heads["1"],
+        ArgumentTypeError,
+        "[heads.type] heads must hold whole numbers; got",
+    ),
     (lambda e: e[0].heads[:"1"], ArgumentTypeError, "[heads.type] heads must be whole numbers"),
     (lambda e: e[0].heads[2:2], ArgumentError, "[heads.value] heads must be different numbers, at"),
     (lambda e: e[0].heads[::0], ArgumentError, "[heads.value] heads must be different numbers, at"),
@@ -449,7 +413,7 @@ REFUSED: list[tuple[Callable[[Any], Any], type[ClearheadError], str]] = [
     (
         lambda e: e[0].heads[0, 1].ablate(mean=torch.zeros(3, 3)),
         EditError,
-        "[edit.mean] mean must have shape (heads, value_head_dim) = (2, 3) in the model; got (3, 3)",
+        "[edit.context] the contexts for heads [0, 1] of the model must have shape (batch or 1, heads, positions, ",
     ),
     (
         lambda e: e[0].patterns_from(X),

@@ -293,16 +293,31 @@ class Shared(nn.Module):
         return x
 
 
-def test_a_head_that_layers_share_is_said_to_be_edited_in_all_of_them() -> None:
-    model, x = Shared(), torch.randn(1, LEN, WIDTH)
-    text = "[edit.shared] each head of 'layer' (3 calls) is edited in all calls of one run at once"
-    with pytest.warns(ch.errors.EditWarning, match=re.escape(text)):
-        found = effects(model, x, metric)
-    for row in found:
-        with torch.no_grad(), ch.edit(model) as edit:
-            edit["layer"].heads[row.head or 0].ablate()
-            assert row.metric == float(metric(model(x)))
-        assert edit.report[0].calls == 3
+def test_a_head_that_layers_share_is_edited_in_all_of_its_calls_or_in_one() -> None:
+    model, (clean, corrupt) = Shared().double(), torch.randn(2, 1, LEN, WIDTH).double()
+    for given in ((clean, metric), (clean, corrupt, metric)):
+        every, calls = effects(model, *given), effects(model, *given, by="call")
+        assert [(row.head, row.call) for row in calls] == [
+            (head, call) for head in range(HEADS) for call in range(3)
+        ]
+        with torch.no_grad(), ch.watch(model, keep="contexts") as seen:
+            model(clean)
+        for row in (*every, *calls):
+            with torch.no_grad(), ch.edit(model) as edit:
+                layer = edit["layer"] if row.call is None else edit["layer"].call(row.call)
+                head = layer.heads[row.head or 0]
+                head.ablate() if len(given) == 2 else head.replace(seen)
+                assert row.metric == float(metric(model(given[-2])))
+            assert edit.report[0].calls == (3 if row.call is None else 1)
+    near = effects(model, clean, linear, approximate=True, by="call")
+    last = [row.call == 2 for row in near]
+    exact = effects(model, clean, linear, by="call")["metric"]
+    torch.testing.assert_close(near["metric"][last], exact[last])
+
+
+def linear(output: Tensor) -> Tensor:
+    """A metric that is linear in the contexts of the last call."""
+    return output.sum()
 
 
 def test_clean_and_corrupt_are_the_words_of_both() -> None:
@@ -502,7 +517,7 @@ def test_a_picture_of_what_is_restored() -> None:
 def test_inputs_that_do_not_fit_are_refused() -> None:
     attending, clean, corrupt = pair()
     for patch in ("z", "value"):
-        text = "[effects.inputs] the clean and the corrupt run must have as many samples and tokens; 0 has"
+        text = "[effects.inputs] the clean and the corrupt run must have as many samples, tokens and calls; 0 has"
         with pytest.raises(EditError, match=re.escape(text)):
             effects(attending, clean[:, :3], corrupt, metric=metric, patch=patch)
     with pytest.raises(ArgumentError, match=re.escape('[patch.value] patch must be one of "z", ')):

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import SelectionError
-from clearhead.watching.calls import Matrices, Results
+from clearhead.watching.calls import Calls, Matrices
 from clearhead.watching.continuing import Continuations
 from clearhead.watching.recording import summarised
 
 
-class Linked(Matrices):
+class Linked(Matrices[ch.AttentionMatrix]):
     """The calls of one module, linked as a watch links them."""
 
     def add(self, call: Any, value: Tensor | None = None, **options: Any) -> Any:
@@ -27,7 +27,7 @@ class Linked(Matrices):
         return super().add(call, value, link=links.of("", call, value), **options)
 
 
-def matrices(problems: Sequence[Problem]) -> Matrices:
+def matrices(problems: Sequence[Problem]) -> Linked:
     calls = Linked()
     for each in problems:
         calls.add(each)
@@ -58,7 +58,7 @@ def test_other_keys_do_not_continue() -> None:
 
 def chain(
     lengths: list[int], *, valid: Tensor | None = None, **options: Any
-) -> tuple[Matrices, Tensor, Tensor]:
+) -> tuple[Linked, Tensor, Tensor]:
     """Calls that go on from one another, and query and key of all of them."""
     total = sum(lengths)
     query, key = torch.randn(2, 4, total, 5), torch.randn(2, 2, total, 5)
@@ -78,7 +78,7 @@ def chain(
     return calls, query, key
 
 
-def bytes_of(calls: Matrices) -> int:
+def bytes_of(calls: Linked) -> int:
     tensors = [t for matrix in calls.all() for t in (matrix.problem.query, matrix.problem.key)]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
@@ -125,7 +125,7 @@ def test_a_copy_has_the_same_calls() -> None:
 def test_what_is_no_growing_sequence() -> None:
     query, key = torch.randn(2, 2, 5, 3), torch.randn(2, 2, 5, 3)
 
-    def calls(*asked: Problem) -> Matrices:
+    def calls(*asked: Problem) -> Linked:
         return matrices(asked)
 
     def part(start: int, stop: int, of: Tensor = key, **options: Any) -> Problem:
@@ -136,7 +136,7 @@ def test_what_is_no_growing_sequence() -> None:
     assert not calls(part(0, 3), part(3, 5)).several()
     hidden = ch.padding(torch.tensor([True, False, True, True, True]))
     changed = "another scale, softcap or sinks than the call before"
-    bare = "no causal mask, with or without padding, a window or chunks"
+    bare = "no causal mask, with or without padding, a window, chunks or pictures"
     two = torch.ones(2)
     refused: list[tuple[str, Problem, Problem]] = [
         ("1 has query_len=3 and kv_len=3, after 3 keys", part(0, 3), part(0, 3)),
@@ -148,8 +148,6 @@ def test_what_is_no_growing_sequence() -> None:
             part(0, 3),
             part(3, 5, of=torch.ones_like(key)),
         ),
-        (f"0 has {bare}", part(0, 3, mask=None), part(3, 5)),
-        (f"1 has {bare}", part(0, 3), part(3, 5, mask=None)),
         (f"1 has {bare}", part(0, 3), part(3, 5, mask=ch.causal(offset=0))),
         (f"1 has {bare}", part(0, 3), part(3, 5, mask=ch.sliding_window(left=1, right=0))),
         (
@@ -185,7 +183,7 @@ def test_what_is_no_growing_sequence() -> None:
 
 
 def test_several_summaries_are_not_one() -> None:
-    calls: Results[ch.types.Summary] = Results()
+    calls: Calls[ch.types.Summary] = Calls()
     calls.add(summarised(problem(), None))
     assert calls.parts() == (calls.whole(),) == calls.all()
     calls.add(summarised(problem(), None))
@@ -226,10 +224,8 @@ def chunked() -> Any:
 
 STATIC = {"cache_implementation": "static"}
 GENERATIONS: list[tuple[Callable[[], Any], Any, bool]] = [
-    *((llama, more, padded) for more in (STATIC, {"num_beams": 3}) for padded in (False, True)),
+    *((llama, STATIC, padded) for padded in (False, True)),
     *((mistral, more, padded) for more in ({}, STATIC) for padded in (False, True)),
-    (llama, {"num_beams": 3} | STATIC, False),
-    (mistral, {"num_beams": 2}, True),
     # With padding, chunks are counted from another token in each row.
     (chunked, {}, False),
     (chunked, STATIC, False),
@@ -250,22 +246,15 @@ def test_a_generation_is_one_matrix(make: Callable[[], Any], more: Any, padded: 
     places = (mask.cumsum(-1) - 1).clamp(min=0)
     with torch.no_grad(), ch.watch(model, values=True) as once:
         model(out, attention_mask=mask, position_ids=places)
-    beams = more.get("num_beams", 1)
     for name in once:
-        whole, expected = seen[name].dense(), once[name].dense()
-        assert whole.shape[0] == 2 * beams
-        for row, weights in enumerate(whole):
-            real = mask[row // beams].bool()
-            of_text = expected[row // beams][:, real]
-            if beams == 1:
-                torch.testing.assert_close(weights[:, real], of_text, atol=1e-5, rtol=1e-4)
-                matrices: Any = seen[name], once[name]
-                values = (matrix.value[row][:, real] for matrix in matrices)
-                torch.testing.assert_close(*values, atol=1e-5, rtol=1e-4)
-        if beams > 1:
-            # What was returned is one of the beams, or was until its last tokens.
-            near = (whole[:beams, :, :8] - expected[0, :, :8]).abs().amax(dim=(1, 2, 3))
-            assert near.min() < 1e-5
+        for row, (weights, of_text) in enumerate(
+            zip(seen[name].dense(), once[name].dense(), strict=True)
+        ):
+            real = mask[row].bool()
+            torch.testing.assert_close(weights[:, real], of_text[:, real], atol=1e-5, rtol=1e-4)
+            matrices: Any = seen[name], once[name]
+            values = (matrix.value[row][:, real] for matrix in matrices)
+            torch.testing.assert_close(*values, atol=1e-5, rtol=1e-4)
 
 
 def test_padding_that_a_window_has_left_behind() -> None:
@@ -301,7 +290,9 @@ def test_beams_are_rows_of_the_last_call() -> None:
         calls.add(problem, held[..., :2] + 1)
     expected = ch.AttentionMatrix(asked, held, mask=ch.causal()).dense()
     torch.testing.assert_close(calls.whole().dense(), expected)
-    assert calls.whole().value.equal(held[..., :2] + 1)  # type: ignore[union-attr]
+    value = calls.whole().value
+    assert value is not None
+    assert value.equal(held[..., :2] + 1)
 
 
 def test_values_are_kept_beside_their_keys() -> None:
@@ -354,7 +345,7 @@ def test_cross_attention_of_a_generation_is_one_matrix() -> None:
         assert seen[name].cross == once[name].cross
 
 
-def text_of(*parts: tuple[int, int], batch: int = 1) -> Matrices:
+def text_of(*parts: tuple[int, int], batch: int = 1) -> Linked:
     """Self-attention of parts of a text, each with the keys of those before; from 0 on is a text of its own."""
     calls, key = Linked(), torch.randn(batch, 2, 0, 3)
     for start, stop in parts:
@@ -436,21 +427,6 @@ def test_queries_that_are_padding_stay_so_in_the_whole() -> None:
     assert found.tolist() == [[True] * 5, [True, True, False, True, True]]
 
 
-def test_beams_begin_with_rows_of_their_own() -> None:
-    """The prompt runs once, and each beam goes on from it."""
-    query, key = torch.randn(2, 2, 2, 5, 5).unbind()
-    several = torch.tensor([0, 1, 1])
-    calls = Linked()
-    first = [each[:, :, :4] for each in (query, key)]
-    calls.add(make_problem(first[0], first[1], first[1], mask=ch.causal()))
-    last, own = torch.randn(2, 3, 2, 1, 5).unbind()
-    held = torch.cat([first[1][several], own], dim=2)
-    calls.add(make_problem(last, held, held, mask=ch.causal()))
-    asked = torch.cat([first[0][several], last], dim=2)
-    expected = ch.AttentionMatrix(asked, held, mask=ch.causal()).dense()
-    torch.testing.assert_close(calls.whole().dense(), expected)
-
-
 def test_a_prompt_in_pieces_of_chunked_attention_is_one_matrix() -> None:
     query, key = torch.randn(2, 1, 2, 9, 5).unbind()
     mask = ch.documents([0, 0, 0, 1, 1, 1, 2, 2, 2]) & ch.causal()
@@ -505,3 +481,21 @@ def test_what_is_no_cross_attention_of_one_source() -> None:
     assert several(part(0, 1, mask=last), part(1, 3, mask=hidden)) == other
     rows = "call 0 has a mask that differs from query to query"
     assert several(part(0, 3, mask=ch.causal()), part(3, 5)) == rows
+
+
+def test_pictures_are_whole_in_one_causal_matrix() -> None:
+    """Queries of a picture see all of it; its place differs from sample to sample, and later steps are causal."""
+    query, key = torch.randn(2, 2, 2, 9, 5, dtype=torch.float64).unbind()
+    picture = torch.tensor([[0, 1, 1, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 3, 3, 4, 5, 6]])
+    for window in (None, 2):
+        base = ch.causal() if window is None else ch.causal() & ch.sliding_window(left=window)
+        mask = base | ch.documents(picture)
+        visible = mask.block(slice(0, 9), slice(0, 9), make_problem(query, key, key).extent)
+        calls = Linked()
+        for start, stop in ((0, 7), (7, 8), (8, 9)):
+            keys = key[:, :, :stop]
+            given = ch.dense(visible[..., start:stop, :stop])
+            calls.add(make_problem(query[:, :, start:stop], keys, keys, mask=given))
+        assert not calls.several()
+        expected = ch.AttentionMatrix(query, key, mask=mask).dense()
+        torch.testing.assert_close(calls.whole().dense(), expected)

@@ -17,7 +17,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
-import transformers
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
@@ -28,7 +27,6 @@ from clearhead.masks.dense import Dense
 from clearhead.watching.hooks import tap
 from clearhead.watching.watch import watch
 from tests.refusals import assert_refused, refusals
-from tests.tolerances import assert_no_worse
 from tests.watching.hooks.recording import operations
 from tests.watching.models import IDS, Direct, Language, Stack, inputs
 
@@ -599,34 +597,6 @@ def test_watched_again() -> None:
         assert len(seen.calls(0)) == 1
 
 
-def test_a_model_of_transformers() -> None:
-    folder = ch.samples.SAMPLES["minilm"].weights()
-    load = transformers.AutoModel.from_pretrained
-    model = load(folder, attn_implementation="sdpa").eval()
-    plain = load(folder, attn_implementation="eager").eval()
-    exact = load(folder, attn_implementation="eager", dtype=torch.float64).eval()
-    ids = torch.randint(1000, 20_000, (2, 9))
-    attended = torch.ones(2, 9, dtype=torch.int64)
-    attended[1, 6:] = 0
-    with torch.no_grad():
-        alone = model(ids, attention_mask=attended).last_hidden_state
-        with watch(model) as seen:
-            watched = model(ids, attention_mask=attended).last_hidden_state
-        theirs = plain(ids, attention_mask=attended, output_attentions=True).attentions
-        truth = exact(ids, attention_mask=attended, output_attentions=True).attentions
-    assert torch.equal(watched, alone)
-    assert seen.layers == tuple(f"encoder.layer.{i}.attention.self" for i in range(6))
-    for name, weights, reference in zip(seen, theirs, truth, strict=True):
-        assert_no_worse(seen[name].dense(), reference, weights, what=name)
-    with torch.no_grad():
-        alone = plain(ids, attention_mask=attended, output_attentions=True)
-        with watch(plain) as seen:
-            watched = plain(ids, attention_mask=attended, output_attentions=True)
-    assert torch.equal(watched.last_hidden_state, alone.last_hidden_state)
-    for name, weights, reference in zip(seen, alone.attentions, truth, strict=True):
-        assert_no_worse(seen[name].dense(), reference, weights, what=name)
-
-
 def test_a_part_of_a_model_that_runs_alone_is_seen() -> None:
     x = inputs(1, 2)[0]
     model = Stack()
@@ -1034,29 +1004,6 @@ def test_a_name_that_is_not_there() -> None:
         model(x + 1)
     with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
         again.get("first")
-
-
-def test_generation_is_one_matrix() -> None:
-    model = Language().double()
-    valid = torch.ones(2, 7, dtype=torch.bool)
-    valid[0, :2] = False
-    with torch.no_grad(), watch(model) as seen:
-        for at, count in ((4, 4), (5, 1), (6, 1), (7, 1)):
-            model(IDS[:, at - count : at], valid[:, :at])
-    matrix = seen["attention"]
-    assert matrix is seen[0]
-    assert repr(matrix) == (
-        "AttentionMatrix [batch=2, num_heads=1, query_len=7, kv_len=7] "
-        "mask=causal() & padding(<valid 2 × 7>)"
-    )
-    x = model.embeddings(IDS)[:, None].detach()
-    visible = torch.ones(7, 7, dtype=torch.bool).tril() & valid[:, None, None]
-    close(matrix.dense(), weights_of(x, x, visible).nan_to_num())
-    calls = seen.calls("attention")
-    assert [call.shape[2:] for call in calls] == [(4, 4), (1, 5), (1, 6), (1, 7)]
-    keys = {call.problem.key.untyped_storage().data_ptr() for call in calls}
-    assert len(keys) == 1
-    assert calls[0].problem.key.untyped_storage().nbytes() == x.nbytes
 
 
 def test_a_long_generation_takes_memory_that_grows_with_tokens() -> None:

@@ -1,6 +1,5 @@
 """The operations on the contexts of heads, z: ablation, the context of another run, and a vector that is added."""
 
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -36,17 +35,42 @@ class HeadsAt(NamedTuple):
         return self.path or "the model"
 
 
+Find = Callable[[str, list[int], int], Contexts]
+"""Returns contexts by the path of a module, the numbers of the edited heads, and the number of the call."""
+
+
 @dataclass(eq=False)
 class OfContext(Operation):
-    """An operation that replaces the context of some heads, for some queries or all.
+    """An operation that replaces the context of some heads, or adds to it, for some queries or all.
 
     Attributes:
         query: the queries that it is for; None for all.
-        samples: the chosen samples of the batch, in the same form.
+        find: the contexts that it takes; None for 0.
+        scale: how many times they are added; None to replace the context.
+        everywhere: True if they are the same at all positions, False if each position has its own.
+        always: True if every chosen query counts as changed, whether or not its context differs.
+        samples: those of the batch that it is for; None for all.
+        length: the positions that the other run has, once the layer has run.
     """
 
     query: Selection | None = None
+    find: Find | None = None
+    scale: float | None = None
+    everywhere: bool = False
+    always: bool = False
     samples: slice | None = field(default=None, kw_only=True)
+    length: int | None = None
+
+    def check_done(self, layer: str, model: str) -> None:
+        """As of other operations; also code `edit.context`, for a run of more positions."""
+        super().check_done(layer, model)
+        tokens = self.tally.tokens["query"]
+        if self.query is None and self.length is not None and self.length > tokens:
+            raise EditError(
+                "edit.context",
+                f"the other run of {layer} has {self.length} positions; there were {tokens} tokens. The two texts must "
+                "be as long, or query= chooses.",
+            )
 
     def edited(self, context: Tensor, at: HeadsAt, *, counts: bool) -> Tensor:
         """Return the edited context of some heads, (batch, heads, query_len, value_head_dim).
@@ -71,143 +95,36 @@ class OfContext(Operation):
             self.tally.add((made != context).any(dim=-1).sum())
         return made
 
-    @property
-    def always(self) -> bool:
-        """True if every chosen query counts as changed, whether or not its context differs."""
-        return False
-
-    @abstractmethod
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
-        """Return the new context of all queries; of it only `rows`, bool, (batch or 1, query_len), is used."""
-
-
-FindMean = Callable[[str, list[int]], Tensor]
-"""Returns the mean context of some heads of a module, by its path and their numbers."""
-
-
-@dataclass(eq=False)
-class Ablate(OfContext):
-    """An operation that sets the context of a head to 0, or to a mean.
-
-    Attributes:
-        mean: finds it; None for 0.
-    """
-
-    mean: FindMean | None = None
-
-    @property
-    def always(self) -> bool:
-        """True: an ablated context counts as changed, even if it was 0 or the mean already."""
-        return True
-
-    def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
-        """Return a context of zeros, or the mean of each head, in the shape of `context`; `rows` is ignored.
+        """Return the new context of all queries; of it only `rows`, bool, (batch or 1, query_len), is used.
 
         Raises:
-            EditError: code `edit.mean`, if the mean has another shape.
+            EditError: codes `edit.context` and `edit.positions`, if the contexts that it takes do not fit.
         """
-        new = context.new_zeros(context.shape)
-        if self.mean is None:
-            return new
-        mean, width = self.mean(at.path, at.every), context.shape[3]
-        if tuple(mean.shape) not in ((width,), (len(at.every), width)):
-            raise EditError(
-                "edit.mean",
-                f"mean must have shape (heads, value_head_dim) = {(len(at.every), width)} in "
-                f"{at.name}; got {tuple(mean.shape)}.",
-            )
-        return new + _of_heads(mean.to(context), at)
+        if self.find is None:
+            return context.new_zeros(context.shape)
+        other = self._fitting(self.find(at.path, at.every, self.number), context, at)
+        if not self.everywhere:
+            self.length = other.shape[2]
+            places = _positions(self.length, at, rows)
+            other = other if places is None else other[:, :, places.to(other.device)]
+        other = other.to(context).expand(context.shape)
+        return other if self.scale is None else context + self.scale * other
 
-
-@dataclass(eq=False)
-class AddVector(OfContext):
-    """An operation that adds a vector to the context of a head."""
-
-    vector: Tensor = field(default_factory=lambda: torch.zeros(()))
-    scale: float = 1.0
-
-    def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
-        """Return the context plus `scale` times the vector; `rows` is ignored.
-
-        Raises:
-            EditError: code `edit.vector`, if the vector has another shape.
-        """
-        width = context.shape[3]
-        if tuple(self.vector.shape) not in ((width,), (len(at.every), width)):
-            raise EditError(
-                "edit.vector",
-                f"vector must have shape (value_head_dim,) = {(width,)}, or (heads, value_head_dim) = "
-                f"{(len(at.every), width)}, in {at.name}; got {tuple(self.vector.shape)}.",
-            )
-        return context + self.scale * _of_heads(self.vector.to(context), at)
-
-
-Find = Callable[[str, list[int]], Contexts]
-"""Returns contexts by the path of a module and the numbers of its heads that an operation is for."""
-
-
-def _nothing(path: str, heads: list[int]) -> Contexts:
-    """Raise NotImplementedError; the default of a field that is always given."""
-    raise NotImplementedError
-
-
-@dataclass(eq=False)
-class Replace(OfContext):
-    """An operation that sets the context of a head to that of another run, at the same positions.
-
-    Attributes:
-        find: the contexts of the other run.
-        length: the positions that it has, once the layer has run.
-    """
-
-    find: Find = _nothing
-    length: int | None = None
-
-    def check_done(self, layer: str, model: str) -> None:
-        """As of other operations; also code `edit.context`, for a run of more positions."""
-        super().check_done(layer, model)
-        tokens = self.tally.tokens["query"]
-        if self.query is None and self.length is not None and self.length > tokens:
-            raise EditError(
-                "edit.context",
-                f"the other run of {layer} has {self.length} positions; there were {tokens} tokens. The two texts must "
-                "be as long, or query= chooses.",
-            )
-
-    def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
-        """Return the context of the other run at the positions of the queries, in the shape of `context`.
-
-        Raises:
-            EditError: codes `edit.context` and `edit.positions`, if the other run does not fit.
-        """
-        other = _fitting(self.find(at.path, at.every), context, at)
-        self.length = other.shape[2]
-        places = _positions(self.length, at, rows)
-        other = other if places is None else other[:, :, places.to(other.device)]
-        return other.to(context).expand(context.shape)
-
-
-def _fitting(found: Contexts, context: Tensor, at: HeadsAt) -> Tensor:
-    """Return the contexts of the heads of a call, (batch or 1, heads, positions, value_head_dim)."""
-    other, (batch, _, _, width) = found.context, context.shape
-    numbers = list(range(other.shape[1])) if found.heads is None else list(found.heads)
-    has_heads = len(numbers) == other.shape[1] and set(at.every) <= set(numbers)
-    if other.shape[0] not in (1, batch) or not has_heads or other.shape[3] != width:
+    def _fitting(self, given: Contexts, context: Tensor, at: HeadsAt) -> Tensor:
+        """Return the given contexts of the heads of a call, (batch or 1, heads, positions, value_head_dim)."""
+        other, (batch, _, _, width) = given.context, context.shape
+        numbers = list(range(other.shape[1])) if given.heads is None else list(given.heads)
+        has_heads = len(numbers) == other.shape[1] and set(at.every) <= set(numbers)
+        if other.shape[0] in (1, batch) and has_heads and other.shape[3] == width:
+            return other[:, [numbers.index(head) for head in at.heads]]
         raise EditError(
             "edit.context",
-            "what replaces the context must have shape (batch or 1, heads, positions, value_head_dim) = "
-            f"({batch}, {len(at.every)}, …, {width}) in {at.name}; it has {tuple(other.shape)}. A tensor "
-            "is of just the heads that are edited, context[:, heads]; of beams, repeat each row: "
-            "context.repeat_interleave(num_beams, 0).",
+            f"the contexts for heads {at.every} of {at.name} must have shape (batch or 1, heads, positions, "
+            f"value_head_dim) = ({batch}, {len(at.every)}, …, {width}); got {tuple(other.shape)}, of heads {numbers}. "
+            "A tensor is of just the heads that are edited, context[:, heads]; a vector or a mean has one position; of "
+            "beams, repeat each row: context.repeat_interleave(num_beams, 0).",
         )
-    return other[:, [numbers.index(head) for head in at.heads]]
-
-
-def _of_heads(vectors: Tensor, at: HeadsAt) -> Tensor:
-    """Return one vector for all heads unchanged, or the rows of these heads, (heads, 1, value_head_dim)."""
-    if vectors.ndim == 1:
-        return vectors
-    return vectors[[at.every.index(head) for head in at.heads], None]
 
 
 def _positions(length: int, at: HeadsAt, rows: Tensor | None) -> Tensor | None:

@@ -19,7 +19,7 @@ from clearhead._common.checks import as_int, check_bool
 from clearhead._common.elements import Drawn
 from clearhead._common.foreign_words import Answering
 from clearhead._common.hints import with_hints
-from clearhead._common.torch_internals import is_compiled
+from clearhead._common.torch_internals import in_backward, is_compiled
 from clearhead._text import kind_of, shown
 from clearhead.attention.problem import Problem
 from clearhead.editing import entering, hooks
@@ -117,7 +117,7 @@ class Edit(Answering, Drawn):
         Raises:
             EditError: code `edit.layers`, for a layer that is not there, or that several are.
         """
-        return LayerEdit(partial(self.add, self.pattern(layer)), slice(None))
+        return LayerEdit(partial(self.add, self.pattern(layer)))
 
     def add(self, layer: str, what: str, operation: Operation) -> None:
         """Add an operation on every module whose path is like this."""
@@ -125,8 +125,9 @@ class Edit(Answering, Drawn):
         self._operations.append((layer, what, operation))
 
     def clear(self) -> None:
-        """Remove every operation."""
+        """Remove every operation, and count calls from 0 again."""
         self._operations.clear()
+        self.calls.clear()
 
     def __repr__(self) -> str:
         count = len(self._operations)
@@ -224,7 +225,17 @@ class Edit(Answering, Drawn):
                     f"and {shown(path)}.",
                 )
         if found or not self._operations:
-            return path, [each for _, each in found]
+            # What a checkpoint runs again has no number among the calls.
+            number, some = -1 if in_backward() else self.calls[path], [each for _, each in found]
+            if number < 0 and any(each.call is not None for each in some):
+                raise EditError(
+                    "edit.checkpoint",
+                    f"one call of {shown(path)} is edited, and which call a backward pass runs again is not known. "
+                    "Run the model without gradient checkpointing.",
+                )
+            for each in some:
+                each.number = number
+            return path, [each for each in some if each.call in (None, number)]
         return self.note(path, None)
 
     def note(self, path: str, problem: Problem | None) -> None:
@@ -250,7 +261,7 @@ class Edit(Answering, Drawn):
                 raise EditError(
                     "edit.not-run",
                     f"{shown(layer)} of {name} is edited ({what}), and did not run in the block after "
-                    "that. Add operations before the model runs, and run it inside the block.",
+                    "that, or not so often. Add operations before the model runs, and run it inside the block.",
                 )
             operation.check_done(shown(layer), name)
             if tally.counts(layer, what).queries == 0:

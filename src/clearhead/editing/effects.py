@@ -1,12 +1,11 @@
 """The effect of each head: the change of a metric where that head alone is ablated."""
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from clearhead._common.checks import check_bool, check_choice
 from clearhead._common.foreign_names import side_of
@@ -23,14 +22,13 @@ from clearhead.editing.patching import (
     Patch,
     Patched,
     Runs,
-    ablated_contexts,
     by_gradients,
     check_heads,
     contexts_in,
     head_of,
     patched_contexts,
 )
-from clearhead.errors import ArgumentError, EditError, EditWarning
+from clearhead.errors import ArgumentError, EditError
 from clearhead.watching.finding import check_layers
 from clearhead.watching.stream import called
 
@@ -45,6 +43,7 @@ class Effect(NamedTuple):
         change: the metric less that of the run that is edited.
         position: of the query in the text; None for all.
         restored: the change as a share of that from the corrupt run to the clean one; None for an ablation.
+        call: which call of the module, from 0; None for all.
     """
 
     layer: str
@@ -53,6 +52,7 @@ class Effect(NamedTuple):
     change: float
     position: int | None = None
     restored: float | None = None
+    call: int | None = None
 
 
 class Effects(MeasuredRows[Effect]):
@@ -117,6 +117,7 @@ class Effects(MeasuredRows[Effect]):
         for row in self._rows:
             head = "" if row.head is None else f"head {row.head:<3}  "
             head += "" if row.position is None else f"position {row.position:<5}  "
+            head += "" if row.call is None else f"call {row.call:<3}  "
             share = "" if row.restored is None else f"  restored {row.restored:+.3f}"
             lines.append(
                 f"  {row.layer or '(the model)':{wide}}  {head}{row.metric:.4f}  ({row.change:+.4f}){share}"
@@ -124,7 +125,7 @@ class Effects(MeasuredRows[Effect]):
         return "\n".join(lines)
 
 
-By = Literal["head", "head,position", "layer"]
+By = Literal["head", "head,position", "call", "layer"]
 
 
 class EffectOptions(TypedDict, total=False):
@@ -167,7 +168,8 @@ def effects(
             logits.
         patch: what the head gets from the clean run: its context ("z"), its weights ("pattern"), or the "value",
             "query" or "key" that it makes its context of.
-        by: "head", "head,position" for each query by itself, or "layer" for all heads of a layer at once.
+        by: "head", "head,position" for each query by itself, "call" for a head in each call of its module by itself,
+            or "layer" for all heads of a layer at once.
         layers: only these, as `edit[layer]` takes them; None for all that attend.
         heads: only these, (layer, head), or rows that name them, such as the `top` of other effects or what
             `Seen.find` has found; with "head,position", of rows that have a position just that one.
@@ -180,7 +182,7 @@ def effects(
     Returns:
         `Effects`, a row for each head; after Ctrl-C those that are done. An `EditWarning` lists what attended in a way
         that cannot be edited. A head of a module that attends several times in a run, as where layers share it, is
-        edited in all of its calls, and an `EditWarning` says so.
+        edited in all of its calls at once, unless `by` is "call".
 
     Raises:
         ArgumentTypeError: codes `edit.model`, `inputs.type`, `effects.progress`, `layers.list`, `approximate.type`,
@@ -228,12 +230,12 @@ def effects(
     with torch.no_grad(), followed(model) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
         baseline = number_of(metric(called(model, edited)))
-    named = None if wanted is None else {(*head_of(plain, *head), at) for *head, at in wanted}
+    named = None if wanted is None else {(*head_of(plain, *each[:2]), *each[2:]) for each in wanted}
     attended = {
         path: number
         for path, number in plain.attended.items()
         if (chosen is None or any(is_like(path, each) for each in chosen))
-        and (named is None or any(path == each for each, _, _ in named))
+        and (named is None or any(path == each[0] for each in named))
     }
     if not attended:
         raise EditError(
@@ -243,55 +245,43 @@ def effects(
         )
     asked = ["*"] if named is None else list(attended)
     plain.say_missing(asked if chosen is None else chosen, stacklevel=4)
-    shared = [
-        f"{shown(path)} ({plain.calls[path]} calls)" for path in attended if plain.calls[path] > 1
-    ]
-    if shared:
-        warnings.warn(
-            f"[edit.shared] each head of {', '.join(shared)} is edited in all calls of one run at once, such as those "
-            f"of the layers of {type(model).__name__} that share it.",
-            EditWarning,
-            stacklevel=3,
-        )
     whole, contexts = None, None
     if mean is not None:
-        contexts = ablated_contexts(model, clean, list(attended), mean)
+        contexts = contexts_in(model, clean, list(attended), mean)
     elif corrupt is not None:
         with torch.no_grad(), followed(model):
             whole = number_of(metric(called(model, clean)))
         contexts = patched_contexts(model, clean, corrupt, patch, list(attended))
+    runs = Runs(model, edited, metric, contexts)
     places = [
         place
-        for place in _places(model, edited, attended, by, contexts)
-        if named is None or {place, place._replace(position=None)} & named
+        for place in _places(runs, attended, by, plain.calls)
+        if named is None or {place, place._replace(position=None, call=None)} & named
     ]
-    runs = Runs(model, edited, metric, contexts)
     changes = _estimated(runs, places) if approximate else measured(runs, places, plain.sizes, done)
     rows = [
-        effect(place.layer, place.head, number, baseline, whole, place.position)
+        effect(place, number, baseline, whole)
         for place, number in zip(places, changes, strict=False)
     ]
     return Effects(rows, baseline, whole, len(places))
 
 
 def _places(
-    model: nn.Module,
-    inputs: object,
-    attended: Mapping[str, int],
-    by: By,
-    contexts: Mapping[str, Tensor] | None,
+    runs: Runs, attended: Mapping[str, int], by: By, calls: Mapping[str, int]
 ) -> Iterator[Patched]:
-    """Yield the layer, head and position that each run edits."""
+    """Yield the layer, head, position and call that each run edits."""
+    contexts = runs.contexts
     if by == "head,position" and contexts is None:
-        contexts = contexts_in(model, inputs)
+        contexts = contexts_in(runs.model, runs.inputs)
     for path, heads in attended.items():
         for head in [None] if by == "layer" else range(heads):
-            if by != "head,position":
+            if by == "call":
+                yield from (Patched(path, head, call=call) for call in range(calls[path]))
+            elif by == "head,position" and contexts is not None:
+                length = max(each.shape[2] for each in contexts[path])
+                yield from (Patched(path, head, position) for position in range(length))
+            else:
                 yield Patched(path, head)
-                continue
-            assert contexts is not None
-            for position in range(contexts[path].shape[2]):
-                yield Patched(path, head, position)
 
 
 def _estimated(runs: Runs, places: Sequence[Patched]) -> list[float]:
@@ -299,26 +289,21 @@ def _estimated(runs: Runs, places: Sequence[Patched]) -> list[float]:
     layers = list(dict.fromkeys(place.layer for place in places))
     number, changes = by_gradients(runs, layers)
     found = []
-    for layer, head, position in places:
+    for layer, head, position, call in places:
         if layer not in changes:
             raise EditError(
                 "effects.gradients",
-                f"{shown(layer)} attended without a graph, or several times, so that its gradient is not known.",
+                f"{shown(layer)} attended without a graph, so that its gradient is not known.",
             )
-        heads = changes[layer] if head is None else changes[layer][head]
-        found.append(float(number) + float(heads.sum() if position is None else heads[position]))
+        some = changes[layer] if call is None else [changes[layer][call]]
+        heads = [each if head is None else each[head] for each in some]
+        parts = [each.sum() if position is None else each[position] for each in heads]
+        found.append(float(number) + sum(map(float, parts)))
     return found
 
 
-def effect(
-    layer: str,
-    head: int | None,
-    number: float,
-    baseline: float,
-    clean: float | None,
-    position: int | None = None,
-) -> Effect:
+def effect(place: Patched, number: float, baseline: float, clean: float | None) -> Effect:
     """Return the row of one edit, from its metric and those of the unedited and the clean run."""
     change, way = number - baseline, None if clean is None else clean - baseline
     restored = None if way is None else change / way if way else math.nan
-    return Effect(layer, head, number, change, position, restored)
+    return Effect(place.layer, place.head, number, change, place.position, restored, place.call)

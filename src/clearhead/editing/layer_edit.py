@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead._common.checks import as_ints, check_number, check_tensor
+from clearhead._common.checks import as_ints, check_head_numbers, check_number, check_tensor
 from clearhead._common.foreign_words import Answering, no_attribute
 from clearhead._text import kind_of, shown
-from clearhead.editing.context_operations import Ablate, AddVector, Find, FindMean, Replace
+from clearhead.editing.context_operations import Find, OfContext
 from clearhead.editing.operation import Operation
 from clearhead.editing.operations import Hide, Patterns, Restrict, ScaleKeys
 from clearhead.editing.selections import heads_text, selection
@@ -33,6 +33,11 @@ MEAN = (
     'a tensor (heads, value_head_dim), or what watch has seen with contexts: keep="total" and contexts=True, or '
     'keep="contexts"'
 )
+OTHER = (
+    'what watch has seen with keep="contexts" or contexts=True, the Contexts of a layer, or a tensor (batch or 1, '
+    "heads, positions, value_head_dim)"
+)
+VECTOR = "a tensor (heads, value_head_dim) or (value_head_dim,)"
 
 
 class Called(Answering):
@@ -53,13 +58,37 @@ class Called(Answering):
 class LayerEdit(Called):
     """A layer of a model, or some of its heads, to edit: `edit[layer]`, `edit[layer].heads[3, 5]`."""
 
-    def __init__(self, add: Add, heads: tuple[int, ...] | slice) -> None:
-        self._add_operation, self._heads = add, heads
+    def __init__(
+        self, add: Add, heads: tuple[int, ...] | slice = slice(None), call: int | None = None
+    ) -> None:
+        self._add_operation, self._heads, self._call = add, heads, call
 
     @property
     def heads(self) -> "HeadPicker":
         """The heads, to be indexed: `heads[3]`, `heads[3, 5]`, `heads[2:5]`, `heads[-1]`."""
-        return HeadPicker(self._add_operation)
+        return HeadPicker(self._add_operation, self._call)
+
+    def call(self, number: int) -> "LayerEdit":
+        """Return an edit of one call of the module: a step, a refinement, or one layer of those that share it.
+
+        Args:
+            number: of the call in the block, from 0, as in `Seen.calls`.
+
+        Raises:
+            ArgumentTypeError: code `call.type`.
+            ArgumentError: code `call.value`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer, x = ch.MultiHeadAttention(8, num_heads=2), torch.randn(1, 3, 8)
+            >>> with torch.no_grad(), ch.edit(layer) as edit:
+            ...     edit[0].call(1).heads[0].ablate()
+            ...     outputs = layer(x), layer(x), layer(x)
+            >>> outputs[0].equal(outputs[1]), outputs[0].equal(outputs[2])
+            (False, True)
+        """
+        chosen = check_number("call", number, "0 or more", lambda x: x >= 0 == x % 1)
+        return LayerEdit(self._add_operation, self._heads, int(chosen))
 
     def ablate(self, mean: Means | None = None, *, query: Positions = None) -> None:
         """Set the context of the heads to 0, or to a mean.
@@ -73,7 +102,7 @@ class LayerEdit(Called):
         Raises:
             ArgumentTypeError: codes `mean.type` and `edit.selection`.
             ArgumentError: code `edit.position`.
-            EditError: when the layer runs, codes `edit.heads`, `edit.mean`, `edit.context`, `edit.positions` and
+            EditError: when the layer runs, codes `edit.heads`, `edit.context`, `edit.positions` and
                 `edit.batch`.
 
         Example:
@@ -84,12 +113,10 @@ class LayerEdit(Called):
             ...     bool((layer(x) == layer.output_projection.bias).all())
             True
         """
+        find = None if mean is None else contexts_of("mean", mean, MEAN, (1, 2, 3))
+        at_once = not isinstance(mean, Tensor) or mean.ndim < 3
         chosen = selection("query", query)
-        means = means_of(mean)
-        if isinstance(mean, Tensor) and mean.ndim == 3:
-            self._add("ablate", Replace(self._heads, chosen, contexts_of(mean.detach()[None])))
-        else:
-            self._add("ablate", Ablate(self._heads, chosen, means))
+        self._add("ablate", OfContext(self._heads, chosen, find, None, at_once, True))
 
     def replace(self, other: Seen[Any] | Contexts | Tensor, *, query: Positions = None) -> None:
         """Replace the context of the heads, z = weights · values, by that of another run: activation patching.
@@ -121,8 +148,8 @@ class LayerEdit(Called):
             ...     bool((layer(x[1]) == output).all())
             True
         """
-        chosen = selection("query", query)
-        self._add("replace", Replace(self._heads, chosen, contexts_of(other)))
+        find = contexts_of("other", other, OTHER, (4,))
+        self._add("replace", OfContext(self._heads, selection("query", query), find))
 
     def add(
         self,
@@ -141,7 +168,7 @@ class LayerEdit(Called):
         Raises:
             ArgumentTypeError: codes `vector.type`, `scale.type` and `edit.selection`.
             ArgumentError: codes `scale.value` and `edit.position`.
-            EditError: when the layer runs or the block ends, codes `edit.vector`, `edit.heads`, `edit.positions`
+            EditError: when the layer runs or the block ends, codes `edit.context`, `edit.heads`, `edit.positions`
                 and `edit.batch`.
 
         Example:
@@ -155,9 +182,11 @@ class LayerEdit(Called):
             tensor([0., 0., 2.])
         """
         check_tensor("vector", vector)
+        find = contexts_of("vector", vector, VECTOR, (1, 2))
         factor = check_number("scale", scale, "a finite number", math.isfinite)
-        chosen = selection("query", query)
-        self._add("add", AddVector(self._heads, chosen, vector, factor))
+        self._add(
+            "add", OfContext(self._heads, selection("query", query), find, factor, everywhere=True)
+        )
 
     def hide(
         self, query: Positions = None, key: Positions = None, *, mask: Mask | None = None
@@ -230,7 +259,9 @@ class LayerEdit(Called):
         """Use the weights of another run with the values of this one.
 
         Args:
-            other: what `watch` has seen of the same model on a text of the same length, or a matrix.
+            other: what `watch` has seen of the same model on a text of the same length, or a matrix. Where the module
+                attends several times, as in the steps of a diffusion, each call gets the weights of the call of
+                the same number.
 
         Raises:
             ArgumentTypeError: code `edit.other`.
@@ -238,9 +269,9 @@ class LayerEdit(Called):
                 `edit.conflict` next to hide or scale of the same head.
         """
         if isinstance(other, AttentionMatrix):
-            find = lambda path: other  # noqa: E731
+            find = lambda path, number: [other]  # noqa: E731
         elif isinstance(other, Seen) and other._keep == "matrix":
-            find = other.__getitem__
+            find = other.whole_and_call
         else:
             raise ArgumentTypeError(
                 "edit.other",
@@ -251,17 +282,19 @@ class LayerEdit(Called):
 
     def _add(self, what: str, operation: Operation) -> None:
         """Add an operation, under a name that starts with its heads unless it is for all of them."""
-        heads = operation.heads
+        heads, operation.call = operation.heads, self._call
         if heads != slice(None):
             what = f"{heads_text(heads)}.{what}"
+        if self._call is not None:
+            what = f"call({self._call}).{what}"
         self._add_operation(what, operation)
 
 
 class HeadPicker(Called):
     """The heads of a layer, to be indexed."""
 
-    def __init__(self, add: Add) -> None:
-        self._add_operation = add
+    def __init__(self, add: Add, call: int | None = None) -> None:
+        self._add_operation, self._call = add, call
 
     def __getitem__(self, heads: int | slice | Sequence[int]) -> LayerEdit:
         """Return an edit of the indexed heads.
@@ -270,101 +303,84 @@ class HeadPicker(Called):
             ArgumentTypeError: code `heads.type`, for what is no number of a head.
             ArgumentError: code `heads.value`, for a number twice, and for none.
         """
-        return LayerEdit(self._add_operation, numbers_of(heads))
+        return LayerEdit(self._add_operation, numbers_of(heads), self._call)
 
 
-def contexts_of(other: object) -> Find:
-    """Return a function that finds the contexts of a module, by its path and the numbers of its heads.
+def contexts_of(name: str, given: object, expected: str, dims: tuple[int, ...]) -> Find:
+    """Return a function that finds the contexts of a module, by its path, the numbers of its heads, and the call.
 
     They come from a record, from the contexts of one layer, or from a tensor of just the heads that are edited.
 
+    Args:
+        name: of the argument; of "mean" it is their mean.
+        given: its value.
+        expected: what it must be, in words.
+        dims: how many dimensions a tensor may have, of (batch, heads, positions, value_head_dim), (heads, positions,
+            value_head_dim), (heads, value_head_dim) and (value_head_dim,).
+
     Raises:
-        ArgumentTypeError: code `edit.other`.
+        ArgumentTypeError: codes `edit.other`, `mean.type` and `vector.type`.
     """
-    if isinstance(other, Tensor) and other.ndim == 4 and other.is_floating_point():
-        return lambda path, heads: Contexts(other, 0, heads=tuple(heads))
-    if isinstance(other, Contexts):
-        return lambda path, heads: other
-    record: Any = other
-    kept = (
-        [each for path in record for each in record.calls(path)] if isinstance(other, Seen) else []
-    )
-    # The contexts of totals are means, which ablate(mean=) takes.
-    if not kept or any(getattr(getattr(each, "context", None), "ndim", 0) != 4 for each in kept):
+    is_mean = name == "mean"
+    if isinstance(given, Tensor) and given.ndim in dims and given.is_floating_point():
+        tensor = given.detach() if is_mean else given
+        if tensor.ndim < 3:
+            tensor = tensor[..., None, :]  # the same at all positions
+        whole = tensor[(None,) * (4 - tensor.ndim)]
+
+        def of_tensor(path: str, heads: list[int], number: int) -> Contexts:
+            spread = whole.expand(-1, len(heads), -1, -1) if given.ndim == 1 else whole
+            return Contexts(spread, 0, heads=tuple(heads))
+
+        return of_tensor
+    kept: list[Any] = [given]
+    if isinstance(given, Seen):
+        kept = [each for path in given for each in given.calls(path)]
+    if not kept or any(_context_in(each, is_mean) is None for each in kept):
+        code = "edit.other" if name == "other" else f"{name}.type"
+        shape = f" {tuple(given.shape)}" if isinstance(given, Tensor) else ""
         raise ArgumentTypeError(
-            "edit.other",
-            'other must be what watch has seen with keep="contexts" or contexts=True, the Contexts of a layer, or a '
-            "tensor (batch or 1, heads, positions, value_head_dim); got "
-            f"{type(other).__name__}{f' {tuple(other.shape)}' if isinstance(other, Tensor) else ''}.",
+            code, f"{name} must be {expected}; got {type(given).__name__}{shape}."
         )
 
-    def find(path: str, heads: list[int]) -> Contexts:
-        found: Any = record[path]
-        return Contexts(found.context, found.kv_len, found.real, numbers_of_heads(found))
+    def find(path: str, heads: list[int], number: int) -> Contexts:
+        some: Any = given.whole_and_call(path, number) if isinstance(given, Seen) else [given]
+        made = _context_in(some[0], is_mean) if some else None
+        if made is None:
+            raise EditError("edit.context", f"the other run has no call {number} of {shown(path)}.")
+        return made
 
     return find
 
 
-def means_of(mean: object) -> FindMean | None:
-    """Return a function that finds the mean context of heads, by the path of their module; None if `mean` is None.
-
-    The means come from a record, from what was kept of one layer, or from a tensor of just the heads that are
-    edited.
-
-    Raises:
-        ArgumentTypeError: code `mean.type`.
-    """
-    if mean is None:
-        return None
-    if isinstance(mean, Tensor):
-        check_tensor("mean", mean, MEAN)
-        return lambda path, heads: mean.detach()
-    kept: list[Any] = list(mean.values()) if isinstance(mean, Seen) else [mean]
-    if not kept or any(_mean_in(each) is None for each in kept):
-        raise ArgumentTypeError("mean.type", f"mean must be {MEAN}; got {shown(mean)}.")
-
-    def find(path: str, heads: list[int]) -> Tensor:
-        found: Any = mean[path] if isinstance(mean, Seen) else mean
-        numbers, made = numbers_of_heads(found), _mean_in(found)
-        if made is None or not set(heads) <= set(numbers):
-            raise EditError(
-                "edit.mean",
-                f"heads {heads} of {path or 'the model'} are ablated to their means; seen were heads {list(numbers)}.",
-            )
-        return made[[numbers.index(head) for head in heads]]
-
-    return find
-
-
-def _mean_in(kept: Any) -> Tensor | None:
-    """Return the mean context in what was kept of a layer, (num_heads, value_head_dim); None if it has none."""
-    if isinstance(kept, Totals):
-        return kept.context
+def _context_in(kept: Any, is_mean: bool) -> Contexts | None:
+    """Return the contexts in what was kept of a layer, or their mean as those of one position; None if it has none."""
     context = getattr(kept, "context", None)
-    if not isinstance(context, Tensor) or context.ndim != 4:
+    if isinstance(kept, Totals):
+        mean = context if is_mean else None
+    elif isinstance(context, Tensor) and context.ndim == 4:
+        made = Contexts(context, 0, kept.real, numbers_of_heads(kept))
+        if not is_mean:
+            return made
+        mean = made.mean.detach()
+    else:
         return None
-    return Contexts(context.detach(), 0, kept.real).mean
+    return None if mean is None else Contexts(mean[None, :, None], 0, heads=numbers_of_heads(kept))
 
 
 def numbers_of(heads: object) -> tuple[int, ...] | slice:
     """Return the numbers of heads as a tuple; a slice is returned unchanged. Raises as `HeadPicker` does."""
-    if isinstance(heads, slice):
-        start, step, stop = heads.start or 0, 1 if heads.step is None else heads.step, heads.stop
-        numbers = as_ints([start, step, 0 if stop is None else stop])
-        # Which a number of heads cannot change, where both ends are counted from the same side.
-        is_empty = step == 0 or (
-            numbers is not None
-            and stop is not None
-            and (start < 0) == (stop < 0)
-            and not range(start, stop, step)
-        )
-    else:
-        numbers = as_ints(heads if isinstance(heads, Sequence) else [heads])
-        is_empty = numbers is not None and (not numbers or len(set(numbers)) < len(numbers))
+    if not isinstance(heads, slice):
+        given = heads if isinstance(heads, Sequence) else [heads]
+        return check_head_numbers(given, from_end=True)
+    start, step, stop = heads.start or 0, 1 if heads.step is None else heads.step, heads.stop
+    numbers = as_ints([start, step, 0 if stop is None else stop])
     if numbers is None:
         raise ArgumentTypeError("heads.type", f"heads must be whole numbers; got {shown(heads)}.")
-    if is_empty:
+    # Which a number of heads cannot change, where both ends are counted from the same side.
+    one_side = stop is not None and (start < 0) == (stop < 0)
+    if step == 0 or (one_side and not range(start, numbers[2], step)):
         raise ArgumentError(
             "heads.value", f"heads must be different numbers, at least one; got {shown(heads)}."
         )
-    return heads if isinstance(heads, slice) else numbers
+    return heads

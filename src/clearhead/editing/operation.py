@@ -18,10 +18,14 @@ class Operation:
 
     Attributes:
         heads: their numbers, negative ones from the last, or a slice of all.
+        call: the number of the call of the module that it is for; None for all.
+        number: that of the call that runs.
         tally: what it has changed so far.
     """
 
     heads: tuple[int, ...] | slice
+    call: int | None = field(init=False, default=None)
+    number: int = field(init=False, default=0)
     tally: Tally = field(init=False, default_factory=Tally)
 
     def chosen(self, num_heads: int, path: str) -> list[int]:

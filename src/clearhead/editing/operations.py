@@ -126,9 +126,13 @@ class ScaleKeys(Operation):
 
 @dataclass(eq=False)
 class Patterns(Operation):
-    """An operation that uses the weights of another run."""
+    """An operation that uses the weights of another run.
 
-    other: Callable[[str], AttentionMatrix]
+    Attributes:
+        other: the matrices of the other run that may be those of a call, by path and number of the call.
+    """
+
+    other: Callable[[str, int], Sequence[AttentionMatrix]]
 
     def problem(self, call: Problem, places: Places, heads: list[int], path: str) -> Problem:
         """Return the call of the other run with the values of this one.
@@ -136,15 +140,22 @@ class Patterns(Operation):
         Raises:
             EditError: code `edit.patterns`, where the two runs have other sizes.
         """
-        other = self.other(path).problem
-        sizes = [(each.num_heads, each.query_len, each.kv_len) for each in (other, call)]
-        if sizes[0] != sizes[1] or other.batch not in (1, call.batch):
+        others = [each.problem for each in self.other(path, self.number)]
+        sizes = [(each.num_heads, each.query_len, each.kv_len) for each in (*others, call)]
+        fitting = [
+            each
+            for each, size in zip(others, sizes, strict=False)
+            if size == sizes[-1] and each.batch in (1, call.batch)
+        ]
+        if not fitting:
+            got = (others[0].batch, *sizes[0]) if others else f"no call {self.number}"
             raise EditError(
                 "edit.patterns",
-                f"the other run has batch, num_heads, query_len, kv_len = {(other.batch, *sizes[0])} "
-                f"in {path or 'the model'}; this call has {(call.batch, *sizes[1])}. The two "
-                "texts must be as long; of a generation, run both on the whole text.",
+                f"the other run has batch, num_heads, query_len, kv_len = {got} "
+                f"in {path or 'the model'}; this call has {(call.batch, *sizes[-1])}. The two "
+                "texts must be as long, and steps as many.",
             )
+        other = fitting[0]
         part = of_heads(other, heads, path)
         group, key_group = call.num_heads // call.num_kv_heads, len(heads) // part.num_kv_heads
         picked = [heads[place * key_group] // group for place in range(part.num_kv_heads)]

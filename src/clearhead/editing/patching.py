@@ -11,7 +11,7 @@ from torch.utils import _pytree
 from clearhead._common.checks import as_int
 from clearhead._text import shown
 from clearhead.attention.planning import run
-from clearhead.editing.context_operations import Ablate, Find, OfContext, Replace
+from clearhead.editing.context_operations import Find, OfContext
 from clearhead.editing.edit import Edit, followed, is_like
 from clearhead.editing.layer_edit import LayerEdit, Means
 from clearhead.editing.operation import Operation
@@ -29,25 +29,31 @@ Heads = Head | Sequence[Any]
 
 
 class Patched(NamedTuple):
-    """The layer, head and position that a run patches.
+    """The layer, head, position and call that a run patches.
 
     Attributes:
         layer: the path of the module.
         head: which head; None for all of the layer.
         position: of the query; None for all.
+        call: which call of the module; None for all.
     """
 
     layer: str
     head: int | None
     position: int | None = None
+    call: int | None = None
 
     def operation(self, find: Find | None, samples: slice | None) -> OfContext:
         """Return the operation for some samples of the batch: replace the context, or ablate it if `find` is None."""
         heads = slice(None) if self.head is None else (self.head,)
         query = selection("query", self.position)
-        made = Ablate(heads, query) if find is None else Replace(heads, query, find)
-        made.samples = samples
+        made = OfContext(heads, query, find, always=find is None)
+        made.samples, made.call = samples, self.call
         return made
+
+
+CallContexts = Mapping[str, Sequence[Tensor]]
+"""The context of each call of each module, (batch, num_heads, query_len, value_head_dim), by its path."""
 
 
 class Runs(NamedTuple):
@@ -56,93 +62,86 @@ class Runs(NamedTuple):
     Attributes:
         model, inputs: what runs, and on what.
         metric: the number of an output.
-        contexts: what heads say instead, by the path of the module; None for nothing.
+        contexts: those that edited heads get; None for 0.
     """
 
     model: nn.Module
     inputs: object
     metric: Callable[[Any], Any]
-    contexts: Mapping[str, Tensor] | None
+    contexts: CallContexts | None
 
 
-def contexts_in(model: nn.Module, inputs: object) -> dict[str, Tensor]:
-    """Return the context of every module in a run, by its path."""
-    with torch.no_grad(), followed(model), watch(model, keep="contexts") as seen:
-        called(model, inputs)
-    return {path: seen[path].context for path in seen}
+def contexts_in(
+    model: nn.Module, inputs: object, layers: Sequence[str] = (), mean: Means | None = None
+) -> CallContexts:
+    """Return the contexts of a run, in which the heads of some layers are ablated to a mean.
 
-
-def ablated_contexts(
-    model: nn.Module, inputs: object, layers: Sequence[str], mean: Means
-) -> dict[str, Tensor]:
-    """Return the context of each module whose heads are ablated to a mean, by path.
-
-    It is (batch, num_heads, query_len, value_head_dim), as `LayerEdit.ablate` makes it. It does not depend on
-    earlier layers, so one run is enough for all modules.
+    The mean does not depend on earlier layers, so one run is enough for all modules.
     """
     with torch.no_grad(), followed(model) as edits, watch(model, keep="contexts") as seen:
         for path in layers:
-            LayerEdit(partial(edits.add, path), slice(None)).ablate(mean)
+            LayerEdit(partial(edits.add, path)).ablate(mean)
         called(model, inputs)
-    return {path: seen[path].context for path in layers}
+    return {path: [each.context for each in seen.calls(path)] for path in seen}
 
 
 def patched_contexts(
     model: nn.Module, clean: object, corrupt: object, patch: Patch, layers: Sequence[str]
-) -> dict[str, Tensor]:
-    """Return the context of each module when one part of it comes from the clean run, by path.
+) -> CallContexts:
+    """Return the contexts when one part of each call comes from the clean run.
 
-    It is (batch, num_heads, query_len, value_head_dim). Earlier layers stay corrupt, so one run on each of the two
-    inputs is enough for all modules.
+    Earlier layers stay corrupt, so one run on each of the two inputs is enough for all modules.
 
     Raises:
         EditError: code `effects.inputs`, where the two runs have other sizes.
     """
     if patch == "z":
-        own = contexts_in(model, corrupt)
-        made = contexts_in(model, clean)
+        own, made = contexts_in(model, corrupt), contexts_in(model, clean)
         for path in layers:
-            check_alike(path, made.get(path), own[path])
-        return {path: made[path] for path in layers}
+            check_alike(path, made.get(path, ()), own[path])
+        return made
     records: list[Seen[Any]] = []
     for inputs in (clean, corrupt):
         with torch.no_grad(), followed(model), watch(model, values=True) as seen:
             called(model, inputs)
         records.append(seen)
-    found = {}
-    for path in layers:
-        calls = []
-        for record in records:
-            matrix = record.get(path)
-            calls.append(None if matrix is None else matrix.problem.replace(value=matrix.value))
-        one, other = calls
-        assert other is not None
-        check_alike(path, None if one is None else one.query, other.query)
-        check_alike(path, None if one is None else one.key, other.key)
-        assert one is not None
-        made = {
-            "pattern": lambda one=one, other=other: one.replace(value=other.value),
-            "value": lambda one=one, other=other: other.replace(value=one.value),
-            "query": lambda one=one, other=other: other.replace(query=one.query),
-            "key": lambda one=one, other=other: other.replace(key=one.key),
-        }[patch]()
-        with torch.no_grad():
-            found[path] = run(made)
-    return found
+    return {path: _mixed(path, records, patch) for path in layers}
 
 
-def check_alike(path: str, clean: Tensor | None, corrupt: Tensor) -> None:
-    """Raise an error unless the contexts of a module in two runs have the same sizes.
+def _mixed(path: str, records: Sequence[Seen[Any]], patch: Patch) -> list[Tensor]:
+    """Return the contexts of a module's calls in the second record with one part of the first."""
+    clean, corrupt = (
+        [each.problem.replace(value=each.value) for each in record.calls(path)]
+        if path in record
+        else []
+        for record in records
+    )
+    for part in ("query", "key"):
+        check_alike(path, *([getattr(each, part) for each in calls] for calls in (clean, corrupt)))
+    with torch.no_grad():
+        return [
+            run(
+                one.replace(value=other.value)
+                if patch == "pattern"
+                else other.replace(**{patch: getattr(one, patch)})
+            )
+            for one, other in zip(clean, corrupt, strict=True)
+        ]
+
+
+def check_alike(path: str, clean: Sequence[Tensor], corrupt: Sequence[Tensor]) -> None:
+    """Check that the calls of a module in two runs have the same sizes.
 
     Raises:
         EditError: code `effects.inputs`.
     """
-    if clean is None or clean.shape != corrupt.shape:
-        sizes = "nothing" if clean is None else str(tuple(clean.shape))
+    sizes = [", ".join(str(tuple(each.shape)) for each in calls) for calls in (clean, corrupt)]
+    if sizes[0] != sizes[1]:
         raise EditError(
             "effects.inputs",
-            f"the clean and the corrupt run must have as many samples and tokens; {path or 'the model'} has {sizes} "
-            f"and {tuple(corrupt.shape)}, (batch, heads, tokens, width). Pad both texts alike.",
+            "the clean and the corrupt run must have as many samples, tokens and calls; "
+            f"{path or 'the model'} has {sizes[0] or 'nothing'} and {sizes[1]}, (batch, heads, tokens, width). Pad "
+            "both texts alike.",
         )
 
 
@@ -169,13 +168,17 @@ def samples_of(output: Any, part: slice, batch: int) -> Any:
     return _pytree.tree_map(cut, output)
 
 
-def as_found(contexts: Mapping[str, Tensor], times: int) -> Find:
-    """Return a function that finds the context of a module, repeated `times` times along the batch."""
-    return lambda path, heads: Contexts(contexts[path].repeat(times, 1, 1, 1), 0)
+def as_found(contexts: CallContexts, times: int) -> Find:
+    """Return a function that finds the context of a call, repeated `times` times along the batch."""
+
+    def find(path: str, heads: list[int], number: int) -> Contexts:
+        return Contexts(contexts[path][number].repeat(times, 1, 1, 1), 0)
+
+    return find
 
 
-def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return a metric, and its first-order change by head and query when contexts are replaced, by path.
+def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, list[Tensor]]]:
+    """Return a metric, and its first-order change when contexts are replaced, of each call by head and query.
 
     The change is (new − z) · ∂metric/∂z, (num_heads, query_len). New contexts are 0 if `runs.contexts` is None.
 
@@ -186,36 +189,34 @@ def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, T
     followers = followed(model), watch(model, keep="gradients", contexts=True)
     with torch.enable_grad(), followers[0], followers[1] as seen:
         number = metric(called(model, inputs))
-    calls = {
-        path: call
-        for path, call in seen._graphs().items()
-        if call.context is not None and path in layers
-    }
-    if (
-        not isinstance(number, Tensor)
-        or number.numel() != 1
-        or not number.requires_grad
-        or not calls
-    ):
+    every = {path: seen._modules[path].graphs() for path in layers if path in seen}
+    calls = [
+        (path, at, call)
+        for path, some in every.items()
+        for at, call in enumerate(some)
+        if all(each.context is not None for each in some)
+    ]
+    is_number = isinstance(number, Tensor) and number.numel() == 1 and number.requires_grad
+    if not is_number or not calls:
         raise EditError(
             "effects.gradients",
             "gradients need a metric that is one number with a graph, and contexts that it depends on; got "
             f"{shown(number)}. A metric must not detach, and no .item().",
         )
-    edges: Any = [call.context for call in calls.values()]
+    edges: Any = [call.context for *_, call in calls]
     gradients = torch.autograd.grad(number, edges, allow_unused=True)
-    changes = {}
-    for (path, call), gradient in zip(calls.items(), gradients, strict=True):
+    changes: dict[str, list[Tensor]] = {}
+    for (path, at, call), gradient in zip(calls, gradients, strict=True):
         own = call.handed_on
         assert own is not None
-        new = torch.zeros_like(own) if contexts is None else contexts[path].to(own)
+        new = torch.zeros_like(own) if contexts is None else contexts[path][at].to(own)
         given = torch.zeros_like(own) if gradient is None else gradient
-        changes[path] = ((new - own) * given).double().sum(dim=(0, 3))
+        changes.setdefault(path, []).append(((new - own) * given).double().sum(dim=(0, 3)))
     return number.detach(), changes
 
 
 def check_heads(code: str, name: str, given: Any) -> list[Any] | None:
-    """Return heads, or rows that name them, as tuples (layer, head, position); None for None.
+    """Return heads, or rows that name them, as tuples (layer, head, position, call); None for None.
 
     Raises:
         ArgumentTypeError: the code that is given.
@@ -230,7 +231,10 @@ def check_heads(code: str, name: str, given: Any) -> list[Any] | None:
             code,
             f"{name} must be (layer, head), a list of such, rows that name them, or None; got {shown(given)}.",
         )
-    return [(*pair, getattr(row, "position", None)) for pair, row in zip(pairs, rows, strict=True)]
+    return [
+        (*pair, getattr(row, "position", None), getattr(row, "call", None))
+        for pair, row in zip(pairs, rows, strict=True)
+    ]
 
 
 def is_head(given: object) -> bool:

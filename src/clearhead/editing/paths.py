@@ -7,23 +7,25 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree
 
 from clearhead._common.checks import check_choice
 from clearhead._common.foreign_names import side_of
 from clearhead._common.hints import with_hints
 from clearhead._text import shown
 from clearhead.attention.planning import run
-from clearhead.editing.context_operations import HeadsAt, OfContext, Replace
+from clearhead.editing.context_operations import HeadsAt, OfContext
 from clearhead.editing.edit import Edit, followed
 from clearhead.editing.effects import Effects, effect
 from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
 from clearhead.editing.patching import (
+    CallContexts,
     Heads,
+    Patched,
     as_found,
     check_alike,
     check_heads,
     contexts_in,
+    copies_of,
     head_of,
     is_head,
 )
@@ -108,7 +110,7 @@ def paths(
     senders = (
         [(path, head) for path in order[:last] for head in range(plain.attended[path])]
         if wanted is None
-        else [head_of(plain, *each) for *each, _ in wanted]
+        else [head_of(plain, *each[:2]) for each in wanted]
     )
     first = min((numbers[path] for path, _ in senders), default=last)
     late = [path for path, _ in senders if numbers[path] >= last]
@@ -128,15 +130,14 @@ def paths(
         own = contexts_in(model, corrupt)
     said = contexts_in(model, clean)
     for path in order:
-        check_alike(path, said.get(path), own[path])
+        check_alike(path, said.get(path, ()), own[path])
     runs = _Runs(model, corrupt, own, said, outputs, inputs)
     rows: list[Any] = []
     try:
         for path, head in senders:
             done(len(rows), len(senders))
-            rows.append(
-                effect(path, head, number_of(metric(runs.output(path, head))), baseline, whole)
-            )
+            number = number_of(metric(runs.output(path, head)))
+            rows.append(effect(Patched(path, head), number, baseline, whole))
     except KeyboardInterrupt:
         if not rows:
             raise
@@ -165,8 +166,8 @@ class _Runs:
 
     model: nn.Module
     corrupt: object
-    own: Mapping[str, Tensor]
-    said: Mapping[str, Tensor]
+    own: CallContexts
+    said: CallContexts
     outputs: Outputs
     inputs: Inputs | None
 
@@ -176,9 +177,9 @@ class _Runs:
         order = list(self.own)
         behind = order[order.index(path) + 1 :]
         with followed(self.model) as edits:
-            edits.add(path, "sender", Replace((head,), None, as_found(self.said, 1)))
+            edits.add(path, "sender", OfContext((head,), None, as_found(self.said, 1)))
             for each in behind:
-                edits.add(each, "frozen", Replace(slice(None), None, as_found(self.own, 1)))
+                edits.add(each, "frozen", OfContext(slice(None), None, as_found(self.own, 1)))
             if self.inputs is None:
                 return self._frozen()
             layers = [name for name, _ in self.inputs]
@@ -192,7 +193,7 @@ class _Runs:
                         seen[name].problem.replace(value=seen[name].value), [each], name
                     )
                     given = {part: getattr(problem, part) for part in parts}
-                    edits.add(name, "receiver", OtherInputs((each,), None, given))
+                    edits.add(name, "receiver", OtherInputs((each,), given=given))
             return called(self.model, self.corrupt)
 
     def _frozen(self) -> Any:
@@ -222,24 +223,20 @@ def _receivers(given: Any) -> list[Receiver] | None:
     if given is None:
         return None
     every = [given] if isinstance(given, tuple) and is_head(given[:2]) else given
-    found = [_receiver(each) for each in every] if isinstance(every, list | tuple) else []
-    read = [each for each in found if each is not None]
-    if not read or len(read) < len(found):
+    found: list[Receiver] = []
+    for each in every if isinstance(every, list | tuple) else ():
+        side = None
+        if isinstance(each, tuple) and len(each) == 3 and is_head(each[:2]):
+            side = side_of(each[2]) if isinstance(each[2], str) else None
+        if side is not None:
+            found.append((*each[:2], cast(Input, side)))
+    if not found or len(found) < len(every):
         raise ArgumentTypeError(
             "paths.receivers",
             'receivers must be (layer, head, input), where the input is "query", "key" or "value"; a list of such; or '
             f"None; got {shown(given)}.",
         )
-    return read
-
-
-def _receiver(given: Any) -> Receiver | None:
-    """Return a receiver as (layer, head, input); None if it is not one."""
-    if not isinstance(given, tuple) or len(given) != 3 or not is_head(given[:2]):
-        return None
-    layer, head, part = given
-    side = side_of(part) if isinstance(part, str) else None
-    return None if side is None else (layer, head, cast(Input, side))
+    return found
 
 
 def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
@@ -297,17 +294,12 @@ def _keeping(outputs: Outputs) -> Callable[..., None]:
     """Return a forward hook that appends a copy of each output to `outputs`."""
 
     def keep(module: nn.Module, args: object, output: Any) -> None:
-        outputs.setdefault(module, []).append(_pytree.tree_map(_copied, output))
+        outputs.setdefault(module, []).append(copies_of(output, 1, 0))
 
     return keep
-
-
-def _copied(each: Any) -> Any:
-    """Return a detached copy of a tensor, and anything else unchanged."""
-    return each.detach().clone() if isinstance(each, Tensor) else each
 
 
 def _again(outputs: Outputs) -> Callable[..., Any]:
     """Return a forward hook that replaces each output by the next recorded one."""
     calls = {module: iter(some) for module, some in outputs.items()}
-    return lambda module, args, output: _pytree.tree_map(_copied, next(calls[module]))
+    return lambda module, args, output: copies_of(next(calls[module]), 1, 0)

@@ -142,7 +142,7 @@ class Replay:
         """Return True if replayed runs without edits have the output of the original run."""
         order = sorted(layers, key=self._begins)
         runs = (self._run([path], self._inputs) for path in (order[-1], order[len(order) // 2]))
-        return all(_are(_is_same, each, self.output) for each in runs)
+        return all(_are(torch.equal, each, self.output) for each in runs)
 
     def _run(self, layers: Sequence[str], inputs: object, times: int = 1, batch: int = 0) -> Any:
         """Return the output of a run without edits; None if it raised."""
@@ -317,11 +317,6 @@ def _are(alike: Callable[[Tensor, Tensor], bool], one: Any, other: Any) -> bool:
         else type(mine) is type(theirs)
         for mine, theirs in zip(some, others, strict=True)
     )
-
-
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors have equal values."""
-    return torch.equal(one, other)
 
 
 def _is_close(one: Tensor, other: Tensor) -> bool:

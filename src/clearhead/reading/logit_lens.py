@@ -16,7 +16,6 @@ from clearhead.watching.stream import (
     called,
     check_asked,
     numbers_of,
-    parent_of,
     picked,
     rounding_of,
     tensors_in,
@@ -123,13 +122,8 @@ def lens(
     check_asked(model, query)
     check_sizes(top=top)
     asked = None if target is None else numbers_of("target", target)
-    blocks: set[str] = set()
-    run = StreamRun(model, query, blocks.__contains__)
-
-    def note(path: str, matrix: object) -> None:
-        blocks.add(parent_of(path))
-
-    with torch.no_grad(), watch(model, keep=note) as seen, run:
+    run = StreamRun(model, query)
+    with torch.no_grad(), watch(model, keep="contexts") as seen, run:
         output = called(model, inputs)
     ending = run.ending()
     own = None if ending is None else _like(ending[2].shape, output)

@@ -1,24 +1,25 @@
 """The calls of one module, stitched to one matrix where they are its rows."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from clearhead._common.checks import as_place
 from clearhead._text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
-from clearhead.watching.continuing import Continuation, Continuations
-from clearhead.watching.stitching import stitch
+from clearhead.watching.continuing import Continuation, Continuations, Text, pieces_of
+from clearhead.watching.stitching import assembled, stitch
 
 _numbers = count()
 
@@ -150,24 +151,44 @@ class Call:
         return self.made
 
 
-class Calls(ABC, Generic[Kept]):
-    """The calls of one module, and the one object that they are parts of, if there is one."""
+class Calls(Generic[Kept]):
+    """The calls of one module, each kept by itself, such as a summary; subclasses put calls together."""
 
-    @abstractmethod
+    def __init__(self) -> None:
+        self._calls: list[Any] = []
+
     def add(self, call: Any) -> Any:
         """Keep a call."""
+        self._calls.append(call)
 
-    @abstractmethod
     def all(self) -> tuple[Kept, ...]:
         """Return every call, in order."""
+        return tuple(self._calls)
 
-    @abstractmethod
+    def step(self, number: int) -> Self | None:
+        """Return the calls that hold one call alone, by its number; None if there is no such call."""
+        place = as_place(number, len(self._calls))
+        if place is None:
+            return None
+        made = copy(self)
+        made._calls = [self._calls[place]]
+        return made
+
     def several(self) -> str:
         """Return why the calls are not parts of one object, in words; "" if they are."""
+        kind = "summary" if isinstance(self._calls[0], Summary) else "result"
+        return f"a {kind} is of one call" if len(self._calls) > 1 else ""
 
-    @abstractmethod
     def whole(self) -> Kept:
         """Return the one object that the calls are parts of; only valid if `several()` is ""."""
+        return self._calls[0]
+
+    def graphs(self) -> list["Call"]:
+        """Return the calls that are kept with their graphs, in order; [] unless they are matrices."""
+        return []
+
+    def returned(self, sequences: Tensor) -> "Calls[Kept] | str | None":
+        """Return the calls of the sequences that a generation returned; None unless they are matrices."""
 
     def close(self) -> None:
         """Free the memory reserved for more calls."""
@@ -197,13 +218,13 @@ class Calls(ABC, Generic[Kept]):
         return [parts[at::each] for at in range(each)]
 
 
-class Matrices(Calls[AttentionMatrix]):
+class Matrices(Calls[Kept]):
     """The calls of one module, as matrices. A call whose key begins with that of the one before shares its memory."""
 
-    def __init__(self, others: Sequence["Matrices"] = ()) -> None:
-        self._calls: list[Call] = []
+    def __init__(self, others: Sequence["Matrices[Any]"] = ()) -> None:
+        super().__init__()
         self._others, self._links = others, Continuations()
-        self._stitched: tuple[int, AttentionMatrix | str] = (0, "")
+        self._stitched: tuple[list[Call], AttentionMatrix | str] = ([], "")
 
     def add(
         self,
@@ -259,7 +280,7 @@ class Matrices(Calls[AttentionMatrix]):
         for call in self._calls:
             call.keys.trim()
 
-    def _of_the_text(self) -> list["Matrices"]:
+    def _of_the_text(self) -> list["Matrices[Any]"]:
         """Return, for cross-attention, a list of the last module with self-attention of the same queries; or []."""
         every = [[each.problem for each in other._calls] for other in (self, *self._others)]
         sizes = [[(each.cross, *each.query.shape[::2]) for each in calls] for calls in every]
@@ -267,78 +288,94 @@ class Matrices(Calls[AttentionMatrix]):
         same = [at for at, each in enumerate(sizes[1:]) if each == text]
         return [self._others[at] for at in same[-1:] if text]
 
-    def all(self) -> tuple[AttentionMatrix, ...]:
-        """Return the matrix of every call, in order."""
-        return tuple(call.matrix() for call in self._calls)
+    def shown(self, matrix: AttentionMatrix) -> Kept:
+        """Return what is kept of a call, from its matrix: the matrix itself."""
+        return cast(Kept, matrix)
+
+    def all(self) -> tuple[Kept, ...]:
+        """Return what is kept of every call, in order."""
+        return tuple(self.shown(call.matrix()) for call in self._calls)
 
     def several(self) -> str:
         """Return why the calls cannot be stitched to one matrix, in words; "" if they can."""
         stitched = self._stitch()
         return stitched if isinstance(stitched, str) else ""
 
-    def whole(self) -> AttentionMatrix:
-        """Return the matrix that the calls are rows of; only valid if `several()` is ""."""
+    def whole(self) -> Kept:
+        """Return what is kept of the matrix that the calls are rows of; only valid if `several()` is ""."""
         stitched = self._stitch()
         assert not isinstance(stitched, str)
-        return stitched
+        return self.shown(stitched)
 
     def _stitch(self) -> AttentionMatrix | str:
         """Return the one matrix that the calls are rows of, or why there is none, in words."""
         # More calls may have come since.
-        if self._stitched[0] != len(self._calls):
-            every = self.all()
-            of_text = [each._calls for each in self._of_the_text()] or [self._calls]
-            links = [call.link for call in of_text[0]]
-            text = None if of_text[0] is self._calls else [each.matrix() for each in of_text[0]]
-            found = every[0] if len(every) == 1 else stitch(every, links, text)
+        if self._stitched[0] != self._calls:
+            every = [call.matrix() for call in self._calls]
+            text = next(iter(self._of_the_text()), self)._calls
+            links = [call.link for call in text]
+            of_text = None if text is self._calls else [call.matrix() for call in text]
+            found = every[0] if len(every) == 1 else stitch(every, links, of_text)
             if isinstance(found, AttentionMatrix) and len(every) > 1:
                 tokens = self._calls[-1].keys.tokens(0, found.kv_len)
                 if tokens is not None and tokens.shape == (found.batch, found.kv_len):
                     found._tokens = tokens
-            self._stitched = len(every), found
+            self._stitched = list(self._calls), found
         return self._stitched[1]
 
+    def returned(self, sequences: Tensor) -> "Matrices[Kept] | str | None":
+        """Return the one matrix of the sequences that a generation returned, as calls; or why there is none.
 
-class Results(Calls[Kept]):
-    """The calls of one module, each reduced to a summary or another result, which cannot be stitched."""
+        Args:
+            sequences: token ids, (batch, len), the last of which was not read.
 
-    def __init__(self) -> None:
-        self._calls: list[Kept] = []
+        Returns:
+            None if the ids that the calls read are not known, as in an encoder of pictures.
+        """
+        text = next(iter(self._of_the_text()), self)._calls
+        texts = read_texts(text)
+        if texts is None:
+            return None
+        pieces = pieces_of(sequences, texts)
+        if isinstance(pieces, str):
+            return pieces
+        found = assembled([call.matrix() for call in self._calls], pieces)
+        if isinstance(found, str):
+            return found
+        if not found.problem.cross:
+            found._tokens = sequences[:, : found.kv_len]
+        made = type(self)()
+        made._calls = [
+            Call(found.problem, Keys(found.problem.key, copy=False), 0, found.kv_len, made=found)
+        ]
+        return made
 
-    def add(self, call: Kept) -> None:
-        """Keep a result."""
-        self._calls.append(call)
 
-    def all(self) -> tuple[Kept, ...]:
-        """Return the result of every call, in order."""
-        return tuple(self._calls)
-
-    def several(self) -> str:
-        """Return that a result is of one call, in words, if there are several; "" for a single call."""
-        kind = "summary" if isinstance(self._calls[0], Summary) else "result"
-        return f"a {kind} is of one call" if len(self._calls) > 1 else ""
-
-    def whole(self) -> Kept:
-        """Return the result of the first call."""
-        return self._calls[0]
+def read_texts(calls: Sequence[Call]) -> list[Text] | None:
+    """Return the text that each call of self-attention read so far; None if it is not known."""
+    texts: list[Text] = []
+    for call in calls:
+        before, link = texts[-1:], call.link
+        ids = call.keys.tokens(call.start, call.kv_len)
+        if ids is None or ids.shape[1] < call.kv_len or call.problem.cross:
+            return None
+        if link is not None and before:
+            # Keys that a window has dropped are those of the call before.
+            earlier = before[0].ids[link.rows.to(ids.device)]
+            ids = torch.cat([earlier[:, : before[0].start + link.start], ids], dim=1)
+        texts.append(Text(ids, ids.shape[1] - call.kv_len, call.problem.query_len))
+    return texts
 
 
 class Accumulated(Calls[Totals]):
     """The calls of one module, merged as they come: each with those of the same place in other runs of the model."""
 
-    def __init__(self) -> None:
-        self._places: list[Totals] = []
-
     def add(self, call: Totals, place: int = 0) -> None:
         """Keep the totals of a call; `place` is the number of calls of the module in the run before it."""
-        if place < len(self._places):
-            self._places[place] = self._places[place].merge(call)
+        if place < len(self._calls):
+            self._calls[place] = self._calls[place].merge(call)
         else:
-            self._places.append(call)
-
-    def all(self) -> tuple[Totals, ...]:
-        """Return the totals of each call of a run, in order, merged over the runs."""
-        return tuple(self._places)
+            self._calls.append(call)
 
     def several(self) -> str:
         """Return "", because totals of any calls can be merged."""
@@ -346,11 +383,11 @@ class Accumulated(Calls[Totals]):
 
     def whole(self) -> Totals:
         """Return the totals of all calls, merged."""
-        return reduce(Totals.merge, self._places)
+        return reduce(Totals.merge, self._calls)
 
     def layers(self, runs: int) -> list[list[Totals]]:
         """Return one list for each call of a run, which holds its totals; `runs` is ignored."""
-        return [[each] for each in self._places]
+        return [[each] for each in self._calls]
 
 
 def _line(kept: object) -> str:

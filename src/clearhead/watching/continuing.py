@@ -4,8 +4,12 @@ A call of self-attention continues the call before where its earlier keys, all b
 of that call: the last ones, as in a KV cache and behind a window, or the first ones, where a cache was cut. A beam
 search takes rows of the call before in any order, so rows are compared one by one. A call of cross-attention continues
 the call before where it has the same keys. Keys are compared by their fingerprints.
+
+A generation also computes what it throws away: beams that end or are left, and drafts that are refused. What a call
+read tells which of its queries are those of a returned sequence: those up to which both have the same tokens.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -104,3 +108,99 @@ def fingerprints(key: Tensor) -> Tensor:
     ):  # products are as large as keys
         found += (head.contiguous().view(wide) * factor).sum(dim=-1)
     return found
+
+
+class QueryRun(NamedTuple):
+    """Consecutive queries of the whole text, which one call made.
+
+    Attributes:
+        call: the number of the call.
+        rows: the sample of the call for each sample of the whole, int64, (batch,).
+        queries: the queries of the call.
+        live: the samples of the whole that go on so far, bool, (batch,); None for all.
+    """
+
+    call: int
+    rows: Tensor
+    queries: slice
+    live: Tensor | None = None
+
+    def is_own(self, batch: int) -> bool:
+        """Return True if the samples of the whole are those of the call, in their order."""
+        return torch.equal(self.rows, torch.arange(batch, device=self.rows.device))
+
+    def samples(self, tensor: Tensor) -> Tensor:
+        """Return the samples of the whole from a tensor of the call; one row, for all, stays as it is."""
+        return tensor if len(tensor) == 1 or self.is_own(len(tensor)) else tensor[self.rows]
+
+    def agrees(self, one: Tensor, other: Tensor) -> bool:
+        """Return True if two tensors of the whole have equal numbers in the samples that go on so far."""
+        if one.is_meta or (one.dtype, one.shape[1:]) != (other.dtype, other.shape[1:]):
+            return False
+        one, other = torch.broadcast_tensors(one, other)
+        live = slice(None) if self.live is None or len(one) == 1 else self.live
+        return torch.equal(one[live], other[live])
+
+
+class Text(NamedTuple):
+    """The tokens that a call of self-attention had read at its end.
+
+    Attributes:
+        ids: from the beginning of the text on, (batch, len).
+        start: the place in the text of the call's first key.
+        query_len: the number of its last tokens, which the call itself read.
+    """
+
+    ids: Tensor
+    start: int
+    query_len: int
+
+    @property
+    def first(self) -> int:
+        """The place in the text of the first token that the call itself read."""
+        return self.ids.shape[1] - self.query_len
+
+    def shared(self, sequences: Tensor) -> Tensor:
+        """Return the number of first tokens that each sequence and each sample have in common, (sequences, batch)."""
+        count = min(sequences.shape[1], self.ids.shape[1])
+        same = sequences[:, None, :count] == self.ids[:, :count].to(sequences.device)
+        return same.long().cumprod(dim=-1).sum(dim=-1)
+
+
+def pieces_of(sequences: Tensor, texts: Sequence[Text]) -> list[QueryRun] | str:
+    """Return the queries of the calls that read these sequences, in order; or why they were not read, in words.
+
+    Args:
+        sequences: token ids, (batch, len); one that ended early is padded. The last token was not read.
+        texts: one for each call.
+
+    Example:
+        >>> prompt, drafts = torch.tensor([[5, 6]]), torch.tensor([[5, 6, 7, 9]])
+        >>> pieces_of(torch.tensor([[5, 6, 7, 8]]), [Text(prompt, 0, 2), Text(drafts, 0, 2)])[1].queries
+        slice(0, 1, None)
+    """
+    shared = [each.shared(sequences[:, :-1]) for each in texts]
+    read = torch.stack([each.amax(dim=1) for each in shared]).amax(dim=0)
+    for number, (sequence, count) in enumerate(zip(sequences, read.tolist(), strict=True)):
+        if not count or len(sequence[count + 1 :].unique()) > 1:
+            return f"sequence {number} was read up to token {count} of {len(sequence) - 1}"
+    pieces: list[QueryRun] = []
+    at, total = min(each.first for each in texts), int(read.max())
+    while at < total:
+        live = read > at
+        for number in range(len(texts) - 1, -1, -1):
+            text, same = texts[number], shared[number]
+            if text.first <= at < text.ids.shape[1] and bool((same.amax(dim=1) > at)[live].all()):
+                break
+        else:
+            return f"no call read token {at} of all sequences"
+        stop = int(same.amax(dim=1)[live].min())
+        count, batch = same.shape
+        # Of rows that read the same, the one that is at the same place in the batch.
+        apart = torch.arange(count)[:, None] * batch - torch.arange(batch) * count
+        near = apart.abs().to(same.device)
+        rows = near.masked_fill(same < stop, near.max() + 1).argmin(dim=1)
+        queries = slice(at - text.first, stop - text.first)
+        pieces.append(QueryRun(number, rows, queries, None if bool(live.all()) else live))
+        at = stop
+    return pieces

@@ -2,19 +2,22 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Generic, Literal, Self, overload
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
+from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.totals import Totals
-from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices, Results
+from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices
 from clearhead.watching.context_calls import ContextCalls
 from clearhead.watching.finding import check_layers, path_of_layer
 from clearhead.watching.missing import Missing
 
 Keep = Literal["matrix", "gradients", "contexts", "summary", "total"]
 Kind = Literal["matrix", "contexts", "summary", "total", "function"]
+
+Part = TypeVar("Part")
 
 KINDS: dict[str, Callable[[list[Any]], Calls[Any]]] = {
     "matrix": Matrices,
@@ -62,6 +65,12 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         """
         return self._modules[self.path(layer)].all()
 
+    def whole_and_call(self, path: str, number: int) -> list[Kept]:
+        """Return the one object of a module if its calls are parts of one, and the call of a number, if it is there."""
+        module = self._modules[self.path(path)]
+        one = [] if module.several() else [module.whole()]
+        return [*one, *module.all()[number : number + 1]]
+
     def _paths(self, layers: Sequence[str | int] | None) -> list[str]:
         """Return the paths of some layers, or of all.
 
@@ -94,12 +103,9 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             [', call 0', ', call 1']
         """
         wanted = self._paths(layers)
+        every = self._modules.items()
         return [
-            (name if len(calls) == 1 else f"{name}, call {number}", call)
-            for name, module in self._modules.items()
-            if name in wanted
-            for calls in [module.parts()]
-            for number, call in enumerate(calls)
+            pair for name, each in every if name in wanted for pair in named(name, each.parts())
         ]
 
     def apart(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, list[Any]]]:
@@ -123,14 +129,8 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             >>> [path for path, calls in seen.apart()]
             ['0.self_attn, call 0', '0.self_attn, call 1']
         """
-        found: list[tuple[str, list[Any]]] = []
-        for name in self._paths(layers):
-            each = self._modules[name].layers(self._runs)
-            found += [
-                (name if len(each) == 1 else f"{name}, call {at}", parts)
-                for at, parts in enumerate(each)
-            ]
-        return found
+        paths = self._paths(layers)
+        return [p for name in paths for p in named(name, self._modules[name].layers(self._runs))]
 
     def numbering(self) -> dict[str, Any]:
         """Return what a file needs in addition to the results: numbers of heads, runs and layers; {} if nothing.
@@ -252,13 +252,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
                 are not rows of one matrix.
         """
         if isinstance(layer, slice):
-            some = copy(self)
             numbers = self._by_number()
             chosen = range(*layer.indices(max(numbers, default=-1) + 1))
-            some._modules = {
-                numbers[each]: self._modules[numbers[each]] for each in chosen if each in numbers
-            }
-            return some
+            paths = [numbers[each] for each in chosen if each in numbers]
+            return self._of({path: self._modules[path] for path in paths})
         module = self._modules[self.path(layer)]
         reason = module.several()
         if reason:
@@ -292,18 +289,21 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
 
     def _graphs(self) -> dict[str, Call]:
         """Return every call that was kept with its graph, by its path, or as "path, call 0" of several."""
-        return {
-            name if len(calls) == 1 else f"{name}, call {number}": call
-            for name, module in self._modules.items()
-            if isinstance(module, Matrices)
-            for calls in [module.graphs()]
-            for number, call in enumerate(calls)
-        }
+        every = self._modules.items()
+        return dict(pair for name, each in every for pair in named(name, each.graphs()))
+
+    def _of(self, modules: dict[str, Any]) -> Self:
+        """Return the record of other calls."""
+        some = copy(self)
+        some._modules = modules
+        return some
 
     def _add(self, name: str, *call: Any, **options: Any) -> Any:
         """Add a call to the calls of a module, and return what their `add` returns."""
         if name not in self._modules:
-            kind = KINDS.get(self._keep, lambda others: Results())
+            # Contexts of a file are results: nothing tells how they are put together.
+            is_result = isinstance(call[0], Contexts)
+            kind = KINDS.get("" if is_result else self._keep, lambda others: Calls())
             self._modules[name] = kind(list(self._modules.values()))
         return self._modules[name].add(*call, **options)
 
@@ -312,3 +312,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         self.missing = list(missing)
         for module in self._modules.values():
             module.close()
+
+
+def named(name: str, parts: Sequence[Part]) -> list[tuple[str, Part]]:
+    """Return the parts of a module with their names: its path for a single one, "path, call 0" and on for several."""
+    if len(parts) == 1:
+        return [(name, parts[0])]
+    return [(f"{name}, call {number}", each) for number, each in enumerate(parts)]

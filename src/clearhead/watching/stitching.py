@@ -1,7 +1,8 @@
 """Stitching of calls into one matrix that they are rows of, such as the steps of a generation.
 
 Keys are at their places in the whole text. A step of a window has the last keys only, and a step of a
-beam search continues rows of the step before: its link says which (`watching/continuing.py`).
+beam search continues rows of the step before: its link says which (`watching/continuing.py`). Each query sees one run
+of keys, up to its own or, inside a picture, up to the picture's last.
 
 Cross-attention has the same keys in each call, which says nothing of its queries: they go on where those of the
 self-attention of the same text do, row by row.
@@ -9,7 +10,7 @@ self-attention of the same text do, row by row.
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -19,29 +20,29 @@ from clearhead.masks.algebra import And
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import causal
 from clearhead.masks.documents import documents
+from clearhead.masks.full import Full, full
 from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.real_queries import counting, real_queries
-from clearhead.watching.continuing import Continuation
+from clearhead.watching.continuing import Continuation, QueryRun
 
-Held = Sequence[Tensor]
-"""The key of a call, and its value where that is known."""
-
-NOT_CAUSAL = "no causal mask, with or without padding, a window or chunks"
+NOT_CAUSAL = "no causal mask, with or without padding, a window, chunks or pictures"
+DIFFERS = "a mask that differs from query to query"
 
 
 class Reach(NamedTuple):
-    """The keys that the queries of a call see.
+    """The run of keys that each query of a call sees.
 
     Attributes:
-        first: the place among the keys of the first that each query sees, padding aside, (query_len,);
-            the last is its own.
+        first: the place among the keys of the first that each query sees, padding aside, (batch or 1, query_len).
+        stop: the place after the last, likewise: after the query's own key, or after the picture that it belongs to.
         valid: True for the keys that are not padded, (batch or 1, kv_len); also for those before
             `first`, whose weights are not known.
     """
 
     first: Tensor
+    stop: Tensor
     valid: Tensor
 
 
@@ -52,16 +53,49 @@ def stitch(
 ) -> AttentionMatrix | str:
     """Return the one matrix that the calls are rows of, or why they are not.
 
-    They are if they go on from one another, as `continued` has it, and see their keys causally, in a window or in
-    chunks, with the same padding; or, in cross-attention, if all have the same keys and mask, and the self-attention
-    of their queries goes on.
+    They are if they go on from one another, as `continued` has it, and each query sees one run of keys, with the same
+    padding; or, in cross-attention, if all have the same keys and mask, and the self-attention of their queries
+    goes on.
 
     Args:
         matrices: one for each call.
         links: the link of each call of self-attention to the call before.
         text: of cross-attention, the calls of the self-attention of the same queries; None where it was not seen.
     """
-    calls, held = [each.problem for each in matrices], _held(matrices)
+    if matrices[0].problem.cross and text is None:
+        return "no self-attention of the same queries was seen, which tells whether they go on"
+    rows = continued(matrices if text is None else text, links)
+    if isinstance(rows, str):
+        reason = rows if text is None else f"in the self-attention of its queries {rows}"
+        return _unlike(matrices) or reason
+    pieces = [
+        QueryRun(number, some, slice(0, matrices[number].query_len))
+        for number, some in enumerate(rows)
+    ]
+    return assembled(matrices, pieces)
+
+
+def assembled(
+    matrices: Sequence[AttentionMatrix], pieces: Sequence[QueryRun]
+) -> AttentionMatrix | str:
+    """Return the matrix of a text whose queries are these pieces, or why there is none."""
+    calls = [each.problem for each in matrices]
+    reason = _unlike(matrices)
+    if reason:
+        return reason
+    held = [[each.problem.key] for each in matrices]
+    if all(each.value is not None for each in matrices):
+        held = [[each.problem.key, cast(Tensor, each.value)] for each in matrices]
+    found = _joined(calls, held, pieces)
+    contexts = [each.context for each in matrices]
+    if isinstance(found, AttentionMatrix) and all(each is not None for each in contexts):
+        found._context = _in_order(cast("list[Tensor]", contexts), pieces)
+    return found
+
+
+def _unlike(matrices: Sequence[AttentionMatrix]) -> str:
+    """Return why the calls cannot be rows of one matrix, by their options; "" if they can."""
+    calls = [each.problem for each in matrices]
     for number, call in enumerate(calls):
         reason = ""
         if call.bias is not None:
@@ -72,16 +106,7 @@ def stitch(
             reason = "another scale, softcap or sinks than the call before"
         if reason:
             return f"call {number} has {reason}"
-    if calls[0].cross and text is None:
-        return "no self-attention of the same queries was seen, which tells whether they go on"
-    rows = continued(matrices if text is None else text, links)
-    if isinstance(rows, str):
-        return rows if text is None else f"in the self-attention of its queries {rows}"
-    found = (_of_one_source if calls[0].cross else _of_growing_keys)(calls, held, rows)
-    contexts = [each.context for each in matrices if each.context is not None]
-    if isinstance(found, AttentionMatrix) and len(contexts) == len(calls):
-        found._context = _in_order(contexts, rows)
-    return found
+    return ""
 
 
 def continued(
@@ -109,186 +134,153 @@ def continued(
     return rows
 
 
-def _held(matrices: Sequence[AttentionMatrix]) -> list[Held]:
-    """Return the key of each matrix, with its value if all matrices have one."""
-    values = [each.value for each in matrices if each.value is not None]
-    if len(values) < len(matrices):
-        return [(each.problem.key,) for each in matrices]
-    return [(each.problem.key, value) for each, value in zip(matrices, values, strict=True)]
+def _in_order(parts: Sequence[Tensor], pieces: Sequence[QueryRun]) -> Tensor:
+    """Concatenate the queries or contexts of the pieces, from those of each call."""
+    return torch.cat([each.samples(parts[each.call][:, :, each.queries]) for each in pieces], dim=2)
 
 
-def _of_one_source(
-    calls: Sequence[Problem], held: Sequence[Held], rows: Sequence[Tensor]
-) -> AttentionMatrix | str:
-    """Return calls with the same keys as one matrix, or why they are not its rows, in words."""
-    first, valid = calls[0], None
-    again = held[-1]
-    for number in range(len(calls) - 1, -1, -1):
-        real = _valid(calls[number])
-        if real is None:
-            return f"call {number} has a mask that differs from query to query"
-        known = [each[rows[number]] for each in held[number]]
-        if number + 1 < len(calls) and not all(map(_is_same, known, again)):
-            return f"call {number + 1} has other keys than the call before"
-        again = known
-        real = _of_rows(real, rows[number])
-        if valid is not None and not _equal(valid, real):
-            return f"call {number + 1} has other padding than the call before"
-        valid = real
-    assert valid is not None
-    query = _in_order([each.query for each in calls], rows)
-    key, *value = held[-1]
-    changes = {"query": query, "key": key, "mask": _padding(valid)}
-    whole = first.replace(**changes, real_queries=_real_queries(calls, rows))
-    return matrix_of(whole, *value)
-
-
-def _in_order(parts: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
-    """Concatenate the queries or contexts of all calls, with the samples of each that the last call continues."""
-    return torch.cat([each[some] for each, some in zip(parts, rows, strict=True)], dim=2)
-
-
-def _real_queries(calls: Sequence[Problem], rows: Sequence[Tensor]) -> Tensor | None:
-    """Return the real queries of all calls, concatenated; None if no call has more than its keys tell."""
-    if all(each.real_queries is None for each in calls):
+def _real_queries(calls: Sequence[Problem], pieces: Sequence[QueryRun]) -> Tensor | None:
+    """Return the real queries of all pieces, concatenated; None if no call has more than its keys tell."""
+    if all(calls[each.call].real_queries is each.live is None for each in pieces):
         return None
-    return torch.cat(
-        [
-            counting("real_queries", real_queries(each), each).expand(each.batch, -1)[some]
-            for each, some in zip(calls, rows, strict=True)
-        ],
-        dim=1,
-    )
+    parts = []
+    for each in pieces:
+        call = calls[each.call]
+        real = counting("real_queries", real_queries(call), call).expand(call.batch, -1)
+        real = real[each.rows, each.queries]
+        parts.append(real if each.live is None else real & each.live[:, None])
+    return torch.cat(parts, dim=1)
 
 
-def _of_growing_keys(
-    calls: Sequence[Problem], held: Sequence[Held], rows: Sequence[Tensor]
+def _joined(
+    calls: Sequence[Problem], held: Sequence[Sequence[Tensor]], pieces: Sequence[QueryRun]
 ) -> AttentionMatrix | str:
-    """Return calls with growing keys as one causal matrix, or why they are not its rows, in words."""
-    reaches: list[Reach] = []
-    for number, call in enumerate(calls):
-        reach = _reach(call)
+    """Return calls with growing keys, or with the keys of one source, as one matrix, or why they are not its rows."""
+    cross = calls[0].cross
+    reaches: dict[int, Reach] = {}
+    for number in dict.fromkeys(each.call for each in pieces):
+        reach = (_of_source if cross else _reach)(calls[number])
         if reach is None:
-            return f"call {number} has {NOT_CAUSAL}"
-        reaches.append(reach)
-    new_held = [[each[rows[0]] for each in held[0]]]
-    valid = _of_rows(reaches[0].valid, rows[0])
-    firsts = [reaches[0].first]
-    for number, (call, reach, some) in enumerate(zip(calls, reaches, rows, strict=True)):
-        if not number:
-            continue
-        before = valid.shape[1]
-        # The keys of the call are the last so far, its own included.
-        start = before + call.query_len - call.kv_len
-        real = _of_rows(reach.valid, some)
-        least = int(reach.first.min())
-        known, again = valid[:, start + least :], real[:, least : call.kv_len - call.query_len]
-        if not _equal(known, again):
-            return f"call {number} has other padding than the call before"
-        fresh = call.kv_len - call.query_len
-        new_held.append([each[:, :, fresh:][some] for each in held[number]])
-        new = real[:, call.kv_len - call.query_len :]
-        count = max(len(valid), len(new))
-        valid = torch.cat([valid.expand(count, -1), new.expand(count, -1)], dim=1)
-        firsts.append(start + reach.first)
-    mask = _described(torch.cat(firsts), valid.shape[1])
+            return f"call {number} has {DIFFERS if cross else NOT_CAUSAL}"
+        reaches[number] = reach
+    valid = torch.ones(1, 0, dtype=torch.bool, device=calls[0].device)
+    parts: list[list[Tensor]] = []
+    runs: list[list[Tensor]] = [[], []]
+    for piece in pieces:
+        call, reach = calls[piece.call], reaches[piece.call]
+        past, total = call.kv_len - call.query_len, valid.shape[1]
+        # Of the first call every key is new, and of a source no later one.
+        fresh, stop = past + piece.queries.start if parts else 0, past + piece.queries.stop
+        if cross:
+            fresh, stop = call.kv_len if parts else 0, call.kv_len
+        start = total - fresh
+        real = piece.samples(reach.valid)
+        run = [piece.samples(each[:, piece.queries]) for each in (reach.first, reach.stop)]
+        least = int(run[0].min())
+        keys = [piece.samples(each) for each in held[piece.call]]
+        if cross and parts and not all(map(piece.agrees, keys, parts[0])):
+            return f"call {piece.call} has other keys than the call before"
+        if not piece.agrees(valid[:, start + least :], real[:, least:fresh]):
+            return f"call {piece.call} has other padding than the call before"
+        new = real[:, fresh:stop]
+        if piece.live is not None:
+            new = new & piece.live[:, None]
+        valid = _side_by_side([valid, new])
+        parts.append([each[:, :, fresh:stop] for each in keys])
+        for every, each in zip(runs, run, strict=True):
+            every.append(start + each)
+    mask = full() if cross else _described(*map(_side_by_side, runs))
     if mask is None:
-        return f"call {len(calls) - 1} has {NOT_CAUSAL}"
+        return f"call {pieces[-1].call} has {NOT_CAUSAL}"
     if not valid.all():
-        mask = mask & padding(valid if len(valid) > 1 else valid[0])
-    query = _in_order([each.query for each in calls], rows)
-    if _is_whole(calls[-1], rows, valid.shape[1]):
-        key, *value = held[-1]
+        real = padding(valid if len(valid) > 1 else valid[0])
+        mask = real if cross else mask & real
+    query = _in_order([each.query for each in calls], pieces)
+    last = pieces[-1]
+    if held[last.call][0].shape[2] == valid.shape[1] and last.is_own(len(held[last.call][0])):
+        key, *value = held[
+            last.call
+        ]  # it has every key and every sample, so that nothing is copied
     else:
-        key, *value = (torch.cat(each, dim=2) for each in zip(*new_held, strict=True))
-    real = _real_queries(calls, rows)
-    if real is not None and _equal(real, valid[:, valid.shape[1] - query.shape[2] :]):
+        key, *value = (torch.cat(each, dim=2) for each in zip(*parts, strict=True))
+    real = _real_queries(calls, pieces)
+    if real is not None and not cross and _equal(real, valid[:, -query.shape[2] :]):
         real = None  # the keys of the whole tell
+    mask = None if isinstance(mask, Full) else mask
     whole = calls[0].replace(query=query, key=key, mask=mask, real_queries=real)
     return matrix_of(whole, *value)
 
 
-def _is_whole(last: Problem, rows: Sequence[Tensor], total: int) -> bool:
-    """Return True if the last call has every key and every sample, so that nothing must be copied."""
-    return last.kv_len == total and len(rows[-1]) == last.batch
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate tensors (batch or 1, count) along the second dimension."""
+    count = max(map(len, parts))
+    return torch.cat([each.expand(count, -1) for each in parts], dim=1)
 
 
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Return True if dtype and values of two tensors are equal; False on the meta device."""
-    return not one.is_meta and one.dtype == other.dtype and torch.equal(one, other)
+def _described(first: Tensor, stop: Tensor) -> Mask | None:
+    """Return a mask for the last queries of a text, or None if the pattern is not a known one.
 
-
-def _of_rows(valid: Tensor, rows: Tensor) -> Tensor:
-    """Return the rows of a batch, or the tensor itself if it has a single row for all."""
-    return valid[rows] if len(valid) > 1 else valid
-
-
-def _described(first: Tensor, total: int) -> Mask | None:
-    """Return a mask for queries at the end of `total` tokens, or None if the pattern is not a known one.
-
-    Each query sees the keys from its entry of `first` on. The mask is causal, with a window or in chunks if it has
-    one.
+    Each query sees the keys from its entry of `first` to that of `stop`, (batch or 1, query_len). The mask is causal,
+    with a window or in chunks if it has one; or causal, and whole within each picture.
     """
-    own = torch.arange(total - len(first), total, device=first.device)
-    if bool((first == 0).all()):
-        return causal()
-    left = int((own - first).max())
-    if torch.equal(first, (own - left).clamp(min=0)):
-        return causal() & sliding_window(left=left)
-    chunk = torch.unique_consecutive(first, return_inverse=True)[1]
-    if len(first) == total and torch.equal(first, torch.searchsorted(chunk, chunk)):
-        return documents(chunk) & causal()
-    return None
+    total = int(stop.max())
+    before = total - first.shape[1]
+    own = torch.arange(before, total, device=first.device)
+    ends = torch.cat([own.new_tensor(range(1, before + 1)).expand(len(stop), -1), stop], dim=1)
+    # Tokens of one picture are those whose runs end alike.
+    begin = torch.searchsorted(ends, stop)
+    is_run = torch.equal(ends.gather(1, stop - 1), stop) and bool((ends.diff(dim=1) >= 0).all())
+    plain = _equal(stop, own + 1)
+    mask: Mask = causal()
+    if bool((first > 0).any()):
+        left = int((own - first).where(begin == own, 0).max())
+        mask = causal() & sliding_window(left=left)
+        if not _equal(first, (own - left).clamp(min=0).minimum(begin)):
+            chunk = torch.unique_consecutive(first[0], return_inverse=True)[1]
+            if before or not plain or not torch.equal(first[0], torch.searchsorted(chunk, chunk)):
+                return None
+            return documents(chunk) & causal() if _equal(first, first[:1]) else None
+    if plain:
+        return mask
+    return mask | documents(ends if len(ends) > 1 else ends[0]) if is_run else None
 
 
 def _reach(call: Problem) -> Reach | None:
-    """Return the keys that the queries of a call see; None if that is not causal."""
-    if call.query_len == 1:
-        visible = torch.ones(1, 1, 1, call.kv_len, dtype=torch.bool, device=call.device)
-        if call.mask is not None:
-            given = call.visible()
-            assert given is not None
-            visible = given
-        if visible.shape[1] > 1 or not visible[..., -1].any():
-            return None
-        # What no sample sees before the first key that one does may be out of a window.
-        first = visible.any(dim=0).to(torch.uint8)[0].argmax(dim=-1)
-        before = torch.arange(call.kv_len, device=call.device) < first
-        return Reach(first, visible[:, 0, 0] | before)
-    valid, rest = _padded(call)
-    if not rest or not call.query_len:
-        return None
-    mask = reduce(lambda one, other: one & other, rest)
-    spans = mask.spans(call.extent)
-    if spans is not None:
-        if spans.start.shape[0] > 1 or spans.pieces > 1:
-            return None
-        first, stop = spans.start[0, :, 0], spans.stop[0, :, 0]
-    else:
-        visible = mask.block(slice(0, call.query_len), slice(0, call.kv_len), call.extent)
-        if visible.shape[:2] != (1, 1):
-            return None
-        visible = visible[0, 0]
-        first = visible.to(torch.uint8).argmax(dim=-1)
-        stop = first + visible.sum(dim=-1)
-        last = call.kv_len - visible.flip(-1).to(torch.uint8).argmax(dim=-1)
-        if not torch.equal(stop, last):
-            return None
+    """Return the run of keys that each query sees; None if it does not reach to the query's own key."""
     own = torch.arange(call.kv_len - call.query_len, call.kv_len, device=call.device)
-    return Reach(first, valid) if torch.equal(stop, own + 1) else None
-
-
-def _valid(call: Problem) -> Tensor | None:
-    """Return the keys that are visible, bool, (batch or 1, kv_len); None if queries or heads differ."""
-    valid, rest = _padded(call)
-    if rest and call.query_len != 1:
+    if not call.query_len:
         return None
-    for part in rest:
-        seen = part.block(slice(0, 1), slice(0, call.kv_len), call.extent)
-        if seen.shape[1] > 1:
-            return None
-        valid = valid & seen[:, 0, 0]
-    return valid
+    valid, rest = _padded(call)
+    spans = reduce(lambda one, other: one & other, rest, full()).spans(call.extent)
+    if spans is not None and call.query_len > 1:
+        first, stop = spans.start[:, :, 0], spans.stop[:, :, 0]
+        whole = len(first) == 1 and spans.pieces == 1 and bool((stop > own).all())
+        return Reach(first, stop, valid) if whole else None
+    visible = call.visible()
+    if visible is None:
+        visible = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=call.device)
+    visible = visible.expand(-1, -1, call.query_len, call.kv_len)
+    rows, places = visible[:, 0], torch.arange(call.kv_len, device=call.device)
+    seen = rows.any(dim=0)
+    if visible.shape[1] > 1 or not seen.gather(1, own[:, None]).all():
+        return None
+    # What no sample sees before the first key that one does may be out of a window.
+    first = seen.to(torch.uint8).argmax(dim=-1)
+    last = (places + 1).where(rows, 0).amax(dim=-1)
+    valid, stop = rows.any(dim=1) | (places < first.min()), last.maximum(own + 1)
+    inside = (places >= first[:, None]) & (places < stop[..., None])
+    return Reach(first[None], stop, valid) if torch.equal(rows, inside & valid[:, None]) else None
+
+
+def _of_source(call: Problem) -> Reach | None:
+    """Return the run of keys of a call of cross-attention, which is all of them; None if queries or heads differ."""
+    visible = call.visible()
+    if visible is None:
+        visible = torch.ones(1, 1, 1, call.kv_len, dtype=torch.bool, device=call.device)
+    if visible.shape[1] > 1 or not _equal(visible, visible[:, :, :1]):
+        return None
+    first = torch.zeros(1, call.query_len, dtype=torch.int64, device=call.device)
+    return Reach(first, first + call.kv_len, visible[:, 0, 0])
 
 
 def _padded(call: Problem) -> tuple[Tensor, list[Mask]]:
@@ -303,13 +295,6 @@ def _padded(call: Problem) -> tuple[Tensor, list[Mask]]:
         else:
             rest.append(part)
     return valid, rest
-
-
-def _padding(valid: Tensor) -> Mask | None:
-    """Return the padding mask of the real keys; None if all are real."""
-    if valid.all():
-        return None
-    return padding(valid if len(valid) > 1 else valid[0])
 
 
 def _equal(tensor: Tensor, other: Tensor) -> bool:

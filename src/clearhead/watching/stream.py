@@ -1,6 +1,6 @@
 """The residual stream of one run: the inputs and outputs of blocks, last norm and unembedding."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -76,13 +76,8 @@ class FrozenNorm(NamedTuple):
 class StreamRun:
     """The inputs and outputs of the modules of a model in one run."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        query: int | None,
-        is_kept: Callable[[str], bool] = lambda name: True,
-    ) -> None:
-        self._model, self._query, self._is_kept = model, query, is_kept
+    def __init__(self, model: nn.Module, query: int | None) -> None:
+        self._model, self._query = model, query
         self._calls: dict[str, list[BlockCall]] = {}
         self._inside: dict[str, list[str]] = {}
         self._norm: Ending | None = None
@@ -120,14 +115,10 @@ class StreamRun:
                 self._ending = norm, module, made
                 return
             read = self._kept(given) if given.shape == made.shape else None
-            ends = is_norm and read is not None
-            if not ends and not self._is_kept(name):
-                return
             call = BlockCall(read, self._kept(made), rounding_of(made))
-            if self._is_kept(name):
-                if name not in self._calls:
-                    self._inside.setdefault(parent_of(name), []).append(name)
-                self._calls.setdefault(name, []).append(call)
+            if name not in self._calls:
+                self._inside.setdefault(parent_of(name), []).append(name)
+            self._calls.setdefault(name, []).append(call)
             if is_norm and read is not None:
                 self._norm = Ending(name, module, (read.double(), call.made.double()), made)
 
@@ -373,18 +364,16 @@ def numbers_of(name: str, given: Any) -> Any:
     """Return the number of a logit, or one for each sample; None if `against` is None."""
     if given is None and name == "against":
         return None
-    if isinstance(given, Tensor):
-        some = as_ints(given.tolist()) if given.ndim == 1 else None
-        if some is not None:
-            return some
-        given = as_int(given.item()) if given.ndim == 0 else given
-    number = as_int(given)
-    if number is None:
+    values = given.tolist() if isinstance(given, Tensor) else given
+    numbers = (
+        as_ints(values) if values is not given and isinstance(values, list) else as_int(values)
+    )
+    if numbers is None:
         raise ArgumentTypeError(
             "logits.target",
             f"{name} must be the number of a logit, or a tensor of one for each sample; got {shown(given)}.",
         )
-    return number
+    return numbers
 
 
 def picked(name: str, given: Any, batch: int, size: int) -> Tensor:

@@ -5,7 +5,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic
 
 import torch
@@ -17,7 +16,6 @@ from clearhead._text import readable
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, WatchError, WatchWarning
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Kept
 from clearhead.watching.context_calls import worked_out
 from clearhead.watching.continuing import Continuation, Continuations
@@ -234,16 +232,21 @@ class Watch(Drawn, Generic[Kept]):
         elif wanted.keep == "total":
             place = self._in_run[name] if self._running else 0
             self._in_run[name] += 1
-            add = partial(self._add_totals, name, place, totalled(problem, tokens, first))
+            totals = totalled(problem, tokens, first)
+
+            def add(context: Any = None) -> Any:
+                with torch.inference_mode(False), self._lock:
+                    mean = context is not None
+                    whole = with_mean_of(context, totals, problem, heads) if mean else totals
+                    self.seen._add(name, whole, place=place)
+                return context
+
             if wanted.contexts:
-                return self._handing_on(gives, every, partial(add, problem, heads))
+                return self._handing_on(gives, every, add)
             add()
         else:
             graph = wanted.keep == "gradients"
-            more = {"value": value, "graph": graph, "tokens": tokens, "link": link}
-            call = self.seen._add(
-                name, problem, **({"link": link} if wanted.keep == "contexts" else more)
-            )
+            call = self.seen._add(name, problem, value, graph=graph, tokens=tokens, link=link)
             call.heads = heads
             take = call.take if graph and not gives.ablated else None
             return (
@@ -264,32 +267,14 @@ class Watch(Drawn, Generic[Kept]):
         hand_on(worked_out(problem))
         return take
 
-    def _add_totals(
-        self,
-        name: str,
-        place: int,
-        totals: Totals,
-        problem: Problem | None = None,
-        heads: tuple[int, ...] | None = None,
-        context: Any = None,
-    ) -> Any:
-        """Add the totals of a call, with the mean of its context where that is kept; return the context."""
-        with torch.inference_mode(False), self._lock:
-            if problem is not None:
-                totals = with_mean_of(context, totals, problem, heads)
-            self.seen._add(name, totals, place=place)
-        return context
-
     def _known_of(
         self, problem: Problem, name: str, link: Continuation | None
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the ids of the keys of a call and the places of first tokens; None for what is unknown or unused."""
-        wanted = self._wanted
-        if wanted.keep not in ("summary", "total"):
-            return None if wanted.keep == "contexts" else self._ids.of(problem, name, link), None
-        return self._ids.of(problem, name, link), self._ids.first_of(
-            problem, name, self._links.prints.get(name)
-        )
+        tokens = self._ids.of(problem, name, link)
+        if self._wanted.keep not in ("summary", "total"):
+            return tokens, None
+        return tokens, self._ids.first_of(problem, name, self._links.prints.get(name))
 
     def _forget_early(self, *, so_far: bool) -> None:
         """Drop modules that can no longer be among the requested layers, which count from the end."""

@@ -1,10 +1,11 @@
-"""Norms and results of the heads of a whole record, through the output projections of the model."""
+"""One step of a record, the sequences of a generation, and norms and results of heads through output projections."""
 
-from typing import Any
+from typing import Any, Self
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from clearhead._common.checks import as_place
+from clearhead._common.checks import check_ids
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, SelectionError
 from clearhead.matrix.head_results import HeadResults
@@ -17,9 +18,85 @@ from clearhead.watching.projections import output_projection
 class WholeRecord(KeptByPath[Kept]):
     """The calls of every module, taken together."""
 
-    def norms(
-        self, layer: str | int, model: nn.Module | None = None, *, call: int | None = None
-    ) -> Norms:
+    def step(self, number: int) -> Self:
+        """Return the record of one call of each module: a step of a diffusion, a refinement, a layer that is shared.
+
+        Args:
+            number: of the call, in the order of the module's calls; negative ones from its last. Modules without such
+                a call, as the encoder next to the steps of a decoder, are left out.
+
+        Raises:
+            SelectionError: code `watch.call`, if no module has such a call.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer, x = ch.MultiHeadAttention(8, num_heads=2), torch.randn(2, 1, 5, 8)
+            >>> with torch.no_grad(), ch.watch(layer) as seen:
+            ...     outputs = layer(x[0]), layer(x[1][:, :3])
+            >>> seen.step(1)[0].shape
+            torch.Size([1, 2, 3, 3])
+        """
+        steps = {name: module.step(number) for name, module in self._modules.items()}
+        found = {name: step for name, step in steps.items() if step is not None}
+        if not found:
+            raise SelectionError(
+                "watch.call", f"a step must be the number of a call; got {shown(number)}."
+            )
+        return self._of(found)
+
+    def returned(self, sequences: Tensor) -> Self:
+        """Return the record of the sequences that a generation returned, one matrix for each module.
+
+        The rows of `seen[name]` are those of the last step. Here they are the sequences: of beams that were chosen,
+        some of which had ended earlier, of `num_return_sequences`, and without the drafts that an assisted generation
+        or prompt lookup refused. Modules whose tokens are not known, such as a vision tower, stay as they are.
+
+        Args:
+            sequences: what `generate` returned, token ids (batch, len), with the prompt; a sequence that ended early
+                is padded. Its last token was not read, so that a matrix has len − 1 queries.
+
+        Raises:
+            ArgumentError: code `watch.returned`, where what was kept are neither matrices nor contexts.
+            SelectionError: code `watch.returned`, for sequences that the model did not read.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> class Model(torch.nn.Module):
+            ...     def __init__(self):
+            ...         super().__init__()
+            ...         self.embedding = torch.nn.Embedding(9, 8)
+            ...         self.attention = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+            ...     def get_input_embeddings(self):
+            ...         return self.embedding
+            ...     def forward(self, ids, cache):
+            ...         return self.attention(self.embedding(ids), cache=cache)
+            >>> model, cache = Model(), ch.layers.GrowingCache()
+            >>> prompt, step = torch.tensor([[3, 1], [4, 1]]), torch.tensor([[5], [9 - 3]])
+            >>> with torch.no_grad(), ch.watch(model) as seen:
+            ...     outputs = model(prompt, cache), model(step, cache)
+            >>> seen.returned(torch.tensor([[4, 1, 6, 2]]))["attention"].shape
+            torch.Size([1, 2, 3, 3])
+        """
+        if self._keep not in ("matrix", "contexts"):
+            raise ArgumentError(
+                "watch.returned",
+                f'returned needs a watch with keep="matrix" or "contexts"; keep was {self._keep!r}.',
+            )
+        ids = torch.atleast_2d(check_ids(sequences))
+        found = {name: module.returned(ids) for name, module in self._modules.items()}
+        reasons = [
+            f"{shown(name)}: {each}" for name, each in found.items() if isinstance(each, str)
+        ]
+        if all(each is None for each in found.values()):
+            reasons = ["the ids that the model read are not known"]
+        if reasons:
+            raise SelectionError(
+                "watch.returned",
+                f"sequences must be token ids that the model read, as generate returned them; {reasons[0]}.",
+            )
+        return self._of({name: each or self._modules[name] for name, each in found.items()})
+
+    def norms(self, layer: str | int, model: nn.Module | None = None) -> Norms:
         """Return weights × ‖value · W‖ of a module, after a watch with `values=True`.
 
         It measures what each query takes from each key, and not only how much it looks at it (Kobayashi et al.,
@@ -30,14 +107,13 @@ class WholeRecord(KeptByPath[Kept]):
             model: the one that was watched, whose output projection is read as it is now, W being the part of
                 a head; found by the names that libraries give it. What else the model does to the context
                 before, such as a gate, is not in it. None for the norms of the values themselves.
-            call: which one of `calls`, of a module that attended several times; None is all of them as one.
 
         Raises:
             ArgumentError: code `norms.value`, where no values were kept.
             ArgumentTypeError: code `norms.model`.
             UnsupportedError: code `norms.projection`, where no output projection is known;
                 `AttentionMatrix.norms` takes its weight.
-            SelectionError: codes `watch.layer`, `watch.several` and `watch.call`.
+            SelectionError: codes `watch.layer` and `watch.several`; `step` has one call.
 
         Example:
             >>> import torch, clearhead as ch
@@ -53,42 +129,26 @@ class WholeRecord(KeptByPath[Kept]):
                 f"norms need matrices with their values, watch(model, values=True); keep= was {self._keep!r}.",
             )
         path = self.path(layer)
-        matrix = self._one(path, call)
+        matrix: Any = self[path]
         output = None
         if model is not None and matrix.value is not None:
             output = output_projection(model, path, matrix, matrix.value.shape[-1])[0]
         return matrix.norms(output)
 
-    def _one(self, path: str, call: int | None) -> Any:
-        """Return one of the calls of a module, or all of them as one."""
-        if call is None:
-            return self[path]
-        calls = self.calls(path)
-        number = as_place(call, len(calls))
-        if number is None:
-            raise SelectionError(
-                "watch.call",
-                f"{shown(path)} attended {len(calls)} times; there is no {shown(call)}.",
-            )
-        return calls[number]
-
-    def results(
-        self, layer: str | int, model: nn.Module, *, call: int | None = None
-    ) -> HeadResults:
-        """Return z · W of each head of a module: the term that the head adds to the layer's output.
+    def results(self, layer: str | int, model: nn.Module) -> HeadResults:
+        """Return z · W of each head of a module: what the head adds to the output of the layer.
 
         It needs a watch with `keep="contexts"` or `contexts=True`. W is the head's part of the output projection.
 
         Args:
             layer: a path, or a number.
             model: as in `norms`.
-            call: the number of the call, in the same form.
 
         Raises:
             ArgumentError: code `results.context`, where no contexts were kept.
             ArgumentTypeError: code `norms.model`.
             UnsupportedError: code `norms.projection`.
-            SelectionError: codes `watch.layer`, `watch.several` and `watch.call`.
+            SelectionError: codes `watch.layer` and `watch.several`; `step` has one call.
 
         Example:
             >>> import torch, clearhead as ch
@@ -100,7 +160,7 @@ class WholeRecord(KeptByPath[Kept]):
             True
         """
         path = self.path(layer)
-        kept = self._one(path, call)
+        kept: Any = self[path]
         context = getattr(kept, "context", None)
         if context is None:
             raise ArgumentError(

@@ -12,21 +12,20 @@ from clearhead.editing.effects import Effects
 
 def of_effects(effects: Effects, *, ax: object = None) -> Axes:
     """Draw effects as layers × heads, layers alone or layers × positions, and return the axes."""
-    layers = list(dict.fromkeys(row.layer for row in effects))
+    names = [row.layer if row.call is None else f"{row.layer}, call {row.call}" for row in effects]
+    layers = list(dict.fromkeys(names))
     by_position = any(row.position is not None for row in effects)
     by_head = not by_position and any(row.head is not None for row in effects)
     places = [(row.position if by_position else row.head) or 0 for row in effects]
     count = 1 + max(places)
     values = np.full((len(layers), count), np.nan)
-    for row, place in zip(effects, places, strict=True):
+    for row, name, place in zip(effects, names, places, strict=True):
         value = row.change if row.restored is None else row.restored
-        at = layers.index(row.layer), place
         # Of the heads of one position the one that changes most.
-        if not abs(values[at]) >= abs(value):
-            values[at] = value
-    shown = np.ma.masked_invalid(values)
+        if not abs(values[layers.index(name), place]) >= abs(value):
+            values[layers.index(name), place] = value
     axes = one(ax, min(0.42 * count + 2.8, 14.0), min(max(0.32 * len(layers) + 1.2, 2.4), 14.0))
-    scale = scales.around_zero(values)
+    shown, scale = np.ma.masked_invalid(values), scales.around_zero(values)
     image = axes.imshow(shown, cmap=scales.SIGNED, norm=scale, aspect="auto")
     number(axes, "x", [str(at) for at in range(count)] if by_head or by_position else ["all"])
     number(axes, "y", short_paths(layers))
